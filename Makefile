@@ -1,0 +1,46 @@
+# Two commands from a fresh clone: `make demo`, then `make test`. Needs python3 (3.10 or newer).
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+TYPES  := build/typecheck/looplift
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(READY)  ## create .venv with looplift (editable), TVM and the tools
+
+# Repeated only when pyproject.toml changes.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[tvm,test,lint]"
+	@touch $@
+
+demo: $(READY)  ## rewrite a small speech detector, import it into Relax, check all three
+	$(BIN)/python examples/demo.py
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest
+
+# The folder may have any name; the type checker needs one called looplift.
+$(TYPES):
+	@mkdir -p $(@D)
+	@ln -s ../.. $@
+
+lint: $(READY) | $(TYPES)  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
+	$(BIN)/python -m pip install --quiet --editable ".[tvm,bench]"
+	$(BIN)/python benchmarks/chain.py
+	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/branches.py
+
+clean:  ## remove everything the other targets made
+	rm -rf $(VENV) build dist examples/out benchmarks/results *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
