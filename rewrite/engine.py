@@ -1,0 +1,259 @@
+"""Runs rules phase by phase until none fires.
+
+Guarantees: bodies are visited before their owner; a commit re-queues only what it touched and what
+reads facts that changed; every commit lowers MEASURE, so that rewriting ends; a patch that fails its check is
+undone and reported as a defect of its rule, and rewriting goes on without that rule at that node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .errors import LoopliftError
+from .facts import Assumptions, Facts
+from .index import Index, NoRoom
+from .ir import Graph, Node, Tensor, Variable
+from .model import Model, opsets
+from .patch import Patch, PatchError
+from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
+from .trace import Commit, Defect, Trace
+
+MEASURE = ("control", "inner", "nodes", "outputs", "negated", "constants")
+"""What each commit must lower, the first that changes deciding: control-flow nodes, nodes weighted
+by the depth of their body, all nodes, outputs of control-flow nodes, negated conditions, distinct
+constants."""
+_PASSES = 8
+"""Rounds through all phases; each but the last must have changed something."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why one rule does not fire at one node."""
+
+    rule: str
+    sentence: str
+    at: str
+
+
+@dataclass
+class Engine:
+    """One rewrite of one model. `run` changes the model's graph in place."""
+
+    model: Model
+    phases: Sequence[Phase]
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    options: Options = field(default_factory=Options)
+    step_limit: int | None = None
+    trace: Trace = field(default_factory=Trace)
+
+    def __post_init__(self) -> None:
+        self.index = Index(self.model.graph)
+        self.facts = Facts(self.index, opsets(self.model.header), self.assumptions)
+        self._unread = {
+            c for g in self.index.graphs(self.model.graph) for c in g.initializers
+            if not self.index.use_count(c) or c.overridable
+        }  # fmt: skip
+        """Initializers that no node of the file reads stay; those that rules freed go."""
+        self._steps = 0
+        self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
+        self._banned: set[tuple[type[Rule], Node]] = set()
+
+    def run(self) -> None:
+        """Rewrites to the fixpoint. Raises LoopliftError when the step budget is exceeded."""
+        for _ in range(_PASSES):
+            before = self._steps
+            for phase in self.phases:
+                self._run_phase(phase)
+            if self._steps == before or self._limit_reached():
+                break
+        self._finish()
+
+    def explain(self, node: Node) -> list[Reason]:
+        """Why each rule that starts from such a node does not fire there."""
+        reasons = []
+        for phase in self.phases:
+            for rule in phase.rules:
+                if _applies(rule, node):
+                    try:
+                        rule().match(Match(node, self.facts, self.options))
+                    except Miss as miss:
+                        at = describe(miss.at if miss.at is not None else node)
+                        reasons.append(Reason(rule.name(), str(miss), at))
+        return reasons
+
+    # --- one phase ---
+
+    def _run_phase(self, phase: Phase) -> None:
+        table = _by_operator(phase.rules)
+        always = [rule() for rule in phase.rules if ANY in _roots(rule)]
+        order = {rule: place for place, rule in enumerate(phase.rules)}
+        queue = deque(self.index.walk())
+        queued = set(queue)
+        while queue and not self._limit_reached():
+            node = queue.popleft()
+            queued.discard(node)
+            if node not in self.index:
+                continue
+            specific = table.get(node.op, []) if not node.domain else []
+            candidates = specific + always
+            if specific and always:
+                candidates.sort(key=lambda r: order[type(r)])
+            for rule in candidates:
+                patch = self._attempt(phase, rule, node)
+                if patch is None:
+                    continue
+                for neighbour in self._neighbourhood(patch):
+                    if neighbour not in queued and neighbour in self.index:
+                        queue.append(neighbour)
+                        queued.add(neighbour)
+                break
+
+    def _limit_reached(self) -> bool:
+        return self.step_limit is not None and self._steps >= self.step_limit
+
+    def _attempt(self, phase: Phase, rule: Rule, node: Node) -> Patch | None:
+        """Matches and applies; the committed patch, or None."""
+        if (type(rule), node) in self._banned:
+            return None
+        self.trace.attempts[rule.name()] += 1
+        started = time.perf_counter()
+        try:
+            found = rule.match(Match(node, self.facts, self.options))
+        except Miss:
+            return None
+        label, place = describe(node), place_of(self.index, node)
+        patch = self._apply(rule, node, found)
+        if isinstance(patch, str):
+            self._banned.add((type(rule), node))
+            self.trace.record(Defect(phase.name, rule.name(), label, patch))
+            return None
+        self._steps += 1
+        if self._steps > self._budget:
+            raise LoopliftError(
+                f"Rewriting does not come to an end: {self._steps} steps, the last by {rule.name()}",
+                where=label,
+                remedy="Leave that rule out, or limit the number of steps",
+            )
+        seconds = time.perf_counter() - started
+        self.trace.record(
+            Commit(
+                self._steps, phase.name, rule.name(), label, place,
+                tuple(patch.edits), tuple(patch.notes), seconds,
+            )  # fmt: skip
+        )
+        return patch
+
+    def _apply(self, rule: Rule, node: Node, found: dict[str, object]) -> Patch | str:
+        """The checked patch, or the reason why it was undone."""
+        for _ in range(2):
+            patch = Patch(self.index, node)
+            try:
+                rule.apply(patch, **found)
+                patch.check()
+                _check_progress(patch)
+                return patch
+            except NoRoom:
+                patch.roll_back()
+                for graph in self.index.ancestors(self.index.graph_of(node)):
+                    self.index.renumber(graph)
+            except PatchError as error:
+                patch.roll_back()
+                return str(error)
+        return "no room for new nodes"
+
+    def _neighbourhood(self, patch: Patch) -> list[Node]:
+        """Nodes whose match may come out differently now: the touched ones, those around them,
+        those whose operands have new facts, and the bodies' owners."""
+        near: dict[Node, None] = {}
+        for node in patch.touched:
+            if node not in self.index:
+                continue
+            near[node] = None
+            for tensor in node.inputs:
+                self._add(near, self.index.producer(tensor))
+            for tensor in node.outputs:
+                for reader in self.index.consumers(tensor)[:_FAN_OUT]:
+                    near[reader] = None
+            self._add(near, self.index.owner(self.index.graph_of(node)))
+        for tensor in patch.freed:
+            self._add(near, self.index.producer(tensor))
+        for node in self.facts.refresh(patch.touched):
+            near[node] = None
+        return list(near)
+
+    @staticmethod
+    def _add(near: dict[Node, None], node: Node | None) -> None:
+        if node is not None:
+            near[node] = None
+
+    # --- the end ---
+
+    def _finish(self) -> None:
+        """Leaves a graph that is valid ONNX: sorted, without leftovers, bodies returning their own."""
+        for graph in list(self.index.graphs(self.model.graph)):
+            self.index.tidy(graph)
+            graph.initializers[:] = [
+                c for c in graph.initializers if self.index.use_count(c) or c in self._unread
+            ]
+        for graph in list(self.index.graphs(self.model.graph)):
+            if graph is not self.model.graph:
+                self._own_outputs(graph)
+
+    def _own_outputs(self, body: Graph) -> None:
+        """A body may return neither a value of an outer graph nor one value twice."""
+        seen: set[Tensor] = set()
+        for slot, tensor in enumerate(body.outputs):
+            if self.index.home(tensor) is body and tensor not in seen:
+                seen.add(tensor)
+                continue
+            copy = Variable(tensor.name)
+            node = Node("Identity", "", {}, [tensor], [copy], "")
+            node.order = (body.nodes[-1].order if body.nodes else 0.0) + 1.0
+            body.nodes.append(node)
+            self.index.add_node(node, body)
+            outputs = list(body.outputs)
+            outputs[slot] = copy
+            self.index.set_outputs(body, outputs)
+
+
+_FAN_OUT = 64
+"""Readers of one value that a commit re-queues; a constant may have thousands."""
+
+
+def _check_progress(patch: Patch) -> None:
+    """The measure must fall, or rules could undo each other's work for ever."""
+    change = tuple(patch.delta[key] for key in MEASURE)
+    if change >= (0,) * len(MEASURE):
+        counts = ", ".join(f"{key} {number:+d}" for key, number in zip(MEASURE, change))
+        raise PatchError(f"the rewrite makes nothing smaller: {counts}")
+
+
+def _roots(rule: type[Rule]) -> tuple[str, ...]:
+    return (rule.root,) if isinstance(rule.root, str) else rule.root
+
+
+def _applies(rule: type[Rule], node: Node) -> bool:
+    return ANY not in _roots(rule) and node.op in _roots(rule) and not node.domain
+
+
+def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
+    table: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for op in _roots(rule):
+            if op != ANY:
+                table.setdefault(op, []).append(rule())
+    return table
+
+
+def place_of(index: Index, node: Node) -> str:
+    """The bodies a node stands in, outermost first; empty for the main graph."""
+    parts = []
+    graph = index.graph_of(node)
+    while (owner := index.owner(graph)) is not None:
+        name = next((k for k, v in owner.attrs.items() if v is graph), "body")
+        parts.append(f"{name} of {describe(owner)}")
+        graph = index.graph_of(owner)
+    return ", in ".join(parts)

@@ -1,0 +1,355 @@
+"""What can be proven of a value: type, rank, symbolic shape, and the numbers it holds.
+
+Facts are derived from the graph inputs, the initializers and the assertions of the user, never from
+the shapes that a file declares for inner values: exporters declare false ones. They are computed on
+demand, kept, and after an edit recomputed only as far as they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+import numpy as np
+import onnx
+
+from . import symbolic
+from .index import Index, bodies
+from .ir import Constant, Graph, Node, Tensor
+from .symbolic import Dim
+
+Value = Union[int, symbolic.Expr, bool, None]
+"""An element of an integer or bool tensor; None for a bool that is not known."""
+
+BOOL = onnx.TensorProto.BOOL
+INT64 = onnx.TensorProto.INT64
+INTEGERS = frozenset(
+    {
+        onnx.TensorProto.INT8,
+        onnx.TensorProto.INT16,
+        onnx.TensorProto.INT32,
+        INT64,
+        onnx.TensorProto.UINT8,
+        onnx.TensorProto.UINT16,
+        onnx.TensorProto.UINT32,
+        onnx.TensorProto.UINT64,
+    }
+)
+MOST_VALUES = 256
+"""Tensors with more elements carry no element-wise values: shape arithmetic never needs them."""
+
+
+class Impossible(Exception):
+    """Every run that reaches the node fails."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What is known of one value."""
+
+    dtype: int = 0
+    """onnx.TensorProto.DataType; 0 when not known. For a sequence, that of its elements."""
+    shape: tuple[Dim, ...] | None = None
+    """Symbolic shape; None when not even the rank is known. For a sequence, that of an element."""
+    ranks: frozenset[int] | None = None
+    """The only possible ranks, where the shape is None."""
+    values: tuple[Value, ...] | None = None
+    """The elements in row-major order, for small integer and bool tensors of static shape."""
+    kind: str = "tensor"
+    """`tensor`, `sequence` or `other` (optional, map, sparse)."""
+    length: Dim | None = None
+    """Number of elements of a sequence."""
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def possible_ranks(self) -> frozenset[int] | None:
+        return self.ranks if self.shape is None else frozenset({len(self.shape)})
+
+    def array(self) -> np.ndarray | None:
+        """The values as an object array of the tensor's shape."""
+        if self.values is None or self.shape is None:
+            return None
+        flat = np.empty(len(self.values), dtype=object)
+        flat[:] = self.values
+        return flat.reshape([int(d) for d in self.shape if isinstance(d, int)])
+
+    def scalar(self) -> Value:
+        """The only element; None when there is not exactly one or it is not known."""
+        return self.values[0] if self.values is not None and len(self.values) == 1 else None
+
+
+UNKNOWN = Fact()
+NOTHING = Fact(kind="absent")
+"""The fact of an omitted optional input."""
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What the user asserts beyond the file: `--dim T=16`, `--dim "T>=2"`, `--shape x=1,T`."""
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    minima: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[Union[int, str, None], ...]] = field(default_factory=dict)
+
+    def dim(self, name: str) -> Dim:
+        if name in self.dims:
+            return self.dims[name]
+        return symbolic.symbol(name, low=max(0, self.minima.get(name, 0)))
+
+
+class Facts:
+    """Facts of all values of one model."""
+
+    def __init__(
+        self, index: Index, opsets: Mapping[str, int], assumptions: Assumptions | None = None
+    ) -> None:
+        self.index = index
+        self.opsets = opsets
+        self.opset = opsets.get("", 1)
+        """Version of the standard operator set."""
+        self.assumptions = assumptions or Assumptions()
+        self._facts: dict[Tensor, Fact] = {}
+        self._fresh: dict[tuple[Tensor, int], Dim] = {}
+        self._parent: Facts | None = None
+        self._affected: frozenset[Tensor] = frozenset()
+        self.failures: dict[Node, str] = {}
+        """Nodes that fail in every run that reaches them, with the reason."""
+
+    # --- questions ---
+
+    def of(self, tensor: Tensor) -> Fact:
+        """The fact of a value; computed with everything it depends on if need be."""
+        if not tensor.name and not tensor.inputs and self.index.producer(tensor) is None:
+            return NOTHING
+        known = self._lookup(tensor)
+        return known if known is not None else self._derive(tensor)
+
+    def shape(self, tensor: Tensor) -> tuple[Dim, ...] | None:
+        return self.of(tensor).shape
+
+    def rank(self, tensor: Tensor) -> int | None:
+        return self.of(tensor).rank
+
+    def dtype(self, tensor: Tensor) -> int:
+        return self.of(tensor).dtype
+
+    def scalar(self, tensor: Tensor) -> Value:
+        """The only element of an integer or bool tensor, where it is known."""
+        return self.of(tensor).scalar()
+
+    def constant(self, tensor: Tensor) -> np.ndarray | None:
+        """The elements, where all of them are the same numbers in every run."""
+        if isinstance(tensor, Constant):
+            return None if tensor.overridable else np.asarray(tensor.values)
+        node = self.index.producer(tensor)
+        if node is not None and node.op == "Constant" and not node.domain:
+            return constant_value(node)
+        fact = self.of(tensor)
+        if fact.values is None or not all(isinstance(v, int) for v in fact.values):
+            return None
+        array = fact.array()
+        assert array is not None
+        return array.astype(onnx.helper.tensor_dtype_to_np_dtype(fact.dtype))
+
+    def opset_of(self, domain: str) -> int:
+        return self.opsets.get(domain, 1)
+
+    def known(self, tensor: Tensor) -> Fact:
+        """The fact already there for a value."""
+        fact = self._lookup(tensor)
+        return UNKNOWN if fact is None else fact
+
+    def fresh(self, tensor: Tensor, axis: int, low: int | None = 0, high: int | None = None) -> Dim:
+        """The unknown dim (or element) of a value: always the same one for the same place."""
+        key = (tensor, axis)
+        if key not in self._fresh:
+            if self._parent is not None and key in self._parent._fresh:
+                return self._parent._fresh[key]
+            home = self.index.home(tensor)
+            scope = None if home is self.index.root else home
+            name = f"{tensor.name or 'value'}.{axis}"
+            self._fresh[key] = symbolic.fresh(name, low, high, scope)
+        return self._fresh[key]
+
+    def escapes(self, dim: Dim, loop_body: Graph) -> bool:
+        """Whether the dim names something that may differ between iterations of the body."""
+        return any(
+            isinstance(s.scope, Graph) and self.index.encloses(loop_body, s.scope)
+            for s in symbolic.symbols(dim)
+        )
+
+    # --- derivation ---
+
+    def _lookup(self, tensor: Tensor) -> Fact | None:
+        if tensor in self._facts:
+            return self._facts[tensor]
+        if self._parent is not None and tensor not in self._affected:
+            return self._parent.of(tensor)
+        return None
+
+    def _derive(self, wanted: Tensor) -> Fact:
+        """Computes without recursion along chains: a model may be 100,000 nodes deep."""
+        stack = [wanted]
+        while stack:
+            tensor = stack[-1]
+            if self._lookup(tensor) is not None:
+                stack.pop()
+                continue
+            node = self.index.producer(tensor)
+            if node is None:
+                self._facts[tensor] = self._source(tensor)
+                continue
+            missing = [t for t in self._dependencies(node) if self._lookup(t) is None]
+            if missing:
+                stack.extend(missing)
+            else:
+                self._infer(node)
+        return self._facts[wanted]
+
+    def _dependencies(self, node: Node) -> Iterator[Tensor]:
+        yield from (t for t in node.inputs if t.name)
+        if bodies(node):
+            yield from self.index.captures(node)
+
+    def _source(self, tensor: Tensor) -> Fact:
+        """The fact of a graph input, an initializer, or a body input."""
+        from .inference import sources
+
+        return sources.source(self, tensor)
+
+    def _infer(self, node: Node) -> None:
+        from .inference import infer
+
+        try:
+            results = infer(node, self)
+            self.failures.pop(node, None)
+        except Impossible as reason:
+            self.failures[node] = str(reason)
+            results = [UNKNOWN] * len(node.outputs)
+        for position, tensor in enumerate(node.outputs):
+            self._facts[tensor] = results[position] if position < len(results) else UNKNOWN
+
+    def failure(self, node: Node) -> str | None:
+        """Why every run that reaches the node fails; None when it may succeed."""
+        for tensor in node.outputs:
+            self.of(tensor)
+        return self.failures.get(node)
+
+    def assume(self, tensor: Tensor, fact: Fact) -> None:
+        """Sets the fact of a body input while a loop's fixpoint is sought."""
+        self._facts[tensor] = fact
+
+    def forget(self, graph: Graph) -> None:
+        """Drops what was derived inside a body."""
+        for node in graph.nodes:
+            for tensor in node.outputs:
+                self._facts.pop(tensor, None)
+            for body in bodies(node):
+                for tensor in body.inputs:
+                    self._facts.pop(tensor, None)
+                self.forget(body)
+
+    # --- change ---
+
+    def refresh(self, nodes: Iterable[Node]) -> list[Node]:
+        """Recomputes what edited nodes produce and follows the changes downstream.
+
+        Returns the nodes that read a value whose fact changed.
+        """
+        pending = list(nodes)
+        readers: dict[Node, None] = {}
+        while pending:
+            node = pending.pop()
+            if node not in self.index or not self._update(node):
+                continue
+            for tensor in node.outputs:
+                for reader in self._dependents(tensor):
+                    if reader not in readers:
+                        readers[reader] = None
+                    pending.append(reader)
+        return list(readers)
+
+    def _update(self, node: Node) -> bool:
+        """Whether a fact of the node's outputs was there and is different now."""
+        old = {t: self._facts.pop(t) for t in node.outputs if t in self._facts}
+        if not old:
+            return False
+        if any(isinstance(body, Graph) for body in bodies(node)) and node.op != "If":
+            for body in bodies(node):
+                self.forget(body)
+                for tensor in body.inputs:
+                    self._facts.pop(tensor, None)
+        return any(self.of(tensor) != fact for tensor, fact in old.items())
+
+    def _dependents(self, tensor: Tensor) -> Iterator[Node]:
+        for reader, _ in self.index.uses(tensor):
+            owner = reader if isinstance(reader, Node) else self.index.owner(reader)
+            if owner is None:
+                continue
+            yield owner
+            yield from self._enclosing_loops(owner, tensor)
+
+    def _enclosing_loops(self, node: Node, tensor: Tensor) -> Iterator[Node]:
+        """Nodes around `node` whose body captures the value, out to where it is defined."""
+        home = self.index.home(tensor)
+        graph: Graph | None = self.index.graph_of(node)
+        while graph is not None and graph is not home:
+            owner = self.index.owner(graph)
+            if owner is None:
+                return
+            yield owner
+            graph = self.index.graph_of(owner)
+
+    # --- what if ---
+
+    def suppose(self, facts: Mapping[Tensor, Fact], affected: Iterable[Tensor]) -> Facts:
+        """A view in which some values have other facts, and `affected` are derived anew."""
+        view = Facts(self.index, self.opsets, self.assumptions)
+        view._parent = self
+        view._affected = frozenset(affected) | frozenset(facts)
+        view._facts = dict(facts)
+        return view
+
+
+def constant_value(node: Node) -> np.ndarray | None:
+    """The array a Constant node holds (ONNX operator spec, Constant); None for sparse ones."""
+    for name, value in node.attrs.items():
+        if name == "value" and isinstance(value, Constant):
+            return np.asarray(value.values)
+        if name in ("value_int", "value_ints"):
+            return np.asarray(value, dtype=np.int64)
+        if name in ("value_float", "value_floats"):
+            return np.asarray(value, dtype=np.float32)
+        if name in ("value_string", "value_strings"):
+            return np.asarray(value, dtype=object)
+    return None
+
+
+def join(left: Fact, right: Fact, fresh: Mapping[int, Dim]) -> Fact:
+    """What holds on both sides of a join. `fresh` gives the dim for an axis that differs."""
+    if left.kind != right.kind:
+        return Fact(kind="other")
+    dtype = left.dtype if left.dtype == right.dtype else 0
+    length = left.length if left.length == right.length else None
+    if left.shape is None or right.shape is None or len(left.shape) != len(right.shape):
+        a, b = left.possible_ranks(), right.possible_ranks()
+        ranks = None if a is None or b is None else a | b
+        return Fact(dtype, None, ranks, None, left.kind, length)
+    shape = tuple(
+        a if a == b else fresh[axis] for axis, (a, b) in enumerate(zip(left.shape, right.shape))
+    )
+    values = _join_values(left, right, fresh) if left.shape == right.shape else None
+    return Fact(dtype, shape, None, values, left.kind, length)
+
+
+def _join_values(left: Fact, right: Fact, fresh: Mapping[int, Dim]) -> tuple[Value, ...] | None:
+    if left.values is None or right.values is None or left.dtype != right.dtype:
+        return None
+    if left.dtype == BOOL:
+        return tuple(a if a is b else None for a, b in zip(left.values, right.values))
+    if left.values == right.values:
+        return left.values
+    return None

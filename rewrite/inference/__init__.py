@@ -1,0 +1,30 @@
+"""Shape functions: from the facts of a node's inputs to the facts of its outputs.
+
+They follow the ONNX operator specification. A function raises `Impossible` when its node fails in
+every run, for instance when a fixed rank is violated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..facts import Fact, Facts
+from ..ir import Node
+from . import (  # noqa: F401  (each fills the table)
+    control,
+    creation,
+    elementwise,
+    movement,
+    neural,
+    reduction,
+    sequences,
+)
+from .fallback import infer_by_schema
+from .registry import TABLE, Site
+
+
+def infer(node: Node, facts: Facts) -> Sequence[Fact]:
+    """The facts of a node's outputs. Raises Impossible when the node cannot succeed."""
+    function = TABLE.get(node.op) if node.domain in ("", "ai.onnx", None) else None
+    site = Site(node, facts)
+    return function(site) if function is not None else infer_by_schema(site)

@@ -1,0 +1,31 @@
+"""Multidirectional broadcasting (ONNX: Broadcasting in ONNX) over symbolic dims."""
+
+from __future__ import annotations
+
+from .. import symbolic
+from ..symbolic import Dim
+from .registry import Site
+
+
+def broadcast(site: Site, *shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+    """The shape of an element-wise result; None when a rank is not known."""
+    known = [s for s in shapes if s is not None]
+    if len(known) != len(shapes):
+        return None
+    rank = max(map(len, known), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in known]
+    return tuple(_dim(site, axis, column) for axis, column in enumerate(zip(*padded)))
+
+
+def _dim(site: Site, axis: int, column: tuple[Dim, ...]) -> Dim:
+    wide = [d for d in column if d != 1]
+    if not wide:
+        return 1
+    surely_wide = [d for d in wide if symbolic.eq(d, 1) is False]
+    for dim in surely_wide[1:]:
+        if symbolic.eq(dim, surely_wide[0]) is False:
+            site.fail(f"dims {surely_wide[0]} and {dim} of axis {axis} cannot be broadcast")
+    if surely_wide:
+        numbers = [d for d in surely_wide if isinstance(d, int)]
+        return numbers[0] if numbers else surely_wide[0]
+    return wide[0] if all(d == wide[0] for d in wide) else site.fresh(axis)

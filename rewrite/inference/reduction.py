@@ -1,0 +1,77 @@
+"""Reductions, arg-reductions and running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+from .. import symbolic
+from ..facts import INT64, INTEGERS, Fact, Value
+from ..symbolic import Dim
+from .registry import Site, shape_of
+
+_FOLDS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "ReduceSum": symbolic.add,
+    "ReduceProd": symbolic.mul,
+    "ReduceMin": symbolic.minimum,
+    "ReduceMax": symbolic.maximum,
+}
+
+
+@shape_of(
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+def reduction(site: Site) -> Sequence[Fact]:
+    x = site.fact(0)
+    keep = bool(site.attr("keepdims", 1))
+    axes = list(site.attr("axes")) if "axes" in site.node.attrs else _axes_input(site)
+    if x.shape is None or axes is None:
+        return [Fact(x.dtype, None, x.possible_ranks() if keep else None)]
+    if not axes and not site.attr("noop_with_empty_axes", 0):
+        axes = list(range(len(x.shape)))
+    dropped = {site.axis(a, len(x.shape)) for a in axes}
+    dims: list[Dim] = []
+    for axis, dim in enumerate(x.shape):
+        if axis not in dropped:
+            dims.append(dim)
+        elif keep:
+            dims.append(1)
+    fold = _FOLDS.get(site.node.op)
+    values: tuple[Value, ...] | None = None
+    if fold and x.values and x.dtype in INTEGERS and len(dropped) == len(x.shape):
+        total = reduce(fold, [v for v in x.values if v is not None])
+        values = (total,)
+    return [Fact(x.dtype, tuple(dims), None, values)]
+
+
+def _axes_input(site: Site) -> list[int] | None:
+    return site.ints(1) if site.present(1) else []
+
+
+@shape_of("ArgMax", "ArgMin")
+def arg_reduction(site: Site) -> Sequence[Fact]:
+    x = site.fact(0)
+    if x.shape is None:
+        return [Fact(INT64, None, x.ranks if site.attr("keepdims", 1) else None)]
+    axis = site.axis(site.attr("axis", 0), len(x.shape))
+    middle: tuple[Dim, ...] = (1,) if site.attr("keepdims", 1) else ()
+    return [Fact(INT64, x.shape[:axis] + middle + x.shape[axis + 1 :])]
+
+
+@shape_of("CumSum", "CumProd")
+def running(site: Site) -> Sequence[Fact]:
+    x = site.fact(0)
+    return [Fact(x.dtype, x.shape, x.ranks)]
+
+
+@shape_of("TopK")
+def top_k(site: Site) -> Sequence[Fact]:
+    x = site.fact(0)
+    if x.shape is None:
+        return [Fact(x.dtype, None, x.ranks), Fact(INT64, None, x.ranks)]
+    axis = site.axis(site.attr("axis", -1), len(x.shape))
+    count = [int(site.attr("k"))] if "k" in site.node.attrs else site.dims(1)
+    size: Dim = count[0] if count else site.fresh(axis)
+    dims = x.shape[:axis] + (size,) + x.shape[axis + 1 :]
+    return [Fact(x.dtype, dims), Fact(INT64, dims)]

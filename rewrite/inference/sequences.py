@@ -1,0 +1,107 @@
+"""Sequence operators: element shape and length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from .. import symbolic
+from ..facts import INT64, Fact, join
+from ..symbolic import Dim
+from .registry import Site, shape_of
+
+
+def _sequence(element: Fact, length: Dim | None) -> Fact:
+    return Fact(element.dtype, element.shape, element.ranks, None, "sequence", length)
+
+
+def _element(sequence: Fact) -> Fact:
+    return Fact(sequence.dtype, sequence.shape, sequence.ranks)
+
+
+def _fresh_axes(site: Site, fact: Fact) -> dict[int, Dim]:
+    return {axis: site.fresh(axis) for axis in range(len(fact.shape or ()))}
+
+
+@shape_of("SequenceEmpty")
+def empty(site: Site) -> Sequence[Fact]:
+    dtype = int(site.attr("dtype", onnx.TensorProto.FLOAT))
+    return [Fact(dtype, None, None, None, "sequence", 0)]
+
+
+@shape_of("SequenceConstruct")
+def construct(site: Site) -> Sequence[Fact]:
+    parts = site.inputs()
+    element = parts[0]
+    for part in parts[1:]:
+        element = join(element, part, _fresh_axes(site, element))
+    return [_sequence(element, len(parts))]
+
+
+@shape_of("SequenceInsert")
+def insert(site: Site) -> Sequence[Fact]:
+    old, new = site.fact(0), site.fact(1)
+    length = None if old.length is None else symbolic.add(old.length, 1)
+    if old.length == 0:
+        return [_sequence(new, 1)]
+    return [_sequence(join(_element(old), _element(new), _fresh_axes(site, new)), length)]
+
+
+@shape_of("SequenceErase")
+def erase(site: Site) -> Sequence[Fact]:
+    old = site.fact(0)
+    return [_sequence(_element(old), None if old.length is None else symbolic.sub(old.length, 1))]
+
+
+@shape_of("SequenceAt")
+def at(site: Site) -> Sequence[Fact]:
+    return [_element(site.fact(0))]
+
+
+@shape_of("SequenceLength")
+def length(site: Site) -> Sequence[Fact]:
+    known = site.fact(0).length
+    return [Fact(INT64, (), None, (site.fresh(-1) if known is None else known,))]
+
+
+@shape_of("SplitToSequence")
+def split_to_sequence(site: Site) -> Sequence[Fact]:
+    """Parts of `split` rows each; onnxruntime honours keepdims=0 for parts of one row."""
+    x = site.fact(0)
+    if x.shape is None:
+        return [Fact(x.dtype, None, None, None, "sequence")]
+    axis = site.axis(site.attr("axis", 0), len(x.shape))
+    rest = x.shape[:axis], x.shape[axis + 1 :]
+    keep = bool(site.attr("keepdims", 1))
+    if not site.present(1):
+        middle: tuple[Dim, ...] = (1,) if keep else ()
+        return [_sequence(Fact(x.dtype, rest[0] + middle + rest[1]), x.shape[axis])]
+    part = site.fact(1).scalar()
+    if site.shape(1) != () or not isinstance(part, int) or part <= 0:
+        unknown = site.fresh(axis)
+        count = site.shape(1)
+        number = count[0] if count else None
+        return [_sequence(Fact(x.dtype, (*rest[0], unknown, *rest[1])), number)]
+    number = symbolic.ceildiv(x.shape[axis], part)
+    if part == 1:
+        middle = (1,) if keep else ()
+        return [_sequence(Fact(x.dtype, rest[0] + middle + rest[1]), number)]
+    size = part if symbolic.mod(x.shape[axis], part) == 0 else site.fresh(axis)
+    return [_sequence(Fact(x.dtype, (*rest[0], size, *rest[1])), number)]
+
+
+@shape_of("ConcatFromSequence")
+def concat_from_sequence(site: Site) -> Sequence[Fact]:
+    parts = site.fact(0)
+    if parts.shape is None:
+        return [Fact(parts.dtype)]
+    stack = bool(site.attr("new_axis", 0))
+    rank = len(parts.shape) + stack
+    axis = site.axis(int(site.attr("axis")), rank)
+    count = site.fresh(axis) if parts.length is None else parts.length
+    if stack:
+        return [Fact(parts.dtype, parts.shape[:axis] + (count,) + parts.shape[axis:])]
+    total = parts.shape[axis]
+    total = symbolic.mul(total, count) if isinstance(total, int) else site.fresh(axis)
+    return [Fact(parts.dtype, parts.shape[:axis] + (total,) + parts.shape[axis + 1 :])]

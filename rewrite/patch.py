@@ -1,0 +1,360 @@
+"""The only way to change a graph: every edit is recorded, checked, and undone when wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from .index import Index, Use, bodies
+from .ir import Constant, Graph, Node, Tensor, Variable
+from .rule import describe
+
+
+class PatchError(Exception):
+    """A patch that would leave the graph wrong: a defect of the rule that made it."""
+
+
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+class Patch:
+    """The edits of one rule application around one root node."""
+
+    def __init__(self, index: Index, root: Node) -> None:
+        self.index = index
+        self.root = root
+        self.edits: list[str] = []
+        self.notes: list[str] = []
+        self.touched: dict[Node, None] = {}
+        """Nodes that are new or read other values than before."""
+        self.freed: dict[Tensor, None] = {}
+        """Values that lost a reader."""
+        self.delta: Counter[str] = Counter()
+        """Change of what the termination measure counts."""
+        self._undo: list[Callable[[], None]] = []
+
+    def note(self, sentence: str) -> None:
+        """Tells the user what this rewrite relies on beyond the file."""
+        self.notes.append(sentence)
+
+    # --- making values ---
+
+    def constant(
+        self, values: np.ndarray | LazyValues, like: Tensor, graph: Graph | None = None
+    ) -> Constant:
+        """A new initializer, by default of the graph the root node stands in.
+
+        It is named after `like`, the value it stands for. `values` may be what a file stores.
+        """
+        graph = graph if graph is not None else self.index.graph_of(self.root)
+        constant = Constant(like.name, values)
+        self._add_constant(constant, graph)
+        self.edits.append(f"constant `{constant.name}` {constant.dtype}{list(constant.shape)}")
+        return constant
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+        before: Node | None = None,
+    ) -> list[Tensor]:
+        """A new node of the standard domain just before another (by default the root).
+
+        Its outputs are named and typed after `like`.
+        """
+        before = before if before is not None else self.root
+        outputs = [_copy_of(tensor) for tensor in like]
+        node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
+        self.index.place_before(before, [node])
+        self._insert(node, self.index.graph_of(before))
+        self.edits.append(f"new {describe(node)}")
+        return list(outputs)
+
+    # --- changing readers ---
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """Lets every reader of `old` read `new`; outputs of the model keep their names."""
+        for use in self.index.uses(old):
+            if use.reader is self.index.root:
+                self._replace_output(use, old, new)
+            else:
+                self._set(use, old, new)
+        self.edits.append(f"`{old.name}` is now `{new.name}`")
+
+    def _replace_output(self, use: Use, old: Tensor, new: Tensor) -> None:
+        """An output of the main graph keeps name and declaration: `new` takes them over, or where
+        it cannot a node of its own passes the value on."""
+        if can_be_output(self.index, new):
+            self._take_name(new, old)
+            self._set(use, old, new)
+        else:
+            self._set(use, old, self.node("Identity", [new], like=[old])[0])
+
+    def _take_name(self, new: Tensor, old: Tensor) -> None:
+        name, info = new.name, new.info
+        declared = self.index.root.output_info
+        new.name, new.info = old.name, old.info
+        if old in declared:
+            declared[new] = declared[old]
+
+        def undo() -> None:
+            new.name, new.info = name, info
+            declared.pop(new, None)
+
+        self._undo.append(undo)
+
+    def merge(self, old: Constant, new: Constant) -> None:
+        """Lets every reader of a constant read an equal one."""
+        self.replace(old, new)
+        self.delta["constants"] -= 1
+
+    def replace_in(self, node: Node, slot: int, new: Tensor) -> None:
+        """Lets one input of one node read `new`."""
+        old = node.inputs[slot]
+        self._set(Use(node, slot), old, new)
+        self.edits.append(f"{describe(node)} input {slot} is now `{new.name}`")
+
+    def swap_branches(self, node: Node) -> None:
+        """Exchanges the branches of an If."""
+        self._swap(node)
+        self._undo.append(lambda: self._swap(node))
+        self.touched[node] = None
+        self.delta["negated"] -= 1
+        self.edits.append(f"swapped the branches of {describe(node)}")
+
+    @staticmethod
+    def _swap(node: Node) -> None:
+        attrs = node.attrs
+        attrs["then_branch"], attrs["else_branch"] = attrs["else_branch"], attrs["then_branch"]
+
+    # --- moving and removing ---
+
+    def remove(self, node: Node) -> None:
+        """Takes out a node whose outputs nobody reads."""
+        if not self.index.is_unused(node):
+            raise PatchError(f"{describe(node)} is removed but still read")
+        self._count(node, -1)
+        for tensor in self._reads(node):
+            self.freed[tensor] = None
+        removal = self.index.remove_node(node)
+        self._undo.append(lambda: self.index.restore(removal))
+        self.edits.append(f"removed {describe(node)}")
+
+    def _reads(self, node: Node) -> list[Tensor]:
+        return [t for t in node.inputs if t.name] + self.index.captures(node)
+
+    def inline(self, body: Graph) -> list[Tensor]:
+        """Moves everything in a body of the root node to just before it.
+
+        Returns the body's outputs. Body inputs must have been replaced before.
+        """
+        outputs = list(body.outputs)
+        self.hoist(self.index.nodes(body), self.root)
+        home = self.index.graph_of(self.root)
+        for constant in list(body.initializers):
+            self.hoist_constant(constant, home)
+        self.edits.append(f"inlined body `{body.name}` of {describe(self.root)}")
+        return outputs
+
+    def hoist(self, nodes: Sequence[Node], before: Node) -> None:
+        """Moves nodes, in their order, to just before another node of an outer graph."""
+        target = self.index.graph_of(before)
+        ordered = sorted(nodes, key=lambda n: n.order)
+        for node in ordered:
+            self._move(node, target)
+        self.index.place_before(before, ordered)
+
+    def hoist_constant(self, constant: Constant, target: Graph) -> None:
+        """Moves an initializer of a body to an outer graph."""
+        home = self.index.home(constant)
+        if home is not None and home is not target:
+            self._move_constant(constant, home, target)
+
+    def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
+        """Moves everything in one branch to the start of another; returns the branch's results."""
+        nodes = sorted(self.index.nodes(body), key=lambda n: n.order)
+        there = self.index.nodes(target)
+        first = min(there, key=lambda n: n.order, default=None)
+        for node in nodes:
+            self._move(node, target)
+        if first is not None:
+            self.index.place_before(first, nodes)
+        for constant in list(body.initializers):
+            self.hoist_constant(constant, target)
+        self.edits.append(f"moved body `{body.name}` into `{target.name}`")
+        return list(body.outputs)
+
+    def replace_inside(self, body: Graph, old: Tensor, new: Tensor) -> None:
+        """Lets the readers of `old` in a body, and in bodies inside it, read `new`."""
+        for use in self.index.uses(old):
+            home = self.index.graph_of(use.reader) if isinstance(use.reader, Node) else use.reader
+            if self.index.encloses(body, home):
+                self._set(use, old, new)
+
+    def add_results(
+        self, node: Node, like: Sequence[Tensor], results: Sequence[Sequence[Tensor]]
+    ) -> list[Tensor]:
+        """Further outputs of an If: `results` are what each branch returns for them."""
+        before = list(node.outputs)
+        added: list[Tensor] = [_copy_of(tensor) for tensor in like]
+        self.index.set_results(node, before + added)
+        self._undo.append(lambda: self.index.set_results(node, before))
+        for body, more in zip(bodies(node), results):
+            self._set_body_outputs(body, [*body.outputs, *more])
+        self.touched[node] = None
+        self.delta["outputs"] += len(added)
+        self.edits.append(f"{describe(node)} returns {len(added)} values more")
+        return added
+
+    def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
+        """Keeps only these outputs of an If, in both branches."""
+        kept = set(keep)
+        for slot, tensor in enumerate(node.outputs):
+            if slot not in kept and self.index.use_count(tensor):
+                raise PatchError(f"output `{tensor.name}` of {describe(node)} is still read")
+        before = list(node.outputs)
+        self.index.set_results(node, [before[slot] for slot in keep])
+        self._undo.append(lambda: self.index.set_results(node, before))
+        for body in bodies(node):
+            for slot in set(range(len(before))) - kept:
+                self.freed[body.outputs[slot]] = None
+            self._set_body_outputs(body, [body.outputs[slot] for slot in keep])
+        self.touched[node] = None
+        self.delta["outputs"] -= len(before) - len(keep)
+        self.edits.append(f"{describe(node)} returns {len(keep)} of {len(before)} values")
+
+    # --- primitives, each with its inverse ---
+
+    def _set(self, use: Use, old: Tensor, new: Tensor) -> None:
+        reader, slot = use
+        values = reader.inputs if isinstance(reader, Node) else reader.outputs
+        list.__setitem__(values, slot, new)
+        self.index.set_use(use, old, new)
+        self.freed[old] = None
+
+        def undo() -> None:
+            list.__setitem__(values, slot, old)
+            self.index.set_use(use, new, old)
+
+        self._undo.append(undo)
+        owner = reader if isinstance(reader, Node) else self.index.owner(reader)
+        if owner is not None:
+            self.touched[owner] = None
+
+    def _insert(self, node: Node, graph: Graph) -> None:
+        graph.nodes.append(node)
+        self.index.add_node(node, graph)
+        self._count(node, 1)
+        self.touched[node] = None
+
+        def undo() -> None:
+            self.index.remove_node(node)
+            _drop_last(graph.nodes, node)
+
+        self._undo.append(undo)
+
+    def _move(self, node: Node, graph: Graph) -> None:
+        home, order, floor = self.index.graph_of(node), node.order, self.index.floor(node)
+        self._count(node, -1)
+        graph.nodes.append(node)
+        self.index.move_node(node, graph)
+        self._count(node, 1)
+        self.touched[node] = None
+
+        def undo() -> None:
+            _drop_last(graph.nodes, node)
+            self.index.put_back(node, order, floor)
+            self.index.move_node(node, home)
+
+        self._undo.append(undo)
+
+    def _add_constant(self, constant: Constant, graph: Graph) -> None:
+        graph.initializers.append(constant)
+        self.index.add_constant(constant, graph)
+
+        def undo() -> None:
+            self.index.remove_constant(constant)
+            _drop_last(graph.initializers, constant)
+
+        self._undo.append(undo)
+
+    def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
+        graph.initializers.append(constant)
+        self.index.add_constant(constant, graph)
+
+        def undo() -> None:
+            _drop_last(graph.initializers, constant)
+            self.index.add_constant(constant, home)
+
+        self._undo.append(undo)
+
+    def _set_outputs(self, node: Node, outputs: list[Tensor]) -> None:
+        self.index.set_results(node, outputs)
+
+    def _set_body_outputs(self, body: Graph, outputs: list[Tensor]) -> None:
+        before = list(body.outputs)
+        self.index.set_outputs(body, outputs)
+        self._undo.append(lambda: self.index.set_outputs(body, before))
+
+    def _count(self, node: Node, sign: int) -> None:
+        self.delta["nodes"] += sign
+        self.delta["inner"] += sign * self.index.depth(self.index.graph_of(node))
+        if node.op in CONTROL:
+            self.delta["control"] += sign
+        for body in bodies(node):
+            for inner in body.nodes:
+                if inner in self.index:
+                    self._count(inner, sign)
+
+    # --- ending ---
+
+    def check(self) -> None:
+        """Raises PatchError when a touched node reads a value that is not there before it."""
+        for node in self.touched:
+            if node in self.index:
+                for tensor in self._reads(node):
+                    self._check_read(node, tensor)
+
+    def _check_read(self, node: Node, tensor: Tensor) -> None:
+        home = self.index.home(tensor)
+        if home is None:
+            raise PatchError(f"{describe(node)} reads `{tensor.name}`, which nothing defines")
+        reader = self.index.ancestor_in(node, home)
+        if reader is None:
+            raise PatchError(f"{describe(node)} reads `{tensor.name}` of a body it is not in")
+        producer = self.index.producer(tensor)
+        if producer is not None and producer.order >= reader.order:
+            raise PatchError(f"{describe(node)} reads `{tensor.name}` before it is computed")
+
+    def roll_back(self) -> None:
+        """Undoes every edit, the last one first."""
+        for undo in reversed(self._undo):
+            undo()
+
+
+def can_be_output(index: Index, tensor: Tensor) -> bool:
+    """Whether a value can take the name of an output of the main graph."""
+    producer = index.producer(tensor)
+    if producer is None or index.graph_of(producer) is not index.root:
+        return False
+    return not any(use.reader is index.root for use in index.uses(tensor))
+
+
+def _copy_of(tensor: Tensor) -> Variable:
+    variable = Variable(tensor.name)
+    variable.info = tensor.info
+    return variable
+
+
+def _drop_last(items: list[Any], item: object) -> None:
+    """Removes the last occurrence; it is near the end, where it was appended."""
+    for place in range(len(items) - 1, -1, -1):
+        if items[place] is item:
+            del items[place]
+            return

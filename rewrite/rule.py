@@ -1,0 +1,138 @@
+"""What a rule is: a pure `match` that must say why it declines, and an `apply` through a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from .facts import Facts
+from .index import Index
+from .ir import Graph, Node, Tensor
+from .views import IfView, LoopView, ScanView
+
+if TYPE_CHECKING:
+    from .patch import Patch
+
+T = TypeVar("T")
+
+ANY = "*"
+"""The root of a rule that looks at every node."""
+
+
+class Miss(Exception):
+    """Why a rule does not fire: a sentence with the values and the place it speaks of.
+
+    The sentence is put together only when somebody reads it.
+    """
+
+    def __init__(self, sentence: str, values: tuple[object, ...], at: Node | Tensor | None) -> None:
+        self.sentence = sentence
+        self.values = values
+        self.at = at
+        super().__init__(sentence)
+
+    def __str__(self) -> str:
+        return self.sentence.format(*(describe(v) for v in self.values))
+
+
+def describe(thing: object) -> str:
+    """A value, node or fact as a user would point at it."""
+    if isinstance(thing, Node):
+        outputs = ", ".join(f"`{t.name}`" for t in thing.outputs if t.name)
+        return f"{thing.op} {f'`{thing.name}`' if thing.name else f'of {outputs}'}"
+    if isinstance(thing, Tensor):
+        return f"`{thing.name}`"
+    if isinstance(thing, (tuple, list, frozenset, set)):
+        return ", ".join(describe(t) for t in thing)
+    return str(thing)
+
+
+class Match:
+    """One attempt of one rule at one node: the questions a rule may ask."""
+
+    __slots__ = ("facts", "index", "node", "options")
+
+    def __init__(self, node: Node, facts: Facts, options: Options) -> None:
+        self.node = node
+        self.facts = facts
+        self.index: Index = facts.index
+        self.options = options
+
+    def need(
+        self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> T:
+        """Returns the fact; declines with the sentence when it is None or False.
+
+        The sentence's `{}` are filled with `values`. `at` is the place it speaks of, the root node
+        by default.
+        """
+        if fact is None or fact is False:
+            raise Miss(sentence, values, at if at is not None else self.node)
+        return fact
+
+    def branches(self) -> IfView:
+        return IfView(self.node)
+
+    def loop(self) -> LoopView:
+        return LoopView(self.node)
+
+    def scan(self) -> ScanView:
+        return ScanView(self.node)
+
+    def producer(self, tensor: Tensor, *ops: str) -> Node | None:
+        """The node that computes a value, if it is one of these standard operators."""
+        node = self.index.producer(tensor)
+        return node if node is not None and not node.domain and node.op in ops else None
+
+    def graph(self) -> Graph:
+        """The graph the root node stands in."""
+        return self.index.graph_of(self.node)
+
+
+class Options:
+    """Switches that rules respect."""
+
+    def __init__(self, strict: bool = False, fold_bytes: int = 1 << 20) -> None:
+        self.strict = strict
+        """Never rely on "every other run fails"."""
+        self.fold_bytes = fold_bytes
+        """Folding never makes a constant larger than this, in bytes, unless it shrinks."""
+
+
+class Rule:
+    """A rewrite of one node and what surrounds it.
+
+    The first line of the docstring is the rule's line in the table of contents.
+    """
+
+    root: ClassVar[str | tuple[str, ...]] = ANY
+    """The operator(s) of the standard domain the rule starts from; ANY for every node."""
+    fires: ClassVar[str] = ""
+    """A model in ONNX text on which the rule fires."""
+    spares: ClassVar[Mapping[str, str]] = {}
+    """Near misses: ONNX text by the words its reason must contain."""
+
+    def match(self, m: Match) -> dict[str, Any]:
+        """What `apply` needs; declines through `m.need`. Changes nothing."""
+        raise NotImplementedError
+
+    def apply(self, patch: Patch, **found: Any) -> None:
+        """Makes the change, through the patch only."""
+        raise NotImplementedError
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__name__
+
+    @classmethod
+    def summary(cls) -> str:
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+class Phase:
+    """Rules that run together until none of them fires."""
+
+    def __init__(self, name: str, rules: tuple[type[Rule], ...], summary: str) -> None:
+        self.name = name
+        self.rules = rules
+        self.summary = summary

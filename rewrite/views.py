@@ -1,0 +1,147 @@
+"""Control-flow nodes by role: trip count, condition, states, scan inputs and outputs, branches.
+
+Rules speak of roles; which input or output slot a role occupies is known only here (ONNX operator
+specification: Loop, Scan, If).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .ir import Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    from .facts import Facts
+
+
+@dataclass(frozen=True)
+class State:
+    """A loop-carried dependency."""
+
+    initial: Tensor
+    """Value before the first iteration (outside)."""
+    input: Tensor
+    """Value at the start of an iteration (inside)."""
+    output: Tensor
+    """Value at the end of an iteration (inside)."""
+    final: Tensor | None
+    """Value after the last iteration (outside); None when the node does not list it."""
+
+
+@dataclass(frozen=True)
+class ScanInput:
+    """A tensor of which each iteration reads one slice."""
+
+    sequence: Tensor
+    slice: Tensor
+    axis: int
+    reverse: bool
+
+
+@dataclass(frozen=True)
+class ScanOutput:
+    """A tensor of which each iteration writes one slice."""
+
+    row: Tensor
+    stacked: Tensor | None
+    axis: int
+    reverse: bool
+
+
+def _given(node: Node, slot: int) -> Tensor | None:
+    if slot < len(node.inputs) and node.inputs[slot].name:
+        tensor: Tensor = node.inputs[slot]
+        return tensor
+    return None
+
+
+def _result(node: Node, slot: int) -> Tensor | None:
+    if slot < len(node.outputs) and node.outputs[slot].name:
+        tensor: Tensor = node.outputs[slot]
+        return tensor
+    return None
+
+
+class IfView:
+    """`If(condition)` with its two branches."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.condition: Tensor = node.inputs[0]
+        self.then: Graph = node.attrs["then_branch"]
+        self.orelse: Graph = node.attrs["else_branch"]
+
+    def branch(self, taken: bool) -> Graph:
+        return self.then if taken else self.orelse
+
+
+class LoopView:
+    """`Loop(trip, condition, states…)`; the body takes (iteration, condition, states…)."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.body: Graph = node.attrs["body"]
+        self.trip = _given(node, 0)
+        """Largest number of iterations; None when only the condition ends the loop."""
+        self.condition = _given(node, 1)
+        """Whether the first iteration runs; None for yes."""
+        self.iteration: Tensor = self.body.inputs[0]
+        self.condition_in: Tensor = self.body.inputs[1]
+        self.condition_out: Tensor = self.body.outputs[0]
+        self.states = [
+            State(
+                node.inputs[2 + place],
+                self.body.inputs[2 + place],
+                self.body.outputs[1 + place],
+                _result(node, place),
+            )
+            for place in range(len(node.inputs) - 2)
+        ]
+        self.scan_outputs: list[Tensor] = list(self.body.outputs[1 + len(self.states) :])
+        """The rows, inside the body."""
+
+    def never_stops_early(self, facts: Facts) -> bool:
+        """Whether the condition is true before and after every iteration."""
+        if self.condition is not None and facts.scalar(self.condition) is not True:
+            return False
+        out = self.condition_out
+        return out is self.condition_in or facts.scalar(out) is True or self._passes_on(facts)
+
+    def _passes_on(self, facts: Facts) -> bool:
+        """cond_out is cond_in through Identity nodes."""
+        tensor = self.condition_out
+        while True:
+            node = facts.index.producer(tensor)
+            if node is None or node.op != "Identity":
+                return tensor is self.condition_in
+            tensor = node.inputs[0]
+
+
+class ScanView:
+    """`Scan(states…, sequences…)`; the body takes (states…, slices…). Opset 9 and later."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.body: Graph = node.attrs["body"]
+        count = int(node.attrs["num_scan_inputs"])
+        carried = len(node.inputs) - count
+        self.states = [
+            State(node.inputs[i], self.body.inputs[i], self.body.outputs[i], _result(node, i))
+            for i in range(carried)
+        ]
+        in_axes = node.attrs.get("scan_input_axes") or [0] * count
+        in_ways = node.attrs.get("scan_input_directions") or [0] * count
+        self.scan_inputs = [
+            ScanInput(
+                node.inputs[carried + i], self.body.inputs[carried + i], in_axes[i], bool(in_ways[i])
+            )
+            for i in range(count)
+        ]
+        rows = self.body.outputs[carried:]
+        out_axes = node.attrs.get("scan_output_axes") or [0] * len(rows)
+        out_ways = node.attrs.get("scan_output_directions") or [0] * len(rows)
+        self.scan_outputs = [
+            ScanOutput(row, _result(node, carried + i), out_axes[i], bool(out_ways[i]))
+            for i, row in enumerate(rows)
+        ]
