@@ -1,0 +1,26 @@
+"""looplift: dynamic ONNX models that compile.
+
+`rewrite` cleans a model and returns a standard ONNX model, `from_onnx` turns it into a TVM Relax
+module, `verify` compares two models on onnxruntime.
+"""
+
+from __future__ import annotations
+
+from .api import Report, RewriteResult, from_onnx, rewrite
+from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
+from .rewrite.rule import Match, Miss, Phase, Rule
+
+__all__ = [
+    "AssumptionError",
+    "LoopliftError",
+    "Match",
+    "Miss",
+    "ModelError",
+    "Phase",
+    "Report",
+    "RewriteResult",
+    "Rule",
+    "UnsupportedError",
+    "from_onnx",
+    "rewrite",
+]

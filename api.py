@@ -1,0 +1,150 @@
+"""The public functions: rewrite a model, import it into TVM."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from .rewrite.assumptions import assert_facts, parse_dims
+from .rewrite.engine import Engine
+from .rewrite.files import load
+from .rewrite.model import export_model, import_model
+from .rewrite.patch import CONTROL
+from .rewrite.rule import Options, Phase
+from .rewrite.trace import Listener, Trace
+from .rules import PHASES
+
+if TYPE_CHECKING:
+    import tvm
+
+Source = str | Path | bytes | onnx.ModelProto
+
+
+@dataclass
+class Report:
+    """What a rewrite did."""
+
+    before: Counter[str]
+    """Operators of the model, bodies included."""
+    after: Counter[str]
+    commits: Counter[str]
+    """How often each rule fired."""
+    notes: list[str]
+    """What the result relies on beyond the file: assertions and demanded branches."""
+    defects: list[str]
+    """Rules whose patch was wrong and undone."""
+    seconds: float
+
+    def control(self, counts: Counter[str]) -> dict[str, int]:
+        """The control-flow operators among some counts."""
+        return {op: counts[op] for op in sorted(CONTROL) if counts[op]}
+
+
+@dataclass
+class RewriteResult:
+    """The rewritten model and how it came about."""
+
+    model: onnx.ModelProto
+    report: Report
+    trace: Trace
+    engine: Engine = field(repr=False)
+    """The finished engine, for questions such as `engine.explain(node)`."""
+    base_dir: str = ""
+    """The folder the model's external data is relative to."""
+
+
+def rewrite(
+    model: Source,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    strict: bool = False,
+    rules: Sequence[Phase] | None = None,
+    step_limit: int | None = None,
+    on_event: Listener | None = None,
+) -> RewriteResult:
+    """Rewrites a model into one with less control flow that computes the same.
+
+    `inputs` fixes graph inputs to values: each becomes a constant and leaves the inputs. `dims`
+    asserts symbolic dims, as a mapping or as texts such as `"T=16"` and `"T>=2"`; `shapes` asserts
+    shapes of inputs (a number, a name, or None for an unknown dim). `strict` keeps the behaviour of
+    runs that fail. `rules` replaces the table of contents of `looplift.rules`; `step_limit` stops
+    after so many rewrites.
+
+    The given ModelProto is not changed. Raises ModelError for a model that is not valid and
+    AssumptionError for an assertion that does not fit.
+    """
+    started = time.perf_counter()
+    proto, base_dir = load(model)
+    graph = import_model(proto, base_dir)
+    assumptions, notes = assert_facts(graph, inputs or {}, parse_dims(dims), shapes or {})
+    engine = Engine(
+        graph,
+        PHASES if rules is None else rules,
+        assumptions,
+        Options(strict=strict),
+        step_limit,
+        Trace(listener=on_event),
+    )
+    engine.run()
+    result = export_model(graph)
+    trace = engine.trace
+    report = Report(
+        before=count_operators(proto),
+        after=count_operators(result),
+        commits=Counter(c.rule for c in trace.commits()),
+        notes=notes + [note for c in trace.commits() for note in c.notes],
+        defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
+        seconds=time.perf_counter() - started,
+    )
+    return RewriteResult(result, report, trace, engine, base_dir)
+
+
+def count_operators(proto: onnx.ModelProto) -> Counter[str]:
+    """Operators of a model, those in bodies and functions included."""
+    counts: Counter[str] = Counter()
+    pending: list[Any] = [proto.graph, *proto.functions]
+    while pending:
+        for node in pending.pop().node:
+            counts[node.op_type] += 1
+            pending.extend(a.g for a in node.attribute if a.HasField("g"))
+            pending.extend(g for a in node.attribute for g in a.graphs)
+    return counts
+
+
+def from_onnx(
+    model: Source,
+    shape_dict: dict[str, list[Any]] | None = None,
+    dtype_dict: str | dict[str, str] | None = "float32",
+    opset: int | None = None,
+    keep_params_in_input: bool = False,
+    sanitize_input_names: bool = True,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    strict: bool = False,
+) -> tvm.IRModule:
+    """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
+
+    The parameters up to `sanitize_input_names` are TVM's; the others are those of `rewrite`, which
+    runs first. Raises UnsupportedError listing everything that cannot be converted.
+    """
+    from .lowering.emit import emit
+
+    result = rewrite(model, inputs=inputs, dims=dims, shapes=shapes, strict=strict)
+    return emit(
+        result.model,
+        shape_dict=shape_dict,
+        dtype_dict=dtype_dict,
+        opset=opset,
+        keep_params_in_input=keep_params_in_input,
+        sanitize_input_names=sanitize_input_names,
+    )

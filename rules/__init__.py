@@ -1,0 +1,46 @@
+"""The rules, in the order in which they run: this page is the table of contents."""
+
+from __future__ import annotations
+
+from ..rewrite.rule import Phase
+from .constants import FoldConstant, MergeConstants, StoreConstant
+from .dead import DropUnreadResults, RemoveCopy, RemoveUnread
+from .decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
+from .demanded_if import InlineDemandedBranch
+from .equal import MergeEqualNodes
+from .if_to_where import IfToWhere
+from .same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
+from .shared_work import ForwardEqualResults, HoistSharedWork
+
+PHASES: tuple[Phase, ...] = (
+    Phase(
+        "constants",
+        (RemoveUnread, RemoveCopy, StoreConstant, FoldConstant, MergeConstants, MergeEqualNodes),
+        "What is known before the run is computed now, and everything once.",
+    ),
+    Phase(
+        "branches",
+        (
+            RemoveUnread,
+            RemoveCopy,
+            StoreConstant,
+            InlineDecidedIf,
+            CollapseNestedIf,
+            InlineOnlyPossibleBranch,
+            AbsorbNot,
+            DropUnreadResults,
+            HoistSharedWork,
+            ForwardEqualResults,
+            IfToWhere,
+            MergeSiblingIfs,
+            FoldConstant,
+            MergeEqualNodes,
+        ),
+        "Ifs whose branch is known or that need none go; the rest get smaller.",
+    ),
+    Phase(
+        "demand",
+        (InlineDemandedBranch,),
+        "Ifs go of which only one branch lets the run succeed.",
+    ),
+)

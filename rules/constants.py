@@ -1,0 +1,149 @@
+"""Constants: computed where everything is known, stored once.
+
+    y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ..rewrite.evaluate import NotEvaluated, evaluate
+from ..rewrite.facts import constant_value
+from ..rewrite.fingerprint import constant_key
+from ..rewrite.index import bodies
+from ..rewrite.ir import Constant, Graph, Node, Tensor
+from ..rewrite.purity import is_pure
+from ..rewrite.patch import Patch
+from ..rewrite.rule import ANY, Match, Miss, Rule
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+class StoreConstant(Rule):
+    """A Constant node becomes an initializer."""
+
+    root = "Constant"
+    fires = _HEADER + "g (float[2] x) => (float[2] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }"
+    spares = {
+        "output of the model": _HEADER
+        + "g () => (float[2] y) { y = Constant<value_floats=[1.0,2.0]>() }",
+        "neither a dense tensor nor numbers": _HEADER
+        + 'g (string[1] x) => (bool[1] y) { c = Constant<value_strings=["a"]>() y = Equal(x, c) }',
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        output = m.node.outputs[0]
+        m.need(not _is_model_output(m, output), "`{}` is an output of the model", output.name)
+        stored = m.node.attrs.get("value")
+        values = stored._values if isinstance(stored, Constant) else constant_value(m.node)
+        m.need(
+            values is not None and values.dtype != object,
+            "the value is neither a dense tensor nor numbers",
+        )
+        return {"node": m.node, "values": values}
+
+    def apply(self, patch: Patch, node: Node, values: Any) -> None:  # type: ignore[override]
+        patch.replace(node.outputs[0], patch.constant(values, like=node.outputs[0]))
+        patch.remove(node)
+
+
+class FoldConstant(Rule):
+    """A node whose result is the same in every run becomes that constant."""
+
+    root = ANY
+    fires = _HEADER + "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
+    spares = {
+        "operand `x`": _HEADER + "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
+        "may differ from run to run": _HEADER
+        + "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
+        "larger than": _HEADER
+        + "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
+        + " { b = ConstantOfShape(n) y = Add(x, b) }",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        node = m.node
+        m.need(node.outputs and not m.index.is_unused(node), "nobody reads the result")
+        m.need(node.op != "Constant" or node.domain, "it is a constant already")
+        m.need(is_pure(node), "the result may differ from run to run, or the operator is not known")
+        known = [m.facts.constant(t) if t.name else None for t in node.outputs]
+        if all(v is not None or not t.name for v, t in zip(known, node.outputs)):
+            arrays = [v if v is not None else np.empty(0) for v in known]
+        else:
+            arrays = _computed(m)
+        for output in node.outputs:
+            m.need(not _is_model_output(m, output), "`{}` is an output of the model", output.name)
+        return {"node": node, "arrays": arrays}
+
+    def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:  # type: ignore[override]
+        for output, array in zip(node.outputs, arrays):
+            if output.name and patch.index.use_count(output):
+                patch.replace(output, patch.constant(array, like=output))
+        patch.remove(node)
+
+
+def _computed(m: Match) -> list[np.ndarray]:
+    """The outputs on constant operands; declines when one is not, or the result is large."""
+    node = m.node
+    m.need(not bodies(node), "it has bodies")
+    operands: list[np.ndarray | None] = []
+    for tensor in node.inputs:
+        value = m.facts.constant(tensor) if tensor.name else None
+        m.need(value is not None or not tensor.name, "operand `{}` is not constant", tensor.name, at=tensor)
+        operands.append(value)
+    read = sum(a.nbytes for a in operands if a is not None)
+    budget = max(m.options.fold_bytes, read)
+    for tensor in node.outputs:
+        size = _bytes(m, tensor) if tensor.name else 0
+        m.need(size is not None, "the size of `{}` is not known", tensor.name, at=tensor)
+        m.need(size <= budget, "the result has {} bytes, larger than the {} allowed", size, budget)  # type: ignore[operator]
+    try:
+        return evaluate(node, operands, m.facts.opsets)
+    except NotEvaluated as error:
+        raise Miss("evaluating it fails: {}", (error,), node) from None
+
+
+def _bytes(m: Match, tensor: Tensor) -> int | None:
+    shape = m.facts.shape(tensor)
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return int(np.prod(shape, dtype=np.int64)) * 8  # type: ignore[arg-type]
+
+
+def _is_model_output(m: Match, tensor: Tensor) -> bool:
+    return any(use.reader is m.index.root for use in m.index.uses(tensor))
+
+
+class MergeConstants(Rule):
+    """Equal constants of one graph become one."""
+
+    root = ANY
+    fires = _HEADER + (
+        "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,2}>"
+        " { t = Mul(x, a) y = Add(t, b) }"
+    )
+    spares = {
+        "no other constant": _HEADER
+        + "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,3}>"
+        + " { t = Mul(x, a) y = Add(t, b) }",
+    }
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[Graph | None, Hashable], Constant] = {}
+
+    def match(self, m: Match) -> dict[str, Any]:
+        for tensor in m.node.inputs:
+            if isinstance(tensor, Constant) and not tensor.overridable:
+                home = m.index.home(tensor)
+                key = (home, constant_key(tensor))
+                first = self._first.setdefault(key, tensor)
+                if first is not tensor and m.index.home(first) is home:
+                    return {"old": tensor, "new": first}
+                self._first[key] = tensor
+        raise Miss("no other constant with the same content stands in this graph", (), m.node)
+
+    def apply(self, patch: Patch, old: Constant, new: Constant) -> None:  # type: ignore[override]
+        patch.merge(old, new)

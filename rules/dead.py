@@ -1,0 +1,82 @@
+"""What nobody needs: unread nodes, copies, casts to the same type, unread branch results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..rewrite.ir import Node, Tensor
+from ..rewrite.patch import Patch, can_be_output
+from ..rewrite.rule import ANY, Match, Rule
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+class RemoveUnread(Rule):
+    """A node whose results nobody reads goes."""
+
+    root = ANY
+    fires = _HEADER + "g (float[2] x) => (float[2] y) { u = Neg(x) y = Abs(x) }"
+    spares = {"is read": _HEADER + "g (float[2] x) => (float[2] y) { y = Abs(x) }"}
+
+    def match(self, m: Match) -> dict[str, Any]:
+        m.need(m.index.is_unused(m.node), "a result is read")
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:  # type: ignore[override]
+        patch.remove(node)
+
+
+class RemoveCopy(Rule):
+    """Identity, and Cast to the type its operand has, pass their operand on."""
+
+    root = ("Identity", "Cast")
+    fires = _HEADER + "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
+    spares = {
+        "not the type": _HEADER + "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
+        "a node of its own": _HEADER + "g (float[2] x) => (float[2] y) { y = Identity(x) }",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        source, copy = m.node.inputs[0], m.node.outputs[0]
+        if m.node.op == "Cast":
+            m.need(
+                m.facts.dtype(source) == int(m.node.attrs["to"]),
+                "the operand has not the type it is cast to",
+                at=source,
+            )
+        m.need(not m.index.is_unused(m.node), "nobody reads the copy")
+        if any(use.reader is m.index.root for use in m.index.uses(copy)):
+            m.need(
+                can_be_output(m.index, source),
+                "`{}` is an output of the model and needs a node of its own",
+                copy.name,
+            )
+        return {"node": m.node, "source": source}
+
+    def apply(self, patch: Patch, node: Node, source: Tensor) -> None:  # type: ignore[override]
+        patch.replace(node.outputs[0], source)
+        patch.remove(node)
+
+
+class DropUnreadResults(Rule):
+    """Results of an If that nobody reads are no longer computed."""
+
+    root = "If"
+    fires = _HEADER + """g (float[2] x, bool c) => (float[2] y) {
+      y, z = If (c) <then_branch = t () => (float[2] a, float[2] b) { a = Exp(x) b = Neg(x) },
+                     else_branch = e () => (float[2] p, float[2] q) { p = Abs(x) q = Log(x) }> }"""
+    spares = {
+        "every result is read": _HEADER + """g (float[2] x, bool c) => (float[2] y) {
+      y = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
+                  else_branch = e () => (float[2] p) { p = Abs(x) }> }"""
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        outputs = m.node.outputs
+        keep = [slot for slot, t in enumerate(outputs) if m.index.use_count(t)]
+        m.need(len(keep) < len(outputs), "every result is read")
+        m.need(bool(keep), "no result is read at all")
+        return {"node": m.node, "keep": keep}
+
+    def apply(self, patch: Patch, node: Node, keep: list[int]) -> None:  # type: ignore[override]
+        patch.drop_outputs(node, keep)

@@ -1,0 +1,109 @@
+"""The exporters' squeeze-If: the branch that every successful run takes.
+
+    d = Shape(x)[2]
+    y = If(d == 1) <then { a = Squeeze(x, 2) }, else { b = Identity(x) }>
+    h = LSTM(Unsqueeze(y), …)            # X must have rank 3, so y has rank 2
+
+If one branch makes a later node fail whatever the inputs are, every run that succeeds takes the
+other one. Later nodes are judged by the facts that follow from each branch in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..rewrite.facts import Fact, Facts
+from ..rewrite.index import Index, bodies
+from ..rewrite.ir import Graph, Node, Tensor
+from ..rewrite.patch import Patch
+from ..rewrite.rule import Match, Miss, Rule, describe
+from .decided_if import take_branch
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_REACH = 400
+"""How many later nodes are judged: keeps the cost per If constant."""
+
+_SQUEEZE_IF = """<int64[1] two = {2}, int64[1] one = {1}> {
+      s = Shape(x)  d = Gather(s, two)  c = Equal(d, one)  q = Squeeze(c)
+      v = If (q) <then_branch = t () => (float[N,C] a) { a = Squeeze(x, two) },
+                  else_branch = e () => (float[N,C,L] b) { b = Identity(x) }>
+"""
+
+
+class InlineDemandedBranch(Rule):
+    """An If one branch of which makes every later run fail becomes the other branch."""
+
+    root = "If"
+    fires = _HEADER + "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
+    spares = {
+        "nothing later": _HEADER + "g (float[N,C,L] x) => (float[K] y) " + _SQUEEZE_IF + " y = Exp(v) }",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        m.need(not m.options.strict, "strict: failing runs are to stay as they are")
+        view = m.branches()
+        m.need(_branches_differ(m.facts, m.node), "both branches give values of the same shape")
+        reasons = {taken: _later_failure(m, view.branch(taken)) for taken in (True, False)}
+        for taken, reason in reasons.items():
+            if reason is not None and reasons[not taken] is None:
+                return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
+        raise Miss("nothing later accepts the result of one branch only", (), m.node)
+
+    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:  # type: ignore[override]
+        patch.note(
+            f"{describe(node)} always takes `{branch.name}`: otherwise every run fails at {reason}"
+        )
+        take_branch(patch, node, branch)
+
+
+def _branches_differ(facts: Facts, node: Node) -> bool:
+    pairs = zip(node.attrs["then_branch"].outputs, node.attrs["else_branch"].outputs)
+    return any(facts.of(a) != facts.of(b) for a, b in pairs)
+
+
+def _later_failure(m: Match, branch: Graph) -> str | None:
+    """The node that must fail when this branch is taken; None when no such node is found."""
+    nodes = list(_downstream(m.index, m.node))
+    affected = {t for node in nodes for t in node.outputs}
+    supposed: dict[Tensor, Fact] = {
+        output: m.facts.of(result) for output, result in zip(m.node.outputs, branch.outputs)
+    }
+    view = m.facts.suppose(supposed, affected)
+    for node in nodes:
+        if _runs_whenever(m.index, node, m.node):
+            reason = view.failure(node)
+            if reason is not None:
+                return f"{describe(node)} ({reason})"
+    return None
+
+
+def _downstream(index: Index, start: Node) -> Iterator[Node]:
+    """Nodes whose facts may depend on the results of `start`, as far as _REACH."""
+    pending = list(start.outputs)
+    seen: set[Node] = {start}
+    while pending and len(seen) <= _REACH:
+        tensor = pending.pop(0)
+        for use in index.uses(tensor):
+            reader = use.reader if isinstance(use.reader, Node) else index.owner(use.reader)
+            while reader is not None and reader not in seen:
+                seen.add(reader)
+                yield reader
+                pending.extend(reader.outputs)
+                for body in bodies(reader):
+                    pending.extend(body.inputs)
+                graph = index.graph_of(reader)
+                reader = None if graph is index.home(tensor) else index.owner(graph)
+
+
+def _runs_whenever(index: Index, node: Node, start: Node) -> bool:
+    """Whether a node runs in every run in which `start` runs: it stands in the same graph, or in
+    one around it that is entered no more than once per run of `start`."""
+    home = index.graph_of(node)
+    graph = index.graph_of(start)
+    while graph is not home:
+        owner = index.owner(graph)
+        if owner is None or owner.op != "If":
+            return False
+        graph = index.graph_of(owner)
+    return True

@@ -1,0 +1,72 @@
+"""Two nodes that compute the same: the later one goes.
+
+    a = Shape(x)   b = Shape(x)   ->   a = Shape(x)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..rewrite.fingerprint import fingerprint
+from ..rewrite.index import Index
+from ..rewrite.ir import Node
+from ..rewrite.purity import is_pure
+from ..rewrite.patch import Patch
+from ..rewrite.rule import ANY, Match, Rule
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_LOOKED_AT = 32
+"""Readers of the common operand that are compared: keeps the cost of one node constant."""
+
+
+class MergeEqualNodes(Rule):
+    """A node that repeats an earlier one, here or in an enclosing graph, reads its results."""
+
+    root = ANY
+    fires = _HEADER + (
+        "g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }"
+    )
+    spares = {
+        "no earlier node": _HEADER
+        + "g (float[2] x) => (float[2] y) { a = Exp(x) b = Log(x) y = Add(a, b) }",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        node = m.node
+        m.need(node.inputs and not m.index.is_unused(node), "it has no operands or no readers")
+        twin = _earlier_twin(m)
+        found = m.need(twin, "no earlier node with the same operands and attributes is visible")
+        for mine in node.outputs:
+            m.need(
+                not any(use.reader is m.index.root for use in m.index.uses(mine)),
+                "`{}` is an output of the model",
+                mine.name,
+            )
+        return {"node": node, "twin": found}
+
+    def apply(self, patch: Patch, node: Node, twin: Node) -> None:  # type: ignore[override]
+        for mine, other in zip(node.outputs, twin.outputs):
+            if patch.index.use_count(mine):
+                patch.replace(mine, other)
+        patch.remove(node)
+
+
+def _earlier_twin(m: Match) -> Node | None:
+    operand = min((t for t in m.node.inputs if t.name), key=m.index.use_count, default=None)
+    if operand is None or m.index.use_count(operand) > _LOOKED_AT:
+        return None
+    others = [n for n in m.index.consumers(operand) if n.op == m.node.op and n is not m.node]
+    if not others or not is_pure(m.node):
+        return None
+    mine = fingerprint(m.node, m.index)
+    for other in others:
+        if _stands_before(m.index, other, m.node) and fingerprint(other, m.index) == mine:
+            if all(b.name for a, b in zip(m.node.outputs, other.outputs) if a.name):
+                return other
+    return None
+
+
+def _stands_before(index: Index, other: Node, node: Node) -> bool:
+    """Whether `other` has run whenever `node` runs."""
+    place = index.ancestor_in(node, index.graph_of(other))
+    return place is not None and other.order < place.order

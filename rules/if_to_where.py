@@ -1,0 +1,110 @@
+"""Ifs that only select: both values are there or cost next to nothing.
+
+    y = If(c) <then { a }, else { b }>   ->   y = Where(c, a, b)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from ..rewrite import symbolic
+from ..rewrite.facts import BOOL
+from ..rewrite.ir import Graph, Node, Tensor
+from ..rewrite.purity import TOTAL_ELEMENTWISE
+from ..rewrite.patch import Patch
+from ..rewrite.rule import Match, Rule
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_SELECTABLE = frozenset(
+    getattr(onnx.TensorProto, name)
+    for name in "FLOAT DOUBLE FLOAT16 INT8 INT32 INT64 UINT8 UINT32 STRING".split()
+)
+"""Types onnxruntime has a Where for."""
+_MOST_WORK = 4
+"""Elements that both branches together may compute: less than the cost of entering a branch."""
+
+
+class IfToWhere(Rule):
+    """An If between equally shaped values that are at hand becomes a Where."""
+
+    root = "If"
+    fires = _HEADER + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+      y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
+                  else_branch = e () => (float[3] b) { b = Identity(z) }> }"""
+    spares = {
+        "shape": _HEADER + """g (float[3] x, float[N] z, bool c) => (float[M] y) {
+      y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
+                  else_branch = e () => (float[N] b) { b = Identity(z) }> }""",
+        "work": _HEADER + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+      y = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
+                  else_branch = e () => (float[3] b) { b = Log(z) }> }""",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        view = m.branches()
+        condition = m.facts.shape(view.condition)
+        m.need(condition == (), "the condition is not known to be a scalar", at=view.condition)
+        logical: list[bool] = []
+        for a, b in zip(view.then.outputs, view.orelse.outputs):
+            first, second = m.facts.of(a), m.facts.of(b)
+            m.need(first.kind == second.kind == "tensor", "a result is not a tensor")
+            m.need(first.shape is not None, "the shape of `{}` is not known", a.name, at=a)
+            m.need(
+                first.shape == second.shape and first.dtype == second.dtype,
+                "`{}` has shape {} and `{}` {}",
+                a.name,
+                first.shape,
+                b.name,
+                second.shape,
+                at=m.node,
+            )
+            logical.append(first.dtype == BOOL)
+            m.need(
+                first.dtype in _SELECTABLE or logical[-1],
+                "onnxruntime has no Where for the type of `{}`",
+                a.name,
+                at=a,
+            )
+        work = sum(_work(m, branch) for branch in (view.then, view.orelse))
+        m.need(work <= _MOST_WORK, "the branches do too much work to run both")
+        return {"node": m.node, "branches": (view.then, view.orelse), "logical": logical}
+
+    def apply(  # type: ignore[override]
+        self, patch: Patch, node: Node, branches: tuple[Graph, Graph], logical: list[bool]
+    ) -> None:
+        then, other = (patch.inline(branch) for branch in branches)
+        condition = node.inputs[0]
+        for output, a, b, is_bool in zip(list(node.outputs), then, other, logical):
+            select = _select_by_logic if is_bool else _select
+            patch.replace(output, select(patch, condition, a, b, output))
+        patch.remove(node)
+
+
+def _select(patch: Patch, condition: Tensor, a: Tensor, b: Tensor, output: Tensor) -> Tensor:
+    return patch.node("Where", [condition, a, b], like=[output])[0]
+
+
+def _select_by_logic(
+    patch: Patch, condition: Tensor, a: Tensor, b: Tensor, output: Tensor
+) -> Tensor:
+    """onnxruntime has no Where for bools."""
+    otherwise = patch.node("Not", [condition], like=[condition])[0]
+    first = patch.node("And", [condition, a], like=[output])[0]
+    second = patch.node("And", [otherwise, b], like=[output])[0]
+    return patch.node("Or", [first, second], like=[output])[0]
+
+
+def _work(m: Match, branch: Graph) -> float:
+    """Elements a branch computes; infinite where a node may fail or has no known size."""
+    total: float = 0
+    for node in m.index.nodes(branch):
+        if node.domain or node.op not in TOTAL_ELEMENTWISE:
+            return float("inf")
+        for output in node.outputs:
+            shape = m.facts.shape(output)
+            count = None if shape is None else symbolic.product(shape)
+            if node.op != "Identity":
+                total += count if isinstance(count, int) else float("inf")
+    return total
