@@ -140,16 +140,21 @@ def _resolve_shapes(root: Graph, dims: Assumptions, wanted: dict[str, Shape]) ->
                     remedy=f"It is declared as {list(declared)}",
                 )
             if isinstance(old, str) and isinstance(new, int):
-                if exact.setdefault(old, new) != new or dims.minima.get(old, 0) > new:
-                    raise AssumptionError(
-                        f"The dim '{old}' cannot be {new} as in the shape of '{tensor.name}'",
-                        remedy="Another assertion says otherwise; drop one of them",
-                    )
+                _agree(exact, dims, old, new, tensor.name)
         wanted[tensor.name] = tuple(
             (exact.get(old, old) if isinstance(old, str) else old) if new is None else new
             for old, new in zip(declared, shape)
         )
     return Assumptions(exact, dims.minima)
+
+
+def _agree(exact: dict[str, int], dims: Assumptions, name: str, number: int, where: str) -> None:
+    """Notes the number for a named dim."""
+    if exact.setdefault(name, number) != number or dims.minima.get(name, 0) > number:
+        raise AssumptionError(
+            f"The dim '{name}' cannot be {number} as in the shape of '{where}'",
+            remedy="Another assertion says otherwise; drop one of them",
+        )
 
 
 def _fix_input(root: Graph, name: str, value: Any, dims: Assumptions) -> None:

@@ -1,8 +1,9 @@
 """Runs rules phase by phase until none fires.
 
 Guarantees: bodies are visited before their owner; a commit re-queues only what it touched and what
-reads facts that changed; every commit lowers MEASURE, so that rewriting ends; a patch that fails its check is
-undone and reported as a defect of its rule, and rewriting goes on without that rule at that node.
+reads facts that changed; every commit lowers MEASURE, so that rewriting ends; a patch that fails
+its check is undone and reported as a defect of its rule, and rewriting goes on without that rule
+at that node.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ MEASURE = ("control", "inner", "nodes", "outputs", "negated", "constants")
 """What each commit must lower, the first that changes deciding: control-flow nodes, nodes weighted
 by the depth of their body, all nodes, outputs of control-flow nodes, negated conditions, distinct
 constants."""
-_PASSES = 8
-"""Rounds through all phases; each but the last must have changed something."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,25 @@ class Engine:
 
     def run(self) -> None:
         """Rewrites to the fixpoint. Raises LoopliftError when the step budget is exceeded."""
-        for _ in range(_PASSES):
-            before = self._steps
-            for phase in self.phases:
-                self._run_phase(phase)
-            if self._steps == before or self._limit_reached():
-                break
+        queues = [_Queue(nodes) for nodes in self._first_visits()]
+        while any(queues) and not self._limit_reached():
+            for phase, queue in zip(self.phases, queues):
+                self._run_phase(phase, queue, queues)
         self._finish()
+
+    def _first_visits(self) -> list[list[Node]]:
+        """What each phase has to look at first: nodes that a rule no earlier phase has may match.
+
+        A rule that an earlier phase has is done with all nodes but those that commits touch.
+        """
+        nodes = list(self.index.walk())
+        seen: set[type[Rule]] = set()
+        visits = []
+        for phase in self.phases:
+            roots = {root for rule in phase.rules if rule not in seen for root in _roots(rule)}
+            seen.update(phase.rules)
+            visits.append(nodes if ANY in roots else [n for n in nodes if n.op in roots])
+        return visits
 
     def explain(self, node: Node) -> list[Reason]:
         """Why each rule that starts from such a node does not fire there."""
@@ -86,63 +97,71 @@ class Engine:
 
     # --- one phase ---
 
-    def _run_phase(self, phase: Phase) -> None:
+    def _run_phase(self, phase: Phase, queue: _Queue, all_queues: list[_Queue]) -> None:
         table = _by_operator(phase.rules)
-        always = [rule() for rule in phase.rules if ANY in _roots(rule)]
-        order = {rule: place for place, rule in enumerate(phase.rules)}
-        queue = deque(self.index.walk())
-        queued = set(queue)
         while queue and not self._limit_reached():
-            node = queue.popleft()
-            queued.discard(node)
+            node = queue.pop()
             if node not in self.index:
                 continue
-            specific = table.get(node.op, []) if not node.domain else []
-            candidates = specific + always
-            if specific and always:
-                candidates.sort(key=lambda r: order[type(r)])
-            for rule in candidates:
-                patch = self._attempt(phase, rule, node)
-                if patch is None:
-                    continue
+            patch = self._visit(
+                phase, table.get(node.op if not node.domain else "", table[ANY]), node
+            )
+            if patch is not None:
                 for neighbour in self._neighbourhood(patch):
-                    if neighbour not in queued and neighbour in self.index:
-                        queue.append(neighbour)
-                        queued.add(neighbour)
-                break
+                    for each in all_queues:
+                        each.add(neighbour)
 
     def _limit_reached(self) -> bool:
         return self.step_limit is not None and self._steps >= self.step_limit
 
-    def _attempt(self, phase: Phase, rule: Rule, node: Node) -> Patch | None:
-        """Matches and applies; the committed patch, or None."""
-        if (type(rule), node) in self._banned:
+    def _visit(self, phase: Phase, rules: list[Rule], node: Node) -> Patch | None:
+        """Tries the rules in turn; the patch of the first that fires, or None."""
+        match = Match(node, self.facts, self.options)
+        attempts = self.trace.attempts
+        for rule in rules:
+            name = rule.__class__.__name__
+            attempts[name] = attempts.get(name, 0) + 1
+            try:
+                found = rule.match(match)
+            except Miss:
+                continue
+            except Exception as error:  # noqa: BLE001  a user's rule may raise anything: reported
+                self._defect(phase, rule, node, f"match raised {type(error).__name__}: {error}")
+                continue
+            patch = self._commit(phase, rule, node, found)
+            if patch is not None:
+                return patch
+        return None
+
+    def _defect(self, phase: Phase, rule: Rule, node: Node, reason: str) -> None:
+        """Reports a rule once per node and never tries it there again."""
+        if (type(rule), node) not in self._banned:
+            self._banned.add((type(rule), node))
+            self.trace.record(Defect(phase.name, rule.name(), describe(node), reason))
+
+    def _commit(
+        self, phase: Phase, rule: Rule, node: Node, found: dict[str, object]
+    ) -> Patch | None:
+        """Applies a match and records it; None when the patch was wrong and is undone."""
+        if self._banned and (type(rule), node) in self._banned:
             return None
-        self.trace.attempts[rule.name()] += 1
         started = time.perf_counter()
-        try:
-            found = rule.match(Match(node, self.facts, self.options))
-        except Miss:
-            return None
         label, place = describe(node), place_of(self.index, node)
         patch = self._apply(rule, node, found)
         if isinstance(patch, str):
-            self._banned.add((type(rule), node))
-            self.trace.record(Defect(phase.name, rule.name(), label, patch))
+            self._defect(phase, rule, node, patch)
             return None
         self._steps += 1
         if self._steps > self._budget:
             raise LoopliftError(
-                f"Rewriting does not come to an end: {self._steps} steps, the last by {rule.name()}",
+                f"Rewriting does not end: {self._steps} steps, the last by {rule.name()}",
                 where=label,
                 remedy="Leave that rule out, or limit the number of steps",
             )
         seconds = time.perf_counter() - started
+        edits, notes = tuple(patch.edits), tuple(patch.notes)
         self.trace.record(
-            Commit(
-                self._steps, phase.name, rule.name(), label, place,
-                tuple(patch.edits), tuple(patch.notes), seconds,
-            )  # fmt: skip
+            Commit(self._steps, phase.name, rule.name(), label, place, edits, notes, seconds)
         )
         return patch
 
@@ -162,11 +181,15 @@ class Engine:
             except PatchError as error:
                 patch.roll_back()
                 return str(error)
+            except Exception as error:  # noqa: BLE001  as in `_visit`
+                patch.roll_back()
+                return f"apply raised {type(error).__name__}: {error}"
         return "no room for new nodes"
 
     def _neighbourhood(self, patch: Patch) -> list[Node]:
         """Nodes whose match may come out differently now: the touched ones, those around them,
-        those whose operands have new facts, and the bodies' owners."""
+        those whose operands have new facts, and the bodies' owners.
+        """
         near: dict[Node, None] = {}
         for node in patch.touched:
             if node not in self.index:
@@ -192,7 +215,7 @@ class Engine:
     # --- the end ---
 
     def _finish(self) -> None:
-        """Leaves a graph that is valid ONNX: sorted, without leftovers, bodies returning their own."""
+        """Leaves valid ONNX: sorted, without leftovers, bodies that return values of their own."""
         for graph in list(self.index.graphs(self.model.graph)):
             self.index.tidy(graph)
             graph.initializers[:] = [
@@ -240,12 +263,33 @@ def _applies(rule: type[Rule], node: Node) -> bool:
 
 
 def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
-    table: dict[str, list[Rule]] = {}
-    for rule in rules:
-        for op in _roots(rule):
-            if op != ANY:
-                table.setdefault(op, []).append(rule())
-    return table
+    """The rules that start from each operator, in their order; ANY for all other operators."""
+    made = [rule() for rule in rules]
+    operators = {root for rule in rules for root in _roots(rule)} | {ANY}
+    return {
+        op: [r for r in made if ANY in _roots(type(r)) or op in _roots(type(r))] for op in operators
+    }
+
+
+class _Queue:
+    """Nodes to visit, each once at a time, first in first out."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = deque(nodes)
+        self._waiting = set(nodes)
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def add(self, node: Node) -> None:
+        if node not in self._waiting:
+            self._waiting.add(node)
+            self._nodes.append(node)
+
+    def pop(self) -> Node:
+        node = self._nodes.popleft()
+        self._waiting.discard(node)
+        return node
 
 
 def place_of(index: Index, node: Node) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Union
 
 import numpy as np
 import onnx
@@ -19,7 +18,7 @@ from .index import Index, bodies
 from .ir import Constant, Graph, Node, Tensor
 from .symbolic import Dim
 
-Value = Union[int, symbolic.Expr, bool, None]
+Value = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""
 
 BOOL = onnx.TensorProto.BOOL
@@ -92,7 +91,7 @@ class Assumptions:
 
     dims: Mapping[str, int] = field(default_factory=dict)
     minima: Mapping[str, int] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[Union[int, str, None], ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
     def dim(self, name: str) -> Dim:
         if name in self.dims:

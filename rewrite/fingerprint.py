@@ -36,7 +36,9 @@ def _node(node: Node, index: Index, local: dict[Tensor, int]) -> Hashable:
     hidden: Hashable = None
     if node.origin is not None and len(node.origin.attribute) != len(node.attrs):
         # An attribute graphsurgeon cannot hold: compare the file's text of it.
-        hidden = tuple(a.SerializeToString() for a in node.origin.attribute if a.type not in (5, 10))
+        hidden = tuple(
+            a.SerializeToString() for a in node.origin.attribute if a.type not in (5, 10)
+        )
     return (node.op, node.domain, operands, len(node.outputs), attributes, hidden)
 
 

@@ -89,7 +89,8 @@ class Patch:
 
     def _replace_output(self, use: Use, old: Tensor, new: Tensor) -> None:
         """An output of the main graph keeps name and declaration: `new` takes them over, or where
-        it cannot a node of its own passes the value on."""
+        it cannot a node of its own passes the value on.
+        """
         if can_be_output(self.index, new):
             self._take_name(new, old)
             self._set(use, old, new)

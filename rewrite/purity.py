@@ -11,9 +11,47 @@ RANDOM = frozenset(
 """Operators that may give another result every time."""
 
 TOTAL_ELEMENTWISE = frozenset(
-    """Abs Acos Add And Asin Atan Cast Ceil Cos Elu Equal Erf Exp Floor Greater GreaterOrEqual
-    Identity LeakyRelu Less LessOrEqual Log Max Min Mul Neg Not Or Relu Round Sigmoid Sign Sin
-    Softplus Sqrt Sub Tan Tanh Where Xor""".split()
+    [
+        "Abs",
+        "Acos",
+        "Add",
+        "And",
+        "Asin",
+        "Atan",
+        "Cast",
+        "Ceil",
+        "Cos",
+        "Elu",
+        "Equal",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "LeakyRelu",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Relu",
+        "Round",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softplus",
+        "Sqrt",
+        "Sub",
+        "Tan",
+        "Tanh",
+        "Where",
+        "Xor",
+    ]
 )
 """Element-wise operators that give a result for all operands that can be broadcast."""
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from .facts import Facts
 from .index import Index
 from .ir import Graph, Node, Tensor
 from .views import IfView, LoopView, ScanView
-
-if TYPE_CHECKING:
-    from .patch import Patch
 
 T = TypeVar("T")
 
@@ -116,9 +113,9 @@ class Rule:
         """What `apply` needs; declines through `m.need`. Changes nothing."""
         raise NotImplementedError
 
-    def apply(self, patch: Patch, **found: Any) -> None:
-        """Makes the change, through the patch only."""
-        raise NotImplementedError
+    apply: Callable[..., None]
+    """`apply(self, patch, …)` makes the change, through the patch only; it takes what `match` found
+    as named parameters."""
 
     @classmethod
     def name(cls) -> str:

@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Union
 
 _serial = itertools.count()
 
@@ -55,7 +54,7 @@ class Term:
         return f"({self.left}){sign}{self.right}"
 
 
-Atom = Union[Symbol, Term]
+Atom = Symbol | Term
 Monomial = tuple[Atom, ...]
 
 
@@ -96,7 +95,7 @@ class Expr:
     @cached_property
     def bounds(self) -> tuple[int | None, int | None]:
         """Smallest and largest possible value; None where unbounded."""
-        total = (self.constant, self.constant)
+        total: Bounds = (self.constant, self.constant)
         for monomial, factor in self.terms:
             total = _add_bounds(total, _scale(_monomial_bounds(monomial), factor))
         return total
@@ -112,8 +111,8 @@ class Expr:
         return found
 
 
-Dim = Union[int, Expr]
-Bounds = tuple[Union[int, None], Union[int, None]]
+Dim = int | Expr
+Bounds = tuple[int | None, int | None]
 
 
 def symbol(name: str, low: int | None = 0, high: int | None = None) -> Dim:
@@ -127,9 +126,7 @@ def of(atom: Atom) -> Dim:
     return Expr({(atom,): 1}, 0)
 
 
-def fresh(
-    name: str, low: int | None = 0, high: int | None = None, scope: object = None
-) -> Dim:
+def fresh(name: str, low: int | None = 0, high: int | None = None, scope: object = None) -> Dim:
     """A dim nothing else is known to equal."""
     return of(Symbol.fresh(name, low, high, scope))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,7 +43,7 @@ class Trace:
     """All events of one rewrite."""
 
     events: list[Event] = field(default_factory=list)
-    attempts: Counter[str] = field(default_factory=Counter)
+    attempts: dict[str, int] = field(default_factory=dict)
     """How often each rule was tried."""
     listener: Listener | None = None
 

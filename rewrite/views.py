@@ -134,7 +134,10 @@ class ScanView:
         in_ways = node.attrs.get("scan_input_directions") or [0] * count
         self.scan_inputs = [
             ScanInput(
-                node.inputs[carried + i], self.body.inputs[carried + i], in_axes[i], bool(in_ways[i])
+                node.inputs[carried + i],
+                self.body.inputs[carried + i],
+                in_axes[i],
+                bool(in_ways[i]),
             )
             for i in range(count)
         ]

@@ -1,6 +1,6 @@
 """Constants: computed where everything is known, stored once.
 
-    y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
+y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ..rewrite.facts import constant_value
 from ..rewrite.fingerprint import constant_key
 from ..rewrite.index import bodies
 from ..rewrite.ir import Constant, Graph, Node, Tensor
-from ..rewrite.purity import is_pure
 from ..rewrite.patch import Patch
+from ..rewrite.purity import is_pure
 from ..rewrite.rule import ANY, Match, Miss, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -26,7 +26,10 @@ class StoreConstant(Rule):
     """A Constant node becomes an initializer."""
 
     root = "Constant"
-    fires = _HEADER + "g (float[2] x) => (float[2] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }"
+    fires = (
+        _HEADER
+        + "g (float[2] x) => (float[2] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }"
+    )
     spares = {
         "output of the model": _HEADER
         + "g () => (float[2] y) { y = Constant<value_floats=[1.0,2.0]>() }",
@@ -45,7 +48,7 @@ class StoreConstant(Rule):
         )
         return {"node": m.node, "values": values}
 
-    def apply(self, patch: Patch, node: Node, values: Any) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, values: Any) -> None:
         patch.replace(node.outputs[0], patch.constant(values, like=node.outputs[0]))
         patch.remove(node)
 
@@ -54,7 +57,9 @@ class FoldConstant(Rule):
     """A node whose result is the same in every run becomes that constant."""
 
     root = ANY
-    fires = _HEADER + "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
+    fires = (
+        _HEADER + "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
+    )
     spares = {
         "operand `x`": _HEADER + "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
         "may differ from run to run": _HEADER
@@ -69,20 +74,27 @@ class FoldConstant(Rule):
         m.need(node.outputs and not m.index.is_unused(node), "nobody reads the result")
         m.need(node.op != "Constant" or node.domain, "it is a constant already")
         m.need(is_pure(node), "the result may differ from run to run, or the operator is not known")
-        known = [m.facts.constant(t) if t.name else None for t in node.outputs]
-        if all(v is not None or not t.name for v, t in zip(known, node.outputs)):
-            arrays = [v if v is not None else np.empty(0) for v in known]
-        else:
-            arrays = _computed(m)
+        arrays = _known(m) or _computed(m)
         for output in node.outputs:
             m.need(not _is_model_output(m, output), "`{}` is an output of the model", output.name)
         return {"node": node, "arrays": arrays}
 
-    def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:
         for output, array in zip(node.outputs, arrays):
             if output.name and patch.index.use_count(output):
                 patch.replace(output, patch.constant(array, like=output))
         patch.remove(node)
+
+
+def _known(m: Match) -> list[np.ndarray] | None:
+    """The outputs where facts give them whatever the operands are, as for a Shape."""
+    arrays = []
+    for tensor in m.node.outputs:
+        value = m.facts.constant(tensor) if tensor.name else np.empty(0)
+        if value is None:
+            return None
+        arrays.append(value)
+    return arrays
 
 
 def _computed(m: Match) -> list[np.ndarray]:
@@ -92,7 +104,12 @@ def _computed(m: Match) -> list[np.ndarray]:
     operands: list[np.ndarray | None] = []
     for tensor in node.inputs:
         value = m.facts.constant(tensor) if tensor.name else None
-        m.need(value is not None or not tensor.name, "operand `{}` is not constant", tensor.name, at=tensor)
+        m.need(
+            value is not None or not tensor.name,
+            "operand `{}` is not constant",
+            tensor.name,
+            at=tensor,
+        )
         operands.append(value)
     read = sum(a.nbytes for a in operands if a is not None)
     budget = max(m.options.fold_bytes, read)
@@ -145,5 +162,5 @@ class MergeConstants(Rule):
                 self._first[key] = tensor
         raise Miss("no other constant with the same content stands in this graph", (), m.node)
 
-    def apply(self, patch: Patch, old: Constant, new: Constant) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, old: Constant, new: Constant) -> None:
         patch.merge(old, new)

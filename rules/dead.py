@@ -22,7 +22,7 @@ class RemoveUnread(Rule):
         m.need(m.index.is_unused(m.node), "a result is read")
         return {"node": m.node}
 
-    def apply(self, patch: Patch, node: Node) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node) -> None:
         patch.remove(node)
 
 
@@ -53,7 +53,7 @@ class RemoveCopy(Rule):
             )
         return {"node": m.node, "source": source}
 
-    def apply(self, patch: Patch, node: Node, source: Tensor) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, source: Tensor) -> None:
         patch.replace(node.outputs[0], source)
         patch.remove(node)
 
@@ -62,11 +62,15 @@ class DropUnreadResults(Rule):
     """Results of an If that nobody reads are no longer computed."""
 
     root = "If"
-    fires = _HEADER + """g (float[2] x, bool c) => (float[2] y) {
+    fires = (
+        _HEADER
+        + """g (float[2] x, bool c) => (float[2] y) {
       y, z = If (c) <then_branch = t () => (float[2] a, float[2] b) { a = Exp(x) b = Neg(x) },
                      else_branch = e () => (float[2] p, float[2] q) { p = Abs(x) q = Log(x) }> }"""
+    )
     spares = {
-        "every result is read": _HEADER + """g (float[2] x, bool c) => (float[2] y) {
+        "every result is read": _HEADER
+        + """g (float[2] x, bool c) => (float[2] y) {
       y = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
                   else_branch = e () => (float[2] p) { p = Abs(x) }> }"""
     }
@@ -78,5 +82,5 @@ class DropUnreadResults(Rule):
         m.need(bool(keep), "no result is read at all")
         return {"node": m.node, "keep": keep}
 
-    def apply(self, patch: Patch, node: Node, keep: list[int]) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, keep: list[int]) -> None:
         patch.drop_outputs(node, keep)

@@ -1,6 +1,6 @@
 """Ifs whose branch is known: the branch takes the If's place.
 
-    y = If(true) <then { a = Add(x, 1) }, else { … }>   ->   y = Add(x, 1)
+y = If(true) <then { a = Add(x, 1) }, else { … }>   ->   y = Add(x, 1)
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ class InlineDecidedIf(Rule):
     """An If whose condition is known becomes the branch that is taken."""
 
     root = "If"
-    fires = _HEADER + """g (float[1,3] x) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
+    fires = (
+        _HEADER
+        + """g (float[1,3] x) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
       s = Shape(x)  d = Gather(s, z)  c = Equal(d, one)
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[3] b) <int64[1] m = {3}> { b = Reshape(x, m) }> }"""
+    )
     spares = {
-        "is not known": _HEADER + """g (float[N,3] x) => (float[M] y) <int64 z = {0}, int64 one = {1}> {
+        "is not known": _HEADER
+        + """g (float[N,3] x) => (float[M] y) <int64 z = {0}, int64 one = {1}> {
       s = Shape(x)  d = Gather(s, z)  c = Equal(d, one)
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[K] b) <int64[1] m = {-1}> { b = Reshape(x, m) }> }""",
@@ -49,7 +53,7 @@ class InlineDecidedIf(Rule):
         )
         return {"node": m.node, "branch": view.branch(bool(taken))}
 
-    def apply(self, patch: Patch, node: Node, branch: Graph) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, branch: Graph) -> None:
         take_branch(patch, node, branch)
 
 
@@ -57,11 +61,15 @@ class InlineOnlyPossibleBranch(Rule):
     """An If one branch of which always fails becomes the other branch."""
 
     root = "If"
-    fires = _HEADER + """g (float[2,3] x, bool c) => (float[M] y) {
+    fires = (
+        _HEADER
+        + """g (float[2,3] x, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[6] b) <int64[1] m = {6}> { b = Reshape(x, m) }> }"""
+    )
     spares = {
-        "may succeed": _HEADER + """g (float[N,3] x, bool c) => (float[M] y) {
+        "may succeed": _HEADER
+        + """g (float[N,3] x, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[K] b) <int64[1] m = {-1}> { b = Reshape(x, m) }> }""",
     }
@@ -78,7 +86,7 @@ class InlineOnlyPossibleBranch(Rule):
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
         raise Miss("each branch may succeed", (), m.node)
 
-    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
         patch.note(f"takes `{branch.name}`: the other branch always fails ({reason})")
         take_branch(patch, node, branch)
 

@@ -37,7 +37,10 @@ class InlineDemandedBranch(Rule):
     root = "If"
     fires = _HEADER + "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
     spares = {
-        "nothing later": _HEADER + "g (float[N,C,L] x) => (float[K] y) " + _SQUEEZE_IF + " y = Exp(v) }",
+        "nothing later": _HEADER
+        + "g (float[N,C,L] x) => (float[K] y) "
+        + _SQUEEZE_IF
+        + " y = Exp(v) }",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -50,7 +53,7 @@ class InlineDemandedBranch(Rule):
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
         raise Miss("nothing later accepts the result of one branch only", (), m.node)
 
-    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
         patch.note(
             f"{describe(node)} always takes `{branch.name}`: otherwise every run fails at {reason}"
         )
@@ -98,7 +101,8 @@ def _downstream(index: Index, start: Node) -> Iterator[Node]:
 
 def _runs_whenever(index: Index, node: Node, start: Node) -> bool:
     """Whether a node runs in every run in which `start` runs: it stands in the same graph, or in
-    one around it that is entered no more than once per run of `start`."""
+    one around it that is entered no more than once per run of `start`.
+    """
     home = index.graph_of(node)
     graph = index.graph_of(start)
     while graph is not home:

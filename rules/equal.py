@@ -1,6 +1,6 @@
 """Two nodes that compute the same: the later one goes.
 
-    a = Shape(x)   b = Shape(x)   ->   a = Shape(x)
+a = Shape(x)   b = Shape(x)   ->   a = Shape(x)
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from ..rewrite.fingerprint import fingerprint
 from ..rewrite.index import Index
 from ..rewrite.ir import Node
-from ..rewrite.purity import is_pure
 from ..rewrite.patch import Patch
+from ..rewrite.purity import is_pure
 from ..rewrite.rule import ANY, Match, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -23,9 +23,7 @@ class MergeEqualNodes(Rule):
     """A node that repeats an earlier one, here or in an enclosing graph, reads its results."""
 
     root = ANY
-    fires = _HEADER + (
-        "g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }"
-    )
+    fires = _HEADER + ("g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }")
     spares = {
         "no earlier node": _HEADER
         + "g (float[2] x) => (float[2] y) { a = Exp(x) b = Log(x) y = Add(a, b) }",
@@ -44,7 +42,7 @@ class MergeEqualNodes(Rule):
             )
         return {"node": node, "twin": found}
 
-    def apply(self, patch: Patch, node: Node, twin: Node) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, twin: Node) -> None:
         for mine, other in zip(node.outputs, twin.outputs):
             if patch.index.use_count(mine):
                 patch.replace(mine, other)
@@ -60,9 +58,10 @@ def _earlier_twin(m: Match) -> Node | None:
         return None
     mine = fingerprint(m.node, m.index)
     for other in others:
-        if _stands_before(m.index, other, m.node) and fingerprint(other, m.index) == mine:
-            if all(b.name for a, b in zip(m.node.outputs, other.outputs) if a.name):
-                return other
+        gives_all = all(b.name for a, b in zip(m.node.outputs, other.outputs) if a.name)
+        visible = gives_all and _stands_before(m.index, other, m.node)
+        if visible and fingerprint(other, m.index) == mine:
+            return other
     return None
 
 

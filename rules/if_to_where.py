@@ -1,6 +1,6 @@
 """Ifs that only select: both values are there or cost next to nothing.
 
-    y = If(c) <then { a }, else { b }>   ->   y = Where(c, a, b)
+y = If(c) <then { a }, else { b }>   ->   y = Where(c, a, b)
 """
 
 from __future__ import annotations
@@ -12,14 +12,24 @@ import onnx
 from ..rewrite import symbolic
 from ..rewrite.facts import BOOL
 from ..rewrite.ir import Graph, Node, Tensor
-from ..rewrite.purity import TOTAL_ELEMENTWISE
 from ..rewrite.patch import Patch
+from ..rewrite.purity import TOTAL_ELEMENTWISE
 from ..rewrite.rule import Match, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _SELECTABLE = frozenset(
     getattr(onnx.TensorProto, name)
-    for name in "FLOAT DOUBLE FLOAT16 INT8 INT32 INT64 UINT8 UINT32 STRING".split()
+    for name in [
+        "FLOAT",
+        "DOUBLE",
+        "FLOAT16",
+        "INT8",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT32",
+        "STRING",
+    ]
 )
 """Types onnxruntime has a Where for."""
 _MOST_WORK = 4
@@ -30,14 +40,19 @@ class IfToWhere(Rule):
     """An If between equally shaped values that are at hand becomes a Where."""
 
     root = "If"
-    fires = _HEADER + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+    fires = (
+        _HEADER
+        + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
                   else_branch = e () => (float[3] b) { b = Identity(z) }> }"""
+    )
     spares = {
-        "shape": _HEADER + """g (float[3] x, float[N] z, bool c) => (float[M] y) {
+        "shape": _HEADER
+        + """g (float[3] x, float[N] z, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
                   else_branch = e () => (float[N] b) { b = Identity(z) }> }""",
-        "work": _HEADER + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+        "work": _HEADER
+        + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(z) }> }""",
     }
@@ -71,7 +86,7 @@ class IfToWhere(Rule):
         m.need(work <= _MOST_WORK, "the branches do too much work to run both")
         return {"node": m.node, "branches": (view.then, view.orelse), "logical": logical}
 
-    def apply(  # type: ignore[override]
+    def apply(
         self, patch: Patch, node: Node, branches: tuple[Graph, Graph], logical: list[bool]
     ) -> None:
         then, other = (patch.inline(branch) for branch in branches)

@@ -1,8 +1,8 @@
 """Ifs that ask the same question: nested, one after the other, or negated.
 
-    If(c) <then { … If(c) <A, B> … }, …>     ->   If(c) <then { … A … }, …>
-    p = If(c) <A, B>   q = If(c) <C, D>      ->   p, q = If(c) <A C, B D>
-    If(Not(c)) <A, B>                        ->   If(c) <B, A>
+If(c) <then { … If(c) <A, B> … }, …>     ->   If(c) <then { … A … }, …>
+p = If(c) <A, B>   q = If(c) <C, D>      ->   p, q = If(c) <A C, B D>
+If(Not(c)) <A, B>                        ->   If(c) <B, A>
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ class AbsorbNot(Rule):
     """An If on a negated condition asks the condition itself, with its branches exchanged."""
 
     root = "If"
-    fires = _HEADER + """g (float[3] x, bool c) => (float[3] y) { n = Not(c)
+    fires = (
+        _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) { n = Not(c)
       y = If (n) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }> }"""
+    )
     spares = {
-        "not the result of Not": _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+        "not the result of Not": _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }> }"""
     }
@@ -41,7 +45,7 @@ class AbsorbNot(Rule):
         )
         return {"node": m.node, "condition": negation.inputs[0]}
 
-    def apply(self, patch: Patch, node: Node, condition: Tensor) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, condition: Tensor) -> None:
         patch.replace_in(node, 0, condition)
         patch.swap_branches(node)
 
@@ -50,14 +54,18 @@ class CollapseNestedIf(Rule):
     """An If inside a branch of an If on the same condition becomes the branch it must take."""
 
     root = "If"
-    fires = _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+    fires = (
+        _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) {
             u = If (c) <then_branch = ti () => (float[3] p) { p = Exp(x) },
                         else_branch = ei () => (float[3] q) { q = Log(x) }>
             a = Neg(u) },
           else_branch = e () => (float[3] b) { b = Abs(x) }> }"""
+    )
     spares = {
-        "no If around it": _HEADER + """g (float[3] x, bool c, bool d) => (float[3] y) {
+        "no If around it": _HEADER
+        + """g (float[3] x, bool c, bool d) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) {
             u = If (d) <then_branch = ti () => (float[3] p) { p = Exp(x) },
                         else_branch = ei () => (float[3] q) { q = Log(x) }>
@@ -76,7 +84,7 @@ class CollapseNestedIf(Rule):
         )
         return {"node": m.node, "branch": view.branch(found[0])}
 
-    def apply(self, patch: Patch, node: Node, branch: Graph) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, branch: Graph) -> None:
         take_branch(patch, node, branch)
 
 
@@ -105,20 +113,25 @@ class MergeSiblingIfs(Rule):
     """Two Ifs of one graph on the same condition become one."""
 
     root = "If"
-    fires = _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+    fires = (
+        _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       v = If (c) <then_branch = t2 () => (float[3] p) { p = Neg(u) },
                   else_branch = e2 () => (float[3] q) { q = Abs(u) }>
       y = Add(u, v) }"""
+    )
     spares = {
-        "no earlier If": _HEADER + """g (float[3] x, bool c, bool d) => (float[3] y) {
+        "no earlier If": _HEADER
+        + """g (float[3] x, bool c, bool d) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       v = If (d) <then_branch = t2 () => (float[3] p) { p = Neg(u) },
                   else_branch = e2 () => (float[3] q) { q = Abs(u) }>
       y = Add(u, v) }""",
-        "needed in between": _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+        "needed in between": _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       w = Sin(u)
@@ -141,7 +154,7 @@ class MergeSiblingIfs(Rule):
                 return {"node": m.node, "other": other}
         raise Miss("the results of {} are needed in between", (earlier[-1],), m.node)
 
-    def apply(self, patch: Patch, node: Node, other: Node) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, other: Node) -> None:
         results = []
         for name in ("then_branch", "else_branch"):
             earlier, later = other.attrs[name], node.attrs[name]

@@ -15,8 +15,8 @@ from typing import Any
 from ..rewrite.fingerprint import constant_key, fingerprint
 from ..rewrite.index import Index
 from ..rewrite.ir import Constant, Graph, Node, Tensor
-from ..rewrite.purity import is_pure
 from ..rewrite.patch import Patch
+from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -26,11 +26,15 @@ class HoistSharedWork(Rule):
     """A computation that stands in both branches of an If moves in front of it."""
 
     root = "If"
-    fires = _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+    fires = (
+        _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] r) { a = Exp(x) r = Neg(a) },
                   else_branch = e () => (float[3] s) { b = Exp(x) s = Abs(b) }> }"""
+    )
     spares = {
-        "no common work": _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+        "no common work": _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] r) { a = Exp(x) r = Neg(a) },
                   else_branch = e () => (float[3] s) { b = Log(x) s = Abs(b) }> }"""
     }
@@ -46,7 +50,7 @@ class HoistSharedWork(Rule):
         m.need(bool(pairs), "the branches have no common work on values from outside")
         return {"node": m.node, "pairs": pairs}
 
-    def apply(self, patch: Patch, node: Node, pairs: list[tuple[Node, Node]]) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, pairs: list[tuple[Node, Node]]) -> None:
         home = patch.index.graph_of(node)
         for kept, _ in pairs:
             for tensor in kept.inputs:
@@ -81,13 +85,17 @@ class ForwardEqualResults(Rule):
     """A result that both branches of an If take from outside needs no If."""
 
     root = "If"
-    fires = _HEADER + """g (float[3] x, bool c) => (float[3] y, float[3] z) {
+    fires = (
+        _HEADER
+        + """g (float[3] x, bool c) => (float[3] y, float[3] z) {
       u = Neg(x)
       v, z = If (c) <then_branch = t () => (float[3] a, float[3] p) { a = Identity(u) p = Exp(u) },
                      else_branch = e () => (float[3] b, float[3] q) { b = Identity(u) q = Log(u) }>
       y = Abs(v) }"""
+    )
     spares = {
-        "differ": _HEADER + """g (float[3] x, bool c) => (float[3] y) {
+        "differ": _HEADER
+        + """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Neg(x) },
                   else_branch = e () => (float[3] b) { b = Identity(x) }> }"""
     }
@@ -103,7 +111,7 @@ class ForwardEqualResults(Rule):
         m.need(bool(equal), "the results of the branches differ, or are computed inside")
         return {"node": m.node, "equal": equal}
 
-    def apply(self, patch: Patch, node: Node, equal: list[tuple[int, Tensor]]) -> None:  # type: ignore[override]
+    def apply(self, patch: Patch, node: Node, equal: list[tuple[int, Tensor]]) -> None:
         outputs = list(node.outputs)
         for slot, value in equal:
             if isinstance(value, Constant):

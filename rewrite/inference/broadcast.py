@@ -12,15 +12,19 @@ def broadcast(site: Site, *shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | 
     known = [s for s in shapes if s is not None]
     if len(known) != len(shapes):
         return None
+    if len(known) == 2 and known[0] == known[1]:
+        return known[0]
     rank = max(map(len, known), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in known]
     return tuple(_dim(site, axis, column) for axis, column in enumerate(zip(*padded)))
 
 
 def _dim(site: Site, axis: int, column: tuple[Dim, ...]) -> Dim:
-    wide = [d for d in column if d != 1]
+    wide = [d for d in column if not isinstance(d, int) or d != 1]
     if not wide:
         return 1
+    if len(wide) == 1:
+        return wide[0]
     surely_wide = [d for d in wide if symbolic.eq(d, 1) is False]
     for dim in surely_wide[1:]:
         if symbolic.eq(dim, surely_wide[0]) is False:

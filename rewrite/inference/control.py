@@ -111,7 +111,7 @@ def _stacked(site: Site, row: Fact, place: int, body: Graph, axis: int, count: D
     # Zero iterations leave no row to take a shape from: the other dims are then not what they are
     # in the body, so they hold only where the loop surely runs or they are the body's declaration.
     axis = axis % (len(fact.shape) + 1)
-    shifted = fact.shape[:axis] + (count,) + fact.shape[axis:]
+    shifted = (*fact.shape[:axis], count, *fact.shape[axis:])
     if not symbolic.positive(count):
         shifted = tuple(
             d if i == axis else site.fresh(50 + i, place) for i, d in enumerate(shifted)
@@ -188,7 +188,7 @@ def _fixpoint(
         widened = {t: _widen(facts, t, guess, outputs[t]) for t, guess in guesses.items()}
         if widened == guesses:
             return
-        guesses = widened if round_ < _ROUNDS else {t: UNKNOWN for t in guesses}
+        guesses = widened if round_ < _ROUNDS else dict.fromkeys(guesses, UNKNOWN)
     facts.forget(body)
     for tensor in guesses:
         facts.assume(tensor, UNKNOWN)

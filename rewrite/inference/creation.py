@@ -29,7 +29,9 @@ def array_fact(array: np.ndarray, dtype: int = 0) -> Fact:
 def constant_fact(constant: Constant) -> Fact:
     """The fact of an initializer; large ones are not decoded."""
     dtype = constant.dtype
-    dtype = dtype if isinstance(dtype, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    dtype = (
+        dtype if isinstance(dtype, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    )
     shape = tuple(int(d) for d in constant.shape)
     if (dtype in INTEGERS or dtype == BOOL) and np.prod(shape, dtype=np.int64) <= MOST_VALUES:
         return array_fact(np.asarray(constant.values), dtype)
@@ -58,10 +60,9 @@ def constant_of_shape(site: Site) -> Sequence[Fact]:
         return [Fact(dtype, None if rank is None else site.unknown_shape(rank))]
     total = symbolic.product(dims)
     values: tuple[Value, ...] | None = None
-    if isinstance(total, int) and total <= MOST_VALUES and fill is not None:
-        if dtype in INTEGERS or dtype == BOOL:
-            element = fill.reshape(-1)[0].item()
-            values = (element,) * total
+    small = isinstance(total, int) and total <= MOST_VALUES
+    if small and fill is not None and (dtype in INTEGERS or dtype == BOOL):
+        values = (fill.reshape(-1)[0].item(),) * int(total)  # type: ignore[arg-type]
     return [Fact(dtype, tuple(dims), None, values)]
 
 
@@ -120,4 +121,4 @@ def one_hot(site: Site) -> Sequence[Fact]:
         return [Fact(dtype)]
     axis = site.axis(site.attr("axis", -1), len(index) + 1)
     size = depth[0] if depth else site.fresh(axis)
-    return [Fact(dtype, index[:axis] + (size,) + index[axis:])]
+    return [Fact(dtype, (*index[:axis], size, *index[axis:]))]

@@ -14,12 +14,57 @@ from ..symbolic import Dim
 from .broadcast import broadcast
 from .registry import Site, shape_of
 
-_UNARY = """
-    Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
-    HardSwish Hardmax Identity LeakyRelu Log LogSoftmax MeanVarianceNormalization Mish Neg
-    Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan
-    Tanh ThresholdedRelu BitwiseNot Trilu LpNormalization LRN InstanceNormalization
-""".split()
+_UNARY = [
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Ceil",
+    "Celu",
+    "Clip",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Hardmax",
+    "Identity",
+    "LeakyRelu",
+    "Log",
+    "LogSoftmax",
+    "MeanVarianceNormalization",
+    "Mish",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
+    "BitwiseNot",
+    "Trilu",
+    "LpNormalization",
+    "LRN",
+    "InstanceNormalization",
+]
 _RANKED = {"Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "LpNormalization": -1}
 
 

@@ -80,9 +80,7 @@ def _type_proto(fact: Fact, names: dict[str, Dim]) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(fact.dtype, dims)
 
 
-def _fact(
-    site: Site, slot: int, inferred: onnx.TypeProto | None, names: dict[str, Dim]
-) -> Fact:
+def _fact(site: Site, slot: int, inferred: onnx.TypeProto | None, names: dict[str, Dim]) -> Fact:
     if inferred is None or inferred.WhichOneof("value") != "tensor_type":
         return Fact(kind="tensor" if inferred is None else "other")
     tensor = inferred.tensor_type

@@ -119,7 +119,9 @@ def unsqueeze(site: Site) -> Sequence[Fact]:
     rank = len(x.shape) + len(axes)
     added = {site.axis(a, rank) for a in axes}
     rest = iter(x.shape)
-    return [Fact(x.dtype, tuple(1 if i in added else next(rest) for i in range(rank)), None, x.values)]
+    return [
+        Fact(x.dtype, tuple(1 if i in added else next(rest) for i in range(rank)), None, x.values)
+    ]
 
 
 @shape_of("Transpose")
@@ -155,16 +157,14 @@ def concat(site: Site) -> Sequence[Fact]:
     for one in known:
         total = symbolic.add(total, one[axis])
     result = _agreed(site, known, axis, rank)
-    result = result[:axis] + (total,) + result[axis + 1 :]
+    result = (*result[:axis], total, *result[axis + 1 :])
     arrays = [p.array() for p in parts]
     if any(a is None for a in arrays):
         return [Fact(dtype, result)]
     return [_like(parts[0], result, np.concatenate([a for a in arrays if a is not None], axis))]
 
 
-def _agreed(
-    site: Site, known: list[tuple[Dim, ...]], axis: int, rank: int
-) -> tuple[Dim, ...]:
+def _agreed(site: Site, known: list[tuple[Dim, ...]], axis: int, rank: int) -> tuple[Dim, ...]:
     """The dims that all operands share; a number says more than a symbol."""
     dims: list[Dim] = []
     for place in range(rank):
@@ -254,9 +254,7 @@ def _clamped(bound: Dim, dim: Dim) -> Dim | None:
     return None
 
 
-def _sliced_backward(
-    site: Site, axis: int, dim: Dim, start: Dim, stop: Dim, step: int
-) -> Dim:
+def _sliced_backward(site: Site, axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
     whole = symbolic.eq(start, -1) or (isinstance(start, int) and start >= _FAR)
     if whole and isinstance(stop, int) and stop < -_FAR:
         return symbolic.ceildiv(dim, -step)
@@ -407,7 +405,7 @@ def split(site: Site) -> Sequence[Fact]:
     array = x.array()
     start = 0
     for place in range(count):
-        size: Value
+        size: Dim
         if sizes is not None and len(sizes) == count:
             size = sizes[place]
         elif not site.present(1):
@@ -420,7 +418,7 @@ def split(site: Site) -> Sequence[Fact]:
             window[axis] = slice(start, start + size)
             values = array[tuple(window)]
             start += size
-        dims = x.shape[:axis] + (size,) + x.shape[axis + 1 :]  # type: ignore[operator]
+        dims = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         facts.append(_like(x, dims, values))
     return facts
 

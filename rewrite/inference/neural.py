@@ -192,8 +192,8 @@ def recurrent(site: Site) -> Sequence[Fact]:
     steps, batch = site.fresh(0), site.fresh(1)
     if x.shape is not None:
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-    state = (directions, batch, hidden)
-    y = (steps, directions, batch, hidden)
+    state: tuple[Dim, ...] = (directions, batch, hidden)
+    y: tuple[Dim, ...] = (steps, directions, batch, hidden)
     if batch_first:
         state, y = (batch, directions, hidden), (batch, steps, directions, hidden)
     facts = [Fact(x.dtype, y), Fact(x.dtype, state), Fact(x.dtype, state)]
@@ -206,9 +206,10 @@ def resize(site: Site) -> Sequence[Fact]:
     if x.shape is None:
         return [Fact(x.dtype, None, x.ranks)]
     sizes = site.dims(3) if site.present(3) else None
-    if sizes is not None and len(sizes) == len(x.shape) and "axes" not in site.node.attrs:
-        if site.attr("keep_aspect_ratio_policy", "stretch") == "stretch":
-            return [Fact(x.dtype, tuple(sizes))]
+    stretches = site.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
+    all_axes = "axes" not in site.node.attrs
+    if sizes is not None and len(sizes) == len(x.shape) and all_axes and stretches:
+        return [Fact(x.dtype, tuple(sizes))]
     scales = site.constant(2 if len(site.node.inputs) > 2 else 1)
     if scales is not None and scales.size == len(x.shape) and "axes" not in site.node.attrs:
         pairs = zip(x.shape, scales.reshape(-1).tolist())

@@ -73,5 +73,5 @@ def top_k(site: Site) -> Sequence[Fact]:
     axis = site.axis(site.attr("axis", -1), len(x.shape))
     count = [int(site.attr("k"))] if "k" in site.node.attrs else site.dims(1)
     size: Dim = count[0] if count else site.fresh(axis)
-    dims = x.shape[:axis] + (size,) + x.shape[axis + 1 :]
+    dims = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     return [Fact(x.dtype, dims), Fact(INT64, dims)]

@@ -56,7 +56,9 @@ class Site:
         value = self.node.attrs.get(name, default)
         return value.values if isinstance(value, Constant) else value
 
-    def fresh(self, axis: int, output: int = 0, low: int | None = 0, high: int | None = None) -> Dim:
+    def fresh(
+        self, axis: int, output: int = 0, low: int | None = 0, high: int | None = None
+    ) -> Dim:
         """The unknown dim of an output."""
         return self.facts.fresh(self.node.outputs[output], axis, low, high)
 

@@ -101,7 +101,7 @@ def concat_from_sequence(site: Site) -> Sequence[Fact]:
     axis = site.axis(int(site.attr("axis")), rank)
     count = site.fresh(axis) if parts.length is None else parts.length
     if stack:
-        return [Fact(parts.dtype, parts.shape[:axis] + (count,) + parts.shape[axis:])]
+        return [Fact(parts.dtype, (*parts.shape[:axis], count, *parts.shape[axis:]))]
     total = parts.shape[axis]
     total = symbolic.mul(total, count) if isinstance(total, int) else site.fresh(axis)
-    return [Fact(parts.dtype, parts.shape[:axis] + (total,) + parts.shape[axis + 1 :])]
+    return [Fact(parts.dtype, (*parts.shape[:axis], total, *parts.shape[axis + 1 :]))]

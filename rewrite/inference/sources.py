@@ -42,9 +42,7 @@ def declared(facts: Facts, tensor: Tensor) -> Fact:
     return Fact(dtype, dims, None, _unknown_elements(facts, tensor, dtype, dims))
 
 
-def _shape(
-    facts: Facts, tensor: Tensor, type_: onnx.TypeProto.Tensor
-) -> tuple[Dim, ...] | None:
+def _shape(facts: Facts, tensor: Tensor, type_: onnx.TypeProto.Tensor) -> tuple[Dim, ...] | None:
     asserted = facts.assumptions.shapes.get(tensor.name)
     if asserted is not None:
         return tuple(_dim(facts, tensor, axis, d) for axis, d in enumerate(asserted))

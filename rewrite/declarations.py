@@ -1,0 +1,104 @@
+"""Declared types: ValueInfoProtos of a file, and what onnx-graphsurgeon keeps of them."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from . import ir
+
+Shape = list[int | str | None]
+
+
+@cache
+def numpy_type(element: int) -> np.dtype[Any] | None:
+    """The numpy type of an ONNX element type; None where it is undefined or unknown."""
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(element))
+    except KeyError:
+        return None
+
+
+@cache
+def element_type(dtype: np.dtype[Any]) -> int:
+    """The ONNX element type (`TensorProto.DataType`) of a numpy type."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def shape_of(proto: onnx.TensorShapeProto) -> Shape:
+    """Sizes, names of symbolic sizes, and None for a size nothing is said about."""
+    return [
+        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in proto.dim
+    ]
+
+
+Summary = tuple[np.dtype[Any] | None, tuple[int | str | None, ...] | None, str]
+
+
+def summary(declared: onnx.TypeProto) -> Summary:
+    """Element type, shape and kind as onnx-graphsurgeon's Variable keeps them.
+
+    The kind is the name of the TypeProto's field (`tensor_type`, `sequence_type` …). Of types that
+    hold tensors only the element type is summarised; the whole type stays in the declaration.
+    """
+    return _summary(declared.SerializeToString())
+
+
+@lru_cache(maxsize=4096)
+def _summary(serialised: bytes) -> Summary:
+    # A large model declares thousands of values with few different types: looking the bytes up is
+    # ten times faster than walking the dimensions of each.
+    declared = onnx.TypeProto.FromString(serialised)
+    kind = declared.WhichOneof("value") or "tensor_type"
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(declared, kind)
+        shape = tuple(shape_of(tensor.shape)) if tensor.HasField("shape") else None
+        return numpy_type(tensor.elem_type), shape, kind
+    if kind in ("sequence_type", "optional_type"):
+        return summary(getattr(declared, kind).elem_type)[0], None, kind
+    return None, None, kind
+
+
+def declare(tensor: ir.Variable, info: onnx.ValueInfoProto | None) -> None:
+    """Note a declaration of the file on the tensor."""
+    tensor.info = info
+    if info is not None and info.HasField("type"):
+        tensor.dtype, shape, tensor.type = summary(info.type)
+        tensor.shape = None if shape is None else list(shape)
+
+
+def declaration(tensor: ir.Tensor, declared: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
+    """The ValueInfoProto to write for a tensor, under the name it has now.
+
+    `declared` is written as it is; where it says nothing of the type, what the tensor itself knows
+    is added.
+    """
+    info = onnx.ValueInfoProto()
+    if declared is not None:
+        info.CopyFrom(declared)
+    info.name = tensor.name
+    if not info.HasField("type"):
+        _write_type(info.type, tensor)
+    return info
+
+
+def _write_type(proto: onnx.TypeProto, tensor: ir.Tensor) -> None:
+    kind = tensor.type if isinstance(tensor, ir.Variable) else "tensor_type"
+    if tensor.dtype is None or kind not in ("tensor_type", "sparse_tensor_type"):
+        return
+    target = getattr(proto, kind)
+    target.elem_type = element_type(tensor.dtype)
+    if tensor.shape is None:
+        return
+    # Also an empty shape is a statement: the tensor is a scalar.
+    target.shape.SetInParent()
+    for size in tensor.shape:
+        dim = target.shape.dim.add()
+        if isinstance(size, str):
+            dim.dim_param = size
+        elif size is not None:
+            dim.dim_value = int(size)

@@ -1,0 +1,110 @@
+"""What ONNX says about an operator, in a form that is quick to ask for every node of a model.
+
+The source is the operator schemas of the onnx package; for the few operators that only
+onnxruntime has in the standard domains, those of onnxruntime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from onnx import defs
+from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_state
+
+STANDARD_DOMAINS = frozenset(
+    ("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "ai.onnx.preview")
+)
+
+
+@dataclass(frozen=True)
+class Formal:
+    """A formal input or output."""
+
+    name: str
+    type_name: str
+    """A type (`tensor(int64)`), or the name of a type variable."""
+    allowed: frozenset[str]
+    """The types it may have."""
+    required: bool
+    binds: bool
+    """True unless it is variadic and each actual value may have its own type."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One version of an operator. The last formal input or output may stand for any number."""
+
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    min_inputs: int
+    max_inputs: int
+    min_outputs: int
+    max_outputs: int
+    attributes: dict[str, int]
+    """The AttributeProto type of each attribute."""
+    required_attributes: tuple[str, ...]
+
+
+@cache
+def operator(op: str, domain: str, opset: int) -> Operator | None:
+    """The operator as of an opset; None if the onnx package does not have it there."""
+    try:
+        schema = defs.get_schema(op, opset, domain)
+    except defs.SchemaError:
+        return None
+    if schema.deprecated:
+        return None
+    return Operator(
+        inputs=tuple(map(_formal, schema.inputs)),
+        outputs=tuple(map(_formal, schema.outputs)),
+        min_inputs=schema.min_input,
+        max_inputs=schema.max_input,
+        min_outputs=schema.min_output,
+        max_outputs=schema.max_output,
+        attributes={name: _kind(a) for name, a in schema.attributes.items()},
+        required_attributes=tuple(n for n, a in schema.attributes.items() if a.required),
+    )
+
+
+def _kind(attribute: defs.OpSchema.Attribute) -> int:
+    return int(attribute.type.value)  # type: ignore[attr-defined]  # the stub takes it for no enum
+
+
+def _formal(formal: defs.OpSchema.FormalParameter) -> Formal:
+    kinds = defs.OpSchema.FormalParameterOption
+    return Formal(
+        name=formal.name,
+        type_name=formal.type_str,
+        allowed=frozenset(formal.types),
+        required=formal.option == kinds.Single,
+        binds=formal.option != kinds.Variadic or formal.is_homogeneous,
+    )
+
+
+@cache
+def runtime_operators() -> frozenset[tuple[str, str]]:
+    """Domain and name of every operator of onnxruntime."""
+    return frozenset(
+        (schema.domain, schema.name) for schema in onnxruntime_state.get_all_operator_schema()
+    )
+
+
+@cache
+def versions(op: str, domain: str) -> tuple[tuple[int, bool], ...]:
+    """Each opset that changed the operator, and whether it still has it (False: deprecated)."""
+    found = {
+        (schema.since_version, not schema.deprecated)
+        for schema in defs.get_all_schemas_with_history()
+        if schema.name == op and schema.domain == domain
+    }
+    return tuple(sorted(found))
+
+
+@cache
+def newest_known(domain: str) -> int:
+    """The newest version of an operator set that the onnx package knows; 0 if it has none."""
+    if domain == "":
+        return int(defs.onnx_opset_version())
+    schemas = defs.get_all_schemas_with_history()
+    return max((s.since_version for s in schemas if s.domain == domain), default=0)

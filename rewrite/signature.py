@@ -1,0 +1,259 @@
+"""What a model takes: its inputs with their types, and the sizes that are left open.
+
+Every open dimension has a name: the one in the file, or `x[1]` for an axis of the input `x` that
+has none. One name means one size in all inputs.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+Sizes = Mapping[str, int]
+Dimension = int | str
+
+GENERATED = frozenset(
+    {
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.INT8,
+        onnx.TensorProto.INT16,
+        onnx.TensorProto.INT32,
+        onnx.TensorProto.INT64,
+        onnx.TensorProto.UINT8,
+        onnx.TensorProto.UINT16,
+        onnx.TensorProto.UINT32,
+        onnx.TensorProto.UINT64,
+        onnx.TensorProto.BOOL,
+        onnx.TensorProto.STRING,
+    }
+)
+"""Element types that numpy holds and that onnxruntime takes from Python."""
+
+LARGEST_LIKELY = 4096
+"""Declared sizes above this are not tried for other dimensions."""
+
+
+class NoValues(Exception):
+    """Values for an input cannot be made up; the text says which and why."""
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor; `dims` is None when not even the rank is declared."""
+
+    dtype: np.dtype[Any]
+    dims: tuple[Dimension, ...] | None
+
+
+@dataclass(frozen=True)
+class SequenceInput:
+    """A list of tensors of one type."""
+
+    element: TensorInput
+
+
+@dataclass(frozen=True)
+class OptionalInput:
+    """A tensor or a sequence that may be missing."""
+
+    element: TensorInput | SequenceInput
+
+
+Input = TensorInput | SequenceInput | OptionalInput
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs a caller has to give, by name. Inputs with a default are not among them."""
+
+    inputs: Mapping[str, Input]
+
+    def tensors(self) -> dict[str, TensorInput]:
+        """For each input the tensor it is or is made of."""
+        return {name: _tensor(given) for name, given in self.inputs.items()}
+
+    def unranked(self) -> list[str]:
+        return [name for name, tensor in self.tensors().items() if tensor.dims is None]
+
+    def with_rank(self, rank: int) -> Signature:
+        """The signature in which every input of unknown rank has this one."""
+        inputs = {
+            name: _with_dims(given, tuple(f"{name}[{axis}]" for axis in range(rank)))
+            if _tensor(given).dims is None
+            else given
+            for name, given in self.inputs.items()
+        }
+        return Signature(inputs)
+
+    def open_dims(self) -> list[str]:
+        """The names a caller chooses sizes for, in order of appearance.
+
+        A name such as `2*n` is not among them if `n` is: its size follows.
+        """
+        names = dict.fromkeys(
+            dim
+            for tensor in self.tensors().values()
+            for dim in tensor.dims or ()
+            if isinstance(dim, str)
+        )
+        plain = {name for name in names if name.isidentifier()}
+        return [name for name in names if name in plain or not _follows(name, plain)]
+
+    def shape(self, tensor: TensorInput, sizes: Sizes) -> tuple[int, ...]:
+        """The shape of an input under an assignment of sizes to `open_dims`."""
+        return tuple(
+            dim if isinstance(dim, int) else sizes[dim] if dim in sizes else evaluate(dim, sizes)
+            for dim in tensor.dims or ()
+        )
+
+    def elements(self, sizes: Sizes) -> int:
+        """The number of elements of all inputs together."""
+        return sum(
+            int(np.prod(self.shape(tensor, sizes), dtype=object))
+            for tensor in self.tensors().values()
+        )
+
+
+def signature(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str | None]] | None = None
+) -> Signature:
+    """The inputs of a model, with what is asserted of their shapes put in.
+
+    In `shapes` a number or a name replaces what the file says of that axis, and wherever the
+    file uses the name that was replaced; None leaves the axis as it is. Raises `NoValues` for
+    types that values are not made up for.
+    """
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    defaults |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    inputs = {
+        info.name: _read(info.name, info.type)
+        for info in model.graph.input
+        if info.name not in defaults
+    }
+    if not shapes:
+        return Signature(inputs)
+    known: dict[str, Dimension] = {}
+    for name, asserted in shapes.items():
+        if name in inputs:
+            inputs[name], replaced = _assert_shape(name, inputs[name], asserted)
+            known |= replaced
+    return Signature({name: _substitute(given, known) for name, given in inputs.items()})
+
+
+def declared_sizes(model: onnx.ModelProto) -> list[int]:
+    """The sizes that the file declares for inputs and outputs: an exporter that left one of two
+    equal dimensions open often wrote down the other.
+    """
+    infos = (*model.graph.output, *model.graph.input)
+    dims = (dim.dim_value for info in infos for dim in info.type.tensor_type.shape.dim)
+    return list(dict.fromkeys(size for size in dims if 1 < size <= LARGEST_LIKELY))
+
+
+def _read(name: str, kind: onnx.TypeProto) -> Input:
+    case = kind.WhichOneof("value")
+    if case == "tensor_type":
+        return _read_tensor(name, kind.tensor_type)
+    if case == "sequence_type":
+        element = _read(name, kind.sequence_type.elem_type)
+        if isinstance(element, TensorInput):
+            return SequenceInput(element)
+    if case == "optional_type":
+        element = _read(name, kind.optional_type.elem_type)
+        if not isinstance(element, OptionalInput):
+            return OptionalInput(element)
+    spelling = (case or "no type").removesuffix("_type").replace("_", " ")
+    raise NoValues(f"no values are made up for the input '{name}' ({spelling})")
+
+
+def _read_tensor(name: str, kind: onnx.TypeProto.Tensor) -> TensorInput:
+    if kind.elem_type not in GENERATED:
+        spelling = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+        raise NoValues(f"no values are made up for the input '{name}' ({spelling} tensor)")
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    if not kind.HasField("shape"):
+        return TensorInput(dtype, None)
+    return TensorInput(
+        dtype,
+        tuple(
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{name}[{axis}]"
+            for axis, dim in enumerate(kind.shape.dim)
+        ),
+    )
+
+
+def _tensor(given: Input) -> TensorInput:
+    while not isinstance(given, TensorInput):
+        given = given.element
+    return given
+
+
+def _with_dims(given: Input, dims: tuple[Dimension, ...]) -> Input:
+    if isinstance(given, TensorInput):
+        return replace(given, dims=dims)
+    element: Any = _with_dims(given.element, dims)
+    return replace(given, element=element)
+
+
+def _assert_shape(
+    name: str, given: Input, asserted: Sequence[int | str | None]
+) -> tuple[Input, dict[str, Dimension]]:
+    """The input with the asserted shape, and what became of the names it had."""
+    declared = _tensor(given).dims
+    if declared is None:
+        declared = tuple(f"{name}[{axis}]" for axis in range(len(asserted)))
+    dims = tuple(old if new is None else new for old, new in zip(declared, asserted, strict=True))
+    replaced = {old: new for old, new in zip(declared, dims) if isinstance(old, str) and old != new}
+    return _with_dims(given, dims), replaced
+
+
+def _substitute(given: Input, known: Mapping[str, Dimension]) -> Input:
+    dims = _tensor(given).dims
+    if dims is None:
+        return given
+    return _with_dims(given, tuple(known.get(d, d) if isinstance(d, str) else d for d in dims))
+
+
+# --- names that are arithmetic over other names, as exporters write them: `2*n`, `(T - 1)//2` ---
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def evaluate(text: str, sizes: Sizes) -> int:
+    """The value of a name such as `2*n + 1`, at least 0; the names in it must be in `sizes`."""
+    return max(0, _evaluate(ast.parse(text, mode="eval").body, sizes))
+
+
+def _evaluate(node: ast.expr, sizes: Sizes) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return sizes[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        right = _evaluate(node.right, sizes)
+        return _OPERATORS[type(node.op)](_evaluate(node.left, sizes), right)
+    raise ValueError(ast.dump(node))
+
+
+def _follows(text: str, plain: set[str]) -> bool:
+    """Whether a name is arithmetic over names that stand alone elsewhere (`batch-size` is not)."""
+    try:
+        tree = ast.parse(text, mode="eval")
+        _evaluate(tree.body, dict.fromkeys(plain, 1))
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+        return False
+    return any(isinstance(node, ast.Name) for node in ast.walk(tree))

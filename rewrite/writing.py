@@ -1,0 +1,126 @@
+"""Files that appear whole or not at all, and the data file that holds weights beside a model."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from .external import DataRange, without_weights
+
+_ALIGNMENT = 4096
+"""Tensors start at multiples of a page, so that a runtime can map them (ONNX: ExternalData.md)."""
+_CHUNK = 1 << 24
+_SMALLEST_MOVED = 1024
+
+
+class Pending:
+    """Files being written under temporary names.
+
+    Leaving the block renames them, in the order they were created in; leaving it by an exception
+    removes them.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[tuple[Path, Path, BinaryIO]] = []
+
+    def create(self, path: Path) -> BinaryIO:
+        """A new file that will be called `path`."""
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        file = temporary.open("xb")
+        self._files.append((temporary, path, file))
+        return file
+
+    def __enter__(self) -> Pending:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            for _, _, file in self._files:
+                file.close()
+            if kind is None:
+                for temporary, path, _ in self._files:
+                    temporary.replace(path)
+        finally:
+            for temporary, _, _ in self._files:
+                temporary.unlink(missing_ok=True)
+
+
+class DataFile:
+    """The file of weights beside a model, created with the first tensor."""
+
+    def __init__(self, path: Path, pending: Pending) -> None:
+        self._path = path
+        self._pending = pending
+        self._file: BinaryIO | None = None
+        self._copied: dict[DataRange, int] = {}
+
+    def copy(self, tensor: TensorProto, source: DataRange) -> None:
+        """Copy the data of an external tensor and make the tensor refer to the copy."""
+        if source not in self._copied:
+            file, self._copied[source] = self._next()
+            with source.path.open("rb") as original:
+                original.seek(source.offset)
+                left = source.length
+                while left:
+                    chunk = original.read(min(left, _CHUNK))
+                    if not chunk:
+                        raise OSError(f"{source.path} became shorter while it was read")
+                    file.write(chunk)
+                    left -= len(chunk)
+        self._refer(tensor, self._copied[source], source.length)
+
+    def append(self, tensor: TensorProto, data: bytes) -> None:
+        """Write values and make the tensor, which has none of its own, refer to them."""
+        file, offset = self._next()
+        file.write(data)
+        self._refer(tensor, offset, len(data))
+
+    def _next(self) -> tuple[BinaryIO, int]:
+        if self._file is None:
+            self._file = self._pending.create(self._path)
+        file = self._file
+        file.write(bytes(-file.tell() % _ALIGNMENT))
+        return file, file.tell()
+
+    def _refer(self, tensor: TensorProto, offset: int, length: int) -> None:
+        kept = [entry for entry in tensor.external_data if entry.key == "checksum"]
+        entries = {"location": self._path.name, "offset": str(offset), "length": str(length)}
+        entries.update((entry.key, entry.value) for entry in kept)
+        del tensor.external_data[:]
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=value)
+        tensor.data_location = TensorProto.EXTERNAL
+
+
+def move_weights(proto: onnx.ModelProto, data: DataFile) -> onnx.ModelProto:
+    """A copy of the model whose initializers lie in the data file; small ones stay inside."""
+    light = without_weights(proto)
+    for slot, tensor in zip(light.graph.initializer, proto.graph.initializer, strict=True):
+        values = _values(tensor)
+        if len(values) < _SMALLEST_MOVED:
+            slot.CopyFrom(tensor)
+            continue
+        if tensor.HasField("doc_string"):
+            slot.doc_string = tensor.doc_string
+        slot.metadata_props.extend(tensor.metadata_props)
+        data.append(slot, values)
+    return light
+
+
+def _values(tensor: TensorProto) -> bytes:
+    """The values as a data file holds them; nothing for those that must stay where they are."""
+    if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
+        return b""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data

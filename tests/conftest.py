@@ -1,0 +1,35 @@
+"""Where the larger collections of models are; tests that need one are skipped without it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_COLLECTIONS = Path(__file__).parents[2] / "shared"
+
+
+def _folder(variable: str, name: str) -> Path:
+    path = Path(os.environ.get(variable, _COLLECTIONS / name))
+    if not path.is_dir():
+        pytest.skip(f"no folder {path}; set {variable} to a folder of ONNX models")
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Models of many exporters, each `NAME.onnx` with inputs and outputs in `NAME.npz`."""
+    return _folder("LOOPLIFT_CORPUS", "corpus")
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """A few published models."""
+    return _folder("LOOPLIFT_MODELS", "models")
+
+
+@pytest.fixture(scope="session")
+def matrix_dir() -> Path:
+    """Small models with one If, Loop or Scan each."""
+    return _folder("LOOPLIFT_MATRIX", "matrix")

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from looplift.rewrite.cases import Effort
+from looplift.rewrite.feeds import Draw, comparisons, make_feed
+from looplift.rewrite.runtime import (
+    Array,
+)
+from looplift.rewrite.signature import NoValues, evaluate, signature
+from looplift.rewrite.verify import verify
+
+
+def model(text: str, opset: int = 20, ir: int = 10, **weights: Array) -> onnx.ModelProto:
+    proto = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
+    for name, values in weights.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return proto
+
+
+ADD = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Add(x, y) }")
+
+
+class TestWhichInputs:
+    def test_the_same_seed_gives_the_same_values(self) -> None:
+        given, sizes = signature(ADD), {"T": 2, "B": 3}
+        feeds = [make_feed(given, sizes, Draw(1, seed), {}) for seed in (0, 0, 1)]
+        np.testing.assert_array_equal(np.asarray(feeds[0]["x"]), np.asarray(feeds[1]["x"]))
+        assert not np.array_equal(np.asarray(feeds[0]["x"]), np.asarray(feeds[2]["x"]))
+
+    def test_names_that_are_arithmetic(self) -> None:
+        text = "g (float[n] x, float[m] y, float[k] z) => (float[p] q) { q = Identity(x) }"
+        arithmetic = model(text)
+        for place, name in enumerate(["n", "2*n + 1", "batch-size"]):
+            arithmetic.graph.input[place].type.tensor_type.shape.dim[0].dim_param = name
+        given = signature(arithmetic)
+        assert given.open_dims() == ["n", "batch-size"]
+        assert given.shape(given.tensors()["y"], {"n": 3, "batch-size": 1}) == (7,)
+        assert evaluate("n//2 - 3", {"n": 4}) == 0
+
+    def test_a_rank_that_is_not_declared(self) -> None:
+        text = "g (float x) => (float y) { y = MaxPool<kernel_shape = [1]>(x) }"
+        unranked = model(text)
+        unranked.graph.input[0].type.tensor_type.ClearField("shape")
+        unranked.graph.output[0].type.tensor_type.ClearField("shape")
+        result = verify(unranked, unranked)
+        assert result.verified
+        assert set(result.sizes[0]) == {"x[0]", "x[1]", "x[2]"}
+
+    def test_indices_and_lengths(self) -> None:
+        text = """g (float[T, B, 3] x, int32[B] lengths, int64[K] rows)
+            => (float[T, D, B, 4] y, float[K, B, 3] picked) {
+            y = LSTM<hidden_size = 4>(x, w, r, , lengths)
+            picked = Gather(x, rows)
+        }"""
+        w, r = np.ones((1, 16, 3), np.float32), np.ones((1, 16, 4), np.float32)
+        recurrent = model(text, w=w, r=r)
+        assert verify(recurrent, recurrent).compared == 8
+
+    def test_a_size_that_is_long_enough(self) -> None:
+        """No dimension has a name; two must be equal, and the third large."""
+        text = """g (float[?, ?] x, float[?, 1, 1] s) => (float[?, ?, ?] y) {
+            rows = Unsqueeze(x, axis)
+            filtered = Conv(rows, weight)
+            y = Einsum<equation = "bct,bct->bct">(filtered, s)
+        }"""
+        weight = np.ones((1, 1, 100), np.float32)
+        conv = model(text, axis=np.array([1]), weight=weight)
+        result = verify(conv, conv)
+        assert result.verified
+        assert result.refused > 0
+        assert all(sizes["x[1]"] >= 100 for sizes in result.sizes)
+        assert {sizes["x[0]"] for sizes in result.sizes} >= {1, 2, 3}
+
+    def test_constants_an_input_is_compared_with(self) -> None:
+        text = """g (int64[1] k, string s) => (bool[1] a, bool b)
+            <int64[1] five = {5}, string word = {"yes"}> {
+            same = Cast<to = 6>(k)
+            again = Identity(k)
+            a = Less(five, again)
+            b = Equal(s, word)
+        }"""
+        found = comparisons(model(text))
+        assert found == {"k": [5], "s": ["yes"]}
+
+    def test_types_without_values(self) -> None:
+        with pytest.raises(NoValues, match="'x' \\(float8e4m3fn tensor\\)"):
+            signature(model("g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { y = Identity(x) }"))
+        text = "g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { y = Identity(x) }"
+        result = verify(model(text), model(text))
+        assert not result.verified
+        assert "no values are made up" in str(result)
+
+    def test_nothing_ran(self) -> None:
+        text = "g (float[N] x) => (float[100003] y) <int64[1] s = {100003}> { y = Reshape(x, s) }"
+        result = verify(model(text), model(text), effort=Effort(attempts=10))
+        assert not result.verified
+        assert not result.differences
+        assert "took none of 10 made-up inputs" in str(result)

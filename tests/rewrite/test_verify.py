@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from looplift.rewrite.cases import Cases, Effort
+from looplift.rewrite.chance import random_outputs
+from looplift.rewrite.compare import compare
+from looplift.rewrite.facts import Assumptions
+from looplift.rewrite.runtime import (
+    Array,
+    IsolatedSession,
+    Packed,
+    Session,
+)
+from looplift.rewrite.signature import signature
+from looplift.rewrite.verify import make_inputs, verify
+
+
+def model(text: str, opset: int = 20, ir: int = 10, **weights: Array) -> onnx.ModelProto:
+    proto = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
+    for name, values in weights.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return proto
+
+
+ADD = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Add(x, y) }")
+
+
+class TestWhatIsEqual:
+    def test_a_model_equals_itself_at_several_sizes(self) -> None:
+        result = verify(ADD, ADD)
+        assert result.verified
+        assert {sizes["T"] for sizes in result.sizes} == {0, 1, 2, 3, 7}
+        assert any(sizes["T"] != sizes["B"] for sizes in result.sizes)
+        assert str(result).startswith("equal in 8 runs (T=0|1|2|3|7, B=0|1|2|3|7)")
+
+    def test_sums_in_another_order_are_equal(self) -> None:
+        text = "g (float[T, 300] x) => (float[T, 1] y) { y = OP }"
+        before = model(text.replace("OP", "ReduceSum(x, a)"), a=np.array([1]))
+        ones = np.ones((300, 1), np.float32)
+        assert verify(before, model(text.replace("OP", "MatMul(x, w)"), w=ones)).verified
+        wrong = np.ones((300, 1), np.float32)
+        wrong[0] = 1.01
+        assert not verify(before, model(text.replace("OP", "MatMul(x, w)"), w=wrong)).verified
+
+    def test_inputs_of_every_kind(self) -> None:
+        text = """g (float16[N] h, double[N] d, int8[N] i, uint64[N] u, bool[N] b, string[N] s,
+            seq(float[N]) many, optional(float[N]) maybe, int64 n)
+            => (float16[N] h1, double[N] d1, int8[N] i1, uint64[N] u1, bool[N] b1, string[N] s1,
+                seq(float[N]) many1, bool has, int64 n1) {
+            h1 = Identity(h)
+            d1 = Identity(d)
+            i1 = Identity(i)
+            u1 = Identity(u)
+            b1 = Identity(b)
+            s1 = Identity(s)
+            many1 = Identity(many)
+            has = OptionalHasElement(maybe)
+            n1 = Identity(n)
+        }"""
+        assert verify(model(text), model(text)).verified
+
+    def test_bfloat16(self) -> None:
+        text = (
+            "g (bfloat16[N] x) => (bfloat16[N] y, float[N] z) { y = Identity(x) z = Cast<to=1>(x) }"
+        )
+        assert verify(model(text), model(text)).verified
+        packed = Packed(model(text))
+        given = np.array([1.5, -2], ml_dtypes.bfloat16)
+        same, wide = Session(packed).run({"x": given})
+        assert isinstance(same, np.ndarray)
+        assert same.dtype == ml_dtypes.bfloat16
+        np.testing.assert_array_equal(same, given)
+        np.testing.assert_array_equal(np.asarray(wide), np.array([1.5, -2], np.float32))
+
+    def test_nan_and_infinity_are_equal_to_themselves(self) -> None:
+        text = """g (float[N] x) => (float[N] y, float[N] z) {
+            zero = Sub(x, x)
+            y = Div(zero, zero)
+            z = Div(x, zero)
+        }"""
+        assert verify(model(text), model(text)).verified
+
+    def test_an_ir_version_onnxruntime_does_not_know(self) -> None:
+        newest = model("g (float[N] x) => (float[N] y) { y = Relu(x) }", ir=14)
+        assert verify(newest, newest).verified
+
+    def test_a_path(self, tmp_path: Path) -> None:
+        path = tmp_path / "m.onnx"
+        onnx.save(ADD, path)
+        assert verify(path, ADD).verified
+
+
+class TestWhatDiffers:
+    def test_values(self) -> None:
+        after = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Sub(x, y) }")
+        result = verify(ADD, after)
+        assert not result.verified
+        first = result.differences[0]
+        assert first.output == "z"
+        assert first.index is not None
+        assert len(first.index) == 2
+        assert first.max_absolute == pytest.approx(abs(first.expected - first.actual))  # type: ignore[operator]
+        assert "elements differ" in str(first)
+        assert "T=" in str(first)
+
+    def test_one_branch_only(self) -> None:
+        """Both branches are reached, whatever decides between them."""
+        text = """g (int64 rate, bool flag, float[N] x) => (float[N] y) {{
+            sixteen = Constant<value_int = 16000>()
+            wide = Equal(rate, sixteen)
+            both = And(wide, flag)
+            y = If(both) <
+                then_branch = a () => (float[N] p) {{ p = {then}(x) }},
+                else_branch = b () => (float[N] q) {{ q = {other}(x) }}
+            >
+        }}"""
+        before = model(text.format(then="Abs", other="Relu"))
+        assert verify(before, before).verified
+        assert not verify(before, model(text.format(then="Neg", other="Relu"))).verified
+        assert not verify(before, model(text.format(then="Abs", other="Neg"))).verified
+
+    def test_type_and_shape(self) -> None:
+        before = model("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+        wide = model("g (float[N] x) => (double[N] y) { r = Relu(x) y = Cast<to=11>(r) }")
+        assert "float64" in str(verify(before, wide).differences[0])
+        text = """g (float[N] x) => (float[M, N] y)
+            <int64[1] a = {0}> { r = Relu(x) y = Unsqueeze(r, a) }"""
+        assert "[1, " in str(verify(before, model(text)).differences[0])
+
+    def test_empty_tensors_differ_in_shape(self) -> None:
+        found = compare(["y"], [np.zeros((0, 3))], [np.zeros((0, 4))])
+        assert found[0].what == "float64[0, 4] instead of float64[0, 3]"
+
+    def test_a_size_the_original_takes_must_be_taken(self) -> None:
+        before = model("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+        after = model("g (float[N] x) => (float[N] y) <int64[1] s = {2}> { y = Reshape(x, s) }")
+        result = verify(before, after)
+        assert any("the original runs" in str(found) for found in result.differences)
+
+    def test_the_interface(self) -> None:
+        before = model("g (float[N] x, float[N] y) => (float[N] z) { z = Add(x, y) }")
+        lost = model("g (float[N] x) => (float[N] z) { z = Identity(x) }")
+        more = model("g (float[N] x, float[N] y, float[N] w) => (float[N] z) { z = Sum(x, y, w) }")
+        renamed = model("g (float[N] x, float[N] y) => (float[N] q) { q = Add(x, y) }")
+        assert "lost the inputs ['y']" in str(verify(before, lost))
+        assert "['w']" in str(verify(before, more))
+        assert "['q'] instead of ['z']" in str(verify(before, renamed))
+
+    def test_a_model_onnxruntime_refuses(self) -> None:
+        broken = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = NoSuchOp(x, y) }")
+        assert "does not take the rewritten model" in str(verify(ADD, broken))
+        assert "does not take the original model" in verify(broken, ADD).reason
+
+    def test_a_loop_that_does_not_end(self) -> None:
+        text = """g (float[N] x) => (float[N] y) <bool go = {{1}}, int64 most = {{{count}}}> {{
+            y = Loop(most, go, x) <body = b (int64 i, bool c, float[N] s) => (bool d, float[N] t) {{
+                d = Identity(c)
+                t = Identity(s)
+            }}>
+        }}"""
+        effort = Effort(cases=1, run_seconds=0.5)
+        endless = model(text.format(count=2**62))
+        result = verify(model(text.format(count=2)), endless, effort=effort)
+        assert "terminate" in str(result.differences[0])
+        assert "terminate" in verify(endless, endless, effort=Effort(2, 2, 5, 0.2)).reason
+
+
+class TestWhatIsGiven:
+    def test_a_fixed_input_may_be_gone(self) -> None:
+        before = model("g (float[N] x, float[N] y) => (float[N] z) { z = Mul(x, y) }")
+        after = model("g (float[2] x) => (float[2] z) <float[2] y = {3, 4}> { z = Mul(x, y) }")
+        result = verify(before, after, inputs={"y": [3, 4]})
+        assert result.verified
+        assert result.sizes == [{}] * 8
+        assert not verify(before, after, inputs={"y": [3, 5]}).verified
+
+    def test_asserted_sizes_are_the_only_ones(self) -> None:
+        assumptions = Assumptions(dims={"B": 4}, minima={"T": 5})
+        for feed in make_inputs(ADD, assumptions=assumptions):
+            x = feed["x"]
+            assert isinstance(x, np.ndarray)
+            assert x.shape[0] >= 5
+            assert x.shape[1] == 4
+
+    def test_an_asserted_shape_names_dimensions(self) -> None:
+        two = model("g (float[?, N] x, float[N, ?] y) => (float[?, ?] z) { z = MatMul(x, y) }")
+        two.graph.input[0].type.tensor_type.shape.dim[0].Clear()
+        given = signature(two, {"x": ("K", 16), "y": (None, "K")})
+        assert given.open_dims() == ["K"]
+        assert given.shape(given.tensors()["y"], {"K": 3}) == (16, 3)
+
+    def test_sizes_to_choose_from(self) -> None:
+        session = IsolatedSession(Packed(ADD))
+        cases = Cases(ADD, session, choices={"T": [1, 50], "B": [4]}, effort=Effort(1))
+        assert [case.sizes for case in cases] == [{"T": 1, "B": 4}, {"T": 50, "B": 4}]
+
+    def test_the_default_of_an_input(self) -> None:
+        text = "g (float[N] x, float[1] k = {2}) => (float[N] y) { y = Mul(x, k) }"
+        before = model(text)
+        assert list(signature(before).inputs) == ["x"]
+        after = model("g (float[N] x) => (float[N] y) <float[1] k = {5}> { y = Mul(x, k) }")
+        assert verify(before, after, inputs={"k": [5]}).verified
+        assert not verify(before, after).verified
+
+
+class TestRandomModels:
+    TEXT = """g (float[N] x) => (float[N] noisy, float[N] clean) {{
+        noise = {op}(x)
+        noisy = Add(x, noise)
+        clean = Relu(x)
+    }}"""
+
+    @pytest.mark.parametrize(
+        "op", ["RandomNormalLike", "RandomUniformLike<seed = 1.0>", "Bernoulli"]
+    )
+    def test_only_shapes_are_compared(self, op: str) -> None:
+        drawn = model(self.TEXT.format(op=op))
+        result = verify(drawn, drawn)
+        assert result.random == ["noisy"]
+        assert result.verified
+        assert "`noisy`" in result.notes()[0]
+        other = model(self.TEXT.format(op=op).replace("clean = Relu", "clean = Neg"))
+        assert {found.output for found in verify(drawn, other).differences} == {"clean"}
+
+    def test_training_and_bodies(self) -> None:
+        text = "g (float[N] x) => (float[N] y) { y = Dropout(x, ratio, training) }"
+        half = np.array(0.5, np.float32)
+        assert random_outputs(model(text, ratio=half, training=np.array(True))) == ["y"]
+        assert random_outputs(model(text, ratio=half, training=np.array(False))) == []
+        body = """g (bool c, float[N] x) => (float[N] y, float[N] z) {
+            y = If(c) <
+                then_branch = a () => (float[N] p) { p = RandomNormalLike(x) },
+                else_branch = b () => (float[N] q) { q = Identity(x) }
+            >
+            z = Neg(x)
+        }"""
+        assert random_outputs(model(body)) == ["y"]
+
+    def test_functions(self) -> None:
+        text = """<ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+            g (float[N] x) => (float[N] y) { y = own.outer(x) }
+            <domain: "own", opset_import: ["" : 20, "own" : 1]>
+            outer (x) => (y) { y = own.inner(x) }
+            <domain: "own", opset_import: ["" : 20]>
+            inner (x) => (y) { y = Bernoulli(x) }"""
+        assert random_outputs(parser.parse_model(text)) == ["y"]
