@@ -135,16 +135,21 @@ def from_onnx(
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 
     The parameters up to `sanitize_input_names` are TVM's; the others are those of `rewrite`, which
-    runs first. Raises UnsupportedError listing everything that cannot be converted.
+    runs first where the model has control flow or something is asserted. Raises UnsupportedError
+    listing everything that cannot be converted.
     """
     from .lowering.emit import emit
 
-    result = rewrite(model, inputs=inputs, dims=dims, shapes=shapes, strict=strict)
+    proto, base_dir = load(model)
+    asserted = any((inputs, dims, shapes))
+    if asserted or any(count_operators(proto)[op] for op in CONTROL):
+        proto = rewrite(model, inputs=inputs, dims=dims, shapes=shapes, strict=strict).model
     return emit(
-        result.model,
+        proto,
         shape_dict=shape_dict,
         dtype_dict=dtype_dict,
         opset=opset,
         keep_params_in_input=keep_params_in_input,
         sanitize_input_names=sanitize_input_names,
+        base_dir=base_dir,
     )

@@ -222,6 +222,7 @@ class Engine:
                 c for c in graph.initializers if self.index.use_count(c) or c in self._unread
             ]
         for graph in list(self.index.graphs(self.model.graph)):
+            _separate_node_names(graph, self.index.moved)
             if graph is not self.model.graph:
                 self._own_outputs(graph)
 
@@ -252,6 +253,19 @@ def _check_progress(patch: Patch) -> None:
     if change >= (0,) * len(MEASURE):
         counts = ", ".join(f"{key} {number:+d}" for key, number in zip(MEASURE, change))
         raise PatchError(f"the rewrite makes nothing smaller: {counts}")
+
+
+def _separate_node_names(graph: Graph, moved: set[Node]) -> None:
+    """onnxruntime wants the nodes of a graph to have different names; moved ones give way."""
+    taken = {node.name for node in graph.nodes if node not in moved}
+    numbers: dict[str, int] = {}
+    for node in graph.nodes:
+        if node in moved and node.name:
+            name = node.name
+            while node.name in taken:
+                numbers[name] = numbers.get(name, 0) + 1
+                node.name = f"{name}_{numbers[name]}"
+            taken.add(node.name)
 
 
 def _roots(rule: type[Rule]) -> tuple[str, ...]:

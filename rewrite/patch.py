@@ -199,14 +199,14 @@ class Patch:
                 self._set(use, old, new)
 
     def add_results(
-        self, node: Node, like: Sequence[Tensor], results: Sequence[Sequence[Tensor]]
+        self, node: Node, like: Sequence[Tensor], results: Mapping[Graph, Sequence[Tensor]]
     ) -> list[Tensor]:
-        """Further outputs of an If: `results` are what each branch returns for them."""
+        """Further outputs of an If: `results` has what each branch returns for them."""
         before = list(node.outputs)
         added: list[Tensor] = [_copy_of(tensor) for tensor in like]
         self.index.set_results(node, before + added)
         self._undo.append(lambda: self.index.set_results(node, before))
-        for body, more in zip(bodies(node), results):
+        for body, more in results.items():
             self._set_body_outputs(body, [*body.outputs, *more])
         self.touched[node] = None
         self.delta["outputs"] += len(added)

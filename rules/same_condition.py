@@ -155,11 +155,11 @@ class MergeSiblingIfs(Rule):
         raise Miss("the results of {} are needed in between", (earlier[-1],), m.node)
 
     def apply(self, patch: Patch, node: Node, other: Node) -> None:
-        results = []
+        results = {}
         for name in ("then_branch", "else_branch"):
             earlier, later = other.attrs[name], node.attrs[name]
-            results.append(patch.prepend_body(earlier, later))
-            for output, result in zip(other.outputs, results[-1]):
+            results[later] = patch.prepend_body(earlier, later)
+            for output, result in zip(other.outputs, results[later]):
                 patch.replace_inside(later, output, result)
         added = patch.add_results(node, like=list(other.outputs), results=results)
         for output, value in zip(list(other.outputs), added):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import symbolic
-from ..facts import INT64, MOST_VALUES, Fact, Value
+from ..facts import INT64, MOST_VALUES, Fact
 from ..symbolic import Dim
 from .registry import Site, shape_of
 
