@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from .errors import AssumptionError
 from .facts import Assumptions
 from .feeds import INTEGER_STYLES, Draw, comparisons, make_feed
 from .runtime import Array, Feed, Refused, Runner, Value
@@ -184,8 +185,16 @@ class Cases:
 
 
 def given_values(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """The given values as arrays of the declared types."""
+    """The given values as arrays of the declared types.
+
+    Raises AssumptionError for a name that is not an input.
+    """
     types = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
+    unknown = next((name for name in inputs if name not in types), None)
+    if unknown is not None:
+        raise AssumptionError(
+            f"The model has no input '{unknown}'", remedy=f"Its inputs are: {', '.join(types)}"
+        )
     return {
         name: np.asarray(value, helper.tensor_dtype_to_np_dtype(types[name]))
         for name, value in inputs.items()

@@ -22,10 +22,10 @@ from .patch import Patch, PatchError
 from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
 from .trace import Commit, Defect, Trace
 
-MEASURE = ("control", "inner", "nodes", "outputs", "negated", "constants")
-"""What each commit must lower, the first that changes deciding: control-flow nodes, nodes weighted
-by the depth of their body, all nodes, outputs of control-flow nodes, negated conditions, distinct
-constants."""
+MEASURE = ("control", "loose", "carried", "inner", "nodes", "outputs", "negated", "constants")
+"""What each commit must lower, the first that changes deciding: control-flow nodes, deviations from
+the normal form, states and results of loops, nodes weighted by the depth of their body, all nodes,
+outputs of Ifs, negated conditions, distinct constants."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Engine:
     def _apply(self, rule: Rule, node: Node, found: dict[str, object]) -> Patch | str:
         """The checked patch, or the reason why it was undone."""
         for _ in range(2):
-            patch = Patch(self.index, node)
+            patch = Patch(self.index, node, self.facts.opset)
             try:
                 rule.apply(patch, **found)
                 patch.check()

@@ -29,6 +29,7 @@ def evaluate(
     """
     if any(a is not None and a.dtype.kind not in _SIMPLE for a in operands):
         raise NotEvaluated("operands of a type numpy and onnxruntime do not share")
+    _refuse_dangerous(node, operands)
     feeds = {f"i{slot}": a for slot, a in enumerate(operands) if a is not None}
     proto = helper.make_node(
         node.op,
@@ -50,6 +51,27 @@ def evaluate(
     except Refused as error:
         raise NotEvaluated(str(error).strip().splitlines()[0][:200]) from None
     return [np.asarray(next(results)) if t.name else np.empty(0) for t in node.outputs]
+
+
+_UNSAFE = frozenset({"LSTM", "GRU", "RNN"})
+"""Operators whose kernels end the process on some operands."""
+_SAFE_WHEN_EMPTY = frozenset(
+    {"Cast", "Concat", "ConstantOfShape", "Expand", "Gather", "Identity", "Range", "Reshape",
+     "Shape", "Size", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)  # fmt: skip
+
+
+def _refuse_dangerous(node: Node, operands: Sequence[np.ndarray | None]) -> None:
+    """Raises NotEvaluated where onnxruntime may end the process instead of failing."""
+    given = [a for a in operands if a is not None]
+    if node.op in _UNSAFE or node.domain:
+        raise NotEvaluated("it is left to the run")
+    if node.op not in _SAFE_WHEN_EMPTY and any(a.size == 0 for a in given):
+        raise NotEvaluated("an operand has no elements")
+    if node.op in ("Div", "Mod") and given[0].dtype.kind in "iu":
+        lowest = np.iinfo(given[0].dtype).min
+        if np.any(given[1] == 0) or (np.any(given[1] == -1) and np.any(given[0] == lowest)):
+            raise NotEvaluated("the division has no result")
 
 
 def _copy_attributes(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:

@@ -50,7 +50,8 @@ class Fact:
     dtype: int = 0
     """onnx.TensorProto.DataType; 0 when not known. For a sequence, that of its elements."""
     shape: tuple[Dim, ...] | None = None
-    """Symbolic shape; None when not even the rank is known. For a sequence, that of an element."""
+    """Symbolic shape; None when not even the rank is known. For a sequence, that of its elements,
+    with `symbolic.VARYING` where they may differ."""
     ranks: frozenset[int] | None = None
     """The only possible ranks, where the shape is None."""
     values: tuple[Value, ...] | None = None
@@ -111,7 +112,7 @@ class Facts:
         """Version of the standard operator set."""
         self.assumptions = assumptions or Assumptions()
         self._facts: dict[Tensor, Fact] = {}
-        self._fresh: dict[tuple[Tensor, int], Dim] = {}
+        self._fresh: dict[tuple[Tensor, int, int | None, int | None], Dim] = {}
         self._parent: Facts | None = None
         self._affected: frozenset[Tensor] = frozenset()
         self.failures: dict[Node, str] = {}
@@ -139,6 +140,16 @@ class Facts:
         """The only element of an integer or bool tensor, where it is known."""
         return self.of(tensor).scalar()
 
+    def is_constant(self, tensor: Tensor) -> bool:
+        """Whether all elements are the same in every run; reads no weights."""
+        if isinstance(tensor, Constant):
+            return not tensor.overridable
+        node = self.index.producer(tensor)
+        if node is not None and node.op == "Constant" and not node.domain:
+            return True
+        values = self.of(tensor).values
+        return values is not None and all(isinstance(v, int) for v in values)
+
     def constant(self, tensor: Tensor) -> np.ndarray | None:
         """The elements, where all of them are the same numbers in every run."""
         if isinstance(tensor, Constant):
@@ -162,8 +173,8 @@ class Facts:
         return UNKNOWN if fact is None else fact
 
     def fresh(self, tensor: Tensor, axis: int, low: int | None = 0, high: int | None = None) -> Dim:
-        """The unknown dim (or element) of a value: always the same one for the same place."""
-        key = (tensor, axis)
+        """The unknown dim (or element) of a value: the same one for the same place and bounds."""
+        key = (tensor, axis, low, high)
         if key not in self._fresh:
             if self._parent is not None and key in self._parent._fresh:
                 return self._parent._fresh[key]
@@ -337,8 +348,9 @@ def join(left: Fact, right: Fact, fresh: Mapping[int, Dim]) -> Fact:
         a, b = left.possible_ranks(), right.possible_ranks()
         ranks = None if a is None or b is None else a | b
         return Fact(dtype, None, ranks, None, left.kind, length)
+    differs = {axis: symbolic.VARYING for axis in fresh} if left.kind == "sequence" else fresh
     shape = tuple(
-        a if a == b else fresh[axis] for axis, (a, b) in enumerate(zip(left.shape, right.shape))
+        a if a == b else differs[axis] for axis, (a, b) in enumerate(zip(left.shape, right.shape))
     )
     values = _join_values(left, right, fresh) if left.shape == right.shape else None
     return Fact(dtype, shape, None, values, left.kind, length)

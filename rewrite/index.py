@@ -248,6 +248,23 @@ class Index:
         for tensor in outputs:
             self._producer[tensor] = node
 
+    def set_operands(self, node: Node, inputs: list[Tensor]) -> None:
+        """Gives a node other inputs."""
+        for slot, tensor in enumerate(node.inputs):
+            self._uses.get(tensor, {}).pop(Use(node, slot), None)
+        list.__setitem__(node.inputs, slice(None), inputs)
+        for slot, tensor in enumerate(inputs):
+            if tensor.name:
+                self._uses.setdefault(tensor, {})[Use(node, slot)] = None
+
+    def set_parameters(self, graph: Graph, inputs: list[Tensor]) -> None:
+        """Gives a body other inputs."""
+        for tensor in graph.inputs:
+            self._home.pop(tensor, None)
+        graph.inputs[:] = inputs
+        for tensor in inputs:
+            self._home[tensor] = graph
+
     def set_outputs(self, graph: Graph, outputs: list[Tensor]) -> None:
         """Gives a graph other outputs."""
         for slot, tensor in enumerate(graph.outputs):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
+from .clone import clone_nodes
 from .index import Index, Use, bodies
 from .ir import Constant, Graph, Node, Tensor, Variable
 from .rule import describe
@@ -24,8 +25,10 @@ CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 class Patch:
     """The edits of one rule application around one root node."""
 
-    def __init__(self, index: Index, root: Node) -> None:
+    def __init__(self, index: Index, root: Node, opset: int) -> None:
         self.index = index
+        self.opset = opset
+        """Version of the standard operator set that new nodes are made for."""
         self.root = root
         self.edits: list[str] = []
         self.notes: list[str] = []
@@ -36,6 +39,7 @@ class Patch:
         self.delta: Counter[str] = Counter()
         """Change of what the termination measure counts."""
         self._undo: list[Callable[[], None]] = []
+        self._added: set[Node] = set()
 
     def note(self, sentence: str) -> None:
         """Tells the user what this rewrite relies on beyond the file."""
@@ -75,6 +79,54 @@ class Patch:
         self._insert(node, self.index.graph_of(before))
         self.edits.append(f"new {describe(node)}")
         return list(outputs)
+
+    def node_first(
+        self,
+        body: Graph,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> list[Tensor]:
+        """A new node at the start of a body; it may read body inputs and outer values, and what
+        earlier calls for the same body gave."""
+        anchor = self._body_start(body)
+        return self.node(op, inputs, like, attrs, before=anchor)
+
+    def _body_start(self, body: Graph) -> Node:
+        """The first node of a body that this patch did not add; makes one for an empty body."""
+        there = [n for n in self.index.nodes(body) if n not in self._added]
+        if not there:
+            raise PatchError(f"body `{body.name}` has no node to stand in front of")
+        return min(there, key=lambda n: n.order)
+
+    def clone_before(
+        self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], anchor: Node
+    ) -> None:
+        """Copies nodes to just before another; `renamed` says what the copies read instead, and
+        takes up what they compute."""
+        copies = clone_nodes(nodes, renamed)
+        self.index.place_before(anchor, copies)
+        graph = self.index.graph_of(anchor)
+        for copy in copies:
+            self._insert(copy, graph)
+            self.index.moved.add(copy)
+        self.edits.append(f"copied {len(copies)} nodes")
+
+    def unsqueeze(self, value: Tensor, axis: int, like: Tensor) -> Tensor:
+        """The value with a new axis of size 1."""
+        return self._with_axes("Unsqueeze", value, axis, like)
+
+    def squeeze(self, value: Tensor, axis: int, like: Tensor) -> Tensor:
+        """The value without an axis of size 1."""
+        return self._with_axes("Squeeze", value, axis, like)
+
+    def _with_axes(self, op: str, value: Tensor, axis: int, like: Tensor) -> Tensor:
+        """The axes are an attribute until opset 12 and an input since."""
+        if self.opset < 13:
+            return self.node(op, [value], [like], {"axes": [axis]})[0]
+        axes = self.constant(np.array([axis], np.int64), like=like)
+        return self.node(op, [value, axes], [like])[0]
 
     # --- changing readers ---
 
@@ -213,6 +265,63 @@ class Patch:
         self.edits.append(f"{describe(node)} returns {len(added)} values more")
         return added
 
+    def set_interface(
+        self,
+        node: Node,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        """Gives a Loop or Scan other inputs, body inputs, body outputs and outputs.
+
+        Outputs and body inputs that go must have no readers left.
+        """
+        body: Graph = node.attrs["body"]
+        old = (list(node.inputs), list(body.inputs), list(body.outputs), list(node.outputs))
+        for tensor in (*old[1], *old[3]):
+            if tensor not in {*parameters, *outputs} and self.index.use_count(tensor):
+                raise PatchError(f"`{tensor.name}` of {describe(node)} is dropped but still read")
+        for tensor in {*old[0], *old[2]} - {*inputs, *results}:
+            self.freed[tensor] = None
+        self._put_interface(node, list(inputs), list(parameters), list(results), list(outputs))
+        self._undo.append(lambda: self._put_interface(node, *old))
+        self.touched[node] = None
+        self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
+        self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
+
+    def _put_interface(
+        self,
+        node: Node,
+        inputs: list[Tensor],
+        parameters: list[Tensor],
+        results: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        body: Graph = node.attrs["body"]
+        self.index.set_operands(node, inputs)
+        self.index.set_parameters(body, parameters)
+        self.index.set_outputs(body, results)
+        self.index.set_results(node, outputs)
+
+    def set_attribute(self, node: Node, name: str, value: Any) -> None:
+        """Sets or, with None, removes an attribute that is no body."""
+        old = node.attrs.get(name)
+        self._put_attribute(node, name, value)
+        self._undo.append(lambda: self._put_attribute(node, name, old))
+        self.touched[node] = None
+
+    @staticmethod
+    def _put_attribute(node: Node, name: str, value: Any) -> None:
+        if value is None:
+            node.attrs.pop(name, None)
+        else:
+            node.attrs[name] = value
+
+    def toward_normal_form(self) -> None:
+        """Counts a step that makes nothing smaller and can be made only finitely often."""
+        self.delta["loose"] -= 1
+
     def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
         """Keeps only these outputs of an If, in both branches."""
         kept = set(keep)
@@ -251,6 +360,7 @@ class Patch:
     def _insert(self, node: Node, graph: Graph) -> None:
         graph.nodes.append(node)
         self.index.add_node(node, graph)
+        self._added.add(node)
         self._count(node, 1)
         self.touched[node] = None
 

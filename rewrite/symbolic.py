@@ -139,6 +139,11 @@ def bounds(dim: Dim) -> Bounds:
     return dim.bounds if isinstance(dim, Expr) else (dim, dim)
 
 
+VARYING: Dim = Expr({(Symbol("varying", serial=next(_serial)),): 1}, 0)
+"""Stands for a dim of a sequence's elements that may differ from element to element. It must be
+replaced by a fresh dim before it becomes the dim of a tensor."""
+
+
 # --- arithmetic ----------------------------------------------------------------------------------
 
 
@@ -423,6 +428,27 @@ def nonnegative(a: Dim) -> bool:
 
 def nonzero(a: Dim) -> bool:
     return eq(a, 0) is False
+
+
+def single_symbol(dim: Dim) -> Symbol | None:
+    """The symbol, when the dim is nothing but one."""
+    if not isinstance(dim, Expr) or dim.constant or len(dim.terms) != 1:
+        return None
+    ((monomial, factor),) = dim.terms
+    atom = monomial[0]
+    return atom if factor == 1 and len(monomial) == 1 and isinstance(atom, Symbol) else None
+
+
+def is_size(dim: Dim) -> bool:
+    """Whether the dim is computed from sizes alone: symbols that are never negative."""
+    return all(s.low is not None and s.low >= 0 for s in symbols(dim))
+
+
+def largest_factor(dim: Dim) -> int:
+    """The largest coefficient or constant of the polynomial."""
+    if not isinstance(dim, Expr):
+        return abs(dim)
+    return max([abs(dim.constant), *(abs(factor) for _, factor in dim.terms)])
 
 
 def substitute(dim: Dim, values: dict[Symbol, Dim]) -> Dim:

@@ -9,6 +9,17 @@ from .decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .demanded_if import InlineDemandedBranch
 from .equal import MergeEqualNodes
 from .if_to_where import IfToWhere
+from .loop_count import CounterFromIteration, CountIterations
+from .loop_none import RunLoopOnce, RunScanOnce, SkipLoop
+from .loop_normal import ConditionHoldsInside, ConstantConditionOut, DropTrueCondition
+from .loop_states import (
+    DropDeadStates,
+    DropUnreadRows,
+    ForwardInvariantStates,
+    MergeEqualStates,
+)
+from .loop_unroll import UnrollShortLoop
+from .loop_work import HoistInvariantWork
 from .same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
 from .shared_work import ForwardEqualResults, HoistSharedWork
 
@@ -37,6 +48,31 @@ PHASES: tuple[Phase, ...] = (
             MergeEqualNodes,
         ),
         "Ifs whose branch is known or that need none go; the rest get smaller.",
+    ),
+    Phase(
+        "loops",
+        (
+            RemoveUnread,
+            ConditionHoldsInside,
+            DropTrueCondition,
+            ConstantConditionOut,
+            SkipLoop,
+            RunLoopOnce,
+            RunScanOnce,
+            CountIterations,
+            DropUnreadRows,
+            DropDeadStates,
+            ForwardInvariantStates,
+            MergeEqualStates,
+            CounterFromIteration,
+            HoistInvariantWork,
+        ),
+        "Loops that never run or run once go; the others count, and carry only what they must.",
+    ),
+    Phase(
+        "unrolling",
+        (UnrollShortLoop,),
+        "Loops of a few light iterations become straight code.",
     ),
     Phase(
         "demand",

@@ -102,14 +102,12 @@ def _computed(m: Match) -> list[np.ndarray]:
     node = m.node
     m.need(not bodies(node), "it has bodies")
     operands: list[np.ndarray | None] = []
+    for tensor in node.inputs:  # asked of all before any is read: weights may be large
+        known = not tensor.name or m.facts.is_constant(tensor)
+        m.need(known, "operand `{}` is not constant", tensor.name, at=tensor)
     for tensor in node.inputs:
         value = m.facts.constant(tensor) if tensor.name else None
-        m.need(
-            value is not None or not tensor.name,
-            "operand `{}` is not constant",
-            tensor.name,
-            at=tensor,
-        )
+        m.need(value is not None or not tensor.name, "`{}` cannot be read", tensor.name, at=tensor)
         operands.append(value)
     read = sum(a.nbytes for a in operands if a is not None)
     budget = max(m.options.fold_bytes, read)
@@ -154,6 +152,8 @@ class MergeConstants(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         for tensor in m.node.inputs:
             if isinstance(tensor, Constant) and not tensor.overridable:
+                if _is_model_output(m, tensor):
+                    continue
                 home = m.index.home(tensor)
                 key = (home, constant_key(tensor))
                 first = self._first.setdefault(key, tensor)

@@ -15,7 +15,7 @@ from typing import Any
 from ..rewrite.fingerprint import constant_key, fingerprint
 from ..rewrite.index import Index
 from ..rewrite.ir import Constant, Graph, Node, Tensor
-from ..rewrite.patch import Patch
+from ..rewrite.patch import Patch, can_be_output
 from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Rule
 
@@ -108,6 +108,9 @@ class ForwardEqualResults(Rule):
             if m.index.use_count(m.node.outputs[slot])
             and _key(m.index, a, view.then) == _key(m.index, b, view.orelse)
         ]
+        if len(equal) < len(m.node.outputs):
+            # A value that needs a node of its own to become an output of the model gains nothing.
+            equal = [(slot, a) for slot, a in equal if _can_replace(m, m.node.outputs[slot], a)]
         m.need(bool(equal), "the results of the branches differ, or are computed inside")
         return {"node": m.node, "equal": equal}
 
@@ -123,6 +126,11 @@ class ForwardEqualResults(Rule):
             patch.drop_outputs(node, keep)
         else:
             patch.remove(node)
+
+
+def _can_replace(m: Match, result: Tensor, value: Tensor) -> bool:
+    is_output = any(use.reader is m.index.root for use in m.index.uses(result))
+    return not is_output or can_be_output(m.index, value)
 
 
 def _key(index: Index, tensor: Tensor, branch: Graph) -> Hashable:

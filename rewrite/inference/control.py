@@ -88,8 +88,11 @@ def _outside(site: Site, fact: Fact, place: int, body: Graph) -> Fact:
     """A body fact as seen after the loop: what may differ between iterations becomes fresh."""
     if fact.shape is None:
         return Fact(fact.dtype, None, fact.ranks, None, fact.kind, None)
+    varies = fact.kind == "sequence"
     shape = tuple(
-        site.fresh(axis, place) if site.facts.escapes(d, body) else d
+        (symbolic.VARYING if varies else site.fresh(axis, place))
+        if site.facts.escapes(d, body)
+        else d
         for axis, d in enumerate(fact.shape)
     )
     values = fact.values

@@ -86,6 +86,8 @@ def _constant_range(site: Site) -> Dim:
     if any(n is None for n in numbers):
         return site.fresh(0)
     start, limit, delta = (float(n.reshape(-1)[0]) for n in numbers if n is not None)
+    if not np.all(np.isfinite([start, limit, delta])):
+        return site.fresh(0)
     return max(0, int(np.ceil((limit - start) / delta))) if delta else site.fresh(0)
 
 

@@ -79,7 +79,7 @@ def unary(site: Site) -> Sequence[Fact]:
     function = _UNARY_VALUES.get(site.node.op)
     values = None
     if function is not None and x.values is not None and x.dtype in INTEGERS:
-        values = _clean([function(v) for v in x.values], x.dtype)
+        values = representable([function(v) for v in x.values], x.dtype)
     return [Fact(x.dtype, x.shape, x.ranks, values)]
 
 
@@ -96,19 +96,38 @@ _UNARY_VALUES: dict[str, Callable[[Value], Value]] = {
 }
 
 
-def _clean(values: list[Value], dtype: int) -> tuple[Value, ...] | None:
-    """Element-wise values, unless one is unknown or may leave the range of a narrow type."""
-    if any(v is None for v in values):
-        return None
-    kind = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+def representable(values: list[Value], dtype: int) -> tuple[Value, ...] | None:
+    """Element-wise values, unless one is unknown or may leave the range of the type.
+
+    Dims are taken to be small enough for the integer arithmetic that exporters do with them;
+    other numbers, such as an integer input of the model, may be anything and wrap around.
+    """
+    kept: list[Value] = []
+    limits = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(dtype))
     for value in values:
-        assert value is not None
-        low, high = symbolic.bounds(value)
-        if (low is not None and low < kind.min) or (high is not None and high > kind.max):
+        if value is None or not _fits(value, limits):
             return None
-        if kind.bits < 32 and (low is None or high is None):
-            return None
-    return tuple(values)
+        kept.append(value)
+    return tuple(kept)
+
+
+def _fits(value: Dim, limits: np.iinfo) -> bool:
+    low, high = symbolic.bounds(value)
+    if low is not None and low < limits.min or high is not None and high > limits.max:
+        return False
+    if low is not None and high is not None:
+        return True
+    if limits.bits < 32 or (low is None and limits.min == 0):
+        return False
+    single = symbolic.single_symbol(value)
+    if single is not None:
+        return True
+    most = _LARGEST_FACTOR[limits.bits]
+    return symbolic.is_size(value) and symbolic.largest_factor(value) <= most
+
+
+_LARGEST_FACTOR = {32: 1 << 12, 64: 1 << 40}
+"""Factors up to which multiples of dims are taken to fit, by the bits of the type."""
 
 
 def combine(
@@ -169,7 +188,7 @@ def arithmetic(site: Site) -> Sequence[Fact]:
             return reduce(lambda a, b: None if a is None or b is None else safe(a, b), column)
 
         computed = combine(site, fold, operands)
-        values = None if computed is None else _clean(computed, dtype)
+        values = None if computed is None else representable(computed, dtype)
     return [Fact(dtype, shape, ranks, values)]
 
 
@@ -290,7 +309,7 @@ def _narrow(values: list[Value], dtype: int) -> tuple[Value, ...] | None:
     """Dims keep their value in any wide integer type; arbitrary data may wrap around."""
     if any(symbolic.bounds(v or 0)[0] is None for v in values):
         return None
-    return _clean(values, dtype)
+    return representable(values, dtype)
 
 
 def _truth(v: Value) -> Value:
@@ -307,7 +326,6 @@ def _cast_constant(site: Site, dtype: int) -> tuple[Value, ...] | None:
         return None
     if dtype == BOOL:
         return tuple(bool(v) for v in array.reshape(-1))
-    limits = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(dtype))
-    if not np.all(np.isfinite(array)) or np.any(array < limits.min) or np.any(array > limits.max):
+    if not np.all(np.isfinite(array)):
         return None
-    return tuple(int(v) for v in np.trunc(array).reshape(-1))
+    return representable([int(v) for v in np.trunc(array).reshape(-1)], dtype)

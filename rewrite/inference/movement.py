@@ -19,7 +19,7 @@ _FAR = 2**31 - 2
 def _like(x: Fact, shape: tuple[Dim, ...] | None, values: Any = None) -> Fact:
     """A fact of x's type; `values` is an object array, or its element where it has no axes."""
     flat = None
-    if values is not None:
+    if values is not None and all(isinstance(d, int) for d in shape or ()):
         values = np.asarray(values, dtype=object)
         flat = tuple(values.reshape(-1).tolist()) if values.size <= MOST_VALUES else None
     return Fact(x.dtype, shape, None, flat)
@@ -95,7 +95,7 @@ def squeeze(site: Site) -> Sequence[Fact]:
         if axes and x.ranks is not None:
             ranks = frozenset(r - len(axes) for r in x.ranks if r >= len(axes))
         return [Fact(x.dtype, None, ranks)]
-    if not axes and not site.present(1) and "axes" not in site.node.attrs:
+    if not axes:  # absent, or an input without elements: onnxruntime drops every axis of size 1
         if any(symbolic.eq(d, 1) is None for d in x.shape):
             return [Fact(x.dtype)]
         axes = [i for i, d in enumerate(x.shape) if d == 1]
@@ -165,18 +165,31 @@ def concat(site: Site) -> Sequence[Fact]:
 
 
 def _agreed(site: Site, known: list[tuple[Dim, ...]], axis: int, rank: int) -> tuple[Dim, ...]:
-    """The dims that all operands share; a number says more than a symbol."""
+    """The dims that all operands share; a number says more than a symbol.
+
+    onnxruntime leaves operands without elements out of account, whatever their other dims are.
+    """
+    full = [s for s in known if all(map(symbolic.positive, s))]
     dims: list[Dim] = []
     for place in range(rank):
+        column = [s[place] for s in known]
         if place == axis:
             dims.append(site.fresh(place))
-            continue
-        column = [s[place] for s in known]
-        numbers = [d for d in column if isinstance(d, int)]
-        if any(symbolic.eq(a, column[0]) is False for a in column):
-            site.fail(f"operands differ in axis {place}: {', '.join(map(str, column))}")
-        dims.append(numbers[0] if numbers else column[0])
+        elif all(d == column[0] for d in column):
+            dims.append(column[0])
+        else:
+            dims.append(_agreed_dim(site, [s[place] for s in full], place))
     return tuple(dims)
+
+
+def _agreed_dim(site: Site, column: list[Dim], place: int) -> Dim:
+    """A dim by the operands that surely have elements."""
+    if any(symbolic.eq(a, column[0]) is False for a in column):
+        site.fail(f"operands differ in axis {place}: {', '.join(map(str, column))}")
+    numbers = [d for d in column if isinstance(d, int)]
+    if numbers:
+        return numbers[0]
+    return column[0] if column else site.fresh(place)
 
 
 @shape_of("Slice")
@@ -286,9 +299,8 @@ def _target_dim(site: Site, x: Fact, target: list[Dim], axis: int, keep_zero: bo
         if x.shape is not None and copied is None:
             site.fail(f"dim {axis} of the target copies an axis the input has not")
         return site.fresh(axis) if copied is None else copied
-    others = [d for place, d in enumerate(target) if place != axis]
-    # A dim that turns out 0 means "copy"; the run then fails unless the copied axis is empty too.
-    if symbolic.nonnegative(dim) and (copied == dim or all(map(symbolic.positive, others))):
+    # A dim that turns out 0 means "copy", which is the same only for the axis it is the size of.
+    if symbolic.nonnegative(dim) and copied == dim:
         return dim
     return site.fresh(axis)
 

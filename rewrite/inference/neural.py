@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from .. import symbolic
 from ..facts import BOOL, Fact
 from ..symbolic import Dim
@@ -42,7 +44,13 @@ def matmul(site: Site) -> Sequence[Fact]:
 
 @shape_of("Gemm")
 def gemm(site: Site) -> Sequence[Fact]:
-    _need_rank(site, 0, 2, "A")
+    # onnxruntime takes a vector for a matrix of one row.
+    possible = site.fact(0).possible_ranks()
+    if possible is not None and not possible & {1, 2}:
+        site.fail(f"A must have rank 2, not {'/'.join(map(str, sorted(possible)))}")
+    dtype = site.fact(0).dtype or site.fact(1).dtype
+    if site.fact(0).rank == 1 or site.fact(1).rank == 1:
+        return [Fact(dtype, site.unknown_shape(2))]
     _need_rank(site, 1, 2, "B")
     a = site.shape(0) or site.unknown_shape(2)
     b = site.shape(1) or site.unknown_shape(2)
@@ -51,7 +59,7 @@ def gemm(site: Site) -> Sequence[Fact]:
     _check_equal(site, a[1], b[0], "the contracted dims")
     rows = a[0] if site.shape(0) is not None else site.fresh(0)
     columns = b[1] if site.shape(1) is not None else site.fresh(1)
-    return [Fact(site.fact(0).dtype or site.fact(1).dtype, (rows, columns))]
+    return [Fact(dtype, (rows, columns))]
 
 
 def _spatial(site: Site, kernel: Sequence[Dim]) -> list[tuple[int, int, int, int]] | None:
@@ -220,4 +228,6 @@ def resize(site: Site) -> Sequence[Fact]:
 def _scaled(site: Site, axis: int, dim: Dim, scale: float) -> Dim:
     if float(scale).is_integer():
         return symbolic.mul(dim, int(scale))
-    return int(dim * scale) if isinstance(dim, int) else site.fresh(axis)
+    if not isinstance(dim, int):
+        return site.fresh(axis)
+    return int(np.float32(dim) * np.float32(scale))  # in single precision, as onnxruntime does

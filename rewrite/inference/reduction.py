@@ -8,6 +8,7 @@ from functools import reduce
 from .. import symbolic
 from ..facts import INT64, INTEGERS, Fact, Value
 from ..symbolic import Dim
+from .elementwise import representable
 from .registry import Site, shape_of
 
 _FOLDS: dict[str, Callable[[Dim, Dim], Dim]] = {
@@ -30,7 +31,8 @@ def reduction(site: Site) -> Sequence[Fact]:
         return [Fact(x.dtype, None, x.possible_ranks() if keep else None)]
     if not axes and not site.attr("noop_with_empty_axes", 0):
         axes = list(range(len(x.shape)))
-    dropped = {site.axis(a, len(x.shape)) for a in axes}
+    # onnxruntime lets a scalar be reduced along axis 0.
+    dropped = {site.axis(a, max(1, len(x.shape))) for a in axes}
     dims: list[Dim] = []
     for axis, dim in enumerate(x.shape):
         if axis not in dropped:
@@ -40,8 +42,7 @@ def reduction(site: Site) -> Sequence[Fact]:
     fold = _FOLDS.get(site.node.op)
     values: tuple[Value, ...] | None = None
     if fold and x.values and x.dtype in INTEGERS and len(dropped) == len(x.shape):
-        total = reduce(fold, [v for v in x.values if v is not None])
-        values = (total,)
+        values = representable([reduce(fold, [v for v in x.values if v is not None])], x.dtype)
     return [Fact(x.dtype, tuple(dims), None, values)]
 
 
@@ -54,6 +55,8 @@ def arg_reduction(site: Site) -> Sequence[Fact]:
     x = site.fact(0)
     if x.shape is None:
         return [Fact(INT64, None, x.ranks if site.attr("keepdims", 1) else None)]
+    if not x.shape:
+        return [Fact(INT64, ())]
     axis = site.axis(site.attr("axis", 0), len(x.shape))
     middle: tuple[Dim, ...] = (1,) if site.attr("keepdims", 1) else ()
     return [Fact(INT64, x.shape[:axis] + middle + x.shape[axis + 1 :])]

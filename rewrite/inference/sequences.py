@@ -16,12 +16,25 @@ def _sequence(element: Fact, length: Dim | None) -> Fact:
     return Fact(element.dtype, element.shape, element.ranks, None, "sequence", length)
 
 
-def _element(sequence: Fact) -> Fact:
-    return Fact(sequence.dtype, sequence.shape, sequence.ranks)
+def _element(site: Site, sequence: Fact) -> Fact:
+    """One element: what varies between elements is a fresh dim of this output."""
+    shape = sequence.shape
+    if shape is not None:
+        shape = tuple(
+            site.fresh(axis) if d == symbolic.VARYING else d for axis, d in enumerate(shape)
+        )
+    return Fact(sequence.dtype, shape, sequence.ranks)
 
 
-def _fresh_axes(site: Site, fact: Fact) -> dict[int, Dim]:
-    return {axis: site.fresh(axis) for axis in range(len(fact.shape or ()))}
+def _all_elements(sequence: Fact) -> Fact:
+    """What holds for every element, to be joined with others."""
+    return Fact(sequence.dtype, sequence.shape, sequence.ranks, None, "sequence")
+
+
+def _joined(left: Fact, right: Fact) -> Fact:
+    """The elements of two sequences together."""
+    axes = {axis: symbolic.VARYING for axis in range(len(left.shape or ()))}
+    return join(left, right, axes)
 
 
 @shape_of("SequenceEmpty")
@@ -33,10 +46,10 @@ def empty(site: Site) -> Sequence[Fact]:
 @shape_of("SequenceConstruct")
 def construct(site: Site) -> Sequence[Fact]:
     parts = site.inputs()
-    element = parts[0]
+    elements = _all_elements(parts[0])
     for part in parts[1:]:
-        element = join(element, part, _fresh_axes(site, element))
-    return [_sequence(element, len(parts))]
+        elements = _joined(elements, _all_elements(part))
+    return [_sequence(elements, len(parts))]
 
 
 @shape_of("SequenceInsert")
@@ -45,18 +58,20 @@ def insert(site: Site) -> Sequence[Fact]:
     length = None if old.length is None else symbolic.add(old.length, 1)
     if old.length == 0:
         return [_sequence(new, 1)]
-    return [_sequence(join(_element(old), _element(new), _fresh_axes(site, new)), length)]
+    return [_sequence(_joined(_all_elements(old), _all_elements(new)), length)]
 
 
 @shape_of("SequenceErase")
 def erase(site: Site) -> Sequence[Fact]:
     old = site.fact(0)
-    return [_sequence(_element(old), None if old.length is None else symbolic.sub(old.length, 1))]
+    return [
+        _sequence(_all_elements(old), None if old.length is None else symbolic.sub(old.length, 1))
+    ]
 
 
 @shape_of("SequenceAt")
 def at(site: Site) -> Sequence[Fact]:
-    return [_element(site.fact(0))]
+    return [_element(site, site.fact(0))]
 
 
 @shape_of("SequenceLength")
@@ -79,7 +94,7 @@ def split_to_sequence(site: Site) -> Sequence[Fact]:
         return [_sequence(Fact(x.dtype, rest[0] + middle + rest[1]), x.shape[axis])]
     part = site.fact(1).scalar()
     if site.shape(1) != () or not isinstance(part, int) or part <= 0:
-        unknown = site.fresh(axis)
+        unknown = symbolic.VARYING
         count = site.shape(1)
         number = count[0] if count else None
         return [_sequence(Fact(x.dtype, (*rest[0], unknown, *rest[1])), number)]
@@ -87,7 +102,7 @@ def split_to_sequence(site: Site) -> Sequence[Fact]:
     if part == 1:
         middle = (1,) if keep else ()
         return [_sequence(Fact(x.dtype, rest[0] + middle + rest[1]), number)]
-    size = part if symbolic.mod(x.shape[axis], part) == 0 else site.fresh(axis)
+    size: Dim = part if symbolic.mod(x.shape[axis], part) == 0 else symbolic.VARYING
     return [_sequence(Fact(x.dtype, (*rest[0], size, *rest[1])), number)]
 
 
@@ -100,8 +115,13 @@ def concat_from_sequence(site: Site) -> Sequence[Fact]:
     rank = len(parts.shape) + stack
     axis = site.axis(int(site.attr("axis")), rank)
     count = site.fresh(axis) if parts.length is None else parts.length
+    # Elements that are put together agree in all axes but the one they are joined along.
+    shape = tuple(
+        site.fresh(50 + place) if d == symbolic.VARYING else d
+        for place, d in enumerate(parts.shape)
+    )
     if stack:
-        return [Fact(parts.dtype, (*parts.shape[:axis], count, *parts.shape[axis:]))]
+        return [Fact(parts.dtype, (*shape[:axis], count, *shape[axis:]))]
     total = parts.shape[axis]
     total = symbolic.mul(total, count) if isinstance(total, int) else site.fresh(axis)
-    return [Fact(parts.dtype, (*parts.shape[:axis], total, *parts.shape[axis + 1 :]))]
+    return [Fact(parts.dtype, (*shape[:axis], total, *shape[axis + 1 :]))]

@@ -34,6 +34,8 @@ def declared(facts: Facts, tensor: Tensor) -> Fact:
     if kind == "sequence_type":
         element = info.type.sequence_type.elem_type.tensor_type
         dims = _shape(facts, tensor, element)
+        if dims is not None:
+            dims = tuple(d if isinstance(d, int) else symbolic.VARYING for d in dims)
         return Fact(element.elem_type, dims, None, None, "sequence", facts.fresh(tensor, -1000))
     if kind != "tensor_type":
         return Fact(kind="other")

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
-from looplift.rewrite.cases import Effort
+from looplift.rewrite.cases import Cases, Effort
 from looplift.rewrite.feeds import Draw, comparisons, make_feed
 from looplift.rewrite.runtime import (
     Array,
+    IsolatedSession,
+    Packed,
 )
 from looplift.rewrite.signature import NoValues, evaluate, signature
 from looplift.rewrite.verify import verify
@@ -100,3 +104,19 @@ class TestWhichInputs:
         assert not result.verified
         assert not result.differences
         assert "took none of 10 made-up inputs" in str(result)
+
+    def test_published_models(self, models_dir: Path) -> None:
+        """Sizes are found without any help, and the constant that decides between two rates."""
+        path = models_dir / "silero_vad.onnx"
+        cases = list(Cases(onnx.load(path), IsolatedSession(Packed(path))))
+        assert len(cases) >= 8
+        assert {1, 2, 3} <= {case.sizes["state[1]"] for case in cases}
+        rates = [np.asarray(case.feed["sr"]).item() for case in cases]
+        assert 16000 in rates
+        assert any(rate != 16000 for rate in rates)
+
+    def test_models_of_many_exporters(self, corpus: Path) -> None:
+        for path in sorted(corpus.glob("*.onnx"))[::10]:
+            result = verify(path, path)
+            assert result.compared == 8, f"{path}: {result}"
+            assert not result.differences, path

@@ -11,6 +11,7 @@ from onnx import parser
 from looplift.rewrite.cases import Cases, Effort
 from looplift.rewrite.chance import random_outputs
 from looplift.rewrite.compare import compare
+from looplift.rewrite.errors import AssumptionError
 from looplift.rewrite.facts import Assumptions
 from looplift.rewrite.runtime import (
     Array,
@@ -180,6 +181,10 @@ class TestWhatIsGiven:
         assert result.verified
         assert result.sizes == [{}] * 8
         assert not verify(before, after, inputs={"y": [3, 5]}).verified
+
+    def test_an_input_that_is_not_there(self) -> None:
+        with pytest.raises(AssumptionError, match="no input 'w'"):
+            verify(ADD, ADD, inputs={"w": 1})
 
     def test_asserted_sizes_are_the_only_ones(self) -> None:
         assumptions = Assumptions(dims={"B": 4}, minima={"T": 5})

@@ -1,0 +1,151 @@
+"""What the user writes on the command line about a model: `NAME=VALUE`, `NAME=1,576` and so on."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .rewrite.errors import AssumptionError, LoopliftError
+from .rewrite.rule import Phase
+from .rules import PHASES
+
+T = TypeVar("T")
+
+_WORDS = {
+    "true": True,
+    "false": False,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+}
+
+
+@dataclass(frozen=True)
+class Assertions:
+    """What the user asserts, in the form `looplift.rewrite` takes."""
+
+    inputs: dict[str, Any] = field(default_factory=dict)
+    dims: tuple[str, ...] = ()
+    shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+    strict: bool = False
+
+
+def parse_assertions(
+    inputs: Iterable[str], dims: Iterable[str], shapes: Iterable[str], strict: bool
+) -> Assertions:
+    """The options `--input`, `--dim`, `--shape` and `--strict` of one call.
+
+    Raises AssumptionError for a text that asserts nothing or contradicts another one; what does
+    not fit the model shows later.
+    """
+    return Assertions(
+        _collect("--input", inputs, parse_value),
+        tuple(dims),
+        _collect("--shape", shapes, parse_shape),
+        strict,
+    )
+
+
+def parse_value(text: str) -> Any:
+    """`16000`, `0.5`, `true`, `1,2,3`, `[[1, 2], [3, 4]]`, `@file.npy`, or else a text."""
+    if text.startswith("@"):
+        return _read_array(Path(text[1:]))
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def parse_shape(text: str) -> tuple[int | str | None, ...]:
+    """`1,T,?` as (1, "T", None); nothing at all is the shape of a scalar."""
+    return tuple(_parse_size(part.strip()) for part in text.split(",")) if text.strip() else ()
+
+
+def parse_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
+    """The option `--size NAME=1,2,7`."""
+    return _collect("--size", texts, _parse_sizes)
+
+
+def load_rules(modules: Sequence[str]) -> tuple[Phase, ...]:
+    """looplift's phases followed by the `PHASES` of modules, also of those in this folder.
+
+    Raises LoopliftError for a module that cannot be imported or has no phases.
+    """
+    return PHASES + tuple(phase for name in modules for phase in _phases_of(name))
+
+
+def _phases_of(name: str) -> tuple[Phase, ...]:
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        phases = getattr(importlib.import_module(name), "PHASES", ())
+    except ImportError as error:
+        raise LoopliftError(
+            f"The rules cannot be imported: {error}",
+            where=f"--rules {name}",
+            remedy="Name a module that Python finds, such as package.module",
+        ) from error
+    finally:
+        sys.path.remove(here)
+    if not phases or not all(isinstance(phase, Phase) for phase in phases):
+        raise LoopliftError(
+            "The module lists no rules",
+            where=f"--rules {name}",
+            remedy="Define PHASES in it, a tuple of looplift.Phase",
+        )
+    return tuple(phases)
+
+
+def _parse_size(text: str) -> int | str | None:
+    if text in ("?", ""):
+        return None
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _parse_sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise AssumptionError(
+            f"'{text}' is not a list of sizes", remedy="Write numbers with commas between them"
+        )
+    return [int(part) for part in parts]
+
+
+def _collect(option: str, texts: Iterable[str], parse: Callable[[str], T]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    given: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        name = name.strip()
+        if not sign or not name:
+            raise AssumptionError(
+                f"'{text}' names nothing", where=option, remedy=f"Write {option} NAME=VALUE"
+            )
+        if given.setdefault(name, value) != value:
+            raise AssumptionError(
+                f"'{name}' cannot be both {given[name]} and {value}",
+                where=option,
+                remedy="Give it once",
+            )
+        found[name] = parse(value)
+    return found
+
+
+def _read_array(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise AssumptionError(
+            f"No array can be read from '{path}': {error}",
+            where="--input",
+            remedy="Write it with numpy.save, without Python objects",
+        ) from error

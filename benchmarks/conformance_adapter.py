@@ -1,0 +1,94 @@
+"""looplift as a backend for test suites of ONNX importers.
+
+`prepare(model)` imports and compiles a model, and gives a function that runs it: a list of inputs
+in, a list of outputs out, in the graph's order. Sequences are lists, an empty optional is None.
+`prepare_plain` does the same without rewriting the model first.
+An exception carries the stage it comes from as `conformance_stage`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+import looplift
+from looplift.lowering import emit
+
+Run = Callable[[Sequence[Any]], list[Any]]
+
+
+def prepare(model: onnx.ModelProto) -> Run:
+    """Rewrite, import, compile, and give the function that runs the model on the CPU."""
+    return _prepare(model, looplift.from_onnx)
+
+
+def prepare_plain(model: onnx.ModelProto) -> Run:
+    """Import and compile the model as it is, and give the function that runs it on the CPU."""
+    return _prepare(model, emit)
+
+
+def _prepare(model: onnx.ModelProto, importer: Callable[[onnx.ModelProto], Any]) -> Run:
+    times: dict[str, float] = {}
+    with _stage("import", times):
+        module = importer(model)
+    with _stage("compile", times):
+        module = relax.transform.DecomposeOpsForInference()(module)
+        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input]
+    required = [name for name in names if name not in initializers]
+
+    def run(inputs: Sequence[Any]) -> list[Any]:
+        given = names if len(inputs) > len(required) else required
+        pairs = zip(given, inputs, strict=False)
+        arguments = [_to_tvm(value) for name, value in pairs if name not in initializers]
+        outputs = machine["main"](*arguments)
+        if len(model.graph.output) == 1:
+            return [_from_tvm(outputs)]
+        return [_from_tvm(output) for output in outputs]
+
+    run.times = times  # type: ignore[attr-defined]
+    return run
+
+
+@contextmanager
+def _stage(name: str, times: dict[str, float]) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    except Exception as error:
+        error.conformance_stage = name  # type: ignore[attr-defined]
+        raise
+    finally:
+        times[name] = time.perf_counter() - start
+
+
+class _NoTvmValue(TypeError):
+    conformance_stage = "skip"
+
+
+def _to_tvm(value: Any) -> Any:
+    if value is None:
+        raise _NoTvmValue("an empty optional has no value in TVM")
+    if isinstance(value, list | tuple):
+        return tuple(_to_tvm(item) for item in value)
+    array = np.asarray(value)
+    if array.dtype.kind in "OUSc":
+        raise _NoTvmValue(f"TVM has no tensors of {array.dtype}")
+    return tvm.runtime.tensor(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def _from_tvm(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, tvm.runtime.Tensor):
+        return value.numpy()
+    return [_from_tvm(item) for item in value]

@@ -1,0 +1,91 @@
+"""What the benchmarks share: timing, a printed table, a JSON file per benchmark."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = (
+    "looplift",
+    "onnx",
+    "onnx-graphsurgeon",
+    "onnxruntime",
+    "apache-tvm",
+    "onnxslim",
+    "onnxsim",
+)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Wall-clock time of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def alternate(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds per call after one warm-up each.
+
+    The calls take turns, so that a machine that slows down or speeds up does so for all of them.
+    """
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name].append(seconds(call))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def is_installed(package: str) -> bool:
+    """Whether an optional peer can be compared with."""
+    return importlib.util.find_spec(package) is not None
+
+
+def report(
+    name: str, title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()
+) -> None:
+    """Print rows (the keys are the columns) and write them with the versions they hold for."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(_text(row.get(column, "")) for column in columns))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(title, table, *notes, sep="\n")
+
+    RESULTS.mkdir(exist_ok=True)
+    content = {"benchmark": name, "rows": rows, "notes": notes, "environment": environment()}
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    console.print(f"written to {path}\n")
+
+
+def _text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def environment() -> dict[str, object]:
+    """Versions and machine, without which a figure says little."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "packages": versions,
+    }

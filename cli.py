@@ -1,0 +1,292 @@
+"""The command line. Exit status: 0 for success, 1 for a finding, 2 for a call or model that is
+wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
+
+from . import presentation
+from .arguments import parse_assertions, parse_sizes
+from .batch import DIFFERENT, FAILED, Job
+from .options import AsJson, Dims, Inputs, Model, Seed, Shapes, Strict
+from .outputs import check_target, plan_outputs
+from .presentation import complain
+from .rewrite.errors import LoopliftError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FINDING, WRONG = 1, 2
+
+app = typer.Typer(
+    name="looplift",
+    help="Rewrite dynamic ONNX models so that they compile: loops and branches become plain "
+    "operators, and the rest becomes TVM Relax.",
+    epilog="Start with: looplift inspect model.onnx",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+def reporting(command: Callable[P, R]) -> Callable[P, R]:
+    """Errors the user can act on: one paragraph, status 2, no traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except LoopliftError as error:
+            complain(str(error))
+            raise typer.Exit(WRONG) from None
+
+    return wrapped
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"looplift {version('looplift')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+# --- rewrite ---
+
+
+@app.command(
+    epilog="Examples: looplift rewrite vad.onnx -o clean.onnx --input sr=16000 --shape x=1,576; "
+    "looplift rewrite models/ -o clean/ -j 4"
+)
+@reporting
+def rewrite(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="IN...", help="ONNX files, or folders of them."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="OUT", help="A file for one model, else a folder."),
+    ],
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify/--no-verify", help="Run both models on onnxruntime before writing."),
+    ] = True,
+    rules: Annotated[
+        list[str],
+        typer.Option(
+            "--rules",
+            metavar="MODULE",
+            help="A Python module whose PHASES run after looplift's. May be repeated.",
+            show_default=False,
+            default_factory=list,
+        ),
+    ],
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", min=0, help="Stop after so many rewrites."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("-j", "--jobs", metavar="N", min=1, help="Models at the same time.")
+    ] = 1,
+    seed: Seed = 0,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite models into ones with less control flow that compute the same.
+
+    The result is verified before it is written: if an output differs, nothing is written and the
+    status is 1.
+    """
+    assertions = parse_assertions(inputs, dims, shapes, strict)
+    work = [
+        Job(source, target, assertions, tuple(rules), steps, verify, seed)
+        for source, target in plan_outputs(models, output)
+    ]
+    if len(work) == 1:
+        outcomes = [presentation.rewrite_one(work[0])]
+    else:
+        outcomes = presentation.rewrite_many(work, jobs)
+    presentation.print_problems(outcomes)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=2))
+    elif not quiet:
+        presentation.print_outcomes(outcomes)
+    statuses = {outcome.status for outcome in outcomes}
+    if FAILED in statuses:
+        raise typer.Exit(WRONG)
+    if DIFFERENT in statuses:
+        raise typer.Exit(FINDING)
+
+
+# --- inspect ---
+
+
+@app.command(epilog='Example: looplift inspect vad.onnx --dim "T>=1"')
+@reporting
+def inspect(
+    model: Model,
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the Ifs, Loops and Scans of a model as a tree, and why each is still there.
+
+    The model is rewritten in memory: nodes that go are marked, those that stay say why.
+    """
+    from .debug.inspect import inspect as read
+    from .debug.inspect import render
+
+    with presentation.busy(f"inspecting {model.name}"):
+        inspection = read(model, parse_assertions(inputs, dims, shapes, strict))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(inspection), indent=2))
+        return
+    presentation.stdout().print(render(inspection, model.name))
+    presentation.print_notes(inspection.notes)
+
+
+# --- import ---
+
+
+@app.command(
+    "import",
+    epilog="Examples: looplift import vad.onnx -o vad.py; looplift import vad.onnx -o vad.so",
+)
+@reporting
+def import_(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="What to write: .py (the module as text), .json (the module for tvm.ir.load_json) "
+            "or .so (a compiled library).",
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option("--target", help="What a .so is compiled for, as TVM writes it.")
+    ] = "llvm",
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+) -> None:
+    """Rewrite a model and convert it into a TVM Relax module."""
+    from .debug.relax import check_format, write_module
+
+    check_format(output)
+    check_target(output, model, output)
+    with presentation.busy(f"importing {model.name}"):
+        warnings = write_module(
+            model, output, target, parse_assertions(inputs, dims, shapes, strict)
+        )
+    presentation.print_notes(warnings, "warning")
+    typer.echo(f"written: {output}")
+
+
+# --- check ---
+
+
+@app.command(epilog="Example: looplift check vad.onnx --input sr=16000 --size batch=1,2,7")
+@reporting
+def check(
+    model: Model,
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    sizes: Annotated[
+        list[str],
+        typer.Option(
+            "--size",
+            metavar="NAME=1,2,7",
+            help="Sizes to try for an open dimension. May be repeated.",
+            show_default=False,
+            default_factory=list,
+        ),
+    ],
+    tvm: Annotated[
+        bool, typer.Option("--tvm/--no-tvm", help="Also run the Relax module on TVM.")
+    ] = True,
+    latency: Annotated[
+        bool, typer.Option("--latency/--no-latency", help="Measure how long a run takes.")
+    ] = True,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run the original, the rewritten model and the Relax module, and compare.
+
+    The original and the rewritten model run on onnxruntime, the Relax module on TVM, all with one
+    thread, at several sizes. The status is 1 if an output differs.
+    """
+    from .debug.check import check as run
+    from .debug.check import render
+
+    with presentation.busy(f"checking {model.name}"):
+        result = run(
+            model,
+            parse_assertions(inputs, dims, shapes, strict),
+            choices=parse_sizes(sizes),
+            with_tvm=tvm,
+            with_latency=latency,
+            seed=seed,
+        )
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        for part in render(result, model.name):
+            presentation.stdout().print(part)
+        presentation.print_notes(result.notes)
+    if result.status:
+        raise typer.Exit(result.status)
+
+
+# --- rules ---
+
+
+@app.command("rules")
+@reporting
+def list_rules(as_json: AsJson = False) -> None:
+    """List the rules, phase by phase, in the order in which they run."""
+    if as_json:
+        typer.echo(json.dumps(presentation.table_of_contents(), indent=2))
+    else:
+        presentation.print_rules()

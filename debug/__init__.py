@@ -1,0 +1,1 @@
+"""Commands that look into models and rewrites: inspect, check, and what they share."""

@@ -1,0 +1,249 @@
+"""Relax modules for the commands: built from a file, compiled, run, written.
+
+TVM is imported when a function is called, so that everything else works without it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..api import from_onnx
+from ..arguments import Assertions
+from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError
+from ..rewrite.isolate import Died, Process, Remote
+from ..rewrite.runtime import Array, Ended, Packed, Refused, Value, median_time
+
+FORMATS = (".py", ".json", ".so")
+
+
+def check_format(output: Path) -> None:
+    """Raises ModelError for a file name that does not say what to write."""
+    if output.suffix not in FORMATS:
+        raise ModelError(
+            f"'{output.suffix}' is nothing a module can be written as",
+            where=f"file '{output}'",
+            remedy="End the name with .py, .json or .so",
+        )
+
+
+def write_module(source: Path, output: Path, target: str, assertions: Assertions) -> list[str]:
+    """Convert a model and write the module as text, as JSON, or compiled; returns TVM's warnings.
+
+    Raises what `from_onnx` raises, UnsupportedError if TVM cannot compile or write the module,
+    and ModelError if the file cannot be written. The file is written whole or not at all.
+    """
+    try:
+        folder = output.absolute().parent
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".looplift-") as beside:
+            written = Path(beside) / output.name
+            warned = _write_elsewhere(source, written, target, assertions)
+            written.replace(output)
+    except OSError as error:
+        raise ModelError(
+            f"The module cannot be written: {error.strerror or error}",
+            where=f"file '{output}'",
+            remedy="Check the permissions of the folder and the space left on the disk",
+        ) from error
+    return warned
+
+
+def _write_elsewhere(source: Path, output: Path, target: str, assertions: Assertions) -> list[str]:
+    with Process() as process:
+        try:
+            warned: list[str] = Remote(process, _Writer).call(
+                "write", source, output, target, assertions
+            )
+        except Died as death:
+            raise UnsupportedError(
+                f"TVM does not survive writing the module: {death}",
+                where=f"file '{output.name}'",
+                remedy=_JSON_REMEDY if output.suffix == ".json" else "Please report the model",
+            ) from None
+    return warned
+
+
+_JSON_REMEDY = (
+    "apache-tvm-ffi 0.1.15 cannot write modules as JSON; "
+    'install an older one: pip install "apache-tvm-ffi<0.1.15"'
+)
+
+
+class _Writer:
+    """The part of `write_module` that needs TVM."""
+
+    def write(self, source: Path, output: Path, target: str, assertions: Assertions) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            module = from_onnx(
+                source,
+                inputs=assertions.inputs,
+                dims=assertions.dims,
+                shapes=assertions.shapes,
+                strict=assertions.strict,
+            )
+        _write(module, output, target)
+        return list(dict.fromkeys(str(warning.message) for warning in caught))
+
+
+def _write(module: Any, path: Path, target: str) -> None:
+    if path.suffix == ".py":
+        path.write_text(module.script(show_meta=False) + "\n", encoding="utf-8")
+    elif path.suffix == ".json":
+        import tvm
+
+        path.write_text(tvm.ir.save_json(module), encoding="utf-8")
+    else:
+        compile_module(module, target).export_library(str(path))
+
+
+def compile_module(module: Any, target: str) -> Any:
+    """The module for a target such as `llvm`. Raises UnsupportedError if TVM cannot."""
+    import tvm
+    from tvm import relax
+
+    try:
+        inference = relax.transform.DecomposeOpsForInference()(module)
+        return tvm.compile(inference, target=tvm.target.Target(target))
+    except Exception as error:  # TVM raises built-in errors of all kinds.
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UnsupportedError(
+            f"TVM cannot compile the module for '{target}': {first}",
+            remedy="Check the target; if it is right, please report the model",
+        ) from error
+
+
+class RelaxRunner:
+    """A model on TVM, made from its plain ONNX form, in the process this is called in.
+
+    `threads` takes effect if TVM was not used in this process before. Raises `Refused` if TVM is
+    missing or does not take the model.
+    """
+
+    def __init__(self, packed: Packed, threads: int = 1) -> None:
+        os.environ["TVM_NUM_THREADS"] = str(threads)
+        proto = _read(packed)
+        try:
+            self._counts, self._machine = _load(proto, packed.folder)
+        except LoopliftError as error:
+            raise Refused(str(error)) from error
+        given = {tensor.name for tensor in proto.graph.initializer}
+        self.inputs = [info.name for info in proto.graph.input if info.name not in given]
+        self.outputs = [info.name for info in proto.graph.output]
+
+    def counts(self) -> Counter[str]:
+        """Operators of the module, and `If`s, in all its functions."""
+        return self._counts
+
+    def run(self, feed: Mapping[str, Value]) -> list[Value]:
+        """The outputs in the order of the graph. Raises `Refused` if the run fails."""
+        call = self._call(feed)
+        try:
+            results = call()
+        except Exception as error:  # TVM raises built-in errors of all kinds.
+            lines = str(error).strip().splitlines()
+            raise Refused(lines[-1] if lines else type(error).__name__) from error
+        several = len(self.outputs) > 1
+        return [_from_tvm(result) for result in (results if several else [results])]
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        """The median time of one run in seconds, measured for about `seconds`."""
+        return median_time(self._call(feed), seconds)
+
+    def _call(self, feed: Mapping[str, Value]) -> Any:
+        arguments = [_to_tvm(feed[name]) for name in self.inputs]
+        function = self._machine["main"]
+        return lambda: function(*arguments)
+
+
+class RelaxSession:
+    """A model on TVM in a child process, which a run may end without harm to this one.
+
+    Raises `Refused` if TVM is missing or does not take the model.
+    """
+
+    def __init__(self, packed: Packed, process: Process) -> None:
+        try:
+            self._remote = Remote(process, RelaxRunner, packed)
+            self.operators: dict[str, int] = dict(self._remote.call("counts"))
+        except Died as death:
+            raise Ended(f"TVM does not survive the model: {death}") from None
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        try:
+            outputs: list[Value] = self._remote.call("run", dict(feed), seconds=seconds)
+        except Died as death:
+            raise Ended(str(death)) from None
+        return outputs
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        try:
+            median: float = self._remote.call("latency", dict(feed), seconds)
+        except Died as death:
+            raise Ended(str(death)) from None
+        return median
+
+
+def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
+    """The operators of a model's module, and the machine that runs it."""
+    from ..lowering import emit  # first: it says how to install TVM if it is missing
+
+    import tvm  # isort: skip
+    from tvm import relax
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = emit(proto, base_dir=folder)
+    return _counts(module), relax.VirtualMachine(compile_module(module, "llvm"), tvm.cpu())
+
+
+def _read(packed: Packed) -> onnx.ModelProto:
+    if isinstance(packed.source, bytes):
+        proto = onnx.ModelProto()
+        proto.ParseFromString(packed.source)
+        return proto
+    return onnx.load(packed.source, load_external_data=False)
+
+
+def _counts(module: Any) -> Counter[str]:
+    from tvm import ir, relax
+
+    found: Counter[str] = Counter()
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, relax.If):
+            found["If"] += 1
+        if isinstance(expression, relax.Call) and isinstance(expression.op, ir.Op):
+            found[expression.op.name] += 1
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def _to_tvm(value: Value) -> Any:
+    import tvm
+
+    if isinstance(value, np.ndarray):
+        return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
+    if isinstance(value, list):
+        return [_to_tvm(element) for element in value]
+    raise Refused(f"TVM has no {'empty optional' if value is None else 'map'}")
+
+
+def _from_tvm(value: Any) -> Value:
+    if hasattr(value, "numpy"):
+        array: Array = value.numpy()
+        return array
+    if value is None:
+        return None
+    return [_from_tvm(element) for element in value]

@@ -1,0 +1,128 @@
+"""The main job on a small model: `make demo`.
+
+A voice-activity detector with 25 Ifs is generated, rewritten, imported into Relax, and all three
+are compared: once with nothing given, once for a known sample rate.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import tvm
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+from tvm import relax
+from voice_activity import RATES, Array, example_inputs, voice_activity_model
+
+import looplift
+
+OUT = Path(__file__).parent / "out"
+CONSOLE = Console(highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print a heading."""
+    CONSOLE.print(f"\n[bold]{text}[/bold]")
+
+
+def looplift_command(arguments: str) -> None:
+    """Show a command as it would be typed, and run it in the folder of the results."""
+    CONSOLE.print(f"[dim]$ looplift {arguments}[/dim]")
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "looplift", *shlex.split(arguments)]
+    status = subprocess.run(command, cwd=OUT, check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+def show_ifs(model: onnx.ModelProto, title: str) -> None:
+    """The Ifs of a model as a tree: a child stands in a branch of its parent."""
+    tree = Tree(title)
+    add_ifs(model.graph, tree)
+    CONSOLE.print(tree)
+
+
+def add_ifs(graph: onnx.GraphProto, tree: Tree, branch: str = "") -> None:
+    """Append the Ifs of a graph, and under each those in its branches."""
+    for node in graph.node:
+        if node.op_type != "If":
+            continue
+        child = tree.add(f"{branch}If {node.name}")
+        for attribute in node.attribute:
+            add_ifs(attribute.g, child, f"{attribute.name.removesuffix('_branch')}: ")
+
+
+def onnxruntime_outputs(model: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
+    """What onnxruntime computes."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    outputs: list[Array] = session.run(None, inputs)
+    return outputs
+
+
+def tvm_outputs(
+    machine: relax.VirtualMachine, names: list[str], inputs: dict[str, Array]
+) -> list[Array]:
+    """What a compiled Relax module computes."""
+    outputs = machine["main"](*(tvm.runtime.tensor(inputs[name]) for name in names))
+    return [output.numpy() for output in outputs]
+
+
+def largest_difference(expected: list[Array], actual: list[Array]) -> str:
+    """Over all outputs, in the unit of the outputs."""
+    return f"{max(np.abs(a - b).max() for a, b in zip(expected, actual, strict=True)):.1e}"
+
+
+def compare_all_rates(model: onnx.ModelProto) -> None:
+    """One rewritten file and one compiled module, at both rates and two batch sizes."""
+    rewritten = looplift.rewrite(model).model
+    module = looplift.from_onnx(model)
+    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
+    names = [item.name for item in model.graph.input]
+
+    table = Table("sample rate", "batch", "rewritten, onnxruntime", "Relax, TVM")
+    for rate in RATES:
+        for batch in (1, 3):
+            inputs = example_inputs(rate, batch)
+            expected = onnxruntime_outputs(model, inputs)
+            table.add_row(
+                f"{rate.sr} Hz",
+                str(batch),
+                largest_difference(expected, onnxruntime_outputs(rewritten, inputs)),
+                largest_difference(expected, tvm_outputs(machine, names, inputs)),
+            )
+    CONSOLE.print(table)
+
+
+def main() -> None:
+    """Run the steps."""
+    OUT.mkdir(exist_ok=True)
+    model = voice_activity_model()
+    onnx.save(model, OUT / "detector.onnx")
+
+    say("1. A small voice-activity detector, as an exporter writes it: 25 Ifs, up to four deep")
+    show_ifs(model, "detector.onnx")
+
+    say("2. With nothing given, only the If on the sample rate is a real decision")
+    looplift_command("rewrite detector.onnx -o any_rate.onnx")
+    looplift_command("inspect any_rate.onnx")
+
+    say("3. With the sample rate given, none is left")
+    looplift_command("rewrite detector.onnx --input sr=16000 -o rate_16000.onnx")
+    looplift_command("inspect rate_16000.onnx")
+
+    say("4. Original on onnxruntime, rewritten on onnxruntime, Relax on TVM")
+    looplift_command("check detector.onnx --input sr=16000 --size samples=576 --size batch=1,3")
+
+    say("5. One file and one module for both rates: largest difference from the original")
+    compare_all_rates(model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""From an ONNX model to a Relax module, without rewriting."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+from tvm import relax
+
+from ..rewrite.errors import ModelError
+from .bodies import read_body
+from .branches import emit_if
+from .decompose import decompose
+from .emitter import ControlFlow, Emitter
+from .signature import Shape, Signature
+from .support import check_support
+
+CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if})
+"""The operators with bodies, and what emits them."""
+
+
+def emit(
+    model: onnx.ModelProto,
+    *,
+    shape_dict: Mapping[str, Shape] | None = None,
+    dtype_dict: str | Mapping[str, str] | None = "float32",
+    opset: int | None = None,
+    keep_params_in_input: bool = False,
+    sanitize_input_names: bool = True,
+    base_dir: str = "",
+) -> Any:
+    """The model as a Relax module with one public function, `main`.
+
+    The arguments are those of `tvm.relax.frontend.onnx.from_onnx`, and so is the result for a
+    model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
+    `base_dir` is the folder of the model's external data.
+
+    Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
+    operators, all of them at once, or the first node that cannot be translated as it is used.
+    """
+    if model.ir_version < 3:
+        raise ModelError(
+            f"the model has IR version {model.ir_version}; versions before 3 are not supported",
+            remedy="Convert it with onnx.version_converter",
+        )
+    _warn_of_defects(model)
+    opset = _opset(model, opset)
+    model = decompose(model, opset)
+    body = read_body(model.graph)
+    check_support(body, opset, frozenset(CONTROL))
+
+    signature = Signature(shape_dict, dtype_dict, sanitize_input_names)
+    if keep_params_in_input:
+        signature.add_weights(model.graph, base_dir)
+    signature.add_inputs(model.graph)
+
+    emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
+    emitter.emit_function("main", signature.variables, body, signature.values, private=False)
+    module = emitter.bb.get()
+    module["main"] = module["main"].with_attrs(signature.attributes)
+    return module
+
+
+def _warn_of_defects(model: onnx.ModelProto) -> None:
+    """A model that breaks ONNX's rules may still be translated, but not silently."""
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        warnings.warn(str(error), stacklevel=3)
+
+
+def _opset(model: onnx.ModelProto, wanted: int | None) -> int:
+    """The version of the standard operators to read the model by."""
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    declared = versions[0] if versions else 1
+    if wanted is None:
+        return declared
+    if wanted < declared:
+        warnings.warn(
+            f"You are overwritting original opset ver = {declared} by lower ver = {wanted}. "
+            "That might cause model conversion errors.",
+            stacklevel=3,
+        )
+    return wanted

@@ -1,0 +1,166 @@
+"""Walks graphs and emits their nodes; control flow is handed to the functions of a table."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+from tvm import relax
+
+from ..rewrite.errors import UnsupportedError
+from .attributes import attributes
+from .bodies import Body, Step
+from .constants import array, constant, dense
+from .failures import failure
+from .operators import TAKES_ANY_RANK, TAKES_SCALARS, TAKES_SIZES, find
+from .ranks import Ranks
+from .scope import Frame, Scope
+from .tvm_onnx import EmptyOptional, InputList, building_function
+from .values import Value, as_tensor, is_prim, with_shape
+
+ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
+"""Emits a node that holds bodies; gives the values of its outputs."""
+
+
+@dataclass(frozen=True)
+class EmittedFunction:
+    """A function of the module."""
+
+    variable: Any
+    """Its GlobalVar."""
+    output_types: list[Any]
+    """One for each output, in the symbols of the function itself."""
+
+
+@dataclass
+class Emitter:
+    """Emits graphs into the functions of one module."""
+
+    bb: Any
+    opset: int
+    control: Mapping[str, ControlFlow]
+    base_dir: str = ""
+    """Where external data lies."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Weights that are parameters of the main function: (variable, array) by variable name."""
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def emit_body(self, scope: Scope, body: Body, values: dict[str, Value]) -> list[Value]:
+        """Emit a graph into a function; `values` are the names it sees. Gives its outputs."""
+        with scope.frame(body, values) as frame:
+            self._bind_initializers(scope, frame)
+            for position, step in enumerate(body.steps):
+                frame.position = position
+                results = self._emit(scope, frame, step)
+                for name, value in zip(step.node.output, results, strict=False):
+                    scope.bind(frame, name, value)
+            frame.position = len(body.steps)
+            return [frame.values[output.name] for output in body.graph.output]
+
+    def emit_function(
+        self,
+        name: str,
+        params: Sequence[Any],
+        body: Body,
+        values: dict[str, Value],
+        *,
+        private: bool = True,
+    ) -> EmittedFunction:
+        """Emit a graph as a function of the module; `values` are the names it sees."""
+        with building_function(self.bb, _identifier(name), params, private=private):
+            scope = Scope(self.bb)
+            outputs = scope.results(self.emit_body(scope, body, values))
+            return EmittedFunction(scope.finish(outputs), [value.ty for value in outputs])
+
+    def _bind_initializers(self, scope: Scope, frame: Frame) -> None:
+        graph = frame.body.graph
+        for tensor in graph.initializer:
+            if tensor.name not in frame.values:
+                scope.bind(frame, tensor.name, constant(array(tensor, self.base_dir)))
+        for sparse in graph.sparse_initializer:
+            scope.bind(frame, sparse.values.name, constant(dense(sparse, self.base_dir)))
+
+    def _emit(self, scope: Scope, frame: Frame, step: Step) -> list[Value]:
+        if step.bodies:
+            return self.control[step.node.op_type](self, scope, frame, step)
+        return self._emit_plain(scope, frame, step.node)
+
+    def _emit_plain(self, scope: Scope, frame: Frame, node: onnx.NodeProto) -> list[Value]:
+        named = attributes(node)
+        named["tvm_custom"] = {
+            "name": node.name,
+            "num_outputs": len(node.output),
+            "opset": self.opset,
+        }
+        convert = find(node.domain, node.op_type, self.opset)
+        assert convert is not None, "the model was searched for unknown operators beforehand"
+        try:
+            inputs = InputList([self._input(frame, node, name) for name in node.input])
+            value = convert(self.bb, inputs, named, [frame.values, self.parameters])
+            return self._outputs(frame, node, value)
+        except Exception as error:
+            given = [frame.values[name] if name else None for name in node.input]
+            raise failure(node, frame.body.path, given, self.ranks.explain(given), error) from error
+
+    def _input(self, frame: Frame, node: onnx.NodeProto, name: str) -> Value:
+        """An input in a form that the node's converter takes."""
+        if not name:
+            return None
+        value = frame.values[name]
+        if isinstance(value, EmptyOptional):
+            return value
+        if is_prim(value):
+            return value if node.op_type in TAKES_SCALARS else as_tensor(self.bb, value)
+        kind = value.ty
+        if isinstance(kind, relax.ShapeType):
+            return value if node.op_type in TAKES_SIZES else as_tensor(self.bb, value)
+        if isinstance(kind, relax.TensorType) and kind.shape is None:
+            if kind.ndim < 0 and node.op_type not in TAKES_ANY_RANK:
+                raise UnsupportedError(f"the rank of {name!r} is not known")
+            value = frame.values[name] = with_shape(self.bb, value)
+        return value
+
+    def _outputs(self, frame: Frame, node: onnx.NodeProto, value: Value) -> list[Value]:
+        """The values of a node's outputs, from what its converter gave."""
+        if isinstance(value, EmptyOptional):
+            return [value]
+        value = self.bb.normalize(value)
+        if isinstance(value.ty, relax.TupleType):
+            value = self._fields(value)
+            if not _gives_one_value(node.domain, node.op_type):
+                return self._checked(frame, node, list(value.fields))
+        return self._checked(frame, node, [value])
+
+    def _fields(self, value: Value) -> Value:
+        """A tuple whose fields can be taken one by one."""
+        if isinstance(value, relax.Tuple):
+            return value
+        size = len(value.ty.fields)
+        return relax.Tuple([self.bb.emit(relax.TupleGetItem(value, i)) for i in range(size)])
+
+    @staticmethod
+    def _checked(frame: Frame, node: onnx.NodeProto, values: list[Value]) -> list[Value]:
+        missing = [name for name in node.output[len(values) :] if name in frame.body.last_use]
+        if missing:
+            raise UnsupportedError(f"its converter does not give the output {missing[0]!r}")
+        return values
+
+
+@functools.lru_cache(maxsize=None)
+def _gives_one_value(domain: str, op_type: str) -> bool:
+    """Whether an operator has one output, so that a tuple it gives is a sequence."""
+    try:
+        most: int = onnx.defs.get_schema(op_type, domain).max_output
+    except onnx.defs.SchemaError:
+        return False
+    return most == 1
+
+
+def _identifier(name: str) -> str:
+    """A name that Relax's text form takes."""
+    cleaned = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return cleaned if cleaned[:1].isalpha() else f"f{cleaned}"

@@ -1,0 +1,56 @@
+"""Errors of converters, told in terms of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from ..rewrite.errors import LoopliftError, UnsupportedError
+from .bodies import place
+from .values import Value, describe
+
+
+def failure(
+    node: onnx.NodeProto, path: str, inputs: Sequence[Value], reason: str, error: Exception
+) -> UnsupportedError:
+    """What to raise when the converter of a node raised `error`.
+
+    `reason` is a sentence on why its inputs are as they are, or empty.
+    """
+    kinds = [
+        f"{name} is {describe(value)}"
+        for name, value in zip(node.input, inputs, strict=False)
+        if name
+    ]
+    what = f"{node.op_type} cannot be translated to Relax as it is used here: {_sentence(error)}"
+    inputs_are = f"; inputs: {', '.join(kinds)}" if kinds else ""
+    return UnsupportedError(
+        what,
+        where=place(node, path) + inputs_are,
+        remedy=_remedy(reason, inputs),
+    )
+
+
+def _remedy(reason: str, inputs: Sequence[Value]) -> str:
+    if reason:
+        return (
+            f"{reason}. State what decides it: an input's value (--input NAME=VALUE) or size "
+            "(--dim NAME=N, --shape NAME=…)"
+        )
+    if any("unknown rank" in describe(value) for value in inputs):
+        return "State the shapes of the model's inputs (--shape NAME=…)"
+    return (
+        "State more about the inputs, so that this becomes constant or static "
+        "(--input NAME=VALUE, --dim NAME=N), or replace the node"
+    )
+
+
+def _sentence(error: Exception) -> str:
+    """The telling line of an error; TVM puts it after a native backtrace, if anywhere."""
+    if isinstance(error, LoopliftError):
+        return error.what
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("File ", "Traceback"))]
+    text = telling[0] if telling else "no reason given"
+    return f"{text.rstrip('.')} ({type(error).__name__})"

@@ -1,0 +1,78 @@
+"""Which converter an operator has: looplift's own where there is one, otherwise TVM's."""
+
+from __future__ import annotations
+
+import functools
+from types import MappingProxyType
+
+from ..tvm_onnx import Converter, converter, operators
+from .constant import convert_constant
+from .elementwise import ELEMENTWISE
+from .logic import LOGIC
+from .products import convert_gemm, convert_matmul
+from .ranges import convert_range
+from .recurrent import convert_gru, convert_lstm, convert_rnn
+from .runtime_shapes import convert_constant_of_shape, convert_expand, convert_reshape
+from .size_operators import SIZE_OPERATORS
+from .slicing import convert_slice
+from .squeeze import convert_squeeze, convert_unsqueeze
+
+OPERATORS = MappingProxyType[tuple[str, str], Converter](
+    {
+        ("", "Constant"): convert_constant,
+        ("", "ConstantOfShape"): convert_constant_of_shape,
+        ("", "Expand"): convert_expand,
+        ("", "GRU"): convert_gru,
+        ("", "Gemm"): convert_gemm,
+        ("", "LSTM"): convert_lstm,
+        ("", "MatMul"): convert_matmul,
+        ("", "RNN"): convert_rnn,
+        ("", "Range"): convert_range,
+        ("", "Reshape"): convert_reshape,
+        ("", "Slice"): convert_slice,
+        ("", "Squeeze"): convert_squeeze,
+        ("", "Unsqueeze"): convert_unsqueeze,
+        **{("", op_type): convert for op_type, convert in ELEMENTWISE.items()},
+        **{("", op_type): convert for op_type, convert in LOGIC.items()},
+        **{("", op_type): convert for op_type, convert in SIZE_OPERATORS.items()},
+    }
+)
+"""Converters that TVM lacks or that correct TVM's, by domain and operator."""
+
+DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+"""The domains whose operators TVM converts; its importer knows names only."""
+
+_OF_MICROSOFT = frozenset({"Attention"})
+"""Names under which TVM converts an operator of com.microsoft, not the standard one."""
+
+TAKES_SIZES = frozenset(
+    {
+        "CastLike", "ConstantOfShape", "Expand", "Identity", "Reshape", "Resize", "Shape", "Slice",
+        "Squeeze", "Where", *SIZE_OPERATORS,
+    }
+)  # fmt: skip
+"""Operators whose converters take a vector of sizes for a tensor of them."""
+
+TAKES_SCALARS = frozenset({"Identity", "Range", "Slice", "Unsqueeze", *SIZE_OPERATORS})
+"""Operators whose converters take a scalar computed from sizes for a tensor of rank 0."""
+
+TAKES_ANY_RANK = frozenset(
+    {
+        "Identity", "Optional", "OptionalGetElement", "OptionalHasElement",
+        "SequenceConstruct", "SequenceInsert", "Shape",
+    }
+)  # fmt: skip
+"""Operators that can be compiled for tensors of unknown rank."""
+
+
+@functools.lru_cache(maxsize=None)
+def find(domain: str, op_type: str, opset: int) -> Converter | None:
+    """The converter of an operator, if there is one. `opset` is that of the standard domain."""
+    standard = "" if domain == "ai.onnx" else domain
+    if (standard, op_type) in OPERATORS:
+        return OPERATORS[standard, op_type]
+    if not standard and op_type in _OF_MICROSOFT:
+        return None
+    if domain in DOMAINS and op_type in operators():
+        return converter(op_type, opset)
+    return None

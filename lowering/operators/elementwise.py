@@ -1,0 +1,49 @@
+"""Elementwise operators on tensors whose symbolic sizes are not known to agree.
+
+TVM's converters give these a result of unknown shape, which cannot be compiled.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from tvm import relax
+
+from ..tvm_onnx import Converter
+from .broadcasting import align
+from .tvm_converter import convert_as_tvm
+
+_OPERATORS = (
+    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Mod", "Or", "Pow", "PRelu",
+    "Sum", "Where", "Xor",
+)  # fmt: skip
+
+
+def convert_elementwise(
+    op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
+) -> Any:
+    """TVM's converter, on inputs broadcast beforehand where it would not know the shape."""
+    result = bb.normalize(convert_as_tvm(op_type, bb, inputs, attrs, params))
+    if not lacks_shape(result):
+        return result
+    aligned = align(bb, inputs)
+    if aligned is None:
+        return result
+    return convert_as_tvm(op_type, bb, aligned, attrs, params)
+
+
+def lacks_shape(value: Any) -> bool:
+    """Whether TVM could not derive the shape of a result."""
+    return isinstance(value.ty, relax.TensorType) and value.ty.shape is None
+
+
+def _converter(op_type: str) -> Converter:
+    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+        return convert_elementwise(op_type, bb, inputs, attrs, params)
+
+    return convert
+
+
+ELEMENTWISE = MappingProxyType[str, Converter]({name: _converter(name) for name in _OPERATORS})
+"""Those of the standard domain that have no other converter of ours."""

@@ -1,0 +1,130 @@
+"""Operators on sizes whose results stay symbolic. On data they are TVM's converters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from tvm import relax, tirx
+
+from ..tvm_onnx import Converter
+from ..values import Constant, as_int, as_tensor
+from .broadcasting import agree
+from .elementwise import convert_elementwise, lacks_shape
+from .sizes import Sizes, divide, elementwise, read_sizes, read_symbolic, write_sizes
+from .tvm_converter import convert_as_tvm
+
+
+def _on_tensors(op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    return convert_as_tvm(op_type, bb, _tensors(bb, inputs), attrs, params)
+
+
+def _tensors(bb: Any, inputs: Any) -> list[Any]:
+    return [None if value is None else as_tensor(bb, value) for value in inputs]
+
+
+def _arithmetic(op_type: str, compute: Callable[[Any, Any], Any]) -> Converter:
+    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+        operands = read_symbolic(inputs)
+        if not operands:
+            return convert_elementwise(op_type, bb, _tensors(bb, inputs), attrs, params)
+        result = functools.reduce(functools.partial(elementwise, compute), operands)
+        return write_sizes(result.items, result.rank)
+
+    return convert
+
+
+def _comparison(op_type: str, compare: Callable[[Any, Any], Any]) -> Converter:
+    """TVM's own Equal takes two sizes for different whenever they are written differently."""
+
+    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+        operands = read_symbolic(inputs)
+        if not operands:
+            return convert_elementwise(op_type, bb, _tensors(bb, inputs), attrs, params)
+        result = elementwise(compare, *operands)
+        known = [as_int(item) for item in result.items]
+        if None not in known:
+            outcome = np.array(known, "bool").reshape((-1,) if result.rank else ())
+            return relax.const(outcome, "bool")
+        if result.rank:
+            return convert_elementwise(op_type, bb, _tensors(bb, inputs), attrs, params)
+        return result.items[0]
+
+    return convert
+
+
+def _gather(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    data, positions = inputs[0], inputs[1]
+    if isinstance(data, relax.ShapeExpr) and isinstance(positions, Constant):
+        index = positions.value.numpy()
+        if index.ndim <= 1:
+            return write_sizes([data.values[int(i)] for i in index.reshape(-1)], index.ndim)
+    return _on_tensors("Gather", bb, inputs, attrs, params)
+
+
+def _cast(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    if attrs["to"] == onnx.TensorProto.INT64 and read_symbolic(inputs):
+        return inputs[0]
+    return _on_tensors("Cast", bb, inputs, attrs, params)
+
+
+def _concat(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    operands = read_symbolic(inputs)
+    if operands:
+        return write_sizes([item for operand in operands for item in operand.items], 1)
+    result = bb.normalize(_on_tensors("Concat", bb, inputs, attrs, params))
+    if not lacks_shape(result):
+        return result
+    agreeing = agree(bb, _tensors(bb, inputs), except_axis=attrs.get("axis", 1))
+    return convert_as_tvm("Concat", bb, agreeing, attrs, params)
+
+
+def _size(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    kind = inputs[0].ty
+    if isinstance(kind, relax.ShapeType) and kind.ndim >= 0:
+        return relax.const(kind.ndim, "int64")
+    if isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr):
+        return _product(Sizes(list(kind.shape.values), 1), 0)
+    return _on_tensors("Size", bb, inputs, attrs, params)
+
+
+def _reduce_prod(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    sizes = read_sizes(inputs[0])
+    all_of_vector = attrs.get("axes") in (None, (0,), (-1,)) and len(inputs) == 1
+    if sizes is None or isinstance(inputs[0], Constant) or not all_of_vector:
+        return _on_tensors("ReduceProd", bb, inputs, attrs, params)
+    return _product(sizes, attrs.get("keepdims", 1))
+
+
+def _product(sizes: Sizes, rank: int) -> Any:
+    one = Sizes([tirx.IntImm("int64", 1)], 0)
+    factors = [Sizes([item], 0) for item in sizes.items]
+    multiply = functools.partial(elementwise, lambda a, b: a * b)
+    return write_sizes(functools.reduce(multiply, factors, one).items, rank)
+
+
+SIZE_OPERATORS = MappingProxyType[str, Converter](
+    {
+        "Add": _arithmetic("Add", lambda a, b: a + b),
+        "Sub": _arithmetic("Sub", lambda a, b: a - b),
+        "Mul": _arithmetic("Mul", lambda a, b: a * b),
+        "Div": _arithmetic("Div", divide),
+        "Min": _arithmetic("Min", tirx.min),
+        "Max": _arithmetic("Max", tirx.max),
+        "Equal": _comparison("Equal", tirx.EQ),
+        "Less": _comparison("Less", tirx.LT),
+        "LessOrEqual": _comparison("LessOrEqual", tirx.LE),
+        "Greater": _comparison("Greater", tirx.GT),
+        "GreaterOrEqual": _comparison("GreaterOrEqual", tirx.GE),
+        "Gather": _gather,
+        "Cast": _cast,
+        "Concat": _concat,
+        "Size": _size,
+        "ReduceProd": _reduce_prod,
+    }
+)
+"""All of the standard domain."""

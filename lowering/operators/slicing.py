@@ -1,0 +1,92 @@
+"""Slice with constant bounds along dimensions whose sizes are symbolic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, sym, tirx
+
+from ..values import Constant, as_int, is_shape
+from .broadcasting import known_dims
+from .tvm_converter import convert_as_tvm
+
+_END = 2**31 - 1
+"""Exporters write this or a larger number for "to the end"."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    axis: int
+    start: int
+    end: int
+    step: int
+
+
+def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """Slice, see https://onnx.ai/onnx/operators/onnx__Slice.html: bounds are cut to the size.
+
+    TVM's converter cuts "to the end" to `min(9223372036854775807, size)`, which no later shape is
+    recognised to be equal to, and knows only the form with inputs.
+    """
+    data = inputs[0]
+    if is_shape(data) or isinstance(data, Constant):
+        return convert_as_tvm("Slice", bb, inputs, attrs, params)
+    dims, cuts = known_dims(data), _cuts(inputs, attrs)
+    if dims is None or cuts is None or any(cut.step < 0 for cut in cuts):
+        return convert_as_tvm("Slice", bb, inputs, attrs, params)
+    if "starts" not in attrs and all(as_int(dims[cut.axis]) is not None for cut in cuts):
+        return convert_as_tvm("Slice", bb, inputs, attrs, params)
+    cuts = [cut for cut in cuts if not _is_whole(cut)]
+    if not cuts:
+        return data
+    bounds = [_bounds(cut, dims[cut.axis]) for cut in cuts]
+    return relax.op.strided_slice(
+        data,
+        [cut.axis for cut in cuts],
+        [relax.prim_value(start) for start, _ in bounds],
+        [relax.prim_value(end) for _, end in bounds],
+        [relax.prim_value(cut.step) for cut in cuts],
+        assume_inbound=True,
+    )
+
+
+def _cuts(inputs: Any, attrs: dict[str, Any]) -> list[_Cut] | None:
+    """The bounds along each axis, or None if they are not all constant."""
+    columns = _columns(inputs, attrs)
+    if columns is None:
+        return None
+    starts, ends, axes, steps = columns
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    return [_Cut(*map(int, row)) for row in zip(axes, starts, ends, steps, strict=True)]
+
+
+def _columns(inputs: Any, attrs: dict[str, Any]) -> list[Any] | None:
+    if "starts" in attrs:
+        return [attrs["starts"], attrs["ends"], attrs.get("axes"), None]
+    given = [inputs[index] for index in range(1, 5)]
+    if not all(value is None or isinstance(value, Constant) for value in given):
+        return None
+    return [None if value is None else value.value.numpy().tolist() for value in given]
+
+
+def _is_whole(cut: _Cut) -> bool:
+    return cut.start == 0 and cut.end >= _END and cut.step == 1
+
+
+def _bounds(cut: _Cut, size: Any) -> tuple[Any, Any]:
+    """The bounds as they lie within the dimension, the end not before the start."""
+    analyzer = sym.Analyzer()
+    start, end = (analyzer.simplify(_cut_to(bound, size)) for bound in (cut.start, cut.end))
+    if cut.end >= _END or cut.start == 0 or cut.start <= cut.end < 0 or 0 <= cut.start <= cut.end:
+        return start, end
+    return start, analyzer.simplify(tirx.max(start, end))
+
+
+def _cut_to(bound: int, size: Any) -> Any:
+    if bound >= _END:
+        return size
+    if bound < 0:
+        return tirx.max(size + bound, tirx.IntImm("int64", 0))
+    return tirx.min(tirx.IntImm("int64", bound), size)

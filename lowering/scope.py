@@ -1,0 +1,135 @@
+"""One Relax function under construction.
+
+Fusion works inside dataflow blocks, and control flow may not stand in one. So a function is a row
+of segments, each a dataflow block of plain operations, with control flow between them. A value
+made in a segment is visible after it only if it was declared an output of the block; `Scope` does
+that for the values which are still needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+
+from .bodies import Body
+from .values import Constant, EmptyOptional, Value, as_tensor, flatten, is_prim
+
+
+@dataclass(eq=False)
+class Frame:
+    """One graph being emitted into a function, and the names it can see."""
+
+    body: Body
+    values: dict[str, Value] = field(default_factory=dict)
+    position: int = 0
+    """The step being emitted."""
+
+    def needs(self, name: str) -> bool:
+        """Whether the current step or a later one reads a name."""
+        return self.body.last_use.get(name, -1) >= self.position
+
+
+class Scope:
+    """The segments of one Relax function, and the values that live across them."""
+
+    def __init__(self, bb: Any) -> None:
+        self.bb = bb
+        self._frames: list[Frame] = []
+        self._local: list[tuple[Frame, str]] = []
+        """Names bound since the segment began to values that end with it."""
+        self._segment: Any = None
+        self._open()
+
+    @contextmanager
+    def frame(self, body: Body, values: dict[str, Value]) -> Iterator[Frame]:
+        """Emit a graph into this function; `values` are the names it sees from outside."""
+        frame = Frame(body)
+        self._frames.append(frame)
+        for name, value in values.items():
+            self.bind(frame, name, value)
+        try:
+            yield frame
+        finally:
+            self._frames.remove(frame)
+
+    def bind(self, frame: Frame, name: str, value: Value) -> None:
+        """Give a value its name in a graph."""
+        frame.values[name] = value
+        if any(_ends_with_segment(leaf) for leaf in flatten([value])):
+            self._local.append((frame, name))
+
+    @contextmanager
+    def between_segments(self, values: Sequence[Value]) -> Iterator[list[Value]]:
+        """Close the segment, run the block outside of any, and open a new segment.
+
+        Yields `values` in the form in which they are visible outside.
+        """
+        settled = self._close(values)
+        yield settled
+        self._open()
+
+    def results(self, values: Sequence[Value]) -> list[Value]:
+        """The values in the form in which a function returns them: sizes become tensors."""
+        return [self.bb.normalize(self._result(value)) for value in values]
+
+    def finish(self, results: Sequence[Value]) -> Any:
+        """End the function, which returns what `results` gave. Gives its GlobalVar."""
+        result = self.bb.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
+        self._segment.__exit__(None, None, None)
+        return self.bb.emit_func_output(result)
+
+    def _result(self, value: Value) -> Value:
+        if isinstance(value, EmptyOptional):
+            return relax.op.null_value()
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._result(item) for item in value.fields])
+        return as_tensor(self.bb, value)
+
+    def _open(self) -> None:
+        self._segment = self.bb.dataflow()
+        self._segment.__enter__()
+
+    def _close(self, values: Sequence[Value]) -> list[Value]:
+        named = [(frame, name) for frame, name in self._local if self._is_needed(frame, name)]
+        waiting = [frame.values[name] for frame, name in named]
+        settled = self._settle([*waiting, *values])
+        for (frame, name), value in zip(named, settled, strict=False):
+            frame.values[name] = value
+        self._local.clear()
+        self._segment.__exit__(None, None, None)
+        return settled[len(named) :]
+
+    def _is_needed(self, frame: Frame, name: str) -> bool:
+        return frame in self._frames and frame.needs(name)
+
+    def _settle(self, values: Sequence[Value]) -> list[Value]:
+        """The values as outputs of the dataflow block, one output for each distinct value."""
+        leaves = [leaf for leaf in flatten(values) if _ends_with_segment(leaf)]
+        # As the fields of one tuple, calls that the block has computed already are not repeated.
+        bound = self.bb.normalize(relax.Tuple(leaves)).fields
+        outputs: dict[Any, Any] = {}
+        settled: dict[Any, Any] = {}
+        for leaf, variable in zip(leaves, bound, strict=True):
+            if variable not in outputs:
+                outputs[variable] = self.bb.emit_output(variable)
+            settled[leaf] = outputs[variable]
+
+        def replace(value: Value) -> Value:
+            if isinstance(value, relax.Tuple):
+                return relax.Tuple([replace(field) for field in value.fields])
+            return settled[value] if _ends_with_segment(value) else value
+
+        return [replace(value) for value in values]
+
+
+def _ends_with_segment(value: Value) -> bool:
+    """Whether a value is not visible, or not even computed, outside of the current segment."""
+    if isinstance(value, EmptyOptional) or is_prim(value):
+        return False
+    if isinstance(value, relax.DataflowVar):
+        return True
+    return not isinstance(value, relax.Var | Constant | relax.ShapeExpr)

@@ -1,0 +1,68 @@
+"""Finds everything the lowering has no translation for, before anything is emitted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import onnx
+
+from ..rewrite.errors import UnsupportedError
+from .bodies import Body, place
+from .operators import find
+
+_SHOWN = 3
+"""How many nodes of one operator are named."""
+
+
+def check_support(body: Body, opset: int, control: frozenset[str]) -> None:
+    """Raise one UnsupportedError for all operators, in bodies too, that have no converter.
+
+    `control` names the operators with bodies that can be emitted.
+    """
+    unknown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for inner in body.inside():
+        for step in inner.steps:
+            node = step.node
+            if not _is_supported(node, bool(step.bodies), opset, control):
+                unknown[node.domain or "ai.onnx", node.op_type].append(place(node, inner.path))
+    if not unknown:
+        return
+    count = sum(len(places) for places in unknown.values())
+    listed = "; ".join(
+        f"{op_type} of {domain}, {len(places)} times: {_shown(places)}"
+        for (domain, op_type), places in unknown.items()
+    )
+    what = "1 node has" if count == 1 else f"{count} nodes have"
+    raise UnsupportedError(
+        f"{what} no translation to Relax: {listed}", remedy=_remedy(set(unknown))
+    )
+
+
+def _is_supported(
+    node: onnx.NodeProto, has_bodies: bool, opset: int, control: frozenset[str]
+) -> bool:
+    if has_bodies:
+        return node.domain in ("", "ai.onnx") and node.op_type in control
+    return find(node.domain, node.op_type, opset) is not None
+
+
+def _shown(places: list[str]) -> str:
+    more = len(places) - _SHOWN
+    return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _remedy(unknown: set[tuple[str, str]]) -> str:
+    loops = {op_type for _, op_type in unknown} & {"Loop", "Scan", "SequenceMap"}
+    advice = []
+    if loops:
+        advice.append(
+            "For loops, let looplift.rewrite remove them: it says for each one that stays what "
+            "more it would have to know"
+        )
+    if any(domain == "ai.onnx" and op not in loops for domain, op in unknown):
+        advice.append("For standard operators, replace them by simpler ones, or export the model "
+                      "with an opset in which they are composed of others")
+    if any(domain != "ai.onnx" for domain, _ in unknown):
+        advice.append("For operators of other domains, give the model a function (FunctionProto) "
+                      "that composes them of standard ones")
+    return ". ".join(advice)

@@ -1,0 +1,75 @@
+"""The seam: everything looplift takes from the private parts of TVM's ONNX importer.
+
+TVM publishes one function, `tvm.relax.frontend.onnx.from_onnx`; its converters are private. They
+cover about 160 operators, so the lowering calls them one at a time instead of repeating them. No
+other module may name anything private of TVM; a test checks that what is named here still works.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+
+from ..rewrite.errors import UnsupportedError
+
+Converter = Callable[[Any, Any, dict[str, Any], list[Any]], Any]
+"""`convert(block_builder, inputs, attributes, [values by name, parameters by name]) -> expression`.
+
+`attributes["tvm_custom"]` holds the node's `name`, its `num_outputs`, and the `opset`.
+"""
+
+_MODULE = "tvm.relax.frontend.onnx.onnx_frontend"
+
+
+def _private(name: str) -> Any:
+    """What TVM's importer calls `name`, or an error that says that TVM has changed."""
+    try:
+        return getattr(importlib.import_module(_MODULE), name)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedError(
+            f"TVM {tvm.__version__} has no {_MODULE}.{name}, which the lowering calls",
+            remedy='Install a version it was built for: pip install "apache-tvm>=0.27,<0.28"',
+        ) from error
+
+
+_CONVERTERS: dict[str, Any] = _private("_get_convert_map")()
+
+InputList: type[list[Any]] = _private("onnx_input")
+"""The list converters take their inputs in: an index past the end gives None."""
+
+EmptyOptional: type = _private("_EmptyOptional")
+"""Stands for an ONNX optional without a value; `type_proto` is its type."""
+
+
+def operators() -> frozenset[str]:
+    """Names of the operators that TVM converts, whatever their domain."""
+    return frozenset(_CONVERTERS)
+
+
+@functools.lru_cache(maxsize=None)
+def converter(op_type: str, opset: int) -> Converter:
+    """TVM's converter of an operator, in the version that `opset` asks for."""
+    chosen: Converter = _CONVERTERS[op_type].get_converter(opset)
+    return chosen
+
+
+@contextmanager
+def building_function(
+    bb: Any, name: str, params: Sequence[Any], *, private: bool
+) -> Iterator[None]:
+    """Build a function with a block builder; if that fails, leave the builder in order.
+
+    Without that it prints a warning when it is destroyed.
+    """
+    with bb.function(name, list(params), private=private):
+        try:
+            yield
+        except BaseException:
+            bb._end_block()
+            bb.end_scope()
+            raise

@@ -1,0 +1,124 @@
+"""The values that flow between nodes during emission, and how they turn into tensors.
+
+TVM's converters keep what is known of shapes symbolic. Besides tensors (a variable, a call that is
+not bound yet, or a constant) a value may be
+- a `ShapeExpr`, or a variable of `ShapeType`: an int64 vector of sizes;
+- a prim expression: a scalar computed from sizes;
+- a `relax.Tuple`: an ONNX sequence;
+- `EmptyOptional`: an ONNX optional without a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from .tvm_onnx import EmptyOptional
+
+Value = Any
+"""Any of the above. TVM ships no type information."""
+
+Constant: type = tvm.ir.GenericConst
+
+
+def is_prim(value: Value) -> bool:
+    """Whether a value is a scalar computed from sizes."""
+    return bool(tvm.ir.is_prim_expr(value))
+
+
+def is_shape(value: Value) -> bool:
+    """Whether a value is a vector of sizes."""
+    return not isinstance(value, EmptyOptional) and isinstance(value.ty, relax.ShapeType)
+
+
+def as_int(expression: Value) -> int | None:
+    """The number a prim expression stands for, if it is one."""
+    return int(expression) if isinstance(expression, tirx.IntImm | int) else None
+
+
+def as_tensor(bb: Any, value: Value) -> Value:
+    """The same value, with sizes computed into a tensor at run time."""
+    if isinstance(value, EmptyOptional):
+        return value
+    if is_prim(value):
+        return _scalar_tensor(bb, value)
+    if is_shape(value):
+        return _size_tensor(bb, value)
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([as_tensor(bb, field) for field in value.fields])
+    return value
+
+
+def _size_tensor(bb: Any, value: Value) -> Value:
+    if isinstance(value, relax.ShapeExpr):
+        sizes = [as_int(size) for size in value.values]
+        if None not in sizes:
+            return relax.const(np.array(sizes, dtype="int64"), "int64")
+    return bb.normalize(relax.op.shape_to_tensor(value))
+
+
+def _scalar_tensor(bb: Any, value: Value) -> Value:
+    dtype = str(value.ty)
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return relax.const(value.value, dtype)
+    size = value if dtype == "int64" else tirx.Cast("int64", value)
+    vector = relax.op.shape_to_tensor(relax.ShapeExpr([size]))
+    scalar = relax.op.reshape(bb.normalize(vector), ())
+    return bb.normalize(scalar if dtype == "int64" else relax.op.astype(scalar, dtype))
+
+
+def fresh_dim(hint: str) -> Any:
+    """A new symbol for a size."""
+    return tirx.Var(hint, "int64")
+
+
+def with_shape(bb: Any, value: Value) -> Value:
+    """A tensor of known rank and unknown shape, its sizes bound to new symbols.
+
+    Few converters work without a shape, and most work with one that is symbolic.
+    """
+    kind = value.ty
+    if not isinstance(kind, relax.TensorType) or kind.ndim < 0:
+        return value
+    if isinstance(kind.shape, relax.ShapeExpr):
+        return value
+    sizes = [fresh_dim(f"d{axis}") for axis in range(kind.ndim)]
+    return bb.match_cast(value, relax.TensorType(sizes, kind.dtype))
+
+
+def describe(value: Value) -> str:
+    """A value's type, for messages."""
+    if value is None:
+        return "absent"
+    if isinstance(value, EmptyOptional):
+        return "empty optional"
+    kind = value.ty
+    if not isinstance(kind, relax.TensorType):
+        return str(kind)
+    dtype = str(kind.dtype) if kind.dtype is not None else "unknown type"
+    if kind.ndim < 0:
+        return f"{dtype} of unknown rank"
+    if not isinstance(kind.shape, relax.ShapeExpr):
+        return f"{dtype} of rank {kind.ndim}"
+    return f"{dtype}[{', '.join(_shown(size) for size in kind.shape.values)}]"
+
+
+def _shown(size: Any) -> str:
+    number = as_int(size)
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(size)) if number is None else str(number)
+
+
+def flatten(values: Sequence[Value]) -> list[Value]:
+    """The leaves of values that may be sequences."""
+    leaves: list[Value] = []
+    for value in values:
+        if isinstance(value, relax.Tuple):
+            leaves.extend(flatten(list(value.fields)))
+        else:
+            leaves.append(value)
+    return leaves

@@ -1,0 +1,51 @@
+"""Copies of nodes, for unrolling: bodies are copied with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .ir import Constant, Graph, Node, Tensor, Variable
+
+
+def clone_nodes(nodes: Sequence[Node], renamed: dict[Tensor, Tensor]) -> list[Node]:
+    """Copies of nodes in their order; reads and results go through `renamed`, which grows by the
+    copies' results. The copies are not registered anywhere."""
+    return [_clone(node, renamed) for node in nodes]
+
+
+def _clone(node: Node, renamed: dict[Tensor, Tensor]) -> Node:
+    inputs = [renamed.get(t, t) for t in node.inputs]
+    outputs = [_fresh(t, renamed) for t in node.outputs]
+    attrs = {
+        name: _clone_graph(value, renamed) if isinstance(value, Graph) else value
+        for name, value in node.attrs.items()
+    }
+    copy = Node(node.op, node.name, attrs, inputs, outputs, node.domain)
+    copy.origin = node.origin
+    return copy
+
+
+def _fresh(tensor: Tensor, renamed: dict[Tensor, Tensor]) -> Tensor:
+    copy: Tensor
+    if isinstance(tensor, Constant):
+        copy = Constant(tensor.name, tensor._values)
+    else:
+        copy = Variable(tensor.name)
+    copy.info = tensor.info
+    if tensor.name:
+        renamed[tensor] = copy
+    return copy
+
+
+def _clone_graph(graph: Graph, outer: dict[Tensor, Tensor]) -> Graph:
+    renamed = dict(outer)
+    copy = Graph(name=graph.name, doc_string=graph.doc_string)
+    copy.origin = graph.origin
+    copy.inputs = [_fresh(t, renamed) for t in graph.inputs]
+    copy.initializers = [_fresh(t, renamed) for t in graph.initializers]  # type: ignore[misc]
+    ordered = sorted(graph.nodes, key=lambda n: n.order)
+    copy.nodes = clone_nodes(ordered, renamed)
+    for old, new in zip(ordered, copy.nodes):
+        new.order = old.order
+    copy.outputs = [renamed.get(t, t) for t in graph.outputs]
+    return copy

@@ -1,0 +1,81 @@
+"""Less work inside a loop: what is the same in every iteration is computed once, before it.
+
+y = Loop(m, , x) { e = Exp(w); return s + e }    ->   e = Exp(w)   y = Loop(m, , x) { return s + e }
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..rewrite import symbolic
+from ..rewrite.index import Index, bodies
+from ..rewrite.ir import Constant, Graph, Node
+from ..rewrite.patch import Patch
+from ..rewrite.purity import TOTAL_ELEMENTWISE, is_pure
+from ..rewrite.rule import Match, Rule
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_NEVER_FAILS = TOTAL_ELEMENTWISE | {"Shape", "Size"}
+
+
+class HoistInvariantWork(Rule):
+    """A computation on values from outside moves in front of the loop.
+
+    Only what cannot fail, or where the loop surely runs; what reads nothing but constants stays,
+    because runtimes fold it where it is.
+    """
+
+    root = ("Loop", "Scan")
+    fires = (
+        _HEADER
+        + """g (float[3] x, int64 m) => (float[3] y) {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        e = Exp(x) co = Identity(ci) so = Add(s, e) }> }"""
+    )
+    spares = {
+        "nothing in the body": _HEADER
+        + """g (float[3] x, int64 m) => (float[3] y) {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        e = Exp(s) co = Identity(ci) so = Add(s, e) }> }""",
+        "may fail": _HEADER
+        + """g (float[N] x, int64[1] k, float[3] z, int64 m) => (float[3] y) {
+      y = Loop (m, , z) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        e = Gather(x, k) co = Identity(ci) so = Add(s, e) }> }""",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        body: Graph = m.node.attrs["body"]
+        fixed = _invariant(m.index, body)
+        m.need(bool(fixed), "nothing in the body is computed from outer values alone")
+        runs = _surely_runs(m)
+        safe = [n for n in fixed if runs or n.op in _NEVER_FAILS]
+        m.need(bool(safe), "{} may fail, and the loop may not run", fixed[0], at=fixed[0])
+        return {"node": m.node, "fixed": safe}
+
+    def apply(self, patch: Patch, node: Node, fixed: list[Node]) -> None:
+        home = patch.index.graph_of(node)
+        for moved in fixed:
+            for tensor in moved.inputs:
+                if isinstance(tensor, Constant) and tensor.name:
+                    patch.hoist_constant(tensor, home)
+        patch.hoist(fixed, before=node)
+
+
+def _invariant(index: Index, body: Graph) -> list[Node]:
+    """Pure nodes without bodies that read a value from outside, and otherwise only constants."""
+    found = []
+    for node in index.nodes(body):
+        homes = [index.home(t) for t in node.inputs if t.name and not isinstance(t, Constant)]
+        if homes and body not in homes and is_pure(node) and not bodies(node):
+            found.append(node)
+    return found
+
+
+def _surely_runs(m: Match) -> bool:
+    if m.node.op == "Scan":
+        return True  # onnxruntime refuses empty sequences
+    view = m.loop()
+    if view.condition is not None and m.facts.scalar(view.condition) is not True:
+        return False
+    most = None if view.trip is None else m.facts.scalar(view.trip)
+    return view.trip is None or (most is not None and symbolic.positive(most))

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from looplift.arguments import Assertions
+from looplift.cli import app
+from looplift.debug.check import ORIGINAL, RELAX, REWRITTEN, Check, Column, Run, check, render
+from looplift.debug.relax import RelaxSession
+from looplift.rewrite.isolate import Process
+from looplift.rewrite.runtime import Packed, Refused
+
+from ..gated import write
+
+tvm = pytest.importorskip("tvm")
+
+
+def shown(found: Check) -> str:
+    console = Console(width=500, no_color=True)
+    with console.capture() as captured:
+        for part in render(found, "model"):
+            console.print(part)
+    return captured.get()
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("check") / "gated.onnx")
+
+
+@pytest.fixture(scope="module")
+def found(gated: Path) -> Check:
+    return check(gated, choices={"batch": [1, 4]})
+
+
+def test_three_ways(found: Check) -> None:
+    assert found.status == 0
+    assert [column.name for column in found.columns] == [ORIGINAL, REWRITTEN, RELAX]
+    assert [column.operators["If"] for column in found.columns] == [1, 1, 1]
+    assert {run.sizes["batch"] for run in found.runs} == {1, 4}
+    assert 16000 in {run.scalars["rate"] for run in found.runs}
+    for run in found.runs:
+        assert run.verdicts == {REWRITTEN: "equal", RELAX: "equal"}
+        assert set(run.seconds) == {ORIGINAL, REWRITTEN, RELAX}
+        assert all(0 < seconds < 1 for seconds in run.seconds.values())
+
+
+def test_the_table(found: Check) -> None:
+    text = shown(found)
+    assert "onnxruntime" in text
+    assert "batch=4, samples=" in text
+    assert "rate=16000" in text
+    assert f"equal in all {len(found.runs)} runs" in text
+
+
+def test_without_tvm(gated: Path) -> None:
+    found = check(gated, Assertions(inputs={"rate": 16000}), with_tvm=False, with_latency=False)
+    assert [column.name for column in found.columns] == [ORIGINAL, REWRITTEN]
+    assert found.columns[1].operators == {"Relu": 1}
+    assert found.notes == ["input `rate` is 16000"]
+    assert all(not run.seconds for run in found.runs)
+
+
+def test_a_side_that_does_not_run(tmp_path: Path) -> None:
+    """TVM has no such operator; the other two are compared nevertheless."""
+    text = "g (string[N] x) => (string[N] y) { y = StringNormalizer(x) }"
+    path = write(tmp_path / "text.onnx", text)
+    found = check(path)
+    assert found.status == 2
+    assert found.runs
+    assert "does not run" in shown(found)
+    result = CliRunner().invoke(app, ["check", str(path), "--no-latency"])
+    assert result.exit_code == 2
+    assert "Relax does not run: " in result.stdout
+    assert CliRunner().invoke(app, ["check", str(path), "--no-tvm"]).exit_code == 0
+
+
+def test_a_run_that_ends_its_process() -> None:
+    """Compiled code divides by zero; the next run finds the module there again."""
+    text = "g (int64[N] x, int64[N] d) => (int64[N] y) { y = Div(x, d) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    six, zero, two = (np.array([value]) for value in (6, 0, 2))
+    with Process() as process:
+        session = RelaxSession(Packed(model), process)
+        with pytest.raises(Refused):
+            session.run({"x": six, "d": zero})
+        assert session.run({"x": six, "d": two}) == [np.array([3])]
+        assert 0 < session.latency({"x": six, "d": two}, 0.01) < 1
+
+
+def test_a_difference() -> None:
+    """One run of three differs: the status and the table say so."""
+    columns = [Column(ORIGINAL, "onnxruntime"), Column(REWRITTEN, "onnxruntime")]
+    runs = [
+        Run({"T": size}, verdicts={REWRITTEN: "equal"}, distances={REWRITTEN: 0.0})
+        for size in (1, 2)
+    ]
+    wrong = Run({"T": 3}, verdicts={REWRITTEN: "different"}, differences=["rewritten: output 'y'"])
+    found = Check(columns, [*runs, wrong])
+    assert found.status == 1
+    assert "different in 1 of 3 runs" in shown(found)
+    assert "rewritten: output 'y'" in shown(found)
+
+
+def test_nothing_to_compare(tmp_path: Path) -> None:
+    text = "g (float[N] x) => (float[100003] y) <int64[1] s = {100003}> { y = Reshape(x, s) }"
+    found = check(write(tmp_path / "never.onnx", text), with_tvm=False)
+    assert found.status == 2
+    assert "made-up inputs" in found.reason
+    assert "nothing was compared" in shown(found)
+
+
+def test_json(gated: Path) -> None:
+    arguments = ["check", str(gated), "--json", "--no-latency", "--input", "rate=1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["status"] == 0
+    assert printed["columns"][2]["runtime"] == "TVM"
+    assert printed["runs"][0]["verdicts"] == {REWRITTEN: "equal", RELAX: "equal"}
+
+
+class TestImport:
+    def test_text_and_library(self, gated: Path, tmp_path: Path) -> None:
+        for name in ("m.py", "m.so"):
+            output = tmp_path / name
+            result = CliRunner().invoke(app, ["import", str(gated), "-o", str(output)])
+            assert result.exit_code == 0, result.output
+        text = (tmp_path / "m.py").read_text()
+        assert "def main(rate" in text
+        library = tvm.runtime.load_module(str(tmp_path / "m.so"))
+        machine = tvm.relax.VirtualMachine(library, tvm.cpu())
+        x = tvm.runtime.tensor(np.array([[1, -2]], np.float32))
+        rate = tvm.runtime.tensor(np.array(16000))
+        assert machine["main"](rate, x).numpy().tolist() == [[1, 0]]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.py", "m.so"]
+
+    @pytest.mark.parametrize(
+        ("output", "options", "words"),
+        [
+            ("m.txt", [], "End the name with .py, .json or .so"),
+            ("gone/m.py", [], "does not exist"),
+            ("m.so", ["--target", "nonsense"], "cannot compile the module for 'nonsense'"),
+            ("m.py", ["--input", "sr=1"], "no input 'sr'"),
+        ],
+    )
+    def test_wrong_calls(
+        self, output: str, options: list[str], words: str, gated: Path, tmp_path: Path
+    ) -> None:
+        arguments = ["import", str(gated), "-o", str(tmp_path / output), *options]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert "Traceback" not in result.output
+        assert list(tmp_path.iterdir()) == []
+
+    def test_json_is_whole_or_an_error(self, gated: Path, tmp_path: Path) -> None:
+        """apache-tvm-ffi 0.1.15 ends the process that asks it for JSON."""
+        output = tmp_path / "m.json"
+        result = CliRunner().invoke(app, ["import", str(gated), "-o", str(output)])
+        if result.exit_code == 0:
+            assert tvm.ir.load_json(output.read_text())["main"].attrs["num_input"] == 2
+        else:
+            assert result.exit_code == 2
+            assert "apache-tvm-ffi" in result.stderr
+            assert list(tmp_path.iterdir()) == []

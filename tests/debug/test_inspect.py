@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import parser
+from rich.console import Console
+
+from looplift.arguments import Assertions
+from looplift.debug.control import ControlNode
+from looplift.debug.inspect import Inspection, inspect, render
+
+
+def model(text: str) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+
+
+def shown(inspection: Inspection) -> str:
+    console = Console(width=500, no_color=True)
+    with console.capture() as captured:
+        console.print(render(inspection, "model"))
+    return captured.get()
+
+
+LOOP = """g (int64 n, float[T, B] x, float[B] s) => (float[B] last, float[N, B] rows) {
+    go = Constant<value = bool {1}>()
+    last, rows = Loop(n, go, s) <
+        body = step (int64 i, bool c, float[B] h) => (bool d, float[B] k, float[B] row) {
+            d = Identity(c)
+            now = Gather(x, i)
+            k = Add(h, now)
+            row = Relu(k)
+        }
+    >
+}"""
+
+SCAN = """g (float[B] s, float[B, T] x) => (float[B] last, float[B, U] rows) {
+    last, rows = Scan<num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+        scan_input_directions = [1],
+        body = step (float[B] h, float[B] now) => (float[B] k, float[B] row) {
+            k = Add(h, now)
+            row = Relu(k)
+        }
+    >(s, x)
+}"""
+
+NESTED = """g (bool a, bool b, float[N] x) => (float[N] y) {
+    y = If(a) <
+        then_branch = t () => (float[N] p) {
+            p = If(b) <
+                then_branch = u () => (float[N] q) { q = Exp(x) },
+                else_branch = v () => (float[N] r) { r = Tanh(x) }
+            >
+        },
+        else_branch = e () => (float[N] w) { w = Sin(x) }
+    >
+}"""
+
+
+def test_a_loop_by_role() -> None:
+    (loop,) = inspect(model(LOOP)).control
+    assert (loop.op, loop.position) == ("Loop", 1)
+    assert loop.trip == "`n`"
+    assert loop.condition == ""
+    (state,) = loop.states
+    assert (state.name, state.type, state.initial) == ("h", "float32[B]", "`s`")
+    (rows,) = loop.scan_outputs
+    assert rows.name == "rows"
+    assert loop.captures == ["x"]
+    assert loop.bodies["body"].nodes == 4
+
+
+def test_a_trip_count_that_is_asserted() -> None:
+    (loop,) = inspect(model(LOOP), Assertions(inputs={"n": 5})).control
+    assert loop.trip == "5"
+
+
+def test_a_condition() -> None:
+    text = LOOP.replace("d = Identity(c)", "most = ReduceMax(h) one = Size(h) d = Less(one, n)")
+    (loop,) = inspect(model(text)).control
+    assert loop.condition == "Less(Size(`h`), `n`)"
+
+
+def test_a_scan_by_role() -> None:
+    (scan,) = inspect(model(SCAN)).control
+    assert scan.trip == "T"
+    (read,) = scan.scan_inputs
+    assert (read.name, read.type, read.axis, read.reverse) == ("x", "float32[B, T]", 1, True)
+    (written,) = scan.scan_outputs
+    assert (written.name, written.axis, written.reverse) == ("rows", 1, False)
+    text = shown(inspect(model(SCAN)))
+    assert "scan input x: float32[B, T], axis 1, reversed" in text
+    assert "trip count: T" in text
+
+
+def test_what_stays_says_why_and_what_goes_says_how() -> None:
+    inspection = inspect(model(NESTED), Assertions(inputs={"b": True}))
+    outer, inner = inspection.all()
+    assert not outer.removed_by
+    assert any("`a` is not known" in reason for reason in outer.reasons), outer.reasons
+    assert inner.removed_by == "InlineDecidedIf"
+    assert inner.reasons == []
+    assert inspection.notes == ["input `b` is True"]
+    text = shown(inspection)
+    assert text.splitlines()[0] == "model: 2 Ifs"
+    assert "stays" in text
+    assert "goes: InlineDecidedIf" in text
+
+
+def test_nodes_without_a_name_are_told_apart() -> None:
+    outer, inner = inspect(model(NESTED)).all()
+    assert outer.name == inner.name == ""
+    assert "`y`" in outer.label
+    assert "`p`" in inner.label
+    assert "If of 'p', node 0" in shown(inspect(model(NESTED)))
+
+
+def test_no_control_flow() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Relu(x) }"
+    assert shown(inspect(model(text))).strip() == "model: no control flow"
+
+
+def test_the_file_is_not_changed(tmp_path: Path) -> None:
+    proto = model(NESTED)
+    before = proto.SerializeToString()
+    inspect(proto, Assertions(inputs={"a": True, "b": True}))
+    assert proto.SerializeToString() == before
+
+
+def depth(nodes: list[ControlNode]) -> int:
+    inner = [body.control for node in nodes for body in node.bodies.values()]
+    return 1 + max(map(depth, inner), default=0) if nodes else 0
+
+
+def test_a_published_model(models_dir: Path) -> None:
+    """25 Ifs, up to four deep; with nothing given the one on the sample rate stays."""
+    inspection = inspect(models_dir / "silero_vad.onnx")
+    assert len(inspection.all()) == 25
+    assert depth(inspection.control) == 4
+    (rate,) = [node for node in inspection.all() if not node.removed_by]
+    assert rate.condition == "Equal(`sr`, 16000)"
+    given = Assertions(inputs={"sr": 16000}, shapes={"input": (1, 576)})
+    assert all(node.removed_by for node in inspect(models_dir / "silero_vad.onnx", given).all())
+
+
+def test_the_corpus(corpus: Path) -> None:
+    for path in sorted(corpus.glob("*.onnx"))[::6]:
+        inspection = inspect(path)
+        counts = sum(inspection.operators.get(op, 0) for op in ("If", "Loop", "Scan"))
+        assert len(inspection.all()) == counts, path
+        assert all(node.removed_by or node.reasons or node.op != "If" for node in inspection.all())
+        shown(inspection)

@@ -1,0 +1,122 @@
+"""A rewritten model against its original: valid, same interface, equal outputs in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from looplift import RewriteResult, rewrite
+from looplift.api import count_operators
+from looplift.rewrite.engine import Engine
+from looplift.rewrite.facts import Assumptions
+from looplift.rewrite.model import export_model, import_model
+from looplift.rewrite.rule import Options, Phase, Rule
+from looplift.rewrite.trace import Trace
+
+from .rewrite.fact_oracle import Feeds
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The model on onnxruntime, quiet, without onnxruntime's own rewriting."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def outcome(runnable: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> list[Any] | None:
+    """The outputs; None for a run that fails."""
+    names = {i.name for i in runnable.get_inputs()}
+    names |= {i.name for i in runnable.get_overridable_initializers()}
+    try:
+        return list(runnable.run(None, {k: v for k, v in feed.items() if k in names}))
+    except Exception as error:  # noqa: BLE001  (the binding raises a dozen classes)
+        assert "ONNXRuntimeError" in str(error), error
+        return None
+
+
+def assert_equal(expected: Any, actual: Any, tolerance: float = 0.0) -> None:
+    if isinstance(expected, list):
+        assert isinstance(actual, list)
+        assert len(expected) == len(actual)
+        for left, right in zip(expected, actual):
+            assert_equal(left, right, tolerance)
+        return
+    left, right = np.asarray(expected), np.asarray(actual)
+    assert (left.dtype, left.shape) == (right.dtype, right.shape)
+    if left.dtype.kind == "f" and tolerance:
+        np.testing.assert_allclose(right, left, rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(right, left)
+
+
+def assert_equivalent(
+    before: onnx.ModelProto,
+    after: onnx.ModelProto,
+    feeds: Feeds | None = None,
+    tolerance: float = 0.0,
+) -> int:
+    """Asserts that the rewritten model is valid and gives equal outputs wherever the original
+    gives any. Returns the number of runs that were compared, at least one.
+    """
+    onnx.checker.check_model(after, full_check=True)
+    assert [o.name for o in after.graph.output] == [o.name for o in before.graph.output]
+    original, rewritten = session(before), session(after)
+    runs = 0
+    for feed in (feeds or Feeds()).of(before):
+        expected = outcome(original, feed)
+        if expected is None:
+            continue
+        actual = outcome(rewritten, feed)
+        shown = {k: getattr(v, "shape", v) for k, v in feed.items()}
+        assert actual is not None, f"the original runs, the rewritten model fails with {shown}"
+        assert_equal(expected, actual, tolerance)
+        runs += 1
+    assert runs, "the original took none of the inputs: nothing was compared"
+    return runs
+
+
+def rewritten(
+    model: onnx.ModelProto, feeds: Feeds | None = None, tolerance: float = 0.0, **options: Any
+) -> RewriteResult:
+    """The rewritten model, after all checks that hold for every rewrite."""
+    untouched = model.SerializeToString()
+    result = rewrite(model, **options)
+    assert result.report.defects == []
+    assert model.SerializeToString() == untouched, "the given model was changed"
+    assert_equivalent(model, result.model, feeds, tolerance)
+    return result
+
+
+def run_rules(
+    model: onnx.ModelProto,
+    rules: Sequence[type[Rule]],
+    *,
+    options: Options | None = None,
+    assumptions: Assumptions | None = None,
+    step_limit: int | None = None,
+) -> tuple[onnx.ModelProto, Trace, Engine]:
+    """Runs some rules in one phase."""
+    imported = import_model(model)
+    engine = Engine(
+        imported,
+        (Phase("only", tuple(rules), "These rules."),),
+        assumptions or Assumptions(),
+        options or Options(),
+        step_limit,
+        Trace(),
+    )
+    engine.run()
+    return export_model(imported), engine.trace, engine
+
+
+def ops(model: onnx.ModelProto) -> dict[str, int]:
+    """How often each operator stands in a model, bodies included."""
+    return dict(count_operators(model))

@@ -1,0 +1,169 @@
+"""What cannot be translated is said at once, with the place and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+from looplift.lowering import emit
+from looplift.rewrite.errors import LoopliftError, ModelError, UnsupportedError
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>\n'
+
+
+def refusal(text: str, **options: Any) -> LoopliftError:
+    with pytest.raises(LoopliftError) as caught:
+        emit(onnx.parser.parse_model(HEADER + text), **options)
+    return caught.value
+
+
+def test_everything_unknown_is_collected_over_all_bodies() -> None:
+    error = refusal("""
+    g (float[2] x, bool c) => (float[2] y) {
+        [first] a = my.domain.Blur (x)
+        [choice] y = If (c) <
+            then_branch = t () => (float[2] b) {
+                [deep] s = StringNormalizer (x)
+                [inner] b = If (c) <
+                    then_branch = tt () => (float[2] d) { [deepest] d = my.domain.Blur (a) },
+                    else_branch = te () => (float[2] e) { e = Identity(a) }
+                >
+            },
+            else_branch = e () => (float[2] f) { [other] f = my.domain.Sharpen (a) }
+        >
+    }""")
+    assert isinstance(error, UnsupportedError)
+    assert "4 nodes have no translation to Relax" in error.what
+    assert "Blur of my.domain, 2 times" in error.what
+    assert "'deepest' in then_branch of If 'inner' in then_branch of If 'choice'" in error.what
+    assert "Sharpen 'other' in else_branch of If 'choice'" in error.what
+    assert "StringNormalizer of ai.onnx" in error.what
+    assert "FunctionProto" in error.remedy
+
+
+def test_many_nodes_of_one_operator_are_counted() -> None:
+    nodes = " ".join(f"a{i + 1} = my.domain.Blur (a{i})" for i in range(9))
+    error = refusal(f"g (float[2] a0) => (float[2] a9) {{ {nodes} }}")
+    assert "Blur of my.domain, 9 times" in error.what
+    assert "and 6 more" in error.what
+    assert "a9" not in error.what
+
+
+def test_a_domain_is_part_of_the_name_of_an_operator() -> None:
+    error = refusal("g (float[2] x) => (float[2] y) { y = my.domain.Relu (x) }")
+    assert "Relu of my.domain" in error.what
+
+
+def test_loops_are_referred_to_rewriting() -> None:
+    error = refusal("""
+    g (int64 n, bool c, float[2] x) => (float[2] y) {
+        y = Loop (n, c, x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] t) {
+            co = Identity(ci) t = Neg(s)
+        }>
+    }""")
+    assert "Loop of ai.onnx" in error.what
+    assert "looplift.rewrite" in error.remedy
+
+
+FAILING = """
+g (float[n, 4] x, int64[1] k, bool c) => (float[n, m] y) {
+    [choice] y = If (c) <
+        then_branch = t () => (float[n, p] v) { [best] v, i = TopK (x, k) },
+        else_branch = e () => (float[n, 4] w) { w = Identity(x) }
+    >
+}"""
+
+
+def test_a_converter_that_fails_names_the_node_and_its_inputs(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    error = refusal(FAILING)
+    assert isinstance(error, UnsupportedError)
+    assert "TopK cannot be translated" in error.what
+    assert "k must be a constant" in error.what
+    assert "TopK 'best' in then_branch of If 'choice'" in error.where
+    assert "x is float32[n, 4], k is int64[1]" in error.where
+    assert "--input" in error.remedy
+    assert isinstance(error.__cause__, ValueError)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failure_leaves_nothing_behind() -> None:
+    refusal(FAILING)
+    emit(onnx.parser.parse_model(HEADER + "g (float[2] x) => (float[2] y) { y = Neg(x) }"))
+
+
+def test_a_value_whose_rank_depends_on_a_branch() -> None:
+    error = refusal("""
+    g (float[n, 4] x, bool c) => (float y) {
+        [squeeze_or_not] v = If (c) <
+            then_branch = t () => (float[n, 4, 1] a) {
+                axis = Constant <value_ints = [2]> () a = Unsqueeze(x, axis)
+            },
+            else_branch = e () => (float[n, 4] b) { b = Neg(x) }
+        >
+        [sum] y = ReduceSum <keepdims = 0> (v)
+    }""")
+    assert "the rank of 'v' is not known" in error.what
+    assert "ReduceSum 'sum'" in error.where
+    assert "The rank of 'v' is 3 in one branch and 2 in the other" in error.remedy
+    assert "If 'squeeze_or_not'" in error.remedy
+    assert "--dim" in error.remedy
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_input_of_unknown_rank() -> None:
+    model = onnx.parser.parse_model(HEADER + "g (float x) => (float y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedError, match="rank of 'x' is not known") as caught:
+        emit(model)
+    assert "--shape" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("g (string[2] x) => (string[2] y) { y = Identity(x) }", "input 'x' holds strings"),
+        ("g (seq(float[2]) x) => (seq(float[2]) y) { y = Identity(x) }", "'x' is not a tensor but"),
+        (
+            'g (float[2] x) => (string[1] y) { y = Constant <value_strings = ["a"]> () }',
+            "holds strings",
+        ),
+        (
+            "g (float[2, 4, 4] x) => (float[2, 2, 2] y, int64[2, 2, 2] i) "
+            "{ y, i = MaxPool <kernel_shape = [3]> (x) }",
+            "does not give the output 'i'",
+        ),
+    ],
+)
+def test_what_tvm_has_no_value_for(text: str, message: str) -> None:
+    assert message in str(refusal(text))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_model_older_than_onnx_1_1() -> None:
+    model = onnx.parser.parse_model(HEADER + "g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    model.ir_version = 2
+    with pytest.raises(ModelError, match="IR version 2"):
+        emit(model)
+
+
+def test_without_tvm_the_error_says_how_to_install_it() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['tvm'] = None  # an import of it fails now, as if it were not installed\n"
+        "try:\n"
+        "    import looplift.lowering\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", script]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.startswith("lowering to Relax needs TVM")
+    assert 'pip install "looplift[tvm]"' in output
+    assert output.count("\n") == 1

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from typer.testing import CliRunner, Result
+
+from looplift.cli import app
+
+from .bad_models import CASES, BadModel
+from .gated import write
+
+WRONG_RULES = '''
+from looplift import Phase, Rule
+
+class NegIsRelu(Rule):
+    """Which it is not."""
+
+    root = "Neg"
+
+    def match(self, m):
+        return {"node": m.node}
+
+    def apply(self, patch, node):
+        patch.replace(node.outputs[0], patch.node("Relu", node.inputs, node.outputs)[0])
+        patch.remove(node)
+        patch.delta["constants"] -= 1
+
+PHASES = (Phase("wrong", (NegIsRelu,), "Wrong."),)
+'''
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Path:
+    return write(tmp_path / "gated.onnx")
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def complaint(result: Result) -> str:
+    """The error of a call that was wrong: status 2, one paragraph, no traceback."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+class TestRewrite:
+    def test_one_model(self, gated: Path, tmp_path: Path) -> None:
+        output = tmp_path / "out.onnx"
+        result = call("rewrite", gated, "-o", output, "--input", "rate=16000")
+        assert result.exit_code == 0, result.output
+        assert operators(output) == ["Relu"]
+        assert [info.name for info in onnx.load(output).graph.input] == ["x"]
+        assert "InlineDecidedIf" in result.stdout
+        assert "note: input `rate` is 16000" in result.stdout
+        assert "verified: equal in 8 runs (batch=0|1|2|3|7, samples=0|1|2|3|7)" in result.stdout
+        assert result.stderr == ""
+
+    def test_what_is_asserted_is_written(self, gated: Path, tmp_path: Path) -> None:
+        output = tmp_path / "out.onnx"
+        result = call("rewrite", gated, "-o", output, "--dim", "batch=3", "--shape", "x=?,40", "-q")
+        assert result.exit_code == 0, result.output
+        assert result.output == ""
+        sizes = [d.dim_value for d in onnx.load(output).graph.input[1].type.tensor_type.shape.dim]
+        assert sizes == [3, 40]
+
+    def test_an_array_from_a_file(self, gated: Path, tmp_path: Path) -> None:
+        np.save(tmp_path / "rate.npy", np.array(16000))
+        output = tmp_path / "out.onnx"
+        given = f"rate=@{tmp_path / 'rate.npy'}"
+        assert call("rewrite", gated, "-o", output, "--input", given).exit_code == 0
+        assert operators(output) == ["Relu"]
+
+    def test_json(self, gated: Path, tmp_path: Path) -> None:
+        result = call("rewrite", gated, "-o", tmp_path / "o.onnx", "--input", "rate=1", "--json")
+        (outcome,) = json.loads(result.stdout)
+        assert outcome["status"] == "written"
+        assert outcome["before"]["If"] == 1
+        assert "If" not in outcome["after"]
+        assert outcome["rules"]["InlineDecidedIf"] == 1
+        assert outcome["verification"].startswith("equal in 8 runs")
+
+    def test_a_step_limit(self, gated: Path, tmp_path: Path) -> None:
+        output = tmp_path / "out.onnx"
+        arguments = ("rewrite", gated, "-o", output, "--input", "rate=16000")
+        assert call(*arguments, "--steps", "0").exit_code == 0
+        assert "If" in operators(output)
+
+    def test_a_folder_in_several_processes(self, tmp_path: Path) -> None:
+        models = tmp_path / "models"
+        (models / "deep").mkdir(parents=True)
+        write(models / "a.onnx")
+        write(models / "deep" / "b.onnx")
+        (models / "c.onnx").write_bytes(b"no model")
+        output = tmp_path / "out"
+        result = call("rewrite", models, "-o", output, "-j", "2", "--input", "rate=1")
+        assert result.exit_code == 2
+        assert "2 of 3 written" in result.stdout
+        assert result.stderr.startswith(f"looplift: {models / 'c.onnx'}: ")
+        assert sorted(p.name for p in output.rglob("*") if p.is_file()) == ["a.onnx", "b.onnx"]
+        assert operators(output / "deep" / "b.onnx") == ["Neg"]
+
+    def test_several_files(self, gated: Path, tmp_path: Path) -> None:
+        other = write(tmp_path / "other.onnx")
+        result = call("rewrite", gated, other, "-o", tmp_path / "out")
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / "out" / "gated.onnx").exists()
+        assert (tmp_path / "out" / "other.onnx").exists()
+
+    def test_a_difference_is_not_written(
+        self, gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "wrong_rules.py").write_text(WRONG_RULES)
+        monkeypatch.chdir(tmp_path)
+        arguments = ("rewrite", gated, "-o", "out.onnx", "--input", "rate=1", "-q")
+        result = call(*arguments, "--rules", "wrong_rules")
+        assert result.exit_code == 1, result.output
+        assert result.stdout == ""
+        assert "nothing was written" in result.stderr
+        assert "output 'y': " in result.stderr
+        assert "elements differ" in result.stderr
+        assert not Path("out.onnx").exists()
+        unverified = call(*arguments, "--rules", "wrong_rules", "--no-verify")
+        assert unverified.exit_code == 0, unverified.output
+        assert operators(Path("out.onnx")) == ["Relu"]
+
+    def test_what_cannot_be_verified_is_written_and_said(self, tmp_path: Path) -> None:
+        text = "g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { z = Identity(x) y = Identity(z) }"
+        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 19]>\n{text}')
+        onnx.save(model, tmp_path / "in.onnx")
+        result = call("rewrite", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
+        assert result.exit_code == 0, result.output
+        assert "not verified: no values are made up for the input 'x'" in result.stdout
+        assert (tmp_path / "out.onnx").exists()
+
+
+class TestBadModels:
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+    def test_rewrite(self, case: BadModel, tmp_path: Path) -> None:
+        (tmp_path / "in").mkdir()
+        model = case.make(tmp_path / "in")
+        output = tmp_path / "out.onnx"
+        error = complaint(call("rewrite", model, "-o", output))
+        assert [word for word in case.words if word not in error] == [], error
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+    @pytest.mark.parametrize("case", CASES[::8], ids=lambda case: case.name)
+    def test_other_commands(self, case: BadModel, tmp_path: Path) -> None:
+        model = case.make(tmp_path)
+        complaint(call("check", model, "--no-tvm"))
+        if "too new" not in case.words:
+            complaint(call("inspect", model))
+
+
+WRONG_CALLS = {
+    "no value": (["--input", "rate"], "'rate' names nothing", "--input NAME=VALUE"),
+    "an input that is not there": (["--input", "sr=1"], "no input 'sr'", "rate, x"),
+    "a value of another type": (["--input", "rate=fast"], "'rate'", "int64"),
+    "a value that is not whole": (["--input", "rate=1.5"], "'rate'", "int64"),
+    "a value of another shape": (["--input", "rate=1,2"], "[2]", "'rate'"),
+    "two values": (["--input", "rate=1", "--input", "rate=2"], "cannot be both 1 and 2"),
+    "an array that is not there": (["--input", "rate=@no.npy"], "no.npy", "numpy.save"),
+    "a dimension that is not there": (["--dim", "T=2"], "'T'", "batch, samples"),
+    "no size": (["--dim", "batch"], "'batch' asserts no dim", "NAME>=NUMBER"),
+    "two sizes": (["--dim", "batch=1", "--dim", "batch=2"], "both 1 and 2"),
+    "a size below the least": (["--dim", "batch=1", "--dim", "batch>=2"], "at least 2"),
+    "a shape of another rank": (["--shape", "x=1,2,3"], "rank 2, not 3"),
+    "rules that are not there": (["--rules", "no.such"], "cannot be imported", "no.such"),
+    "rules that are none": (["--rules", "json"], "lists no rules", "PHASES"),
+    "a negative size": (["--shape", "x=1,-2"], "negative", "-2"),
+    "a shape against a dimension": (["--shape", "x=2,?", "--dim", "batch=3"], "'batch'"),
+    "a shape of what is not there": (["--shape", "z=1"], "no input 'z'"),
+}
+
+
+class TestWrongCalls:
+    @pytest.mark.parametrize(
+        ("options", "words"), [(o, w) for o, *w in WRONG_CALLS.values()], ids=list(WRONG_CALLS)
+    )
+    def test_assertions(
+        self, options: list[str], words: list[str], gated: Path, tmp_path: Path
+    ) -> None:
+        error = complaint(call("rewrite", gated, "-o", tmp_path / "out.onnx", *options))
+        assert [word for word in words if word not in error] == [], error
+        assert not (tmp_path / "out.onnx").exists()
+
+    def test_output_equal_to_input(self, gated: Path, tmp_path: Path) -> None:
+        before = gated.read_bytes()
+        link = tmp_path / "link.onnx"
+        link.symlink_to(gated)
+        for output in (gated, link, tmp_path):
+            assert "is the model itself" in complaint(call("rewrite", gated, "-o", output))
+        assert gated.read_bytes() == before
+
+    def test_outputs_that_cannot_be(self, gated: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        (tmp_path / "file").touch()
+        missing = tmp_path / "missing" / "out.onnx"
+        assert "does not exist" in complaint(call("rewrite", gated, "-o", missing))
+        assert not missing.parent.exists()
+        inside = tmp_path / "file" / "out.onnx"
+        complaint(call("rewrite", gated, "-o", inside))
+        assert "no .onnx file" in complaint(call("rewrite", folder, "-o", tmp_path / "out"))
+        assert "must be a folder" in complaint(call("rewrite", tmp_path, "-o", tmp_path / "file"))
+        complaint(call("rewrite", gated, "-o", "/proc/out.onnx"))
+        absent = complaint(call("rewrite", tmp_path / "absent.onnx", "-o", tmp_path / "o.onnx"))
+        assert "absent.onnx" in absent
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_folder_that_cannot_be_written(self, gated: Path, tmp_path: Path) -> None:
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        assert "permissions" in complaint(call("rewrite", gated, "-o", closed / "out.onnx"))
+
+    def test_two_models_for_one_file(self, gated: Path, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        other = write(tmp_path / "other" / "gated.onnx")
+        error = complaint(call("rewrite", gated, other, "-o", tmp_path / "out"))
+        assert "same file" in error
+
+    def test_sizes(self, gated: Path) -> None:
+        error = complaint(call("check", gated, "--no-tvm", "--size", "batch=1,x"))
+        assert "'1,x' is not a list of sizes" in error
+
+    def test_options(self) -> None:
+        for arguments in (["rewrite"], ["rewrite", "m.onnx"], ["nonsense"], ["check", "--nope"]):
+            result = call(*arguments)
+            assert result.exit_code == 2
+            assert "Usage: " in result.stderr
+
+
+class TestTheRest:
+    def test_version_and_help(self) -> None:
+        assert call("--version").stdout.startswith("looplift 0.")
+        assert "inspect" in call("--help").stdout
+        for command in ("rewrite", "inspect", "import", "check"):
+            assert "Example" in call(command, "--help").stdout
+        assert call().exit_code == 2
+
+    def test_rules(self) -> None:
+        listed = call("rules").stdout
+        contents = json.loads(call("rules", "--json").stdout)
+        assert contents[0]["phase"] == "constants"
+        for phase in contents:
+            for rule in phase["rules"]:
+                assert f"  {rule['name']} " in listed
+                assert rule["summary"] in listed
+
+    def test_inspect(self, gated: Path) -> None:
+        shown = call("inspect", gated).stdout
+        assert "gated.onnx: 1 If" in shown
+        assert "condition: Equal(`rate`, 16000)" in shown
+        assert "stays" in shown
+        assert "goes: InlineDecidedIf" in call("inspect", gated, "--input", "rate=1").stdout
+        (found,) = json.loads(call("inspect", gated, "--json").stdout)["control"]
+        assert found["op"] == "If"
+        assert found["captures"] == ["z"]
+
+    def test_as_a_module_and_as_a_script(self, gated: Path, tmp_path: Path) -> None:
+        script = Path(sys.executable).with_name("looplift")
+        for command in ([sys.executable, "-m", "looplift"], [str(script)]):
+            done = subprocess.run(
+                [*command, "rewrite", gated.name, "-o", "out.onnx"],
+                cwd=tmp_path, capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert "verified: equal" in done.stdout
+            wrong = subprocess.run(
+                [*command, "inspect", "none.onnx"], capture_output=True, text=True
+            )
+            assert wrong.returncode == 2
+            assert wrong.stderr.startswith("looplift: ")
+            assert "Traceback" not in wrong.stderr
+
+    def test_nothing_loads_tvm(self, gated: Path, tmp_path: Path) -> None:
+        code = (
+            "import sys; from looplift.cli import app; "
+            f"app(['rewrite', {str(gated)!r}, '-o', {str(tmp_path / 'o.onnx')!r}],"
+            " standalone_mode=False); sys.exit('tvm' in sys.modules)"
+        )
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -1,0 +1,156 @@
+"""The demo model, the demo, the benchmarks and the README do what they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from voice_activity import HIDDEN, RATES, Rate, example_inputs, voice_activity_model
+
+import looplift
+
+ROOT = Path(__file__).parents[1]
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those in branches included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from nodes(attribute.g)
+
+
+def count(model: onnx.ModelProto, op_type: str) -> int:
+    return sum(node.op_type == op_type for node in nodes(model.graph))
+
+
+def run_model(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    taken = {item.name: inputs[item.name] for item in session.get_inputs()}
+    outputs: list[np.ndarray] = session.run(None, taken)
+    return outputs
+
+
+def run_program(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def detector() -> onnx.ModelProto:
+    return voice_activity_model()
+
+
+def test_the_detector_is_valid_and_small(detector: onnx.ModelProto) -> None:
+    onnx.checker.check_model(detector, full_check=True)
+    assert detector.ByteSize() < 1_000_000
+    assert (count(detector, "If"), count(detector, "LSTM")) == (25, 4)
+
+
+def test_the_detector_is_the_same_every_time(detector: onnx.ModelProto) -> None:
+    assert voice_activity_model() == detector
+    assert voice_activity_model(seed=1) != detector
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("rate", RATES)
+def test_the_detector_runs(detector: onnx.ModelProto, rate: Rate, batch: int) -> None:
+    inputs = example_inputs(rate, batch)
+    probability, state = run_model(detector, inputs)
+    assert probability.shape == (batch, 1)
+    assert state.shape == (2, batch, HIDDEN)
+    assert ((probability > 0) & (probability < 1)).all()
+    next_probability, _ = run_model(detector, {**inputs, "state": state})
+    assert not np.array_equal(probability, next_probability)
+
+
+def test_batch_members_do_not_see_each_other(detector: onnx.ModelProto) -> None:
+    inputs = example_inputs(RATES[0], 3)
+    together, _ = run_model(detector, inputs)
+    alone, _ = run_model(
+        detector, {**inputs, "input": inputs["input"][1:2], "state": inputs["state"][:, 1:2]}
+    )
+    np.testing.assert_allclose(together[1:2], alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_rewritten_for_one_rate_no_if_is_left(detector: onnx.ModelProto, rate: Rate) -> None:
+    rewritten = looplift.rewrite(detector, inputs={"sr": rate.sr}).model
+    assert (count(rewritten, "If"), count(rewritten, "LSTM")) == (0, 1)
+    for batch in (1, 3):
+        inputs = example_inputs(rate, batch)
+        for before, after in zip(run_model(detector, inputs), run_model(rewritten, inputs)):
+            np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+def test_with_nothing_given_the_rate_is_the_only_if(detector: onnx.ModelProto) -> None:
+    rewritten = looplift.rewrite(detector).model
+    assert (count(rewritten, "If"), count(rewritten, "LSTM")) == (1, 2)
+    for rate in RATES:
+        for batch in (1, 3):
+            inputs = example_inputs(rate, batch)
+            for before, after in zip(run_model(detector, inputs), run_model(rewritten, inputs)):
+                np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+def test_the_demo_runs() -> None:
+    text = run_program(sys.executable, ROOT / "examples" / "demo.py", cwd=ROOT)
+    steps = [line for line in text.splitlines() if re.match(r"\d\. ", line)]
+    assert [step[0] for step in steps] == list("12345")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("chain.py", "--sizes", "40", "80", "--peer-size", "40", "--repeats", "1", "--peers"),
+        ("import_time.py", "--rounds", "1", "--layers", "1"),
+        ("branches.py", "--rounds", "1", "--size", "8"),
+    ],
+)
+def test_the_benchmarks_run(tmp_path: Path, command: tuple[str, ...]) -> None:
+    folder = tmp_path / "benchmarks"
+    shutil.copytree(ROOT / "benchmarks", folder, ignore=shutil.ignore_patterns("results"))
+    text = run_program(sys.executable, *command, cwd=folder)
+    assert "looplift" in text
+    assert list((folder / "results").glob("*.json"))
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the README in one language."""
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """All but those that install or build."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    commands = [
+        line[2:] for block in blocks("console") for line in block.splitlines() if line[:2] == "$ "
+    ]
+    ours = [shlex.split(command) for command in commands]
+    ours = [command for command in ours if command[0] in ("looplift", "python")]
+    assert len(ours) >= 4
+    for program, *arguments in ours:
+        module = ["-m", "looplift"] if program == "looplift" else []
+        run_program(sys.executable, *module, *arguments, cwd=tmp_path)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, detector: onnx.ModelProto) -> None:
+    onnx.save(detector, tmp_path / "detector.onnx")
+    scripts = blocks("python")
+    assert scripts
+    for script in scripts:
+        run_program(sys.executable, "-c", script, cwd=tmp_path)

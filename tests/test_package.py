@@ -1,0 +1,140 @@
+"""The wheel is complete, and importing looplift costs nothing that was not asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOT_PACKAGED = {"tests", "examples", "benchmarks", "build", "dist"}
+
+
+def source_modules() -> list[str]:
+    """The dotted name of every Python file that belongs to the package.
+
+    Read from the folders, not from pyproject.toml: a package that was forgotten there, or that has
+    no `__init__.py`, is in this list and not in the wheel.
+    """
+    names = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[0] in NOT_PACKAGED or any(part.startswith(".") for part in parts):
+            continue
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        names.append(".".join(("looplift", *parts)))
+    return names
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command away from the sources and from this process's environment variables."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def succeed(*command: str | Path, cwd: Path) -> str:
+    done = run(*command, cwd=cwd)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an empty environment into which only the wheel was installed.
+
+    The dependencies are seen through a path file, which leads to the packages of this environment
+    but not to its editable install of looplift.
+    """
+    base = tmp_path_factory.mktemp("wheel")
+    # A copy, because a build leaves files behind that would hide a forgotten package next time.
+    hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "results")
+    shutil.copytree(ROOT, base / "source", ignore=hidden)
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    succeed(
+        *pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", base, base / "source",
+        cwd=base,
+    )  # fmt: skip
+    (wheel,) = base.glob("looplift-*.whl")
+
+    succeed(sys.executable, "-m", "venv", "--without-pip", base / "env", cwd=base)
+    python = base / "env" / "bin" / "python"
+    succeed(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=base)
+    site = succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=base)
+    dependencies = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    Path(site.strip(), "dependencies.pth").write_text("\n".join(dependencies) + "\n")
+    return python
+
+
+def test_the_wheel_holds_every_module(installed: Path, tmp_path: Path) -> None:
+    modules = source_modules()
+    assert "looplift.rewrite.errors" in modules
+    script = tmp_path / "import_all.py"
+    script.write_text(
+        "import importlib\n"
+        f"for name in {modules!r}:\n"
+        "    if name != 'looplift.__main__':\n"
+        "        print(importlib.import_module(name).__file__)\n"
+    )
+    files = succeed(installed, script, cwd=tmp_path).split()
+    assert len(files) == len([name for name in modules if name != "looplift.__main__"])
+    environment = str(installed.parents[1])
+    assert [file for file in files if not file.startswith(environment)] == []
+
+
+def test_the_wheel_is_marked_as_typed(installed: Path, tmp_path: Path) -> None:
+    show = (
+        "import importlib.resources as r; print(r.files('looplift').joinpath('py.typed').is_file())"
+    )
+    assert succeed(installed, "-c", show, cwd=tmp_path).strip() == "True"
+
+
+@pytest.mark.parametrize("command", [("python", "-m", "looplift"), ("looplift",)])
+def test_the_command_line_starts(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    program = installed.parent / command[0]
+    text = succeed(program, *command[1:], "--help", cwd=tmp_path)
+    for subcommand in ("rewrite", "inspect", "import", "check", "rules"):
+        assert subcommand in text
+
+
+def test_importing_looplift_does_not_import_tvm(installed: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, looplift, looplift.cli; print(sorted(m for m in sys.modules if 'tvm' in m))"
+    )
+    assert succeed(installed, "-c", script, cwd=tmp_path).strip() == "[]"
+
+
+def test_without_tvm_the_lowering_says_how_to_install_it(installed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "without_tvm.py"
+    script.write_text(
+        "import sys\n"
+        "sys.modules['tvm'] = None  # an import of it fails now, as if it were not installed\n"
+        "import looplift, onnx.parser\n"
+        "model = onnx.parser.parse_model('''<ir_version: 8, opset_import: [\"\" : 17]>\n"
+        "    g (float[2] x) => (float[2] y) { y = Relu(x) }''')\n"
+        "print(looplift.rewrite(model).model.graph.node[0].op_type)\n"
+        "try:\n"
+        "    looplift.from_onnx(model)\n"
+        "except looplift.LoopliftError as error:\n"
+        "    print(error)\n"
+    )
+    operator, message = succeed(installed, script, cwd=tmp_path).splitlines()
+    assert operator == "Relu"
+    assert 'pip install "looplift[tvm]"' in message
+
+
+def test_collecting_tests_does_not_import_the_package_under_a_second_name() -> None:
+    """The root folder is a package, and pytest imports the packages it collects from."""
+    copies = {
+        name
+        for name, module in sys.modules.items()
+        if (getattr(module, "__file__", None) or "") == str(ROOT / "__init__.py")
+    }
+    assert copies <= {"looplift"}
