@@ -9,6 +9,7 @@ from __future__ import annotations
 from .api import Report, RewriteResult, from_onnx, rewrite
 from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
 from .rewrite.rule import Match, Miss, Phase, Rule
+from .rewrite.verify import Verification, verify
 
 __all__ = [
     "AssumptionError",
@@ -21,6 +22,8 @@ __all__ = [
     "RewriteResult",
     "Rule",
     "UnsupportedError",
+    "Verification",
     "from_onnx",
     "rewrite",
+    "verify",
 ]

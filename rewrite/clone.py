@@ -9,7 +9,8 @@ from .ir import Constant, Graph, Node, Tensor, Variable
 
 def clone_nodes(nodes: Sequence[Node], renamed: dict[Tensor, Tensor]) -> list[Node]:
     """Copies of nodes in their order; reads and results go through `renamed`, which grows by the
-    copies' results. The copies are not registered anywhere."""
+    copies' results. The copies are not registered anywhere.
+    """
     return [_clone(node, renamed) for node in nodes]
 
 
@@ -42,7 +43,7 @@ def _clone_graph(graph: Graph, outer: dict[Tensor, Tensor]) -> Graph:
     copy = Graph(name=graph.name, doc_string=graph.doc_string)
     copy.origin = graph.origin
     copy.inputs = [_fresh(t, renamed) for t in graph.inputs]
-    copy.initializers = [_fresh(t, renamed) for t in graph.initializers]  # type: ignore[misc]
+    copy.initializers = [_fresh(t, renamed) for t in graph.initializers]
     ordered = sorted(graph.nodes, key=lambda n: n.order)
     copy.nodes = clone_nodes(ordered, renamed)
     for old, new in zip(ordered, copy.nodes):

@@ -19,6 +19,9 @@ class LoopliftError(Exception):
         """What the user can do, one sentence without a full stop."""
         super().__init__(what, where, remedy)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuilt, (type(self), self.what, self.where, self.remedy)
+
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
         remedy = f" {self.remedy}." if self.remedy else ""
@@ -35,3 +38,8 @@ class AssumptionError(LoopliftError):
 
 class UnsupportedError(LoopliftError):
     """The lowering has no translation for something in the model."""
+
+
+def _rebuilt(kind: type[LoopliftError], what: str, where: str, remedy: str) -> LoopliftError:
+    """An error that crossed a process boundary."""
+    return kind(what, where=where, remedy=remedy)

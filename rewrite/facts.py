@@ -348,7 +348,7 @@ def join(left: Fact, right: Fact, fresh: Mapping[int, Dim]) -> Fact:
         a, b = left.possible_ranks(), right.possible_ranks()
         ranks = None if a is None or b is None else a | b
         return Fact(dtype, None, ranks, None, left.kind, length)
-    differs = {axis: symbolic.VARYING for axis in fresh} if left.kind == "sequence" else fresh
+    differs = dict.fromkeys(fresh, symbolic.VARYING) if left.kind == "sequence" else fresh
     shape = tuple(
         a if a == b else differs[axis] for axis, (a, b) in enumerate(zip(left.shape, right.shape))
     )

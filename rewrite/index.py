@@ -54,6 +54,7 @@ class Index:
         self._home: dict[Tensor, Graph] = {}
         self._uses: dict[Tensor, dict[Use, None]] = {}
         self._floors: dict[Node, float] = {}
+        self._returned: dict[Tensor, int] = {}
         self.add_graph(root)
 
     # --- questions ---
@@ -93,6 +94,10 @@ class Index:
     def is_output(self, tensor: Tensor) -> bool:
         """Whether some graph returns the value."""
         return any(isinstance(use.reader, Graph) for use in self._uses.get(tensor, ()))
+
+    def is_model_output(self, tensor: Tensor) -> bool:
+        """Whether the main graph returns the value."""
+        return self._returned.get(tensor, 0) > 0
 
     def is_unused(self, node: Node) -> bool:
         uses = self._uses
@@ -174,7 +179,17 @@ class Index:
         for node in graph.nodes:
             self.add_node(node, graph)
         for slot, tensor in enumerate(graph.outputs):
-            self._uses.setdefault(tensor, {})[Use(graph, slot)] = None
+            self._read(Use(graph, slot), tensor)
+
+    def _read(self, use: Use, tensor: Tensor) -> None:
+        self._uses.setdefault(tensor, {})[use] = None
+        if use.reader is self.root:
+            self._returned[tensor] = self._returned.get(tensor, 0) + 1
+
+    def _unread(self, use: Use, tensor: Tensor) -> None:
+        self._uses.get(tensor, {}).pop(use, None)
+        if use.reader is self.root:
+            self._returned[tensor] -= 1
 
     def add_node(self, node: Node, graph: Graph) -> None:
         """Registers a node that already is in `graph.nodes`, its bodies included."""
@@ -268,10 +283,10 @@ class Index:
     def set_outputs(self, graph: Graph, outputs: list[Tensor]) -> None:
         """Gives a graph other outputs."""
         for slot, tensor in enumerate(graph.outputs):
-            self._uses.get(tensor, {}).pop(Use(graph, slot), None)
+            self._unread(Use(graph, slot), tensor)
         graph.outputs[:] = outputs
         for slot, tensor in enumerate(outputs):
-            self._uses.setdefault(tensor, {})[Use(graph, slot)] = None
+            self._read(Use(graph, slot), tensor)
 
     def floor(self, node: Node) -> float:
         """The position of whatever stands before a node, or more."""
@@ -311,9 +326,9 @@ class Index:
 
     def set_use(self, use: Use, old: Tensor, new: Tensor) -> None:
         """Moves one reader from one value to another."""
-        self._uses.get(old, {}).pop(use, None)
+        self._unread(use, old)
         if new.name:
-            self._uses.setdefault(new, {})[use] = None
+            self._read(use, new)
 
 
 def _order(node: Node) -> float:

@@ -89,7 +89,8 @@ class Patch:
         attrs: Mapping[str, Any] | None = None,
     ) -> list[Tensor]:
         """A new node at the start of a body; it may read body inputs and outer values, and what
-        earlier calls for the same body gave."""
+        earlier calls for the same body gave.
+        """
         anchor = self._body_start(body)
         return self.node(op, inputs, like, attrs, before=anchor)
 
@@ -104,7 +105,8 @@ class Patch:
         self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], anchor: Node
     ) -> None:
         """Copies nodes to just before another; `renamed` says what the copies read instead, and
-        takes up what they compute."""
+        takes up what they compute.
+        """
         copies = clone_nodes(nodes, renamed)
         self.index.place_before(anchor, copies)
         graph = self.index.graph_of(anchor)
@@ -454,7 +456,7 @@ def can_be_output(index: Index, tensor: Tensor) -> bool:
     producer = index.producer(tensor)
     if producer is None or index.graph_of(producer) is not index.root:
         return False
-    return not any(use.reader is index.root for use in index.uses(tensor))
+    return not index.is_model_output(tensor)
 
 
 def _copy_of(tensor: Tensor) -> Variable:

@@ -39,7 +39,7 @@ class StoreConstant(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         output = m.node.outputs[0]
-        m.need(not _is_model_output(m, output), "`{}` is an output of the model", output.name)
+        m.need(not m.index.is_model_output(output), "`{}` is an output of the model", output.name)
         stored = m.node.attrs.get("value")
         values = stored._values if isinstance(stored, Constant) else constant_value(m.node)
         m.need(
@@ -76,7 +76,9 @@ class FoldConstant(Rule):
         m.need(is_pure(node), "the result may differ from run to run, or the operator is not known")
         arrays = _known(m) or _computed(m)
         for output in node.outputs:
-            m.need(not _is_model_output(m, output), "`{}` is an output of the model", output.name)
+            m.need(
+                not m.index.is_model_output(output), "`{}` is an output of the model", output.name
+            )
         return {"node": node, "arrays": arrays}
 
     def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:
@@ -128,10 +130,6 @@ def _bytes(m: Match, tensor: Tensor) -> int | None:
     return int(np.prod(shape, dtype=np.int64)) * 8  # type: ignore[arg-type]
 
 
-def _is_model_output(m: Match, tensor: Tensor) -> bool:
-    return any(use.reader is m.index.root for use in m.index.uses(tensor))
-
-
 class MergeConstants(Rule):
     """Equal constants of one graph become one."""
 
@@ -152,7 +150,7 @@ class MergeConstants(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         for tensor in m.node.inputs:
             if isinstance(tensor, Constant) and not tensor.overridable:
-                if _is_model_output(m, tensor):
+                if m.index.is_model_output(tensor):
                     continue
                 home = m.index.home(tensor)
                 key = (home, constant_key(tensor))

@@ -45,7 +45,7 @@ class RemoveCopy(Rule):
                 at=source,
             )
         m.need(not m.index.is_unused(m.node), "nobody reads the copy")
-        if any(use.reader is m.index.root for use in m.index.uses(copy)):
+        if m.index.is_model_output(copy):
             m.need(
                 can_be_output(m.index, source),
                 "`{}` is an output of the model and needs a node of its own",

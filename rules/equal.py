@@ -36,7 +36,7 @@ class MergeEqualNodes(Rule):
         found = m.need(twin, "no earlier node with the same operands and attributes is visible")
         for mine in node.outputs:
             m.need(
-                not any(use.reader is m.index.root for use in m.index.uses(mine)),
+                not m.index.is_model_output(mine),
                 "`{}` is an output of the model",
                 mine.name,
             )

@@ -89,7 +89,7 @@ class CountIterations(Rule):
         view = LoopView(node)
         least = counter.step if view.condition is None else 0
         count = _count(patch, counter, cast, least)
-        if bounded:
+        if bounded and view.trip is not None:
             count = patch.node("Min", [count, view.trip], like=[count])[0]
         always = patch.constant(np.array(True), like=view.condition_out, graph=view.body)
         inputs = [count, Variable(""), *node.inputs[2:]]

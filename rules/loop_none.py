@@ -58,7 +58,7 @@ class SkipLoop(Rule):
                 at=row,
             )
             dtype = onnx.helper.tensor_dtype_to_np_dtype(fact.dtype)
-            rows.append(np.zeros((0, *(fact.shape or ())), dtype))  # type: ignore[arg-type]
+            rows.append(np.zeros([0, *map(int, fact.shape or ())], dtype))  # type: ignore[arg-type]
         return {"node": m.node, "initial": [s.initial for s in view.states], "rows": rows}
 
     def apply(self, patch: Patch, node: Node, initial: list[Tensor], rows: list[Any]) -> None:

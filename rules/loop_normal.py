@@ -68,7 +68,9 @@ class DropTrueCondition(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        condition = m.need(m.loop().condition, "there is no first condition")
+        condition = m.loop().condition
+        m.need(condition is not None, "there is no first condition")
+        assert condition is not None
         m.need(
             m.facts.scalar(condition) is True,
             "the first condition `{}` is not known to be true",

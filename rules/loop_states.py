@@ -206,7 +206,7 @@ def _change_equally(m: Match, a: State, b: State) -> bool:
     renamed = [a.input if t is b.input else t for t in right.inputs]
     if len(renamed) != len(left.inputs) or any(x is not y for x, y in zip(left.inputs, renamed)):
         return False
-    return _without_operands(left, m.index) == _without_operands(right, m.index)
+    return bool(_without_operands(left, m.index) == _without_operands(right, m.index))
 
 
 def _without_operands(node: Node, index: Index) -> Any:

@@ -129,7 +129,7 @@ class ForwardEqualResults(Rule):
 
 
 def _can_replace(m: Match, result: Tensor, value: Tensor) -> bool:
-    is_output = any(use.reader is m.index.root for use in m.index.uses(result))
+    is_output = m.index.is_model_output(result)
     return not is_output or can_be_output(m.index, value)
 
 

@@ -113,7 +113,9 @@ def representable(values: list[Value], dtype: int) -> tuple[Value, ...] | None:
 
 def _fits(value: Dim, limits: np.iinfo) -> bool:
     low, high = symbolic.bounds(value)
-    if low is not None and low < limits.min or high is not None and high > limits.max:
+    if low is not None and low < limits.min:
+        return False
+    if high is not None and high > limits.max:
         return False
     if low is not None and high is not None:
         return True
@@ -176,7 +178,8 @@ _ARITHMETIC: dict[str, Callable[[Dim, Dim], Value]] = {
 def arithmetic(site: Site) -> Sequence[Fact]:
     """Broadcast result in the type of the first operand."""
     operands = site.inputs()
-    dtype = next((f.dtype for f in operands if f.dtype), 0)
+    same_type = operands[:1] if site.node.op == "Pow" else operands
+    dtype = next((f.dtype for f in same_type if f.dtype), 0)
     shape = broadcast(site, *(f.shape for f in operands))
     ranks = None if shape is not None else _joint_ranks(operands)
     function = _ARITHMETIC.get(site.node.op)

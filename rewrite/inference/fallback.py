@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ..attributes import encode, schema_type
 from ..facts import Fact
-from ..ir import Constant, Graph
+from ..ir import Graph
 from ..symbolic import Dim
 from .registry import Site
 
@@ -58,11 +58,13 @@ def infer_by_schema(site: Site) -> Sequence[Fact]:
 
 
 def _attributes(site: Site) -> list[onnx.AttributeProto]:
+    node = site.node
+    version = site.facts.opset_of(node.domain or "")
     result = []
-    for name, value in site.node.attrs.items():
-        if isinstance(value, Constant):
-            value = numpy_helper.from_array(np.asarray(value.values))
-        result.append(helper.make_attribute(name, value))
+    for name, value in node.attrs.items():
+        attribute = onnx.AttributeProto()
+        encode(attribute, name, value, schema_type(node.op, node.domain or "", version, name))
+        result.append(attribute)
     return result
 
 

@@ -292,8 +292,10 @@ def reshape(site: Site) -> Sequence[Fact]:
 def _target_dim(site: Site, x: Fact, target: list[Dim], axis: int, keep_zero: bool) -> Dim:
     """One dim of the result; -1 where it is to be inferred from the element count."""
     dim = target[axis]
-    if dim == -1 or keep_zero or symbolic.positive(dim):
+    if dim == -1 or symbolic.positive(dim) or (keep_zero and symbolic.nonnegative(dim)):
         return dim
+    if keep_zero:
+        return site.fresh(axis)
     copied = x.shape[axis] if x.shape is not None and axis < len(x.shape) else None
     if dim == 0:
         if x.shape is not None and copied is None:

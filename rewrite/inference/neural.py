@@ -83,8 +83,7 @@ def _windows(site: Site, dim: Dim, kernel: Dim, where: tuple[int, int, int, int]
     if not site.attr("ceil_mode", 0):
         return symbolic.add(symbolic.floordiv(free, stride), 1)
     whole = symbolic.add(symbolic.ceildiv(free, stride), 1)
-    if not isinstance(whole, int) or not isinstance(dim, int):
-        return whole if stride == 1 else site.fresh(-100)
+    assert isinstance(whole, int) and isinstance(dim, int), "rounding up needs known sizes"
     return whole - 1 if (whole - 1) * stride >= dim + before else whole
 
 
@@ -146,12 +145,24 @@ def pool(site: Site) -> Sequence[Fact]:
     where = _spatial(site, kernel)
     if where is None:
         spatial = _same_padding(site, x.shape[2:])
-    elif site.attr("ceil_mode", 0) and not all(isinstance(d, int) for d in x.shape[2:]):
+    elif not all(isinstance(d, int) for d in x.shape[2:]) and (
+        site.attr("ceil_mode", 0) or not _fits_once(x, kernel, where)
+    ):
+        # Where a window may be larger than the axis, onnxruntime rounds the other way.
         spatial = list(_fresh_from(site, 2, len(x.shape)))
     else:
         spatial = [_windows(site, d, k, p) for d, k, p in zip(x.shape[2:], kernel, where)]
     values = Fact(x.dtype, (*x.shape[:2], *spatial))
     return [values, Fact(7, values.shape)][: len(site.node.outputs)]
+
+
+def _fits_once(x: Fact, kernel: Sequence[int], where: list[tuple[int, int, int, int]]) -> bool:
+    """Whether every axis surely holds a window."""
+    shape = x.shape or ()
+    return all(
+        symbolic.le(dilation * (k - 1) + 1, symbolic.add(d, before + after)) is True
+        for d, k, (_, dilation, before, after) in zip(shape[2:], kernel, where)
+    )
 
 
 @shape_of("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -183,7 +194,8 @@ def normalization(site: Site) -> Sequence[Fact]:
 @shape_of("Dropout")
 def dropout(site: Site) -> Sequence[Fact]:
     x = site.fact(0)
-    return [Fact(x.dtype, x.shape, x.ranks), Fact(BOOL, x.shape, x.ranks)]
+    mask = BOOL if site.opset >= 10 else x.dtype
+    return [Fact(x.dtype, x.shape, x.ranks), Fact(mask, x.shape, x.ranks)]
 
 
 @shape_of("LSTM", "GRU", "RNN")

@@ -33,7 +33,7 @@ def _all_elements(sequence: Fact) -> Fact:
 
 def _joined(left: Fact, right: Fact) -> Fact:
     """The elements of two sequences together."""
-    axes = {axis: symbolic.VARYING for axis in range(len(left.shape or ()))}
+    axes = dict.fromkeys(range(len(left.shape or ())), symbolic.VARYING)
     return join(left, right, axes)
 
 
@@ -93,6 +93,8 @@ def split_to_sequence(site: Site) -> Sequence[Fact]:
         middle: tuple[Dim, ...] = (1,) if keep else ()
         return [_sequence(Fact(x.dtype, rest[0] + middle + rest[1]), x.shape[axis])]
     part = site.fact(1).scalar()
+    if site.shape(1) == () and not isinstance(part, int) and not keep:
+        return [Fact(x.dtype, None, None, None, "sequence")]
     if site.shape(1) != () or not isinstance(part, int) or part <= 0:
         unknown = symbolic.VARYING
         count = site.shape(1)
