@@ -9,7 +9,8 @@ from .decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .demanded_if import InlineDemandedBranch
 from .equal import MergeEqualNodes
 from .if_to_where import IfToWhere
-from .loop_count import CounterFromIteration, CountIterations
+from .loop_count import CountIterations
+from .loop_induction import CounterFromIteration
 from .loop_none import RunLoopOnce, RunScanOnce, SkipLoop
 from .loop_normal import ConditionHoldsInside, ConstantConditionOut, DropTrueCondition
 from .loop_states import (

@@ -1,46 +1,62 @@
 """While loops that count: the condition becomes a trip count.
 
-   c0 = k0 < n
-   k, y = Loop(big, c0, k0, x) { k' = k + s; return k' < n, k', … }
--> m = Max(Ceil((n - k0) / s), 0)
-   k, y = Loop(m, , k0, x) { k' = k + s; return true, k', … }
+    c0 = k0 < n
+    k, y = Loop(big, c0, k0, x) { k' = k + s; return k' < n, k', … }
+ -> m = Max(Ceil((n - k0) / s), 0)
+    k, y = Loop(m, , k0, x) { k' = k + s; return true, k', … }
+
+The compared value is a counter state, or any number that the facts show to be `s * i + c` in the
+iteration number i. Several comparisons may be joined by And.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 
 from ..rewrite import symbolic
-from ..rewrite.facts import INT64, INTEGERS, Value
-from ..rewrite.ir import Graph, Node, Tensor, Variable
+from ..rewrite.facts import INT64, INTEGERS
+from ..rewrite.ir import Constant, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.views import LoopView, State
-from .loop_states import without_states
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
-
 INT32 = onnx.TensorProto.INT32
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 _FOREVER = 1 << 62
 """A trip count at least this large is no bound."""
+_EXACT_IN_FLOAT = 1 << 24
+"""Integers up to this size are exact in single precision."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`low < high`, or `low <= high` with `inclusive`."""
+
+    low: Tensor
+    high: Tensor
+    inclusive: bool
+    in_float: bool
+    """Whether the integers are compared after a cast to a float type."""
 
 
 @dataclass(frozen=True)
 class Counter:
-    """`state + step` goes on while it is less than `limit` (at most `limit`, with `inclusive`)."""
+    """After iteration i the loop goes on while `start + step * (i + 1)` is below the limit."""
 
-    state: State
+    start: Tensor | int
+    """A scalar integer from outside, or a number."""
     step: int
     limit: Tensor
     inclusive: bool
-    after: bool
-    """Whether the value compared is the one after the step."""
+    cast: bool
+    """Whether start or limit are of another type than int64."""
+    notes: tuple[str, ...]
 
 
 class CountIterations(Rule):
@@ -58,62 +74,76 @@ class CountIterations(Rule):
         "not a comparison": _HEADER
         + """g (float[3] x, float lim) => (float[3] y) {
       y = Loop (, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
-        so = Add(s, s) q = ReduceMax<keepdims=0>(so) f = IsNaN(q) co = Not(f) }> }""",
+        so = Add(s, s) q = ReduceMax<keepdims=0>(so) co = IsNaN(q) }> }""",
         "counter": _HEADER
         + """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {1}> {
       c = Less(z, n)
       k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         tn = Add(t, t) co = Less(tn, n) so = Add(s, s) }> }""",
-        "first condition": _HEADER
-        + """g (float[3] x, int64 n, bool c) => (float[3] y, int64 k) <int64 z = {0}> {
-      k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
-        one = Constant<value_int=1>() tn = Add(t, one) co = Less(tn, n) so = Add(s, s) }> }""",
+        "may change": _HEADER
+        + """g (float[3] x) => (float[3] y) {
+      y = Loop (, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        so = Add(s, s) q = ReduceMax<keepdims=0>(so) n = Cast<to=7>(q) co = Less(i, n) }> }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
-        counter = _counter(m, view)
-        dtype = m.facts.dtype(counter.state.initial)
-        m.need(
-            dtype in INTEGERS and dtype == m.facts.dtype(counter.limit), "the counter is no integer"
-        )
-        m.need(m.facts.shape(counter.state.initial) == (), "the counter is no scalar")
-        m.need(m.facts.shape(counter.limit) == (), "the limit is no scalar", at=counter.limit)
-        _check_first(m, view, counter)
+        out = view.condition_out
         m.need(m.facts.opset >= 12, "Max and Min take no integers before opset 12")
+        m.need(
+            not isinstance(m.facts.scalar(out), bool),
+            "the condition is the same in every iteration",
+        )
+        counters = [_counter(m, view, c) for c in _conjuncts(m, out)]
         most = None if view.trip is None else m.facts.scalar(view.trip)
         bounded = view.trip is not None and not (isinstance(most, int) and most >= _FOREVER)
-        return {"node": m.node, "counter": counter, "cast": dtype != INT64, "bounded": bounded}
+        return {
+            "node": m.node,
+            "counters": counters,
+            "bounded": bounded,
+            "asked": _first_asks_the_same(m, view, counters),
+        }
 
-    def apply(self, patch: Patch, node: Node, counter: Counter, cast: bool, bounded: bool) -> None:
+    def apply(
+        self, patch: Patch, node: Node, counters: list[Counter], bounded: bool, asked: bool
+    ) -> None:
         view = LoopView(node)
-        least = counter.step if view.condition is None else 0
-        count = _count(patch, counter, cast, least)
+        like = view.iteration
+        counts = [_count(patch, c, asked, like) for c in counters]
+        count = counts[0] if len(counts) == 1 else patch.node("Min", counts, [like])[0]
+        if view.condition is not None and not asked:
+            zero = patch.constant(np.array(0, np.int64), like=like)
+            count = patch.node("Where", [view.condition, count, zero], [like])[0]
         if bounded and view.trip is not None:
-            count = patch.node("Min", [count, view.trip], like=[count])[0]
+            count = patch.node("Min", [count, view.trip], [like])[0]
         always = patch.constant(np.array(True), like=view.condition_out, graph=view.body)
         inputs = [count, Variable(""), *node.inputs[2:]]
         results = [always, *view.body.outputs[1:]]
         patch.set_interface(node, inputs, view.body.inputs, results, node.outputs)
         patch.toward_normal_form()
+        for note in {note for c in counters for note in c.notes}:
+            patch.note(note)
 
 
-def _count(patch: Patch, counter: Counter, cast: bool, least: int) -> Tensor:
-    """max(ceil((limit - initial) / step), 0) as int64 scalar; one more when the limit counts.
+def _count(patch: Patch, counter: Counter, asked: bool, like: Tensor) -> Tensor:
+    """The number of iterations, an int64 scalar.
 
-    `least` is the step where the first iteration runs unasked, else 0.
+    Values start, start + step, … are below the limit ceil((limit - start) / step) times. The loop
+    runs so often when the first condition asks it of `start`; when it runs once unasked, at least
+    once.
     """
-    like = counter.state.initial
-    start, limit = counter.state.initial, counter.limit
-    if cast:
-        start = patch.node("Cast", [start], [like], {"to": INT64})[0]
-        limit = patch.node("Cast", [limit], [like], {"to": INT64})[0]
-    span = patch.node("Sub", [limit, start], [like])[0]
+    limit = _as_int64(patch, counter.limit, counter.cast, like)
     extra = counter.step - (0 if counter.inclusive else 1)
+    if isinstance(counter.start, int):
+        extra -= counter.start
+        span = limit
+    else:
+        start = _as_int64(patch, counter.start, counter.cast, like)
+        span = patch.node("Sub", [limit, start], [like])[0]
     if extra:
         more = patch.constant(np.array(extra, np.int64), like=like)
         span = patch.node("Add", [span, more], [like])[0]
-    floor = patch.constant(np.array(least, np.int64), like=like)
+    floor = patch.constant(np.array(0 if asked else counter.step, np.int64), like=like)
     span = patch.node("Max", [span, floor], [like])[0]
     if counter.step == 1:
         return span
@@ -121,34 +151,113 @@ def _count(patch: Patch, counter: Counter, cast: bool, least: int) -> Tensor:
     return patch.node("Div", [span, step], [like])[0]
 
 
-def _counter(m: Match, view: LoopView) -> Counter:
-    """The counter that the condition for the next iteration compares with a limit."""
-    out = view.condition_out
-    less = m.need(
-        m.producer(out, "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-        "the condition `{}` is not a comparison",
-        out.name,
-        at=out,
+def _as_int64(patch: Patch, value: Tensor, cast: bool, like: Tensor) -> Tensor:
+    if isinstance(value, Constant):
+        return patch.constant(np.asarray(value.values).astype(np.int64).reshape(()), like=like)
+    if not cast:
+        return value
+    return patch.node("Cast", [value], [like], {"to": INT64})[0]
+
+
+def _conjuncts(m: Match, condition: Tensor) -> Iterator[Comparison]:
+    """The comparisons whose And the condition is."""
+    both = m.producer(condition, "And")
+    if both is not None:
+        for part in both.inputs:
+            yield from _conjuncts(m, part)
+        return
+    if m.facts.scalar(condition) is not True:
+        found = _comparison(m, condition)
+        yield m.need(found, "the condition `{}` is not a comparison", condition.name, at=condition)
+
+
+def _comparison(m: Match, condition: Tensor) -> Comparison | None:
+    negation = m.producer(condition, "Not")
+    node = m.producer(
+        negation.inputs[0] if negation is not None else condition,
+        "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    )  # fmt: skip
+    if node is None:
+        return None
+    swap = node.op.startswith("Greater") != (negation is not None)
+    low, high = node.inputs[::-1] if swap else node.inputs
+    inclusive = node.op.endswith("Equal") != (negation is not None)
+    casts = [m.producer(t, "Cast") for t in (low, high)]
+    in_float = m.facts.dtype(low) in _FLOATS
+    if in_float:
+        ints = [c is not None and m.facts.dtype(c.inputs[0]) in INTEGERS for c in casts]
+        low, high = (
+            c.inputs[0] if c is not None and whole else t
+            for c, whole, t in zip(casts, ints, (low, high))
+        )
+    return Comparison(low, high, inclusive, in_float)
+
+
+def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
+    """What is compared, as a number that grows by a fixed step; declines otherwise."""
+    dtype = m.facts.dtype(c.low)
+    m.need(dtype in INTEGERS, "`{}` is no integer counter", c.low.name, at=c.low)
+    same = dtype == m.facts.dtype(c.high) or (c.in_float and _is_whole(m, c.high))
+    m.need(same, "`{}` is not known to be an integer", c.high.name, at=c.high)
+    for side in (c.low, c.high):
+        m.need(m.facts.shape(side) == (), "`{}` is no scalar", side.name, at=side)
+    home = m.index.home(c.high)
+    fixed = isinstance(c.high, Constant) or (
+        home is not None and not m.index.encloses(view.body, home)
     )
-    low, high = less.inputs if less.op.startswith("Less") else less.inputs[::-1]
-    inclusive = less.op.endswith("Equal")
-    outside = m.index.home(high)
-    m.need(
-        outside is not view.body
-        and outside is not None
-        and not m.index.encloses(view.body, outside),
-        "the limit `{}` may change from iteration to iteration",
-        high.name,
-        at=high,
-    )
+    m.need(fixed, "the limit `{}` may change from iteration to iteration", c.high.name, at=c.high)
+    notes: tuple[str, ...] = ()
+    cast = dtype != INT64 or m.facts.dtype(c.high) != INT64
+    if c.in_float:
+        limit = _whole_constant(m, c.high)
+        if not (isinstance(limit, int) and limit <= _EXACT_IN_FLOAT):
+            m.need(
+                not m.options.strict, "strict: `{}` is compared as a float", c.high.name, at=c.high
+            )
+            notes = (f"`{c.high.name}` is compared as a float: exact up to 2**24 iterations",)
     for state in view.states:
-        step = _step(m, state)
-        if step is not None and low in (state.output, state.input):
-            return Counter(state, step, high, inclusive, low is state.output)
-    raise Miss("`{}` is no counter: no state that grows by a fixed step", (low.name,), low)
+        step = step_of(m, state)
+        if step is not None and c.low is state.output:
+            return Counter(state.initial, step, c.high, c.inclusive, cast, notes)
+    affine = _affine(m, view, c.low)
+    found = m.need(
+        affine, "`{}` is no counter: no state that grows by a fixed step", c.low.name, at=c.low
+    )
+    step, first = found
+    return Counter(first - step, step, c.high, c.inclusive, cast, notes)
 
 
-def _step(m: Match, state: State) -> int | None:
+def _whole_constant(m: Match, value: Tensor) -> int | None:
+    """The integer that a constant scalar of any type holds."""
+    array = m.facts.constant(value) if m.facts.is_constant(value) else None
+    if array is None or array.size != 1 or float(array.reshape(-1)[0]) % 1:
+        return None
+    return int(array.reshape(-1)[0])
+
+
+def _is_whole(m: Match, value: Tensor) -> bool:
+    """Whether a float scalar surely holds an integer."""
+    return m.facts.scalar(value) is not None or _whole_constant(m, value) is not None
+
+
+def _affine(m: Match, view: LoopView, value: Tensor) -> tuple[int, int] | None:
+    """(step, value in iteration 0) of a number step * i + c."""
+    number = m.facts.scalar(value)
+    iteration = m.facts.scalar(view.iteration)
+    if number is None or not isinstance(iteration, symbolic.Expr):
+        return None
+    symbol = symbolic.single_symbol(iteration)
+    if symbol is None or symbol not in symbolic.symbols(number):
+        return None
+    first = symbolic.substitute(number, {symbol: 0})
+    step = symbolic.sub(symbolic.substitute(number, {symbol: 1}), first)
+    if not isinstance(first, int) or not isinstance(step, int) or step <= 0:
+        return None
+    linear = symbolic.add(symbolic.mul(step, iteration), first)
+    return (step, first) if linear == number else None
+
+
+def step_of(m: Match, state: State) -> int | None:
     """The positive constant that is added to an integer state in each iteration."""
     add = m.producer(state.output, "Add")
     if add is None or state.input not in add.inputs:
@@ -158,33 +267,25 @@ def _step(m: Match, state: State) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _check_first(m: Match, view: LoopView, counter: Counter) -> None:
-    """The first condition must ask of the initial value what later ones ask of the counter."""
-    m.need(
-        counter.after,
-        "the condition compares `{}` from before the step",
-        counter.state.input.name,
-    )
-    first = view.condition
-    if first is None:
-        return
-    less = m.producer(first, "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-    found = False
-    if less is not None:
-        low, high = less.inputs if less.op.startswith("Less") else less.inputs[::-1]
-        found = (
-            _same(m, low, counter.state.initial)
-            and _same(m, high, counter.limit)
-            and less.op.endswith("Equal") == counter.inclusive
-        )
-    m.need(
-        found,
-        "the first condition `{}` is not that `{}` is below `{}`",
-        first.name,
-        counter.state.initial.name,
-        counter.limit.name,
-        at=first,
-    )
+def _first_asks_the_same(m: Match, view: LoopView, counters: list[Counter]) -> bool:
+    """Whether the first condition asks of `start` what later ones ask of the counter."""
+    if view.condition is None:
+        return False
+    try:
+        asked = list(_conjuncts(m, view.condition))
+    except Miss:
+        return False
+    if len(asked) > len(counters):
+        return False
+    return all(any(_asks(m, c, counter) for c in asked) for counter in counters)
+
+
+def _asks(m: Match, c: Comparison, counter: Counter) -> bool:
+    if c.inclusive != counter.inclusive or not _same(m, c.high, counter.limit):
+        return False
+    if isinstance(counter.start, int):
+        return m.facts.scalar(c.low) == counter.start
+    return _same(m, c.low, counter.start)
 
 
 def _same(m: Match, a: Tensor, b: Tensor) -> bool:
@@ -192,90 +293,3 @@ def _same(m: Match, a: Tensor, b: Tensor) -> bool:
         return True
     left, right = m.facts.scalar(a), m.facts.scalar(b)
     return left is not None and right is not None and symbolic.eq(left, right) is True
-
-
-class CounterFromIteration(Rule):
-    """A state that grows by a fixed step is computed from the iteration number."""
-
-    root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
-      k, y = Loop (n, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
-        two = Constant<value_int=2>() tn = Add(t, two) co = Identity(ci) f = Cast<to=1>(t) so = Add(s, f) }> }"""
-    )
-    spares = {
-        "no integer state": _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y) {
-      y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
-        co = Identity(ci) so = Add(s, s) }> }""",
-        "number of iterations": _HEADER
-        + """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
-      k, y = Loop (n, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
-        one = Constant<value_int=1>() tn = Add(t, one) so = Add(s, s) q = ReduceMax<keepdims=0>(so) f = IsNaN(q) co = Not(f) }> }""",
-    }
-
-    def match(self, m: Match) -> dict[str, Any]:
-        view = m.loop()
-        counted = view.trip is not None and view.never_stops_early(m.facts)
-        blocked = None
-        for number, state in enumerate(view.states):
-            step = _step(m, state)
-            dtype = m.facts.dtype(state.initial)
-            if step is None or dtype not in (INT32, INT64) or m.facts.shape(state.initial) != ():
-                continue
-            read = state.final is not None and m.index.use_count(state.final) > 0
-            if read and not counted:
-                blocked = state
-                continue
-            found = {"state": state, "number": number, "step": step, "dtype": dtype}
-            return {"node": m.node, "start": m.facts.scalar(state.initial), **found}
-        m.need(
-            blocked is None, "its final value is read, but the number of iterations is not known"
-        )
-        raise Miss("no integer state grows by a fixed step", (), m.node)
-
-    def apply(
-        self,
-        patch: Patch,
-        node: Node,
-        state: State,
-        number: int,
-        step: int,
-        dtype: int,
-        start: Value,
-    ) -> None:
-        view = LoopView(node)
-        is_zero = isinstance(start, int) and start == 0
-        value = _progress(patch, view.iteration, state, step, dtype, is_zero, view.body)
-        patch.replace(state.input, value)
-        if state.final is not None and patch.index.use_count(state.final) and view.trip is not None:
-            none = patch.constant(np.array(0, np.int64), like=state.initial)
-            count = patch.node("Max", [view.trip, none], [state.initial])[0]
-            final = _progress(patch, count, state, step, dtype, is_zero, None)
-            patch.replace(state.final, final)
-        without_states(patch, node, [number])
-
-
-def _progress(
-    patch: Patch,
-    count: Tensor,
-    state: State,
-    step: int,
-    dtype: int,
-    from_zero: bool,
-    body: Graph | None,
-) -> Tensor:
-    """initial + step * count, in the type of the state, in the body or before the loop."""
-    like = state.initial
-    add = patch.node if body is None else partial(patch.node_first, body)
-    value = count
-    if dtype != INT64:
-        value = add("Cast", [value], [like], {"to": dtype})[0]
-    if step != 1:
-        kind = np.int64 if dtype == INT64 else np.int32
-        factor = patch.constant(np.array(step, kind), like=like, graph=body)
-        value = add("Mul", [value, factor], [like])[0]
-    if not from_zero:
-        value = add("Add", [value, state.initial], [like])[0]
-    return value

@@ -128,6 +128,9 @@ def _fits(value: Dim, limits: np.iinfo) -> bool:
     return symbolic.is_size(value) and symbolic.largest_factor(value) <= most
 
 
+FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE})
+_EXACT = 1 << 24
+"""Integers up to this size are exact in single precision."""
 _LARGEST_FACTOR = {32: 1 << 12, 64: 1 << 40}
 """Factors up to which multiples of dims are taken to fit, by the bits of the type."""
 
@@ -136,7 +139,7 @@ def combine(
     site: Site, function: Callable[..., Value], operands: Sequence[Fact]
 ) -> list[Value] | None:
     """Applies a function over broadcast element-wise values; None when one side has none."""
-    arrays = [f.array() for f in operands]
+    arrays = [None if f.dtype in FLOATS else f.array() for f in operands]
     known = [a for a in arrays if a is not None]
     if len(known) != len(arrays):
         return None
@@ -299,13 +302,29 @@ def cast(site: Site) -> Sequence[Fact]:
     x = site.fact(0)
     dtype = site.fact(1).dtype if site.node.op == "CastLike" else int(site.attr("to", 0))
     values: tuple[Value, ...] | None = None
-    if x.values is not None and dtype == BOOL:
+    if x.values is not None and dtype == BOOL and x.dtype not in FLOATS:
         values = tuple(_truth(v) for v in x.values)
+    elif x.values is not None and x.dtype in FLOATS and not _all_exact(x.values):
+        pass
     elif x.values is not None and dtype in INTEGERS and None not in x.values:
         values = _narrow([int(v) if isinstance(v, bool) else v for v in x.values], dtype)
     elif dtype in INTEGERS or dtype == BOOL:
         values = _cast_constant(site, dtype)
+    elif dtype in FLOATS and x.dtype in INTEGERS and x.values is not None:
+        values = _whole_numbers(x.values)
     return [Fact(dtype, x.shape, x.ranks, values)]
+
+
+def _whole_numbers(values: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    """Integers in a float tensor: sizes, and numbers that are exact in single precision.
+
+    Nothing is decided by them, since large sizes are rounded; they tell that a float is whole.
+    """
+    for value in values:
+        low, high = (None, None) if value is None else symbolic.bounds(value)
+        if low is None or low < -_EXACT or (high is not None and high > _EXACT):
+            return None
+    return values
 
 
 def _narrow(values: list[Value], dtype: int) -> tuple[Value, ...] | None:
@@ -332,3 +351,8 @@ def _cast_constant(site: Site, dtype: int) -> tuple[Value, ...] | None:
     if not np.all(np.isfinite(array)):
         return None
     return representable([int(v) for v in np.trunc(array).reshape(-1)], dtype)
+
+
+def _all_exact(values: tuple[Value, ...]) -> bool:
+    """Whether a float held these integers without rounding."""
+    return all(v is not None and symbolic.bounds(v)[1] is not None for v in values)

@@ -83,7 +83,8 @@ def _windows(site: Site, dim: Dim, kernel: Dim, where: tuple[int, int, int, int]
     if not site.attr("ceil_mode", 0):
         return symbolic.add(symbolic.floordiv(free, stride), 1)
     whole = symbolic.add(symbolic.ceildiv(free, stride), 1)
-    assert isinstance(whole, int) and isinstance(dim, int), "rounding up needs known sizes"
+    assert isinstance(whole, int), "rounding up needs known sizes"
+    assert isinstance(dim, int)
     return whole - 1 if (whole - 1) * stride >= dim + before else whole
 
 
