@@ -28,6 +28,10 @@ the normal form, states and results of loops, nodes weighted by the depth of the
 outputs of Ifs, negated conditions, distinct constants."""
 
 
+_FAN_OUT = 64
+"""Readers of one value that a commit re-queues; a constant may have thousands."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """Why one rule does not fire at one node."""
@@ -227,10 +231,11 @@ class Engine:
                 self._own_outputs(graph)
 
     def _own_outputs(self, body: Graph) -> None:
-        """A body may return neither a value of an outer graph nor one value twice."""
+        """Gives outputs of a body a node of their own where onnxruntime needs one."""
+        owner = self.index.owner(body)
         seen: set[Tensor] = set()
         for slot, tensor in enumerate(body.outputs):
-            if self.index.home(tensor) is body and tensor not in seen:
+            if tensor not in seen and owner is not None and self._may_return(owner, body, slot):
                 seen.add(tensor)
                 continue
             copy = Variable(tensor.name)
@@ -242,9 +247,21 @@ class Engine:
             outputs[slot] = copy
             self.index.set_outputs(body, outputs)
 
+    def _may_return(self, owner: Node, body: Graph, slot: int) -> bool:
+        """Whether a body may return a value as it is.
 
-_FAN_OUT = 64
-"""Readers of one value that a commit re-queues; a constant may have thousands."""
+        onnxruntime refuses values of outer graphs, leaves what no node of a Scan body writes as
+        garbage, and counts the iteration number of a Loop up in place.
+        """
+        tensor = body.outputs[slot]
+        if self.index.home(tensor) is not body:
+            return False
+        if self.index.producer(tensor) is not None:
+            return True
+        if owner.op == "Loop":
+            carried = slot < len(owner.inputs) - 1
+            return carried and tensor is not body.inputs[0]
+        return bool(owner.op == "If")
 
 
 def _check_progress(patch: Patch) -> None:

@@ -8,7 +8,7 @@ demand, kept, and after an edit recomputed only as far as they change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -37,6 +37,10 @@ INTEGERS = frozenset(
 )
 MOST_VALUES = 256
 """Tensors with more elements carry no element-wise values: shape arithmetic never needs them."""
+
+
+_LARGEST = 48
+"""Atoms an expression may have before a fresh symbol takes its place."""
 
 
 class Impossible(Exception):
@@ -240,7 +244,22 @@ class Facts:
             self.failures[node] = str(reason)
             results = [UNKNOWN] * len(node.outputs)
         for position, tensor in enumerate(node.outputs):
-            self._facts[tensor] = results[position] if position < len(results) else UNKNOWN
+            fact = results[position] if position < len(results) else UNKNOWN
+            self._facts[tensor] = self._simplified(tensor, fact)
+
+    def _simplified(self, tensor: Tensor, fact: Fact) -> Fact:
+        """Replaces expressions that have grown large: arithmetic on them would never end."""
+        if fact.values is not None and any(
+            isinstance(v, symbolic.Expr) and v.size > _LARGEST for v in fact.values
+        ):
+            fact = replace(fact, values=None)
+        if fact.shape is not None and any(symbolic.size(d) > _LARGEST for d in fact.shape):
+            shape = tuple(
+                d if symbolic.size(d) <= _LARGEST else self.fresh(tensor, axis, *_known_bounds(d))
+                for axis, d in enumerate(fact.shape)
+            )
+            fact = replace(fact, shape=shape, values=None)
+        return fact
 
     def failure(self, node: Node) -> str | None:
         """Why every run that reaches the node fails; None when it may succeed."""
@@ -322,6 +341,11 @@ class Facts:
         view._affected = frozenset(affected) | frozenset(facts)
         view._facts = dict(facts)
         return view
+
+
+def _known_bounds(dim: Dim) -> tuple[int | None, int | None]:
+    low, high = symbolic.bounds(dim)
+    return (0 if low is None else max(low, 0)), high
 
 
 def constant_value(node: Node) -> np.ndarray | None:

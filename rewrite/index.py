@@ -55,6 +55,7 @@ class Index:
         self._uses: dict[Tensor, dict[Use, None]] = {}
         self._floors: dict[Node, float] = {}
         self._returned: dict[Tensor, int] = {}
+        self._last: dict[Graph, float] = {}
         self.add_graph(root)
 
     # --- questions ---
@@ -307,6 +308,14 @@ class Index:
                 raise NoRoom
         self._floors[anchor] = low
 
+    def place_last(self, graph: Graph, node: Node) -> None:
+        """Gives a node a position after everything in a graph."""
+        last = self._last.get(graph)
+        if last is None:
+            last = max((n.order for n in self.nodes(graph)), default=0.0)
+        node.order = self._last[graph] = last + 1.0
+        self._floors[node] = last
+
     def put_back(self, node: Node, order: float, floor: float) -> None:
         """Restores a position."""
         node.order = order
@@ -315,6 +324,7 @@ class Index:
     def renumber(self, graph: Graph) -> None:
         """Spreads the positions out after many insertions at one place; drops removed nodes."""
         self.tidy(graph)
+        self._last.pop(graph, None)
         for place, node in enumerate(graph.nodes):
             node.order = float(place)
             self._floors.pop(node, None)

@@ -148,8 +148,12 @@ class Patch:
         if can_be_output(self.index, new):
             self._take_name(new, old)
             self._set(use, old, new)
-        else:
-            self._set(use, old, self.node("Identity", [new], like=[old])[0])
+            return
+        copy = _copy_of(old)
+        node = Node("Identity", "", {}, [new], [copy], "")
+        self.index.place_last(self.index.root, node)
+        self._insert(node, self.index.root)
+        self._set(use, old, copy)
 
     def _take_name(self, new: Tensor, old: Tensor) -> None:
         name, info = new.name, new.info
@@ -195,6 +199,7 @@ class Patch:
         if not self.index.is_unused(node):
             raise PatchError(f"{describe(node)} is removed but still read")
         self._count(node, -1)
+        self._disturb(self.index.graph_of(node))
         for tensor in self._reads(node):
             self.freed[tensor] = None
         removal = self.index.remove_node(node)
@@ -226,9 +231,9 @@ class Patch:
         self.index.place_before(before, ordered)
 
     def hoist_constant(self, constant: Constant, target: Graph) -> None:
-        """Moves an initializer of a body to an outer graph."""
+        """Moves an initializer of a body to an outer graph; one from further out stays."""
         home = self.index.home(constant)
-        if home is not None and home is not target:
+        if home is not None and home is not target and self.index.encloses(target, home):
             self._move_constant(constant, home, target)
 
     def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
@@ -241,7 +246,8 @@ class Patch:
         if first is not None:
             self.index.place_before(first, nodes)
         for constant in list(body.initializers):
-            self.hoist_constant(constant, target)
+            if self.index.home(constant) is body:
+                self._move_constant(constant, body, target)
         self.edits.append(f"moved body `{body.name}` into `{target.name}`")
         return list(body.outputs)
 
@@ -375,6 +381,7 @@ class Patch:
     def _move(self, node: Node, graph: Graph) -> None:
         home, order, floor = self.index.graph_of(node), node.order, self.index.floor(node)
         self._count(node, -1)
+        self._disturb(home)
         graph.nodes.append(node)
         self.index.move_node(node, graph)
         self._count(node, 1)
@@ -386,6 +393,12 @@ class Patch:
             self.index.move_node(node, home)
 
         self._undo.append(undo)
+
+    def _disturb(self, graph: Graph) -> None:
+        """A body changed: what may be said of its owner may too."""
+        owner = self.index.owner(graph)
+        if owner is not None:
+            self.touched[owner] = None
 
     def _add_constant(self, constant: Constant, graph: Graph) -> None:
         graph.initializers.append(constant)

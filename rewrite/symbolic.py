@@ -100,6 +100,11 @@ class Expr:
             total = _add_bounds(total, _scale(_monomial_bounds(monomial), factor))
         return total
 
+    @cached_property
+    def size(self) -> int:
+        """Number of atoms, those inside terms included."""
+        return sum(_atom_size(atom) for monomial, _ in self.terms for atom in monomial)
+
     def symbols(self) -> set[Symbol]:
         found: set[Symbol] = set()
         for monomial, _ in self.terms:
@@ -109,6 +114,10 @@ class Expr:
                 else:
                     found |= symbols(atom.left) | symbols(atom.right)
         return found
+
+
+def _atom_size(atom: Atom) -> int:
+    return 1 if isinstance(atom, Symbol) else 1 + size(atom.left) + size(atom.right)
 
 
 Dim = int | Expr
@@ -129,6 +138,11 @@ def of(atom: Atom) -> Dim:
 def fresh(name: str, low: int | None = 0, high: int | None = None, scope: object = None) -> Dim:
     """A dim nothing else is known to equal."""
     return of(Symbol.fresh(name, low, high, scope))
+
+
+def size(dim: Dim) -> int:
+    """How large the expression is; 0 for a number."""
+    return dim.size if isinstance(dim, Expr) else 0
 
 
 def symbols(dim: Dim) -> set[Symbol]:

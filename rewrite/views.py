@@ -63,6 +63,11 @@ def _result(node: Node, slot: int) -> Tensor | None:
     return None
 
 
+def _declared_shape(tensor: Tensor) -> tuple[int, ...]:
+    info = tensor.info
+    return (1,) if info is not None and len(info.type.tensor_type.shape.dim) == 1 else ()
+
+
 class IfView:
     """`If(condition)` with its two branches."""
 
@@ -100,6 +105,16 @@ class LoopView:
         ]
         self.scan_outputs: list[Tensor] = list(self.body.outputs[1 + len(self.states) :])
         """The rows, inside the body."""
+
+    @property
+    def iteration_shape(self) -> tuple[int, ...]:
+        """The iteration number is a scalar, or has one axis of size 1 where the body says so."""
+        return _declared_shape(self.iteration)
+
+    @property
+    def condition_shape(self) -> tuple[int, ...]:
+        """Likewise for the condition a body is given."""
+        return _declared_shape(self.condition_in)
 
     def never_stops_early(self, facts: Facts) -> bool:
         """Whether the condition is true before and after every iteration."""

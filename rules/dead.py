@@ -6,7 +6,7 @@ from typing import Any
 
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch, can_be_output
-from ..rewrite.rule import ANY, Match, Rule
+from ..rewrite.rule import ANY, Match, Miss, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -27,9 +27,9 @@ class RemoveUnread(Rule):
 
 
 class RemoveCopy(Rule):
-    """Identity, and Cast to the type its operand has, pass their operand on."""
+    """Identity, Cast to the same type, And with true and Or with false pass an operand on."""
 
-    root = ("Identity", "Cast")
+    root = ("Identity", "Cast", "And", "Or")
     fires = _HEADER + "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
     spares = {
         "not the type": _HEADER + "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
@@ -37,13 +37,7 @@ class RemoveCopy(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        source, copy = m.node.inputs[0], m.node.outputs[0]
-        if m.node.op == "Cast":
-            m.need(
-                m.facts.dtype(source) == int(m.node.attrs["to"]),
-                "the operand has not the type it is cast to",
-                at=source,
-            )
+        source, copy = _passed_on(m), m.node.outputs[0]
         m.need(not m.index.is_unused(m.node), "nobody reads the copy")
         if m.index.is_model_output(copy):
             m.need(
@@ -56,6 +50,27 @@ class RemoveCopy(Rule):
     def apply(self, patch: Patch, node: Node, source: Tensor) -> None:
         patch.replace(node.outputs[0], source)
         patch.remove(node)
+
+
+def _passed_on(m: Match) -> Tensor:
+    """The operand that equals the result; declines where there is none."""
+    first: Tensor = m.node.inputs[0]
+    if m.node.op == "Cast":
+        m.need(
+            m.facts.dtype(first) == int(m.node.attrs["to"]),
+            "the operand has not the type it is cast to",
+            at=first,
+        )
+    if m.node.op not in ("And", "Or"):
+        return first
+    neutral = m.node.op == "And"
+    shape = m.facts.shape(m.node.outputs[0])
+    for operand, other in ((first, m.node.inputs[1]), (m.node.inputs[1], first)):
+        values = m.facts.of(other).values
+        fixed = values is not None and all(v is neutral for v in values)
+        if fixed and shape is not None and m.facts.shape(operand) == shape:
+            return operand
+    raise Miss("no operand leaves the other as it is", (), m.node)
 
 
 class DropUnreadResults(Rule):

@@ -21,7 +21,7 @@ from ..rewrite.rule import Match, Miss, Rule, describe
 from .decided_if import take_branch
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-_REACH = 400
+_REACH = 100
 """How many later nodes are judged: keeps the cost per If constant."""
 
 _SQUEEZE_IF = """<int64[1] two = {2}, int64[1] one = {1}> {

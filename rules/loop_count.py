@@ -263,7 +263,7 @@ def step_of(m: Match, state: State) -> int | None:
     if add is None or state.input not in add.inputs:
         return None
     other = add.inputs[1] if add.inputs[0] is state.input else add.inputs[0]
-    value = m.facts.scalar(other)
+    value = m.facts.scalar(other) if m.facts.shape(other) == () else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

@@ -56,6 +56,10 @@ class CounterFromIteration(Rule):
             if read and not counted:
                 blocked = state
                 continue
+            if read and view.trip is not None:
+                m.need(m.facts.opset >= 12, "Max takes no integers before opset 12")
+                m.need(m.facts.shape(view.trip) == (), "the trip count is no scalar", at=view.trip)
+            m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
             found = {"state": state, "number": number, "step": step, "dtype": dtype}
             return {"node": m.node, "start": m.facts.scalar(state.initial), **found}
         m.need(

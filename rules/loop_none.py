@@ -119,8 +119,14 @@ class RunLoopOnce(Rule):
 
     def apply(self, patch: Patch, node: Node) -> None:
         view = LoopView(node)
-        patch.replace(view.iteration, patch.constant(np.array(0, np.int64), like=view.iteration))
-        patch.replace(view.condition_in, patch.constant(np.array(True), like=view.condition_in))
+        patch.replace(
+            view.iteration,
+            patch.constant(np.zeros(view.iteration_shape, np.int64), like=view.iteration),
+        )
+        patch.replace(
+            view.condition_in,
+            patch.constant(np.full(view.condition_shape, True), like=view.condition_in),
+        )
         for state in view.states:
             patch.replace(state.input, state.initial)
         results = patch.inline(view.body)[1:]

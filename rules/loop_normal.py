@@ -15,6 +15,7 @@ import numpy as np
 from ..rewrite.ir import Constant, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
+from ..rewrite.views import LoopView
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -39,10 +40,12 @@ class ConditionHoldsInside(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
         m.need(m.index.use_count(view.condition_in) > 0, "the body does not read its condition")
-        return {"condition": view.condition_in, "body": view.body}
+        return {"view": view}
 
-    def apply(self, patch: Patch, condition: Tensor, body: Any) -> None:
-        patch.replace(condition, patch.constant(np.array(True), like=condition, graph=body))
+    def apply(self, patch: Patch, view: LoopView) -> None:
+        holds = np.full(view.condition_shape, True)
+        constant = patch.constant(holds, like=view.condition_in, graph=view.body)
+        patch.replace(view.condition_in, constant)
         patch.toward_normal_form()
 
 
@@ -108,7 +111,8 @@ class ConstantConditionOut(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
         out = view.condition_out
-        m.need(not isinstance(out, Constant), "it is a constant already")
+        own = isinstance(out, Constant) and m.index.home(out) is view.body
+        m.need(not own, "it is a constant of the body already")
         value = m.facts.scalar(out)
         m.need(isinstance(value, bool), "the condition `{}` is not known", out.name, at=out)
         return {"node": m.node, "out": out, "value": value}

@@ -58,7 +58,8 @@ class UnrollShortLoop(Rule):
         heavy = next((n for n in nodes if n.op in _HEAVY or bodies(n)), None)
         m.need(heavy is None, "{} is heavy or has a body", heavy, at=heavy or m.node)
         m.need(count > 0, "it never runs")
-        m.need(count * len(nodes) <= _MOST_NODES, "it would be {} nodes", count * len(nodes))
+        size = count * max(1, len(nodes) + len(view.scan_outputs))
+        m.need(size <= _MOST_NODES, "it would be {} nodes", size)
         return {"node": m.node, "count": count}
 
     def apply(self, patch: Patch, node: Node, count: int) -> None:
@@ -70,11 +71,13 @@ class UnrollShortLoop(Rule):
         current: list[Tensor] = [state.initial for state in view.states]
         rows: list[list[Tensor]] = [[] for _ in view.scan_outputs]
         for number in range(count):
-            iteration = patch.constant(np.array(number, np.int64), like=view.iteration)
+            value = np.full(view.iteration_shape, number, np.int64)
+            iteration = patch.constant(value, like=view.iteration)
             renamed: dict[Tensor, Tensor] = {view.iteration: iteration}
             renamed.update({s.input: value for s, value in zip(view.states, current)})
             if patch.index.use_count(view.condition_in):
-                true = patch.constant(np.array(True), like=view.condition_in)
+                holds = np.full(view.condition_shape, True)
+                true = patch.constant(holds, like=view.condition_in)
                 renamed[view.condition_in] = true
             patch.clone_before(nodes, renamed, node)
             current = [renamed.get(s.output, s.output) for s in view.states]

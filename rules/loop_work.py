@@ -66,7 +66,10 @@ def _invariant(index: Index, body: Graph) -> list[Node]:
     found = []
     for node in index.nodes(body):
         homes = [index.home(t) for t in node.inputs if t.name and not isinstance(t, Constant)]
-        if homes and body not in homes and is_pure(node) and not bodies(node):
+        # A copy stays: a body must return values of its own.
+        if node.op == "Identity" or bodies(node) or not is_pure(node):
+            continue
+        if homes and body not in homes:
             found.append(node)
     return found
 

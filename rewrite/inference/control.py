@@ -164,7 +164,7 @@ def derive_body_inputs(facts: Facts, node: Node, body: Graph) -> None:
     if node.op == "Loop":
         view = LoopView(node)
         facts.assume(view.iteration, _iteration_fact(facts, view))
-        facts.assume(view.condition_in, Fact(BOOL, (), None, (None,)))
+        facts.assume(view.condition_in, Fact(BOOL, view.condition_shape, None, (None,)))
         states = view.states
     elif node.op == "Scan" and facts.opset >= 9:
         scan_view = ScanView(node)
@@ -212,7 +212,7 @@ def _widen(facts: Facts, state: Tensor, guess: Fact, output: Tensor) -> Fact:
 
 def _iteration_fact(facts: Facts, view: LoopView) -> Fact:
     number = facts.fresh(view.iteration, -1, low=0)
-    return Fact(INT64, (), None, (number,))
+    return Fact(INT64, view.iteration_shape, None, (number,))
 
 
 def _slice_fact(facts: Facts, sequence: Tensor, axis: int) -> Fact:

@@ -74,8 +74,9 @@ def unary(site: Site) -> Sequence[Fact]:
     x = site.fact(0)
     if site.node.op == "Identity":
         return [x]
-    if site.node.op in _RANKED and x.shape is not None:
-        site.axis(site.attr("axis", _RANKED[site.node.op] if site.opset >= 13 else 1), len(x.shape))
+    if site.node.op in _RANKED and x.shape is not None and site.surely_has_elements(0):
+        axis = site.attr("axis", _RANKED[site.node.op] if site.opset >= 13 else 1)
+        site.axis(axis, len(x.shape))
     function = _UNARY_VALUES.get(site.node.op)
     values = None
     if function is not None and x.values is not None and x.dtype in INTEGERS:
@@ -256,7 +257,13 @@ def comparison(site: Site) -> Sequence[Fact]:
     operands = site.inputs()
     shape = broadcast(site, *(f.shape for f in operands))
     values = combine(site, _COMPARISONS[site.node.op], operands)
-    return [Fact(BOOL, shape, None, None if values is None else tuple(values))]
+    return [Fact(BOOL, shape, None, _unknown_bools(shape) if values is None else tuple(values))]
+
+
+def _unknown_bools(shape: tuple[Dim, ...] | None) -> tuple[Value, ...] | None:
+    """What is known of the elements of a small bool tensor before anything is: their number."""
+    count = None if shape is None else symbolic.product(shape)
+    return (None,) * count if isinstance(count, int) and count <= MOST_VALUES else None
 
 
 @shape_of("Not")

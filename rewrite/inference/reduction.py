@@ -31,6 +31,9 @@ def reduction(site: Site) -> Sequence[Fact]:
         return [Fact(x.dtype, None, x.possible_ranks() if keep else None)]
     if not axes and not site.attr("noop_with_empty_axes", 0):
         axes = list(range(len(x.shape)))
+    rank = max(1, len(x.shape))
+    if any(not -rank <= a < rank for a in axes) and not site.surely_has_elements(0):
+        return [Fact(x.dtype)]
     # onnxruntime lets a scalar be reduced along axis 0.
     dropped = {site.axis(a, max(1, len(x.shape))) for a in axes}
     dims: list[Dim] = []
@@ -38,7 +41,8 @@ def reduction(site: Site) -> Sequence[Fact]:
         if axis not in dropped:
             dims.append(dim)
         elif keep:
-            dims.append(1)
+            # An axis without elements stays one in onnxruntime.
+            dims.append(1 if symbolic.positive(dim) else site.fresh(axis, low=0, high=1))
     fold = _FOLDS.get(site.node.op)
     values: tuple[Value, ...] | None = None
     if fold and x.values and x.dtype in INTEGERS and len(dropped) == len(x.shape):
@@ -55,11 +59,24 @@ def arg_reduction(site: Site) -> Sequence[Fact]:
     x = site.fact(0)
     if x.shape is None:
         return [Fact(INT64, None, x.ranks if site.attr("keepdims", 1) else None)]
-    if not x.shape:
-        return [Fact(INT64, ())]
+    if not x.shape or not site.surely_has_elements(0):
+        return [_unchecked_arg(site, x)]
     axis = site.axis(site.attr("axis", 0), len(x.shape))
     middle: tuple[Dim, ...] = (1,) if site.attr("keepdims", 1) else ()
     return [Fact(INT64, x.shape[:axis] + middle + x.shape[axis + 1 :])]
+
+
+def _unchecked_arg(site: Site, x: Fact) -> Fact:
+    """ArgMax of a scalar, or of what may have no elements: the axis is not checked there."""
+    rank, axis = len(x.shape or ()), int(site.attr("axis", 0))
+    if not x.shape or not -rank <= axis < rank:
+        return Fact(INT64, () if not x.shape else None)
+    axis %= rank
+    kept = x.shape[axis]
+    middle = (1 if symbolic.positive(kept) else site.fresh(axis, low=0, high=1),)
+    return Fact(
+        INT64, x.shape[:axis] + (middle if site.attr("keepdims", 1) else ()) + x.shape[axis + 1 :]
+    )
 
 
 @shape_of("CumSum", "CumProd")

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import symbolic
 from ..facts import NOTHING, Fact, Facts, Impossible, Value
 from ..ir import Constant, Node
 from ..symbolic import Dim
@@ -51,6 +52,11 @@ class Site:
         if fact.values is not None:
             return [v for v in fact.values if v is not None and not isinstance(v, bool)]
         return list(self.ints(slot) or []) if self.constant(slot) is not None else None
+
+    def surely_has_elements(self, slot: int) -> bool:
+        """onnxruntime checks some attributes only where there is something to compute."""
+        shape = self.shape(slot)
+        return shape is not None and all(map(symbolic.positive, shape))
 
     def attr(self, name: str, default: Any = None) -> Any:
         value = self.node.attrs.get(name, default)
