@@ -239,6 +239,7 @@ class Engine:
                 seen.add(tensor)
                 continue
             copy = Variable(tensor.name)
+            copy.info = body.output_info.get(tensor, tensor.info)
             node = Node("Identity", "", {}, [tensor], [copy], "")
             node.order = (body.nodes[-1].order if body.nodes else 0.0) + 1.0
             body.nodes.append(node)

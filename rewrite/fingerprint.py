@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import itertools
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor
 
+Names = dict[Tensor, Hashable]
+"""What stands for a value in a fingerprint: a number inside bodies, or another value's identity."""
 _SMALL = 1 << 16
 """Bytes up to which constants are compared by content."""
 
 
-def fingerprint(node: Node, index: Index) -> Hashable:
-    """Equal for two nodes exactly if they surely compute the same values."""
-    return _node(node, index, {})
+def fingerprint(
+    node: Node, index: Index, aliases: Mapping[Tensor, Tensor] = MappingProxyType({})
+) -> Hashable:
+    """Equal for two nodes exactly if they surely compute the same values.
+
+    A value that is a key of `aliases` counts as the one it is mapped to.
+    """
+    return _node(node, index, {alias: id(tensor) for alias, tensor in aliases.items()})
 
 
 def constant_key(constant: Constant) -> Hashable:
@@ -28,7 +37,7 @@ def constant_key(constant: Constant) -> Hashable:
     return (str(constant.dtype), tuple(values.shape), values.tobytes())
 
 
-def _node(node: Node, index: Index, local: dict[Tensor, int]) -> Hashable:
+def _node(node: Node, index: Index, local: Names) -> Hashable:
     operands = tuple(_operand(t, local) for t in node.inputs)
     attributes = tuple(
         (name, _attribute(node.attrs[name], index, local)) for name in sorted(node.attrs)
@@ -42,15 +51,15 @@ def _node(node: Node, index: Index, local: dict[Tensor, int]) -> Hashable:
     return (node.op, node.domain, operands, len(node.outputs), attributes, hidden)
 
 
-def _operand(tensor: Tensor, local: dict[Tensor, int]) -> Hashable:
+def _operand(tensor: Tensor, local: Names) -> Hashable:
     if not tensor.name:
         return None
     if tensor in local:
-        return ("local", local[tensor])
+        return local[tensor]
     return constant_key(tensor) if isinstance(tensor, Constant) else id(tensor)
 
 
-def _attribute(value: Any, index: Index, local: dict[Tensor, int]) -> Hashable:
+def _attribute(value: Any, index: Index, local: Names) -> Hashable:
     if isinstance(value, Graph):
         return _graph(value, index, local)
     if isinstance(value, Constant):
@@ -58,15 +67,16 @@ def _attribute(value: Any, index: Index, local: dict[Tensor, int]) -> Hashable:
     return tuple(value) if isinstance(value, list) else (type(value).__name__, value)
 
 
-def _graph(graph: Graph, index: Index, outer: dict[Tensor, int]) -> Hashable:
+def _graph(graph: Graph, index: Index, outer: Names) -> Hashable:
     local = dict(outer)
+    number = itertools.count(sum(isinstance(name, tuple) for name in outer.values()))
     for tensor in graph.inputs:
-        local[tensor] = len(local)
+        local[tensor] = ("local", next(number))
     rows = []
     for node in sorted((n for n in graph.nodes if n in index), key=lambda n: n.order):
         if index.graph_of(node) is not graph:
             continue
         rows.append(_node(node, index, local))
         for tensor in node.outputs:
-            local[tensor] = len(local)
+            local[tensor] = ("local", next(number))
     return (tuple(rows), tuple(_operand(t, local) for t in graph.outputs))

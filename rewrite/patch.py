@@ -70,10 +70,10 @@ class Patch:
     ) -> list[Tensor]:
         """A new node of the standard domain just before another (by default the root).
 
-        Its outputs are named and typed after `like`.
+        Its outputs are named after `like`.
         """
         before = before if before is not None else self.root
-        outputs = [_copy_of(tensor) for tensor in like]
+        outputs = [Variable(tensor.name) for tensor in like]
         node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
         self.index.place_before(before, [node])
         self._insert(node, self.index.graph_of(before))
@@ -355,6 +355,8 @@ class Patch:
         list.__setitem__(values, slot, new)
         self.index.set_use(use, old, new)
         self.freed[old] = None
+        if isinstance(reader, Graph) and reader is not self.index.root:
+            self._keep_declaration(reader, old, new)
 
         def undo() -> None:
             list.__setitem__(values, slot, old)
@@ -364,6 +366,19 @@ class Patch:
         owner = reader if isinstance(reader, Node) else self.index.owner(reader)
         if owner is not None:
             self.touched[owner] = None
+
+    def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
+        """What a body declares of an output stays: rows of a loop that never runs take their
+        shape from it."""
+        declared, before = body.output_info, dict(body.output_info)
+        info = declared.get(old, old.info)
+        if info is not None:
+            declared.setdefault(new, info)
+
+        def undo() -> None:
+            body.output_info = before
+
+        self._undo.append(undo)
 
     def _insert(self, node: Node, graph: Graph) -> None:
         graph.nodes.append(node)

@@ -30,6 +30,7 @@ INT32 = onnx.TensorProto.INT32
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 _FOREVER = 1 << 62
 """A trip count at least this large is no bound."""
+_FAR = 1 << 61
 _EXACT_IN_FLOAT = 1 << 24
 """Integers up to this size are exact in single precision."""
 
@@ -57,6 +58,8 @@ class Counter:
     cast: bool
     """Whether start or limit are of another type than int64."""
     notes: tuple[str, ...]
+    huge: bool
+    """Whether the difference of limit and start may leave int64."""
 
 
 class CountIterations(Rule):
@@ -133,12 +136,16 @@ def _count(patch: Patch, counter: Counter, asked: bool, like: Tensor) -> Tensor:
     once.
     """
     limit = _as_int64(patch, counter.limit, counter.cast, like)
+    if counter.huge:
+        limit = _clamped(patch, limit, like)
     extra = counter.step - (0 if counter.inclusive else 1)
     if isinstance(counter.start, int):
         extra -= counter.start
         span = limit
     else:
         start = _as_int64(patch, counter.start, counter.cast, like)
+        if counter.huge:
+            start = _clamped(patch, start, like)
         span = patch.node("Sub", [limit, start], [like])[0]
     if extra:
         more = patch.constant(np.array(extra, np.int64), like=like)
@@ -149,6 +156,14 @@ def _count(patch: Patch, counter: Counter, asked: bool, like: Tensor) -> Tensor:
         return span
     step = patch.constant(np.array(counter.step, np.int64), like=like)
     return patch.node("Div", [span, step], [like])[0]
+
+
+def _clamped(patch: Patch, value: Tensor, like: Tensor) -> Tensor:
+    """The value kept in a range whose differences are int64: no loop runs 2**61 times."""
+    for op, bound in (("Min", _FAR), ("Max", -_FAR)):
+        limit = patch.constant(np.array(bound, np.int64), like=like)
+        value = patch.node(op, [value, limit], [like])[0]
+    return value
 
 
 def _as_int64(patch: Patch, value: Tensor, cast: bool, like: Tensor) -> Tensor:
@@ -215,16 +230,28 @@ def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
                 not m.options.strict, "strict: `{}` is compared as a float", c.high.name, at=c.high
             )
             notes = (f"`{c.high.name}` is compared as a float: exact up to 2**24 iterations",)
+    near = _is_near(m, c.high)
     for state in view.states:
         step = step_of(m, state)
         if step is not None and c.low is state.output:
-            return Counter(state.initial, step, c.high, c.inclusive, cast, notes)
+            huge = not (near and _is_near(m, state.initial))
+            return Counter(state.initial, step, c.high, c.inclusive, cast, notes, huge)
     affine = _affine(m, view, c.low)
     found = m.need(
         affine, "`{}` is no counter: no state that grows by a fixed step", c.low.name, at=c.low
     )
     step, first = found
-    return Counter(first - step, step, c.high, c.inclusive, cast, notes)
+    return Counter(first - step, step, c.high, c.inclusive, cast, notes, not near)
+
+
+def _is_near(m: Match, value: Tensor) -> bool:
+    """Whether a scalar is a size, or a number that is not huge."""
+    number = m.facts.scalar(value)
+    if number is None:
+        whole = _whole_constant(m, value)
+        return whole is not None and abs(whole) < _FAR
+    low, high = symbolic.bounds(number)
+    return low is not None and low > -_FAR and (high is None or high < _FAR)
 
 
 def _whole_constant(m: Match, value: Tensor) -> int | None:

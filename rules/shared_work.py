@@ -41,12 +41,16 @@ class HoistSharedWork(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         view = m.branches()
-        there = {fingerprint(n, m.index): n for n in _ready(m.index, view.then)}
+        there = {fingerprint(n, m.index): n for n in m.index.nodes(view.then) if is_pure(n)}
+        shared: dict[Tensor, Tensor] = {}
         pairs = []
-        for node in _ready(m.index, view.orelse):
-            twin = there.pop(fingerprint(node, m.index), None)
+        for node in sorted(m.index.nodes(view.orelse), key=lambda n: n.order):
+            if not _is_ready(m.index, node, view.orelse, shared):
+                continue
+            twin = there.pop(fingerprint(node, m.index, shared), None)
             if twin is not None:
                 pairs.append((twin, node))
+                shared.update(zip(node.outputs, twin.outputs))
         m.need(bool(pairs), "the branches have no common work on values from outside")
         return {"node": m.node, "pairs": pairs}
 
@@ -64,14 +68,10 @@ class HoistSharedWork(Rule):
             patch.remove(repeated)
 
 
-def _ready(index: Index, branch: Graph) -> list[Node]:
-    """Pure nodes of a branch that read only constants and values from outside."""
-    return [
-        node
-        for node in index.nodes(branch)
-        if is_pure(node)
-        and all(_from_outside(index, t, branch) for t in (*node.inputs, *index.captures(node)))
-    ]
+def _is_ready(index: Index, node: Node, branch: Graph, shared: dict[Tensor, Tensor]) -> bool:
+    """Whether a node is pure and reads only constants, values from outside and shared results."""
+    reads = (*node.inputs, *index.captures(node))
+    return is_pure(node) and all(t in shared or _from_outside(index, t, branch) for t in reads)
 
 
 def _from_outside(index: Index, tensor: Tensor, branch: Graph) -> bool:
