@@ -9,7 +9,7 @@ at that node.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from .facts import Assumptions, Facts
 from .index import Index, NoRoom
 from .ir import Graph, Node, Tensor, Variable
 from .model import Model, opsets
+from .naming import Names, defined
 from .patch import Patch, PatchError
 from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
 from .trace import Commit, Defect, Trace
@@ -225,8 +226,9 @@ class Engine:
             graph.initializers[:] = [
                 c for c in graph.initializers if self.index.use_count(c) or c in self._unread
             ]
+        _separate_value_names(self.index)
         for graph in list(self.index.graphs(self.model.graph)):
-            _separate_node_names(graph, self.index.moved)
+            _separate_node_names(graph, self.index)
             if graph is not self.model.graph:
                 self._own_outputs(graph)
 
@@ -273,12 +275,31 @@ def _check_progress(patch: Patch) -> None:
         raise PatchError(f"the rewrite makes nothing smaller: {counts}")
 
 
-def _separate_node_names(graph: Graph, moved: set[Node]) -> None:
-    """onnxruntime wants the nodes of a graph to have different names; moved ones give way."""
-    taken = {node.name for node in graph.nodes if node not in moved}
+def _separate_value_names(index: Index) -> None:
+    """Values that stand where they did not stand in the file take names no other value has.
+
+    A file may use one name in several bodies; what leaves a body meets the others.
+    """
+    names = Names(index.root)
+    counts = Counter(t.name for g in index.graphs(index.root) for t in defined(g))
+    interface = {*index.root.inputs, *index.root.outputs}
+    for newcomer in index.newcomers:
+        if isinstance(newcomer, Node):
+            values: Sequence[Tensor] = newcomer.outputs if newcomer in index else ()
+        else:
+            values = (newcomer,) if index.home(newcomer) is not None else ()
+        for value in values:
+            if value.name and counts[value.name] > 1 and value not in interface:
+                counts[value.name] -= 1
+                value.name = names.fresh(value.name)
+
+
+def _separate_node_names(graph: Graph, index: Index) -> None:
+    """onnxruntime wants the nodes of a graph to have different names; newcomers give way."""
+    taken = {node.name for node in graph.nodes if node not in index.newcomers}
     numbers: dict[str, int] = {}
     for node in graph.nodes:
-        if node in moved and node.name:
+        if node in index.newcomers and node.name:
             name = node.name
             while node.name in taken:
                 numbers[name] = numbers.get(name, 0) + 1

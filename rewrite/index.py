@@ -46,8 +46,8 @@ class Index:
 
     def __init__(self, root: Graph) -> None:
         self.root = root
-        self.moved: set[Node] = set()
-        """Nodes that left the graph they stood in: their names may repeat where they are now."""
+        self.newcomers: dict[Node | Constant, None] = {}
+        """What is new in the graph it stands in: its names may repeat there."""
         self._graph_of: dict[Node, Graph] = {}
         self._owner: dict[Graph, Node] = {}
         self._producer: dict[Tensor, Node] = {}
@@ -248,10 +248,11 @@ class Index:
     def move_node(self, node: Node, graph: Graph) -> None:
         """Registers that a node now stands in another graph."""
         self._graph_of[node] = graph
-        self.moved.add(node)
+        self.newcomers[node] = None
 
     def add_constant(self, constant: Constant, graph: Graph) -> None:
         self._home[constant] = graph
+        self.newcomers[constant] = None
 
     def remove_constant(self, constant: Constant) -> None:
         self._home.pop(constant, None)

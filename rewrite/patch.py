@@ -112,7 +112,6 @@ class Patch:
         graph = self.index.graph_of(anchor)
         for copy in copies:
             self._insert(copy, graph)
-            self.index.moved.add(copy)
         self.edits.append(f"copied {len(copies)} nodes")
 
     def unsqueeze(self, value: Tensor, axis: int, like: Tensor) -> Tensor:
@@ -369,7 +368,8 @@ class Patch:
 
     def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
         """What a body declares of an output stays: rows of a loop that never runs take their
-        shape from it."""
+        shape from it.
+        """
         declared, before = body.output_info, dict(body.output_info)
         info = declared.get(old, old.info)
         if info is not None:
@@ -383,6 +383,7 @@ class Patch:
     def _insert(self, node: Node, graph: Graph) -> None:
         graph.nodes.append(node)
         self.index.add_node(node, graph)
+        self.index.newcomers[node] = None
         self._added.add(node)
         self._count(node, 1)
         self.touched[node] = None
