@@ -102,3 +102,17 @@ def _write_type(proto: onnx.TypeProto, tensor: ir.Tensor) -> None:
             dim.dim_param = size
         elif size is not None:
             dim.dim_value = int(size)
+
+
+def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | None:
+    """The declaration with its element type only.
+
+    A dim name that a body declares means something else outside: onnxruntime takes equal names
+    for equal sizes and shares memory between such values.
+    """
+    if info is None or not info.type.tensor_type.HasField("shape"):
+        return info
+    plain = onnx.ValueInfoProto()
+    plain.CopyFrom(info)
+    plain.type.tensor_type.ClearField("shape")
+    return plain

@@ -64,7 +64,8 @@ def _attribute(value: Any, index: Index, local: Names) -> Hashable:
         return _graph(value, index, local)
     if isinstance(value, Constant):
         return constant_key(value)
-    return tuple(value) if isinstance(value, list) else (type(value).__name__, value)
+    # As text, which tells 0.0 from -0.0 and 1 from 1.0.
+    return tuple(map(repr, value)) if isinstance(value, list) else repr(value)
 
 
 def _graph(graph: Graph, index: Index, outer: Names) -> Hashable:

@@ -10,6 +10,7 @@ import numpy as np
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from .clone import clone_nodes
+from .declarations import without_shape
 from .index import Index, Use, bodies
 from .ir import Constant, Graph, Node, Tensor, Variable
 from .rule import describe
@@ -111,6 +112,8 @@ class Patch:
         self.index.place_before(anchor, copies)
         graph = self.index.graph_of(anchor)
         for copy in copies:
+            for tensor in copy.outputs:
+                tensor.info = without_shape(tensor.info)
             self._insert(copy, graph)
         self.edits.append(f"copied {len(copies)} nodes")
 
@@ -401,9 +404,14 @@ class Patch:
         graph.nodes.append(node)
         self.index.move_node(node, graph)
         self._count(node, 1)
+        infos = [tensor.info for tensor in node.outputs]
+        for tensor in node.outputs:
+            tensor.info = without_shape(tensor.info)
         self.touched[node] = None
 
         def undo() -> None:
+            for tensor, info in zip(node.outputs, infos):
+                tensor.info = info
             _drop_last(graph.nodes, node)
             self.index.put_back(node, order, floor)
             self.index.move_node(node, home)

@@ -25,31 +25,28 @@ class MergeEqualNodes(Rule):
     root = ANY
     fires = _HEADER + ("g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }")
     spares = {
-        "no earlier node": _HEADER
+        "no other node": _HEADER
         + "g (float[2] x) => (float[2] y) { a = Exp(x) b = Log(x) y = Add(a, b) }",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
         m.need(node.inputs and not m.index.is_unused(node), "it has no operands or no readers")
-        twin = _earlier_twin(m)
-        found = m.need(twin, "no earlier node with the same operands and attributes is visible")
-        for mine in node.outputs:
-            m.need(
-                not m.index.is_model_output(mine),
-                "`{}` is an output of the model",
-                mine.name,
-            )
-        return {"node": node, "twin": found}
+        pair = _twins(m)
+        found = m.need(pair, "no other node with the same operands and attributes is visible")
+        for mine in found[1].outputs:
+            m.need(not m.index.is_model_output(mine), "`{}` is an output of the model", mine.name)
+        return {"kept": found[0], "gone": found[1]}
 
-    def apply(self, patch: Patch, node: Node, twin: Node) -> None:
-        for mine, other in zip(node.outputs, twin.outputs):
+    def apply(self, patch: Patch, kept: Node, gone: Node) -> None:
+        for mine, other in zip(gone.outputs, kept.outputs):
             if patch.index.use_count(mine):
                 patch.replace(mine, other)
-        patch.remove(node)
+        patch.remove(gone)
 
 
-def _earlier_twin(m: Match) -> Node | None:
+def _twins(m: Match) -> tuple[Node, Node] | None:
+    """Two nodes that compute the same, the one that runs first and the other."""
     operand = min((t for t in m.node.inputs if t.name), key=m.index.use_count, default=None)
     if operand is None or m.index.use_count(operand) > _LOOKED_AT:
         return None
@@ -58,11 +55,18 @@ def _earlier_twin(m: Match) -> Node | None:
         return None
     mine = fingerprint(m.node, m.index)
     for other in others:
-        gives_all = all(b.name for a, b in zip(m.node.outputs, other.outputs) if a.name)
-        visible = gives_all and _stands_before(m.index, other, m.node)
-        if visible and fingerprint(other, m.index) == mine:
-            return other
+        if fingerprint(other, m.index) != mine:
+            continue
+        for kept, gone in ((other, m.node), (m.node, other)):
+            if _stands_before(m.index, kept, gone) and _gives_all(m.index, kept, gone):
+                return kept, gone
     return None
+
+
+def _gives_all(index: Index, kept: Node, gone: Node) -> bool:
+    """Whether the kept node has a name for every result of the other that is read."""
+    pairs = zip(gone.outputs, kept.outputs)
+    return all(b.name for a, b in pairs if index.use_count(a))
 
 
 def _stands_before(index: Index, other: Node, node: Node) -> bool:

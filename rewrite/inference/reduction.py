@@ -36,6 +36,8 @@ def reduction(site: Site) -> Sequence[Fact]:
         return [Fact(x.dtype)]
     # onnxruntime lets a scalar be reduced along axis 0.
     dropped = {site.axis(a, max(1, len(x.shape))) for a in axes}
+    if any(x.shape[axis] == 0 for axis in dropped if axis < len(x.shape)):
+        return [Fact(x.dtype)]  # onnxruntime keeps such an axis
     dims: list[Dim] = []
     for axis, dim in enumerate(x.shape):
         if axis not in dropped:
