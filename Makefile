@@ -6,7 +6,7 @@ READY  := $(VENV)/ready
 TYPES  := build/typecheck/looplift
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test fuzz lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,9 @@ demo: $(READY)  ## rewrite a small speech detector, import it into Relax, check 
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest
+
+fuzz: $(READY)  ## rewrite 5,000 random models with loops and compare what they compute
+	$(BIN)/python -m tests.fuzz --count 5000
 
 # The folder may have any name; the type checker needs one called looplift.
 $(TYPES):

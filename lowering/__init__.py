@@ -17,6 +17,6 @@ except ImportError as error:
         remedy='Install it with: pip install "looplift[tvm]"',
     ) from error
 
-from .emit import emit
+from .emit import emit  # noqa: E402  (only now is TVM known to be there)
 
 __all__ = ["MissingTvmError", "emit"]

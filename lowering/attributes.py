@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto
 
-_FIELDS = {
+_FIELDS: dict[int, str] = {
     AttributeProto.FLOAT: "f",
     AttributeProto.INT: "i",
     AttributeProto.STRING: "s",
@@ -15,7 +15,7 @@ _FIELDS = {
     AttributeProto.SPARSE_TENSOR: "sparse_tensor",
     AttributeProto.TYPE_PROTO: "tp",
 }
-_REPEATED = {
+_REPEATED: dict[int, str] = {
     AttributeProto.FLOATS: "floats",
     AttributeProto.INTS: "ints",
     AttributeProto.STRINGS: "strings",
@@ -40,7 +40,7 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 def _guess(attribute: AttributeProto) -> int:
     """The kind of an attribute whose type was left out, as models of IR version 1 may."""
     for kind, field in _FIELDS.items():
-        if attribute.HasField(field):  # type: ignore[arg-type]
+        if attribute.HasField(field):
             return kind
     for kind, field in _REPEATED.items():
         if getattr(attribute, field):

@@ -7,12 +7,14 @@ and a last parameter, an `R.Shape`, for those that no tensor parameter has as a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from .values import Constant, EmptyOptional, Value, flatten, fresh_dim, is_prim
+from .tvm_onnx import EmptyOptional
+from .values import Constant, Sizes, Value, flatten, fresh_dim, is_prim
 
 
 class Closure:
@@ -48,6 +50,10 @@ class Closure:
     def _add(self, leaf: Value) -> None:
         if isinstance(leaf, EmptyOptional | Constant):
             return
+        if isinstance(leaf, Sizes):
+            for item in leaf.items:
+                self._add(item)
+            return
         for symbol in _symbols(leaf):
             if symbol not in self._sizes:
                 self._sizes[symbol] = fresh_dim(symbol.name)
@@ -69,6 +75,8 @@ class Closure:
     def _inner(self, value: Value) -> Value:
         if isinstance(value, EmptyOptional | Constant):
             return value
+        if isinstance(value, Sizes):
+            return replace(value, items=[self._inner(item) for item in value.items])
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._inner(field) for field in value.fields])
         if isinstance(value, relax.ShapeExpr):
@@ -79,14 +87,15 @@ class Closure:
 
     @staticmethod
     def _substitute(item: Any, mapping: Mapping[Any, Any]) -> Any:
-        return tvm_ffi.structural_map(item, (ir.Var, lambda var: mapping.get(var, var)), order="post")
+        replacement = (ir.Var, lambda var: mapping.get(var, var))
+        return tvm_ffi.structural_map(item, replacement, order="post")
 
 
 def _symbols(leaf: Value) -> Iterable[Any]:
     """The symbols of sizes in a value or its type."""
     if is_prim(leaf):
-        return tirx.analysis.undefined_vars(leaf)
-    return relax.analysis.tir_vars_in_type(leaf.ty)
+        return list(tirx.analysis.undefined_vars(leaf))
+    return list(relax.analysis.tir_vars_in_type(leaf.ty))
 
 
 def _dimensions(params: Iterable[Any]) -> Iterable[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -77,7 +78,8 @@ def _is_composed(domain: str, op_type: str, opset: int) -> bool:
     if find(domain, op_type, opset) is not None:
         return False
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        # The type stubs of onnx leave out the flags.
+        schema: Any = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)

@@ -16,11 +16,17 @@ from .attributes import attributes
 from .bodies import Body, Step
 from .constants import array, constant, dense
 from .failures import failure
-from .operators import TAKES_ANY_RANK, TAKES_SCALARS, TAKES_SIZES, find
+from .operators import (
+    TAKES_ANY_RANK,
+    TAKES_NARROW_SIZES,
+    TAKES_SCALARS,
+    TAKES_SIZES,
+    find,
+)
 from .ranks import Ranks
 from .scope import Frame, Scope
 from .tvm_onnx import EmptyOptional, InputList, building_function
-from .values import Value, as_tensor, is_prim, with_shape
+from .values import Sizes, Value, as_tensor, is_prim, with_shape
 
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
@@ -113,6 +119,8 @@ class Emitter:
         value = frame.values[name]
         if isinstance(value, EmptyOptional):
             return value
+        if isinstance(value, Sizes):
+            return value if node.op_type in TAKES_NARROW_SIZES else as_tensor(self.bb, value)
         if is_prim(value):
             return value if node.op_type in TAKES_SCALARS else as_tensor(self.bb, value)
         kind = value.ty
@@ -126,7 +134,7 @@ class Emitter:
 
     def _outputs(self, frame: Frame, node: onnx.NodeProto, value: Value) -> list[Value]:
         """The values of a node's outputs, from what its converter gave."""
-        if isinstance(value, EmptyOptional):
+        if isinstance(value, EmptyOptional | Sizes):
             return [value]
         value = self.bb.normalize(value)
         if isinstance(value.ty, relax.TupleType):
@@ -150,7 +158,7 @@ class Emitter:
         return values
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _gives_one_value(domain: str, op_type: str) -> bool:
     """Whether an operator has one output, so that a tuple it gives is a sequence."""
     try:

@@ -18,9 +18,10 @@ def join(left: Any, right: Any) -> Any:
     """
     if isinstance(left, relax.TensorType) and isinstance(right, relax.TensorType):
         return _join_tensors(left, right)
-    if isinstance(left, relax.TupleType) and isinstance(right, relax.TupleType):
-        if len(left.fields) == len(right.fields):
-            return relax.TupleType([join(a, b) for a, b in zip(left.fields, right.fields)])
+    tuples = isinstance(left, relax.TupleType) and isinstance(right, relax.TupleType)
+    if tuples and len(left.fields) == len(right.fields):
+        fields = zip(left.fields, right.fields, strict=True)
+        return relax.TupleType([join(a, b) for a, b in fields])
     return left if tvm_ffi.structural_equal(left, right) else relax.ObjectType()
 
 

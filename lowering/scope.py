@@ -16,7 +16,8 @@ from typing import Any
 from tvm import relax
 
 from .bodies import Body
-from .values import Constant, EmptyOptional, Value, as_tensor, flatten, is_prim
+from .tvm_onnx import EmptyOptional
+from .values import Constant, Sizes, Value, as_tensor, flatten, is_prim
 
 
 @dataclass(eq=False)
@@ -128,7 +129,7 @@ class Scope:
 
 def _ends_with_segment(value: Value) -> bool:
     """Whether a value is not visible, or not even computed, outside of the current segment."""
-    if isinstance(value, EmptyOptional) or is_prim(value):
+    if isinstance(value, EmptyOptional | Sizes) or is_prim(value):
         return False
     if isinstance(value, relax.DataflowVar):
         return True

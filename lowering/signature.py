@@ -149,8 +149,7 @@ class Signature:
             return [self._given(name, axis, size) for axis, size in sizes]
         if not tensor.HasField("shape"):
             warnings.warn(
-                f"Input {name} has unknown rank. "
-                "Specifying a static shape may improve performance",
+                f"Input {name} has unknown rank. Specifying a static shape may improve performance",
                 stacklevel=2,
             )
             return None

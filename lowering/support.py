@@ -60,9 +60,13 @@ def _remedy(unknown: set[tuple[str, str]]) -> str:
             "more it would have to know"
         )
     if any(domain == "ai.onnx" and op not in loops for domain, op in unknown):
-        advice.append("For standard operators, replace them by simpler ones, or export the model "
-                      "with an opset in which they are composed of others")
+        advice.append(
+            "For standard operators, replace them by simpler ones, or export the model with an "
+            "opset in which they are composed of others"
+        )
     if any(domain != "ai.onnx" for domain, _ in unknown):
-        advice.append("For operators of other domains, give the model a function (FunctionProto) "
-                      "that composes them of standard ones")
+        advice.append(
+            "For operators of other domains, give the model a function (FunctionProto) that "
+            "composes them of standard ones"
+        )
     return ". ".join(advice)

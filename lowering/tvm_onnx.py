@@ -39,10 +39,10 @@ def _private(name: str) -> Any:
 
 _CONVERTERS: dict[str, Any] = _private("_get_convert_map")()
 
-InputList: type[list[Any]] = _private("onnx_input")
+InputList: Any = _private("onnx_input")
 """The list converters take their inputs in: an index past the end gives None."""
 
-EmptyOptional: type = _private("_EmptyOptional")
+EmptyOptional: Any = _private("_EmptyOptional")
 """Stands for an ONNX optional without a value; `type_proto` is its type."""
 
 
@@ -51,7 +51,7 @@ def operators() -> frozenset[str]:
     return frozenset(_CONVERTERS)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def converter(op_type: str, opset: int) -> Converter:
     """TVM's converter of an operator, in the version that `opset` asks for."""
     chosen: Converter = _CONVERTERS[op_type].get_converter(opset)

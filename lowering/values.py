@@ -3,7 +3,8 @@
 TVM's converters keep what is known of shapes symbolic. Besides tensors (a variable, a call that is
 not bound yet, or a constant) a value may be
 - a `ShapeExpr`, or a variable of `ShapeType`: an int64 vector of sizes;
-- a prim expression: a scalar computed from sizes;
+- a prim expression: an int64 or bool scalar computed from sizes;
+- `Sizes`: either of them in a narrower type, for which Relax has no form;
 - a `relax.Tuple`: an ONNX sequence;
 - `EmptyOptional`: an ONNX optional without a value.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,18 @@ from .tvm_onnx import EmptyOptional
 Value = Any
 """Any of the above. TVM ships no type information."""
 
-Constant: type = tvm.ir.GenericConst
+Constant: Any = tvm.ir.GenericConst
+"""A tensor that is known while importing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """A vector of integers computed from sizes, or a scalar if `rank` is 0."""
+
+    items: list[Any]
+    """int64 prim expressions, whatever the type of the value."""
+    rank: int
+    dtype: str = "int64"
 
 
 def is_prim(value: Value) -> bool:
@@ -33,7 +46,7 @@ def is_prim(value: Value) -> bool:
 
 def is_shape(value: Value) -> bool:
     """Whether a value is a vector of sizes."""
-    return not isinstance(value, EmptyOptional) and isinstance(value.ty, relax.ShapeType)
+    return isinstance(value, relax.Expr) and isinstance(value.ty, relax.ShapeType)
 
 
 def as_int(expression: Value) -> int | None:
@@ -45,6 +58,9 @@ def as_tensor(bb: Any, value: Value) -> Value:
     """The same value, with sizes computed into a tensor at run time."""
     if isinstance(value, EmptyOptional):
         return value
+    if isinstance(value, Sizes):
+        wide = relax.ShapeExpr(value.items) if value.rank else relax.prim_value(value.items[0])
+        return bb.normalize(relax.op.astype(as_tensor(bb, wide), value.dtype))
     if is_prim(value):
         return _scalar_tensor(bb, value)
     if is_shape(value):
@@ -97,6 +113,8 @@ def describe(value: Value) -> str:
         return "absent"
     if isinstance(value, EmptyOptional):
         return "empty optional"
+    if isinstance(value, Sizes):
+        return f"{value.dtype}[{len(value.items)}]" if value.rank else f"{value.dtype}[]"
     kind = value.ty
     if not isinstance(kind, relax.TensorType):
         return str(kind)

@@ -42,6 +42,15 @@ def outcome(runnable: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> 
         return None
 
 
+def is_valid(model: onnx.ModelProto) -> bool:
+    """Whether onnx's checker accepts a model; what text leaves open it may not."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
 def assert_equal(expected: Any, actual: Any, tolerance: float = 0.0) -> None:
     if isinstance(expected, list):
         assert isinstance(actual, list)
@@ -66,7 +75,6 @@ def assert_equivalent(
     """Asserts that the rewritten model is valid and gives equal outputs wherever the original
     gives any. Returns the number of runs that were compared, at least one.
     """
-    onnx.checker.check_model(after, full_check=True)
     assert [o.name for o in after.graph.output] == [o.name for o in before.graph.output]
     original, rewritten = session(before), session(after)
     runs = 0
@@ -80,6 +88,8 @@ def assert_equivalent(
         assert_equal(expected, actual, tolerance)
         runs += 1
     assert runs, "the original took none of the inputs: nothing was compared"
+    if is_valid(before):
+        onnx.checker.check_model(after, full_check=True)
     return runs
 
 

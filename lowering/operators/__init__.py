@@ -9,6 +9,7 @@ from ..tvm_onnx import Converter, converter, operators
 from .constant import convert_constant
 from .elementwise import ELEMENTWISE
 from .logic import LOGIC
+from .padding import convert_pad
 from .products import convert_gemm, convert_matmul
 from .ranges import convert_range
 from .recurrent import convert_gru, convert_lstm, convert_rnn
@@ -26,6 +27,7 @@ OPERATORS = MappingProxyType[tuple[str, str], Converter](
         ("", "Gemm"): convert_gemm,
         ("", "LSTM"): convert_lstm,
         ("", "MatMul"): convert_matmul,
+        ("", "Pad"): convert_pad,
         ("", "RNN"): convert_rnn,
         ("", "Range"): convert_range,
         ("", "Reshape"): convert_reshape,
@@ -47,14 +49,19 @@ _OF_MICROSOFT = frozenset({"Attention"})
 
 TAKES_SIZES = frozenset(
     {
-        "CastLike", "ConstantOfShape", "Expand", "Identity", "Reshape", "Resize", "Shape", "Slice",
-        "Squeeze", "Where", *SIZE_OPERATORS,
+        "CastLike", "ConstantOfShape", "Expand", "Identity", "Pad", "Reshape", "Resize", "Shape",
+        "Slice", "Squeeze", "Where", *SIZE_OPERATORS,
     }
 )  # fmt: skip
 """Operators whose converters take a vector of sizes for a tensor of them."""
 
 TAKES_SCALARS = frozenset({"Identity", "Range", "Slice", "Unsqueeze", *SIZE_OPERATORS})
 """Operators whose converters take a scalar computed from sizes for a tensor of rank 0."""
+
+TAKES_NARROW_SIZES = frozenset(
+    {"Identity", "Range", "Slice", "Squeeze", "Unsqueeze", *SIZE_OPERATORS}
+)
+"""Operators whose converters take sizes in other types than int64."""
 
 TAKES_ANY_RANK = frozenset(
     {
@@ -65,7 +72,7 @@ TAKES_ANY_RANK = frozenset(
 """Operators that can be compiled for tensors of unknown rank."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def find(domain: str, op_type: str, opset: int) -> Converter | None:
     """The converter of an operator, if there is one. `opset` is that of the standard domain."""
     standard = "" if domain == "ai.onnx" else domain

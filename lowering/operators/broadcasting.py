@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import as_int
+from ..values import as_int, fresh_dim
 
 
 def known_dims(tensor: Any) -> list[Any] | None:
@@ -83,7 +83,12 @@ def align(bb: Any, inputs: Sequence[Any]) -> list[Any] | None:
     if None in shapes:
         return None
     common = broadcast_dims([shape for shape in shapes if shape is not None])
-    return [expand(bb, tensor, common) for tensor in inputs]
+    aligned = [expand(bb, tensor, common) for tensor in inputs]
+    if not any(isinstance(size, tirx.Select) for size in common):
+        return aligned
+    # A choice between two sizes becomes a symbol: choices among choices would grow without end.
+    named = [fresh_dim("d") if isinstance(size, tirx.Select) else size for size in common]
+    return [_cast(bb, tensor, named) for tensor in aligned]
 
 
 def agree(bb: Any, inputs: Sequence[Any], *, except_axis: int) -> list[Any]:
@@ -93,15 +98,19 @@ def agree(bb: Any, inputs: Sequence[Any], *, except_axis: int) -> list[Any]:
     if first is None:
         return list(inputs)
     axis = except_axis % len(first)
-    return [
-        tensor if shape is None else _cast(bb, tensor, [*first[:axis], shape[axis], *first[axis + 1 :]])
-        for tensor, shape in zip(inputs, shapes, strict=True)
-    ]
+    cast = []
+    for tensor, shape in zip(inputs, shapes, strict=True):
+        own = first if shape is None else [*first[:axis], shape[axis], *first[axis + 1 :]]
+        cast.append(_cast(bb, tensor, own))
+    return cast
 
 
 def _cast(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
     analyzer = sym.Analyzer()
-    pairs = zip(known_dims(tensor) or [], shape, strict=True)
+    dims = known_dims(tensor)
+    if dims is None or len(dims) != len(shape):
+        return tensor
+    pairs = zip(dims, shape, strict=True)
     if all(analyzer.can_prove_equal(own, wanted) for own, wanted in pairs):
         return tensor
     return bb.match_cast(tensor, relax.TensorType(list(shape), tensor.ty.dtype))

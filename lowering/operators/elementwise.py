@@ -15,7 +15,7 @@ from .broadcasting import align
 from .tvm_converter import convert_as_tvm
 
 _OPERATORS = (
-    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Mod", "Or", "Pow", "PRelu",
+    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Pow", "PRelu",
     "Sum", "Where", "Xor",
 )  # fmt: skip
 

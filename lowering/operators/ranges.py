@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax, sym, tirx
 
-from ..values import as_int, as_tensor
+from ..values import Sizes, as_int, as_tensor
 from .sizes import is_nonnegative, read_symbolic
 from .tvm_converter import convert_as_tvm
 
@@ -14,8 +14,9 @@ from .tvm_converter import convert_as_tvm
 def convert_range(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """Range, see https://onnx.ai/onnx/operators/onnx__Range.html."""
     operands = read_symbolic(inputs)
-    if not operands:
-        return convert_as_tvm("Range", bb, inputs, attrs, params)
+    if not operands or operands[0].dtype != "int64":
+        tensors = [as_tensor(bb, value) if isinstance(value, Sizes) else value for value in inputs]
+        return convert_as_tvm("Range", bb, tensors, attrs, params)
     start, limit, step = (operand.items[0] for operand in operands)
     stride = as_int(step)
     if not stride:

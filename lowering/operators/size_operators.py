@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,11 +13,13 @@ import onnx
 from tvm import relax, tirx
 
 from ..tvm_onnx import Converter
-from ..values import Constant, as_int, as_tensor
+from ..values import Constant, Sizes, as_int, as_tensor
 from .broadcasting import agree
 from .elementwise import convert_elementwise, lacks_shape
-from .sizes import Sizes, divide, elementwise, read_sizes, read_symbolic, write_sizes
+from .sizes import divide, elementwise, read_sizes, read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
+
+_INTEGERS = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 
 
 def _on_tensors(op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
@@ -33,7 +36,7 @@ def _arithmetic(op_type: str, compute: Callable[[Any, Any], Any]) -> Converter:
         if not operands:
             return convert_elementwise(op_type, bb, _tensors(bb, inputs), attrs, params)
         result = functools.reduce(functools.partial(elementwise, compute), operands)
-        return write_sizes(result.items, result.rank)
+        return write_sizes(result)
 
     return convert
 
@@ -59,23 +62,45 @@ def _comparison(op_type: str, compare: Callable[[Any, Any], Any]) -> Converter:
 
 def _gather(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     data, positions = inputs[0], inputs[1]
-    if isinstance(data, relax.ShapeExpr) and isinstance(positions, Constant):
-        index = positions.value.numpy()
-        if index.ndim <= 1:
-            return write_sizes([data.values[int(i)] for i in index.reshape(-1)], index.ndim)
+    if isinstance(data, relax.ShapeExpr | Sizes) and isinstance(positions, Constant):
+        sizes, index = read_sizes(data), positions.value.numpy()
+        if sizes is not None and index.ndim <= 1:
+            items = [sizes.items[int(i)] for i in index.reshape(-1)]
+            return write_sizes(Sizes(items, index.ndim, sizes.dtype))
     return _on_tensors("Gather", bb, inputs, attrs, params)
 
 
 def _cast(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    if attrs["to"] == onnx.TensorProto.INT64 and read_symbolic(inputs):
-        return inputs[0]
-    return _on_tensors("Cast", bb, inputs, attrs, params)
+    dtype = _INTEGERS.get(attrs["to"])
+    sizes = read_symbolic(inputs)
+    if dtype is None or not sizes:
+        return _on_tensors("Cast", bb, inputs, attrs, params)
+    return write_sizes(replace(sizes[0], dtype=dtype))
+
+
+def _negative(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    sizes = read_symbolic(inputs)
+    if not sizes:
+        return _on_tensors("Neg", bb, inputs, attrs, params)
+    zero = replace(_number(0), dtype=sizes[0].dtype)
+    return write_sizes(elementwise(lambda a, b: a - b, zero, sizes[0]))
+
+
+def _modulo(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    if attrs.get("fmod", 0):
+        return convert_elementwise("Mod", bb, _tensors(bb, inputs), attrs, params)
+    return _arithmetic("Mod", tirx.floormod)(bb, inputs, attrs, params)
+
+
+def _number(value: int) -> Sizes:
+    return Sizes([tirx.IntImm("int64", value)], 0)
 
 
 def _concat(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     operands = read_symbolic(inputs)
     if operands:
-        return write_sizes([item for operand in operands for item in operand.items], 1)
+        items = [item for operand in operands for item in operand.items]
+        return write_sizes(Sizes(items, 1, operands[0].dtype))
     result = bb.normalize(_on_tensors("Concat", bb, inputs, attrs, params))
     if not lacks_shape(result):
         return result
@@ -101,10 +126,10 @@ def _reduce_prod(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> An
 
 
 def _product(sizes: Sizes, rank: int) -> Any:
-    one = Sizes([tirx.IntImm("int64", 1)], 0)
     factors = [Sizes([item], 0) for item in sizes.items]
     multiply = functools.partial(elementwise, lambda a, b: a * b)
-    return write_sizes(functools.reduce(multiply, factors, one).items, rank)
+    product = functools.reduce(multiply, factors, _number(1))
+    return write_sizes(Sizes(product.items, rank, sizes.dtype))
 
 
 SIZE_OPERATORS = MappingProxyType[str, Converter](
@@ -112,6 +137,8 @@ SIZE_OPERATORS = MappingProxyType[str, Converter](
         "Add": _arithmetic("Add", lambda a, b: a + b),
         "Sub": _arithmetic("Sub", lambda a, b: a - b),
         "Mul": _arithmetic("Mul", lambda a, b: a * b),
+        "Mod": _modulo,
+        "Neg": _negative,
         "Div": _arithmetic("Div", divide),
         "Min": _arithmetic("Min", tirx.min),
         "Max": _arithmetic("Max", tirx.max),

@@ -7,7 +7,6 @@ those of the input. Computed with tensors, they would be unknown from the first 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,50 +14,49 @@ import tvm
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, as_int, is_prim
+from ..values import Constant, Sizes, as_int, is_prim
+
+_TYPES = ("int64", "int32")
+"""The types in which exporters compute sizes."""
 
 _LONGEST = 64
 """A longer constant is data, not sizes."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """A vector of integers, or a scalar if `rank` is 0."""
-
-    items: list[Any]
-    rank: int
-
-
 def read_sizes(value: Any) -> Sizes | None:
-    """The integers that an int64 value stands for, or None if it is data."""
-    if value is None:
-        return None
+    """The integers that a value stands for, or None if it is data."""
+    if value is None or isinstance(value, Sizes):
+        return value
     if is_prim(value):
         return Sizes([value], 0) if str(value.ty) == "int64" else None
     if isinstance(value, relax.ShapeExpr):
         return Sizes(list(value.values), 1)
-    if not isinstance(value, Constant) or str(value.ty.dtype) != "int64":
+    if not isinstance(value, Constant) or str(value.ty.dtype) not in _TYPES:
         return None
     content = value.value.numpy()
     if content.ndim > 1 or content.size > _LONGEST:
         return None
-    return Sizes([tirx.IntImm("int64", int(item)) for item in content.reshape(-1)], content.ndim)
+    items = [tirx.IntImm("int64", int(item)) for item in content.reshape(-1)]
+    return Sizes(items, content.ndim, str(value.ty.dtype))
 
 
 def read_symbolic(inputs: Sequence[Any]) -> list[Sizes]:
     """The integers of all inputs. Empty if one is data, or if all are constants."""
-    operands = [read_sizes(value) for value in inputs]
     if all(isinstance(value, Constant) for value in inputs):
         return []
+    operands = [read_sizes(value) for value in inputs]
     return [] if None in operands else [operand for operand in operands if operand]
 
 
-def write_sizes(items: Sequence[Any], rank: int) -> Any:
+def write_sizes(sizes: Sizes) -> Any:
     """Integers as a value: a constant if they are known, else in symbolic form."""
-    known = [as_int(item) for item in items]
+    known = [as_int(item) for item in sizes.items]
     if None not in known:
-        return relax.const(np.array(known, "int64").reshape((-1,) if rank else ()), "int64")
-    return relax.ShapeExpr(list(items)) if rank else relax.prim_value(items[0])
+        content = np.array(known, sizes.dtype).reshape((-1,) if sizes.rank else ())
+        return relax.const(content, sizes.dtype)
+    if sizes.dtype != "int64":
+        return sizes
+    return relax.ShapeExpr(sizes.items) if sizes.rank else relax.prim_value(sizes.items[0])
 
 
 def elementwise(compute: Callable[[Any, Any], Any], left: Sizes, right: Sizes) -> Sizes:
@@ -66,10 +64,11 @@ def elementwise(compute: Callable[[Any, Any], Any], left: Sizes, right: Sizes) -
     analyzer = sym.Analyzer()
     length = max(len(left.items), len(right.items))
     if {len(left.items), len(right.items)} - {1, length}:
-        raise UnsupportedError(f"vectors of {len(left.items)} and {len(right.items)} do not broadcast")
+        lengths = f"{len(left.items)} and {len(right.items)}"
+        raise UnsupportedError(f"vectors of lengths {lengths} do not broadcast")
     pairs = zip(_repeat(left.items, length), _repeat(right.items, length), strict=True)
     items = [analyzer.simplify(compute(a, b)) for a, b in pairs]
-    return Sizes(items, max(left.rank, right.rank))
+    return Sizes(items, max(left.rank, right.rank), left.dtype)
 
 
 def _repeat(items: list[Any], length: int) -> list[Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax, sym, tirx
 
-from ..values import Constant, as_int, is_shape
+from ..tvm_onnx import InputList
+from ..values import Constant, as_int, as_tensor
 from .broadcasting import known_dims
+from .sizes import read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
 
 _END = 2**31 - 1
@@ -29,10 +31,15 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
     TVM's converter cuts "to the end" to `min(9223372036854775807, size)`, which no later shape is
     recognised to be equal to, and knows only the form with inputs.
     """
-    data = inputs[0]
-    if is_shape(data) or isinstance(data, Constant):
-        return convert_as_tvm("Slice", bb, inputs, attrs, params)
-    dims, cuts = known_dims(data), _cuts(inputs, attrs)
+    data, cuts = inputs[0], _cuts(inputs, attrs)
+    sizes = read_symbolic([data])
+    if sizes and cuts is not None and len(cuts) == 1:
+        # ONNX's bounds of a vector mean what Python's do.
+        kept = sizes[0].items[cuts[0].start : cuts[0].end : cuts[0].step]
+        return write_sizes(replace(sizes[0], items=kept))
+    data = as_tensor(bb, data)
+    inputs = InputList([data, *inputs[1:]])
+    dims = None if isinstance(data, Constant) else known_dims(data)
     if dims is None or cuts is None or any(cut.step < 0 for cut in cuts):
         return convert_as_tvm("Slice", bb, inputs, attrs, params)
     if "starts" not in attrs and all(as_int(dims[cut.axis]) is not None for cut in cuts):

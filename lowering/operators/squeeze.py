@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, as_int
+from ..tvm_onnx import InputList
+from ..values import Constant, as_int, as_tensor
 from .broadcasting import known_dims
+from .sizes import read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
 
 
 def convert_squeeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """Squeeze; a symbolic size is cast to 1, and a run with another size fails."""
+    sizes = read_symbolic(inputs[:1])
+    if sizes and len(sizes[0].items) == 1:
+        return write_sizes(replace(sizes[0], rank=0))
     axes = _axes(inputs, attrs)
-    dims = None if _is_size(inputs[0]) else known_dims(inputs[0])
+    inputs = InputList([as_tensor(bb, inputs[0]), *inputs[1:]])
+    dims = known_dims(inputs[0])
     if axes is None or dims is None or isinstance(inputs[0], Constant):
         return convert_as_tvm("Squeeze", bb, inputs, attrs, params)
     for axis in axes:
@@ -33,13 +39,13 @@ def convert_squeeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) ->
 
 def convert_unsqueeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """Unsqueeze; onnxruntime takes one axis without a dimension, and so do exporters."""
-    if isinstance(inputs[1], Constant) and inputs[1].value.numpy().ndim == 0:
+    sizes = read_symbolic(inputs[:1])
+    if sizes and sizes[0].rank == 0:
+        return write_sizes(replace(sizes[0], rank=1))
+    inputs = [as_tensor(bb, inputs[0]), *inputs[1:]]
+    if isinstance(InputList(inputs)[1], Constant) and inputs[1].value.numpy().ndim == 0:
         inputs = [inputs[0], relax.const(inputs[1].value.numpy().reshape(1), "int64")]
     return convert_as_tvm("Unsqueeze", bb, inputs, attrs, params)
-
-
-def _is_size(value: Any) -> bool:
-    return bool(tvm.ir.is_prim_expr(value)) or isinstance(value, relax.ShapeExpr)
 
 
 def _axes(inputs: Any, attrs: dict[str, Any]) -> list[int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def imported() -> Callable[..., Imported]:
     The same model with the same options is imported and compiled only once.
     """
 
-    @lru_cache(maxsize=None)
+    @cache
     def load(model: str | bytes, **options: Any) -> Imported:
         return Imported(parse(model), **options)
 

@@ -61,7 +61,7 @@ def both(model: onnx.ModelProto, **options: Any) -> list[tuple[Any, list[str]]]:
     for importer in (from_onnx, emit):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            module = importer(model, **options)  # type: ignore[operator]
+            module = importer(model, **options)
         results.append((module, [str(warning.message) for warning in caught]))
     return results
 
@@ -122,13 +122,15 @@ def test_the_warnings_are_tvms() -> None:
 def test_weights_are_listed_as_tvm_lists_them() -> None:
     model = parse(PLAIN["weights"])
     (theirs, _), (ours, _) = both(model, keep_params_in_input=True)
-    for mine, other in zip(ours["main"].attrs["params"], theirs["main"].attrs["params"], strict=True):
+    weights = [module["main"].attrs["params"] for module in (ours, theirs)]
+    for mine, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(mine.numpy(), other.numpy())
 
 
 def dims(module: Any) -> list[list[str]]:
     """The dimensions of the inputs, as text."""
-    return [[str(as_int(size) or size) for size in param.ty.shape.values] for param in module["main"].params]
+    shapes = [param.ty.shape.values for param in module["main"].params]
+    return [[str(as_int(size) or size) for size in shape] for shape in shapes]
 
 
 def with_dims(*shapes: list[int | str | None]) -> onnx.ModelProto:
@@ -166,7 +168,7 @@ def test_names_that_look_alike_stay_apart() -> None:
 
 def test_given_shapes_may_name_symbols() -> None:
     model = with_dims([None, None], [None])
-    shapes = {"x0": ["rows", 3], "x1": [None]}
+    shapes: dict[str, list[Any]] = {"x0": ["rows", 3], "x1": [None]}
     ((a, b), (c,)) = dims(emit(model, shape_dict=shapes))
     assert (a, b) == ("rows", "3")
     assert c != "rows"
@@ -253,7 +255,8 @@ def test_sequences_are_taken_apart(imported: Load) -> None:
 
 
 def test_an_initializer_that_is_an_input_too_is_no_parameter() -> None:
-    model = parse("g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> {y = Add(x, w)}")
+    model = parse("""
+    g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }""")
     for keep in (False, True):
         main = emit(model, keep_params_in_input=keep)["main"]
         assert main.attrs["num_input"] == 1

@@ -197,6 +197,20 @@ def test_captured_sizes_travel_as_sizes(imported: Load) -> None:
         model.check(random(2, 3), random(1), taken)
 
 
+def test_captured_sizes_in_a_narrower_type(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x, bool c) => (int32[2] y) {
+        shape = Shape(x)
+        narrow = Cast <to = 6> (shape)
+        y = If (c) <
+            then_branch = t () => (int32[2] a) { a = Identity(narrow) },
+            else_branch = e () => (int32[2] b) { b = Neg(narrow) }
+        >
+    }""")
+    for taken in (True, False):
+        model.check(random(2, 3), taken)
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_sizes_as_outputs_become_tensors(imported: Load, taken: bool) -> None:
     model = imported("""
