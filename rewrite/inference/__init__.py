@@ -17,7 +17,9 @@ from . import (  # noqa: F401  (each fills the table)
     movement,
     neural,
     reduction,
+    reshaping,
     sequences,
+    slicing,
 )
 from .fallback import infer_by_schema
 from .registry import TABLE, Site

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import symbolic
-from ..facts import NOTHING, Fact, Facts, Impossible, Value
+from ..facts import MOST_VALUES, NOTHING, Fact, Facts, Impossible, Value
 from ..ir import Constant, Node
 from ..symbolic import Dim
 
@@ -100,3 +100,12 @@ def shape_of(*ops: str) -> Callable[[ShapeFunction], ShapeFunction]:
 def unknown_values(site: Site, count: int, output: int = 0) -> tuple[Value, ...]:
     """Element-wise values of an integer output of which nothing but the count is known."""
     return tuple(site.fresh(-1 - place, output, low=None) for place in range(count))
+
+
+def like(x: Fact, shape: tuple[Dim, ...] | None, values: Any = None) -> Fact:
+    """A fact of x's type; `values` is an object array, or its element where it has no axes."""
+    flat = None
+    if values is not None and all(isinstance(d, int) for d in shape or ()):
+        values = np.asarray(values, dtype=object)
+        flat = tuple(values.reshape(-1).tolist()) if values.size <= MOST_VALUES else None
+    return Fact(x.dtype, shape, None, flat)
