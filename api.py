@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from .rewrite.assumptions import assert_facts, parse_dims
+from .rewrite.edits import CONTROL
 from .rewrite.engine import Engine
 from .rewrite.files import load
 from .rewrite.model import export_model, import_model
-from .rewrite.patch import CONTROL
 from .rewrite.rule import Options, Phase
 from .rewrite.trace import Listener, Trace
 from .rules import PHASES
@@ -23,6 +24,7 @@ from .rules import PHASES
 if TYPE_CHECKING:
     import tvm
 
+_log = logging.getLogger("looplift")
 Source = str | Path | bytes | onnx.ModelProto
 
 
@@ -143,7 +145,11 @@ def from_onnx(
     proto, base_dir = load(model)
     asserted = any((inputs, dims, shapes))
     if asserted or any(count_operators(proto)[op] for op in CONTROL):
-        proto = rewrite(model, inputs=inputs, dims=dims, shapes=shapes, strict=strict).model
+        result = rewrite(model, inputs=inputs, dims=dims, shapes=shapes, strict=strict)
+        proto = result.model
+        for commit in result.trace.commits():
+            for note in commit.notes:
+                _log.warning("%s: %s", commit.rule, note)
     return emit(
         proto,
         shape_dict=shape_dict,

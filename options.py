@@ -41,7 +41,10 @@ Shapes = Annotated[
     ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Also keep the behaviour of runs that fail.")
+    bool,
+    typer.Option(
+        "--strict", help="Take no branch merely because the other one would make the run fail."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option("--seed", help="For the made-up inputs.")]

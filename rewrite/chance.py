@@ -7,17 +7,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import helper
 
-RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
-"""Operators that draw anew in every run, with or without a seed (ONNX operator specification)."""
+from .purity import RANDOM
 
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:

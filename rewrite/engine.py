@@ -13,13 +13,14 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .edits import PatchError
 from .errors import LoopliftError
 from .facts import Assumptions, Facts
-from .index import Index, NoRoom
+from .index import Index, NoRoom, bodies
 from .ir import Graph, Node, Tensor, Variable
 from .model import Model, opsets
 from .naming import Names, defined
-from .patch import Patch, PatchError
+from .patch import Patch
 from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
 from .trace import Commit, Defect, Trace
 
@@ -157,6 +158,7 @@ class Engine:
             self._defect(phase, rule, node, patch)
             return None
         self._steps += 1
+        self._budget += 20 * max(0, patch.delta["nodes"] + patch.made)
         if self._steps > self._budget:
             raise LoopliftError(
                 f"Rewriting does not end: {self._steps} steps, the last by {rule.name()}",
@@ -195,7 +197,7 @@ class Engine:
         """Nodes whose match may come out differently now: the touched ones, those around them,
         those whose operands have new facts, and the bodies' owners.
         """
-        near: dict[Node, None] = {}
+        near: dict[Node, None] = dict(patch.disturbed)
         for node in patch.touched:
             if node not in self.index:
                 continue
@@ -325,22 +327,28 @@ def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
 
 
 class _Queue:
-    """Nodes to visit, each once at a time, first in first out."""
+    """Nodes to visit, each once at a time, first in first out.
+
+    Nodes with bodies wait until no other node does: what is said of them depends on their bodies.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = deque(nodes)
-        self._waiting = set(nodes)
+        self._plain: deque[Node] = deque()
+        self._owners: deque[Node] = deque()
+        self._waiting: set[Node] = set()
+        for node in nodes:
+            self.add(node)
 
     def __bool__(self) -> bool:
-        return bool(self._nodes)
+        return bool(self._waiting)
 
     def add(self, node: Node) -> None:
         if node not in self._waiting:
             self._waiting.add(node)
-            self._nodes.append(node)
+            (self._owners if bodies(node) else self._plain).append(node)
 
     def pop(self) -> Node:
-        node = self._nodes.popleft()
+        node = (self._plain or self._owners).popleft()
         self._waiting.discard(node)
         return node
 

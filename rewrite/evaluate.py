@@ -50,7 +50,10 @@ def evaluate(
         results = iter(Session(Packed(model)).run(feeds))
     except Refused as error:
         raise NotEvaluated(str(error).strip().splitlines()[0][:200]) from None
-    return [np.asarray(next(results)) if t.name else np.empty(0) for t in node.outputs]
+    arrays = [next(results) if t.name else np.empty(0) for t in node.outputs]
+    if not all(isinstance(a, np.ndarray) for a in arrays):
+        raise NotEvaluated("the result is no tensor")
+    return arrays  # type: ignore[return-value]
 
 
 _UNSAFE = frozenset({"LSTM", "GRU", "RNN"})

@@ -7,6 +7,7 @@ demand, kept, and after an edit recomputed only as far as they change.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -288,17 +289,22 @@ class Facts:
 
         Returns the nodes that read a value whose fact changed.
         """
-        pending = list(nodes)
         readers: dict[Node, None] = {}
-        while pending:
-            node = pending.pop()
-            if node not in self.index or not self._update(node):
+        waiting = {node for node in nodes if node in self.index}
+        pending = [(self.index.position(node), id(node), node) for node in waiting]
+        heapq.heapify(pending)
+        while pending:  # in graph order, so that each node is recomputed once
+            _, _, node = heapq.heappop(pending)
+            waiting.discard(node)
+            if not self._update(node):
                 continue
             for tensor in node.outputs:
                 for reader in self._dependents(tensor):
-                    if reader not in readers:
-                        readers[reader] = None
-                    pending.append(reader)
+                    readers[reader] = None
+                    if reader not in waiting:
+                        waiting.add(reader)
+                        place = self.index.position(reader)
+                        heapq.heappush(pending, (place, id(reader), reader))
         return list(readers)
 
     def _update(self, node: Node) -> bool:

@@ -92,10 +92,6 @@ class Index:
         seen = {use.reader: None for use in self._uses.get(tensor, ())}
         return [reader for reader in seen if isinstance(reader, Node)]
 
-    def is_output(self, tensor: Tensor) -> bool:
-        """Whether some graph returns the value."""
-        return any(isinstance(use.reader, Graph) for use in self._uses.get(tensor, ()))
-
     def is_model_output(self, tensor: Tensor) -> bool:
         """Whether the main graph returns the value."""
         return self._returned.get(tensor, 0) > 0
@@ -127,6 +123,15 @@ class Index:
                 return current
             current = self._owner.get(home)
         return None
+
+    def position(self, node: Node) -> tuple[float, ...]:
+        """Sorts nodes in the order in which they run, bodies before their owner."""
+        place = [float("inf"), node.order]
+        owner = self._owner.get(self._graph_of[node])
+        while owner is not None:
+            place.append(owner.order)
+            owner = self._owner.get(self._graph_of[owner])
+        return tuple(reversed(place))
 
     def depth(self, graph: Graph) -> int:
         return sum(1 for _ in self.ancestors(graph)) - 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,36 +10,14 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from .clone import clone_nodes
 from .declarations import without_shape
+from .edits import Edits, PatchError
 from .index import Index, Use, bodies
 from .ir import Constant, Graph, Node, Tensor, Variable
 from .rule import describe
 
 
-class PatchError(Exception):
-    """A patch that would leave the graph wrong: a defect of the rule that made it."""
-
-
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-
-
-class Patch:
+class Patch(Edits):
     """The edits of one rule application around one root node."""
-
-    def __init__(self, index: Index, root: Node, opset: int) -> None:
-        self.index = index
-        self.opset = opset
-        """Version of the standard operator set that new nodes are made for."""
-        self.root = root
-        self.edits: list[str] = []
-        self.notes: list[str] = []
-        self.touched: dict[Node, None] = {}
-        """Nodes that are new or read other values than before."""
-        self.freed: dict[Tensor, None] = {}
-        """Values that lost a reader."""
-        self.delta: Counter[str] = Counter()
-        """Change of what the termination measure counts."""
-        self._undo: list[Callable[[], None]] = []
-        self._added: set[Node] = set()
 
     def note(self, sentence: str) -> None:
         """Tells the user what this rewrite relies on beyond the file."""
@@ -58,6 +35,7 @@ class Patch:
         graph = graph if graph is not None else self.index.graph_of(self.root)
         constant = Constant(like.name, values)
         self._add_constant(constant, graph)
+        self.made += 1
         self.edits.append(f"constant `{constant.name}` {constant.dtype}{list(constant.shape)}")
         return constant
 
@@ -157,19 +135,6 @@ class Patch:
         self._insert(node, self.index.root)
         self._set(use, old, copy)
 
-    def _take_name(self, new: Tensor, old: Tensor) -> None:
-        name, info = new.name, new.info
-        declared = self.index.root.output_info
-        new.name, new.info = old.name, old.info
-        if old in declared:
-            declared[new] = declared[old]
-
-        def undo() -> None:
-            new.name, new.info = name, info
-            declared.pop(new, None)
-
-        self._undo.append(undo)
-
     def merge(self, old: Constant, new: Constant) -> None:
         """Lets every reader of a constant read an equal one."""
         self.replace(old, new)
@@ -189,11 +154,6 @@ class Patch:
         self.delta["negated"] -= 1
         self.edits.append(f"swapped the branches of {describe(node)}")
 
-    @staticmethod
-    def _swap(node: Node) -> None:
-        attrs = node.attrs
-        attrs["then_branch"], attrs["else_branch"] = attrs["else_branch"], attrs["then_branch"]
-
     # --- moving and removing ---
 
     def remove(self, node: Node) -> None:
@@ -207,9 +167,6 @@ class Patch:
         removal = self.index.remove_node(node)
         self._undo.append(lambda: self.index.restore(removal))
         self.edits.append(f"removed {describe(node)}")
-
-    def _reads(self, node: Node) -> list[Tensor]:
-        return [t for t in node.inputs if t.name] + self.index.captures(node)
 
     def inline(self, body: Graph) -> list[Tensor]:
         """Moves everything in a body of the root node to just before it.
@@ -300,33 +257,12 @@ class Patch:
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
 
-    def _put_interface(
-        self,
-        node: Node,
-        inputs: list[Tensor],
-        parameters: list[Tensor],
-        results: list[Tensor],
-        outputs: list[Tensor],
-    ) -> None:
-        body: Graph = node.attrs["body"]
-        self.index.set_operands(node, inputs)
-        self.index.set_parameters(body, parameters)
-        self.index.set_outputs(body, results)
-        self.index.set_results(node, outputs)
-
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
         """Sets or, with None, removes an attribute that is no body."""
         old = node.attrs.get(name)
         self._put_attribute(node, name, value)
         self._undo.append(lambda: self._put_attribute(node, name, old))
         self.touched[node] = None
-
-    @staticmethod
-    def _put_attribute(node: Node, name: str, value: Any) -> None:
-        if value is None:
-            node.attrs.pop(name, None)
-        else:
-            node.attrs[name] = value
 
     def toward_normal_form(self) -> None:
         """Counts a step that makes nothing smaller and can be made only finitely often."""
@@ -349,144 +285,6 @@ class Patch:
         self.delta["outputs"] -= len(before) - len(keep)
         self.edits.append(f"{describe(node)} returns {len(keep)} of {len(before)} values")
 
-    # --- primitives, each with its inverse ---
-
-    def _set(self, use: Use, old: Tensor, new: Tensor) -> None:
-        reader, slot = use
-        values = reader.inputs if isinstance(reader, Node) else reader.outputs
-        list.__setitem__(values, slot, new)
-        self.index.set_use(use, old, new)
-        self.freed[old] = None
-        if isinstance(reader, Graph) and reader is not self.index.root:
-            self._keep_declaration(reader, old, new)
-
-        def undo() -> None:
-            list.__setitem__(values, slot, old)
-            self.index.set_use(use, new, old)
-
-        self._undo.append(undo)
-        owner = reader if isinstance(reader, Node) else self.index.owner(reader)
-        if owner is not None:
-            self.touched[owner] = None
-
-    def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
-        """What a body declares of an output stays: rows of a loop that never runs take their
-        shape from it.
-        """
-        declared, before = body.output_info, dict(body.output_info)
-        info = declared.get(old, old.info)
-        if info is not None:
-            declared.setdefault(new, info)
-
-        def undo() -> None:
-            body.output_info = before
-
-        self._undo.append(undo)
-
-    def _insert(self, node: Node, graph: Graph) -> None:
-        graph.nodes.append(node)
-        self.index.add_node(node, graph)
-        self.index.newcomers[node] = None
-        self._added.add(node)
-        self._count(node, 1)
-        self.touched[node] = None
-
-        def undo() -> None:
-            self.index.remove_node(node)
-            _drop_last(graph.nodes, node)
-
-        self._undo.append(undo)
-
-    def _move(self, node: Node, graph: Graph) -> None:
-        home, order, floor = self.index.graph_of(node), node.order, self.index.floor(node)
-        self._count(node, -1)
-        self._disturb(home)
-        graph.nodes.append(node)
-        self.index.move_node(node, graph)
-        self._count(node, 1)
-        infos = [tensor.info for tensor in node.outputs]
-        for tensor in node.outputs:
-            tensor.info = without_shape(tensor.info)
-        self.touched[node] = None
-
-        def undo() -> None:
-            for tensor, info in zip(node.outputs, infos):
-                tensor.info = info
-            _drop_last(graph.nodes, node)
-            self.index.put_back(node, order, floor)
-            self.index.move_node(node, home)
-
-        self._undo.append(undo)
-
-    def _disturb(self, graph: Graph) -> None:
-        """A body changed: what may be said of its owner may too."""
-        owner = self.index.owner(graph)
-        if owner is not None:
-            self.touched[owner] = None
-
-    def _add_constant(self, constant: Constant, graph: Graph) -> None:
-        graph.initializers.append(constant)
-        self.index.add_constant(constant, graph)
-
-        def undo() -> None:
-            self.index.remove_constant(constant)
-            _drop_last(graph.initializers, constant)
-
-        self._undo.append(undo)
-
-    def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
-        graph.initializers.append(constant)
-        self.index.add_constant(constant, graph)
-
-        def undo() -> None:
-            _drop_last(graph.initializers, constant)
-            self.index.add_constant(constant, home)
-
-        self._undo.append(undo)
-
-    def _set_outputs(self, node: Node, outputs: list[Tensor]) -> None:
-        self.index.set_results(node, outputs)
-
-    def _set_body_outputs(self, body: Graph, outputs: list[Tensor]) -> None:
-        before = list(body.outputs)
-        self.index.set_outputs(body, outputs)
-        self._undo.append(lambda: self.index.set_outputs(body, before))
-
-    def _count(self, node: Node, sign: int) -> None:
-        self.delta["nodes"] += sign
-        self.delta["inner"] += sign * self.index.depth(self.index.graph_of(node))
-        if node.op in CONTROL:
-            self.delta["control"] += sign
-        for body in bodies(node):
-            for inner in body.nodes:
-                if inner in self.index:
-                    self._count(inner, sign)
-
-    # --- ending ---
-
-    def check(self) -> None:
-        """Raises PatchError when a touched node reads a value that is not there before it."""
-        for node in self.touched:
-            if node in self.index:
-                for tensor in self._reads(node):
-                    self._check_read(node, tensor)
-
-    def _check_read(self, node: Node, tensor: Tensor) -> None:
-        home = self.index.home(tensor)
-        if home is None:
-            raise PatchError(f"{describe(node)} reads `{tensor.name}`, which nothing defines")
-        reader = self.index.ancestor_in(node, home)
-        if reader is None:
-            raise PatchError(f"{describe(node)} reads `{tensor.name}` of a body it is not in")
-        producer = self.index.producer(tensor)
-        if producer is not None and producer.order >= reader.order:
-            raise PatchError(f"{describe(node)} reads `{tensor.name}` before it is computed")
-
-    def roll_back(self) -> None:
-        """Undoes every edit, the last one first."""
-        for undo in reversed(self._undo):
-            undo()
-
 
 def can_be_output(index: Index, tensor: Tensor) -> bool:
     """Whether a value can take the name of an output of the main graph."""
@@ -500,11 +298,3 @@ def _copy_of(tensor: Tensor) -> Variable:
     variable = Variable(tensor.name)
     variable.info = tensor.info
     return variable
-
-
-def _drop_last(items: list[Any], item: object) -> None:
-    """Removes the last occurrence; it is near the end, where it was appended."""
-    for place in range(len(items) - 1, -1, -1):
-        if items[place] is item:
-            del items[place]
-            return

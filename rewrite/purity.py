@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from onnx import TensorProto
+
+from .facts import Facts
 from .ir import Graph, Node
+from .symbolic import Dim
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli"}
 )  # fmt: skip
-"""Operators that may give another result every time."""
+"""Operators that draw anew in every run, with or without a seed (ONNX operator specification)."""
 
 TOTAL_ELEMENTWISE = frozenset(
     [
@@ -73,3 +77,29 @@ def is_pure(node: Node) -> bool:
         if isinstance(body, Graph)
         for inner in body.nodes
     )
+
+
+def cannot_fail(node: Node, facts: Facts) -> bool:
+    """Whether the node gives a result for all operands: Shape and Size do, and element-wise
+    operators whose operands surely can be broadcast, but no Cast from or to strings.
+    """
+    if node.domain:
+        return False
+    if node.op in ("Shape", "Size"):
+        return True
+    if node.op not in TOTAL_ELEMENTWISE:
+        return False
+    known = [facts.of(t) for t in node.inputs if t.name]
+    if node.op == "Cast" and TensorProto.STRING in (known[0].dtype, int(node.attrs["to"])):
+        return False
+    shapes = [f.shape for f in known if f.shape is not None and f.dtype]
+    return len(shapes) == len(known) and _surely_broadcast(shapes)
+
+
+def _surely_broadcast(shapes: list[tuple[Dim, ...]]) -> bool:
+    """Whether in every axis all sizes but 1 are the same."""
+    rank = max(map(len, shapes), default=0)
+    for axis in range(1, rank + 1):
+        if len({s[-axis] for s in shapes if len(s) >= axis and s[-axis] != 1}) > 1:
+            return False
+    return True

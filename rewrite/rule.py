@@ -91,7 +91,7 @@ class Options:
 
     def __init__(self, strict: bool = False, fold_bytes: int = 1 << 20) -> None:
         self.strict = strict
-        """Never rely on "every other run fails"."""
+        """Take no branch merely because the other one would make the run fail."""
         self.fold_bytes = fold_bytes
         """Folding never makes a constant larger than this, in bytes, unless it shrinks."""
 

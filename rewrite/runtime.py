@@ -24,13 +24,11 @@ import onnxruntime as ort
 
 from .files import load, save
 from .isolate import Died, Process, Remote, shared
+from .limits import newest_ir
 
 Array = npt.NDArray[Any]
 Value = Array | list[Any] | dict[Any, Any] | None
 Feed = dict[str, Value]
-
-NEWEST_IR = 13
-"""The newest IR version onnxruntime 1.31 reads; newer ones added nothing that is read here."""
 
 LARGEST_MESSAGE = 2**31 - 1
 """Protobuf's limit for one message, in bytes: a larger model has its weights in a second file."""
@@ -191,11 +189,11 @@ def median_time(call: Callable[[], object], seconds: float) -> float:
 
 def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with an IR version that onnxruntime reads."""
-    if proto.ir_version <= NEWEST_IR:
+    if proto.ir_version <= newest_ir():
         return proto
     older = onnx.ModelProto()
     older.CopyFrom(proto)
-    older.ir_version = NEWEST_IR
+    older.ir_version = newest_ir()
     return older
 
 

@@ -75,7 +75,7 @@ class InlineOnlyPossibleBranch(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        m.need(not m.options.strict, "strict: failing runs are to stay as they are")
+        m.need(not m.options.strict, "--strict: a branch is not ruled out by failing")
         view = m.branches()
         for taken in (True, False):
             reason = _sure_failure(m, view.branch(taken))

@@ -37,21 +37,23 @@ class InlineDemandedBranch(Rule):
     root = "If"
     fires = _HEADER + "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
     spares = {
-        "nothing later": _HEADER
+        "no later operator": _HEADER
         + "g (float[N,C,L] x) => (float[K] y) "
         + _SQUEEZE_IF
         + " y = Exp(v) }",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        m.need(not m.options.strict, "strict: failing runs are to stay as they are")
+        m.need(not m.options.strict, "--strict: a branch is not ruled out by failing")
         view = m.branches()
-        m.need(_branches_differ(m.facts, m.node), "both branches give values of the same shape")
+        m.need(
+            _branches_differ(m.facts, m.node), "the same is known of the results of both branches"
+        )
         reasons = {taken: _later_failure(m, view.branch(taken)) for taken in (True, False)}
         for taken, reason in reasons.items():
             if reason is not None and reasons[not taken] is None:
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
-        raise Miss("nothing later accepts the result of one branch only", (), m.node)
+        raise Miss("no later operator fails for just one of the branches", (), m.node)
 
     def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
         patch.note(

@@ -13,7 +13,7 @@ from ..rewrite import symbolic
 from ..rewrite.facts import BOOL
 from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.patch import Patch
-from ..rewrite.purity import TOTAL_ELEMENTWISE
+from ..rewrite.purity import cannot_fail
 from ..rewrite.rule import Match, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -115,7 +115,7 @@ def _work(m: Match, branch: Graph) -> float:
     """Elements a branch computes; infinite where a node may fail or has no known size."""
     total: float = 0
     for node in m.index.nodes(branch):
-        if node.domain or node.op not in TOTAL_ELEMENTWISE or not _surely_works(m, node):
+        if not cannot_fail(node, m.facts):
             return float("inf")
         for output in node.outputs:
             shape = m.facts.shape(output)
@@ -123,20 +123,3 @@ def _work(m: Match, branch: Graph) -> float:
             if node.op != "Identity":
                 total += count if isinstance(count, int) else float("inf")
     return total
-
-
-def _surely_works(m: Match, node: Node) -> bool:
-    """Whether operands surely can be broadcast, and a Cast surely can convert."""
-    facts = [m.facts.of(t) for t in node.inputs if t.name]
-    if node.op == "Cast" and onnx.TensorProto.STRING in (facts[0].dtype, int(node.attrs["to"])):
-        return False
-    shapes = [f.shape for f in facts]
-    known = [s for s in shapes if s is not None]
-    if len(known) < len(shapes) or any(not f.dtype for f in facts):
-        return False
-    rank = max(map(len, known), default=0)
-    for axis in range(1, rank + 1):
-        wide = {s[-axis] for s in known if len(s) >= axis and s[-axis] != 1}
-        if len(wide) > 1:
-            return False
-    return True

@@ -2,8 +2,6 @@
 
    Loop(m, true, …) { … cond_in … ; return Identity(cond_in) }
 -> Loop(m, , …) { … true … ; return true }
-
-   Loop(, k < n, k, …) { k' = k + 1; return k' < n }      ->   Loop(max(n - k, 0), , k, …)
 """
 
 from __future__ import annotations

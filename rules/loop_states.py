@@ -12,6 +12,7 @@ from ..rewrite.fingerprint import fingerprint
 from ..rewrite.index import Index, bodies
 from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.patch import Patch
+from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.views import ScanView, State
 
@@ -201,7 +202,7 @@ def _change_equally(m: Match, a: State, b: State) -> bool:
     left, right = m.index.producer(a.output), m.index.producer(b.output)
     if left is None or right is None or left.outputs[0] is not a.output:
         return False
-    if right.outputs[0] is not b.output or bodies(left) or bodies(right):
+    if right.outputs[0] is not b.output or bodies(left) or not is_pure(left):
         return False
     renamed = [a.input if t is b.input else t for t in right.inputs]
     if len(renamed) != len(left.inputs) or any(x is not y for x, y in zip(left.inputs, renamed)):

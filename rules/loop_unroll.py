@@ -56,14 +56,19 @@ class UnrollShortLoop(Rule):
         count = int(most)  # type: ignore[arg-type]
         nodes = m.index.nodes(view.body)
         heavy = next((n for n in nodes if n.op in _HEAVY or bodies(n)), None)
-        m.need(heavy is None, "{} is heavy or has a body", heavy, at=heavy or m.node)
+        m.need(
+            heavy is None,
+            "{} is heavy or has a body: unrolling saves nothing",
+            heavy,
+            at=heavy or m.node,
+        )
         m.need(count > 0, "it never runs")
         for row in view.scan_outputs:
             shape = m.facts.shape(row)
             same = shape is not None and not any(m.facts.escapes(d, view.body) for d in shape)
             m.need(same, "rows `{}` may differ in shape", row.name, at=row)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
-        m.need(size <= _MOST_NODES, "it would be {} nodes", size)
+        m.need(size <= _MOST_NODES, "unrolled it would be {} nodes, more than 64", size)
         return {"node": m.node, "count": count}
 
     def apply(self, patch: Patch, node: Node, count: int) -> None:

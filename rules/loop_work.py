@@ -11,11 +11,10 @@ from ..rewrite import symbolic
 from ..rewrite.index import Index, bodies
 from ..rewrite.ir import Constant, Graph, Node
 from ..rewrite.patch import Patch
-from ..rewrite.purity import TOTAL_ELEMENTWISE, is_pure
+from ..rewrite.purity import cannot_fail, is_pure
 from ..rewrite.rule import Match, Rule
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-_NEVER_FAILS = TOTAL_ELEMENTWISE | {"Shape", "Size"}
 
 
 class HoistInvariantWork(Rule):
@@ -48,7 +47,7 @@ class HoistInvariantWork(Rule):
         fixed = _invariant(m.index, body)
         m.need(bool(fixed), "nothing in the body is computed from outer values alone")
         runs = _surely_runs(m)
-        safe = [n for n in fixed if runs or n.op in _NEVER_FAILS]
+        safe = [n for n in fixed if runs or cannot_fail(n, m.facts)]
         m.need(bool(safe), "{} may fail, and the loop may not run", fixed[0], at=fixed[0])
         return {"node": m.node, "fixed": safe}
 

@@ -25,8 +25,6 @@ def if_(site: Site) -> Sequence[Fact]:
     reasons = [_failure(site.facts, graph) for graph in (then, other)]
     if all(reasons):
         site.fail(f"both branches fail: {reasons[0]}; {reasons[1]}")
-    if any(reasons):
-        return _branch(site, other if reasons[0] else then)
     facts = []
     for place, (a, b) in enumerate(zip(_branch(site, then), _branch(site, other))):
         fresh = {axis: _joined_dim(site, place, axis, a, b) for axis in range(len(a.shape or ()))}

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import symbolic
-from ..facts import MOST_VALUES, NOTHING, Fact, Facts, Impossible, Value
+from ..facts import MOST_VALUES, NOTHING, Fact, Facts, Impossible
 from ..ir import Constant, Node
 from ..symbolic import Dim
 
@@ -95,11 +95,6 @@ def shape_of(*ops: str) -> Callable[[ShapeFunction], ShapeFunction]:
         return function
 
     return register
-
-
-def unknown_values(site: Site, count: int, output: int = 0) -> tuple[Value, ...]:
-    """Element-wise values of an integer output of which nothing but the count is known."""
-    return tuple(site.fresh(-1 - place, output, low=None) for place in range(count))
 
 
 def like(x: Fact, shape: tuple[Dim, ...] | None, values: Any = None) -> Fact:
