@@ -215,6 +215,8 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 def floordiv(a: Dim, b: Dim) -> Dim:
     """Division rounding down. Raises ZeroDivisionError for a divisor of 0."""
+    if b == 0:
+        raise ZeroDivisionError(f"{a} divided by 0")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if b == 1:
@@ -283,6 +285,8 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 def mod(a: Dim, b: Dim) -> Dim:
     """Remainder with the sign of the divisor, as Python's `%`."""
+    if b == 0:
+        raise ZeroDivisionError(f"remainder of {a} by 0")
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     if isinstance(b, int) and b > 0:

@@ -64,7 +64,7 @@ class InlineOnlyPossibleBranch(Rule):
     fires = (
         _HEADER
         + """g (float[2,3] x, bool c) => (float[M] y) {
-      y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
+      y = If (c) <then_branch = t () => (float[7] a) <int64[1] m = {7}> { a = Reshape(x, m) },
                   else_branch = e () => (float[6] b) <int64[1] m = {6}> { b = Reshape(x, m) }> }"""
     )
     spares = {

@@ -76,7 +76,7 @@ def _later_failure(m: Match, branch: Graph) -> str | None:
     }
     view = m.facts.suppose(supposed, affected)
     for node in nodes:
-        if _runs_whenever(m.index, node, m.node):
+        if _runs_whenever(m.index, node, m.node) and not m.index.is_unused(node):
             reason = view.failure(node)
             if reason is not None:
                 return f"{describe(node)} ({reason})"

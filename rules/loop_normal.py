@@ -100,7 +100,7 @@ class ConstantConditionOut(Rule):
         + """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         four = Constant<value_int=4>() co = Less(i, four) so = Add(s, s) }> }""",
-        "a constant already": _HEADER
+        "already": _HEADER
         + """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)
         <bool co = {1}> { so = Add(s, s) }> }""",

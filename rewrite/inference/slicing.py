@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from .. import symbolic
 from ..facts import Fact
 from ..symbolic import Dim
@@ -25,18 +27,31 @@ def slice_(site: Site) -> Sequence[Fact]:
     array = x.array()
     for axis, start, stop, step in bounds:
         dims[axis] = _sliced(site, axis, x.shape[axis], start, stop, step)
-        if array is not None and all(isinstance(v, int) for v in (start, stop, step)):
-            window = [slice(None)] * array.ndim
-            window[axis] = _python_slice(int(start), int(stop), int(step))  # type: ignore[arg-type]
-            array = array[tuple(window)]
+        known = all(isinstance(v, int) for v in (start, stop, step))
+        if array is not None and known and not _ends_far_ahead(stop, step):
+            taken = _taken(array.shape[axis], int(start), int(stop), int(step))  # type: ignore[arg-type]
+            array = np.take(array, list(taken), axis=axis)
         else:
             array = None
     return [like(x, tuple(dims), array)]
 
 
-def _python_slice(start: int, stop: int, step: int) -> slice:
-    """ONNX lets a backward slice end before 0 by a very small bound."""
-    return slice(start, None if step < 0 and stop < -_FAR else stop, step)
+def _ends_far_ahead(stop: Dim, step: Dim) -> bool:
+    """A backward slice that ends at the largest integer: onnxruntime takes it to the very start,
+    the specification ends it at once.
+    """
+    return isinstance(stop, int) and stop >= _FAR and isinstance(step, int) and step < 0
+
+
+def _taken(dim: int, start: int, stop: int, step: int) -> range:
+    """The positions a slice takes (ONNX: Slice): backwards, the start is clamped to the last
+    position and the stop to one before the first.
+    """
+    if step > 0 or not dim:
+        return range(dim)[start:stop:step]
+    first = min(max(start + dim if start < 0 else start, 0), dim - 1)
+    last = max(min(stop + dim if stop < 0 else stop, dim - 1), -1)
+    return range(first, last, step)
 
 
 def _slice_bounds(site: Site, rank: int) -> list[tuple[int, Dim, Dim, Dim]] | None:
@@ -89,11 +104,13 @@ def _clamped(bound: Dim, dim: Dim) -> Dim | None:
 
 
 def _sliced_backward(site: Site, axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
+    if _ends_far_ahead(stop, step):
+        return site.fresh(axis, high=symbolic.bounds(dim)[1])
     whole = symbolic.eq(start, -1) or (isinstance(start, int) and start >= _FAR)
     if whole and isinstance(stop, int) and stop < -_FAR:
         return symbolic.ceildiv(dim, -step)
     if isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
-        return len(range(dim)[_python_slice(start, stop, step)])
+        return len(_taken(dim, start, stop, step))
     return site.fresh(axis, high=symbolic.bounds(dim)[1])
 
 
