@@ -188,9 +188,8 @@ class Edits:
         if node.op in CONTROL:
             self.delta["control"] += sign
         for body in bodies(node):
-            for inner in body.nodes:
-                if inner in self.index:
-                    self._count(inner, sign)
+            for inner in self.index.nodes(body):
+                self._count(inner, sign)
 
     def check(self) -> None:
         """Raises PatchError when a touched node reads a value that is not there before it."""

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
+import onnx
 
 from ..rewrite.evaluate import NotEvaluated, evaluate
 from ..rewrite.facts import constant_value
@@ -75,9 +76,14 @@ class FoldConstant(Rule):
         m.need(node.op != "Constant" or node.domain, "it is a constant already")
         m.need(is_pure(node), "the result may differ from run to run, or the operator is not known")
         arrays = _known(m) or _computed(m)
-        for output in node.outputs:
+        for output, array in zip(node.outputs, arrays):
             m.need(
                 not m.index.is_model_output(output), "`{}` is an output of the model", output.name
+            )
+            m.need(
+                not _is_zero_divisor(m, output, array),
+                "something is divided by `{}`, which is 0: onnxruntime would refuse the model",
+                output.name,
             )
         return {"node": node, "arrays": arrays}
 
@@ -86,6 +92,16 @@ class FoldConstant(Rule):
             if output.name and patch.index.use_count(output):
                 patch.replace(output, patch.constant(array, like=output))
         patch.remove(node)
+
+
+def _is_zero_divisor(m: Match, tensor: Tensor, array: np.ndarray) -> bool:
+    """Whether integers are divided by a constant with a 0, in a branch that no run takes."""
+    if array.dtype.kind not in "iu" or array.all():
+        return False
+    return any(
+        isinstance(reader, Node) and reader.op in ("Div", "Mod") and slot == 1
+        for reader, slot in m.index.uses(tensor)
+    )
 
 
 def _known(m: Match) -> list[np.ndarray] | None:
@@ -124,10 +140,14 @@ def _computed(m: Match) -> list[np.ndarray]:
 
 
 def _bytes(m: Match, tensor: Tensor) -> int | None:
-    shape = m.facts.shape(tensor)
-    if shape is None or not all(isinstance(d, int) for d in shape):
+    fact = m.facts.of(tensor)
+    if fact.shape is None or not fact.dtype or fact.kind != "tensor":
         return None
-    return int(np.prod(shape, dtype=np.int64)) * 8  # type: ignore[arg-type]
+    dims = [d for d in fact.shape if isinstance(d, int)]
+    if len(dims) < len(fact.shape):
+        return None
+    size = onnx.helper.tensor_dtype_to_np_dtype(fact.dtype).itemsize
+    return int(np.prod(dims, dtype=np.int64)) * size
 
 
 class MergeConstants(Rule):
