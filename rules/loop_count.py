@@ -255,11 +255,14 @@ def _is_near(m: Match, value: Tensor) -> bool:
 
 
 def _whole_constant(m: Match, value: Tensor) -> int | None:
-    """The integer that a constant scalar of any type holds."""
+    """The integer that a constant scalar of any type holds, unless it is huge."""
     array = m.facts.constant(value) if m.facts.is_constant(value) else None
-    if array is None or array.size != 1 or float(array.reshape(-1)[0]) % 1:
+    if array is None or array.size != 1 or not np.isfinite(array).all():
         return None
-    return int(array.reshape(-1)[0])
+    if float(array.reshape(-1)[0]) % 1:
+        return None
+    whole = int(array.reshape(-1)[0])
+    return whole if abs(whole) < _FAR else None
 
 
 def _is_whole(m: Match, value: Tensor) -> bool:

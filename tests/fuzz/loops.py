@@ -1,0 +1,240 @@
+"""Random models with Loop and Scan nodes, and Ifs in their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from . import pieces
+from .conditions import make_stop, trip_count
+from .scope import STACKED, Kind, Names, Scope, Value
+from .states import IN_LOOPS, IN_SCANS, Carried, collected
+
+OPSETS = (11, 13, 16, 17, 19, 21)
+DEEPEST = 2
+"""Bodies inside bodies."""
+
+INPUTS = {
+    "x": Kind.ROW,
+    "y": Kind.ROW,
+    "table": Kind.TABLE,
+    "m": Kind.INT,
+    "n": Kind.INT,
+    "j": Kind.INT32,
+    "c": Kind.BOOL,
+}
+
+
+def make_model(seed: int) -> onnx.ModelProto:
+    """The model of a seed, the same in every process."""
+    random = Random(seed)
+    opset = random.choice(OPSETS)
+    scope = Scope(random, Names(random, repeated=random.random() < 0.5), opset)
+    inputs = [scope.declare(kind, name=name) for name, kind in INPUTS.items()]
+    _steps(scope, random.randrange(3))
+    results: list[Value] = []
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        results += (_loop if random.random() < 0.8 else _scan)(scope)
+        _steps(scope, random.randrange(3))
+    outputs = _outputs(scope, results)
+    graph = scope.graph("g", inputs, outputs, exact=True)
+    ir_version = 8 if opset < 19 else 10
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version
+    )
+
+
+def _steps(scope: Scope, count: int) -> None:
+    for _ in range(count):
+        pieces.step(scope)
+
+
+def _outputs(scope: Scope, results: list[Value]) -> list[Value]:
+    """Most results of loops, and sometimes what is computed from them."""
+    made = {name for node in scope.nodes for name in node.output}
+    chosen = [v for v in results if v.name in made and scope.chance(0.8)] or results[:1]
+    later = [v for v in scope.values[-4:] if v.name in made and v not in chosen]
+    chosen += [v for v in later if scope.chance(0.3)]
+    if scope.chance(0.3):
+        _stack_lists(scope, chosen)
+    return chosen or [pieces.unary(scope)]
+
+
+def _stack_lists(scope: Scope, chosen: list[Value]) -> None:
+    for value in [v for v in chosen if v.kind is Kind.LIST]:
+        chosen.remove(value)
+        stacked = scope.add("ConcatFromSequence", [value], Kind.TABLE, axis=0, new_axis=1)
+        chosen.append(stacked)
+
+
+def _body_steps(scope: Scope) -> None:
+    for _ in range(scope.random.randrange(5)):
+        way = scope.random.random()
+        if way < 0.08 and scope.depth <= DEEPEST:
+            _branches(scope)
+        elif way < 0.14 and scope.depth < DEEPEST:
+            (_loop if scope.chance(0.7) else _scan)(scope)
+        else:
+            pieces.step(scope)
+
+
+def _branches(scope: Scope) -> Value:
+    """An If."""
+    kind = scope.random.choice([Kind.ROW, Kind.SCALAR, Kind.INT, Kind.BOOL])
+    graphs = []
+    for name in ("then", "otherwise"):
+        branch = scope.inner()
+        _body_steps(branch)
+        graphs.append(branch.graph(name, [], [_own(branch, branch.pick(kind))]))
+    return scope.add(
+        "If", [scope.pick(Kind.BOOL)], kind, then_branch=graphs[0], else_branch=graphs[1]
+    )
+
+
+def _own(
+    body: Scope, value: Value, allowed: Sequence[str] = (), taken: Sequence[str] = ()
+) -> Value:
+    """What a body returns: the result of a node, or something else that is allowed, once each.
+
+    onnxruntime refuses an outer value. Of a body input or an initializer it collects rows that are
+    not what the specification says.
+    """
+    made = {name for node in body.nodes for name in node.output}.union(allowed)
+    if value.name in made and value.name not in taken:
+        return value
+    return body.add("Identity", [value], value.kind)
+
+
+# --- Loop ----------------------------------------------------------------------------------------
+
+
+def _loop(scope: Scope) -> list[Value]:
+    """A Loop; returns its results that may be read."""
+    body = scope.inner()
+    iteration = _counted(body, Kind.INT, Kind.ONE_INT)
+    condition = _counted(body, Kind.BOOL, Kind.ONE_BOOL)
+    # Sequences are carried since opset 13.
+    makers = tuple(m for m in IN_LOOPS if m[1] is not collected or scope.opset >= 13)
+    carried = _carried(scope, body, makers)
+    _body_steps(body)
+    updates = [state.update(body) for state in carried]
+    _body_steps(body)
+    stop = make_stop(scope, body, condition, carried, updates)
+    rows = [
+        body.pick(kind) for kind in scope.random.sample(list(STACKED), scope.random.randrange(3))
+    ]
+    trip = trip_count(scope, stop.surely)
+    inputs = [iteration, condition, *(state.input for state in carried)]
+    allowed = [v.name for v in inputs[1:]] + [t.name for t in body.stored]
+    returned = _returned(body, [stop.next, *updates], allowed)
+    returned += _returned(body, rows, (), returned)
+    graph = body.graph("body", inputs, returned)
+    operands = [trip, stop.first, *(state.initial for state in carried)]
+    return _place(scope, "Loop", operands, carried, rows, body=graph)
+
+
+def _counted(body: Scope, kind: Kind, wide: Kind) -> Value:
+    """The iteration number or the condition: a scalar, now and then of shape [1]."""
+    if not body.chance(0.04):
+        return body.declare(kind)
+    given = body.declare(wide)
+    body.squeeze(given, 0, kind)
+    return given
+
+
+def _carried(scope: Scope, body: Scope, makers: tuple[tuple[int, object], ...]) -> list[Carried]:
+    made: list[Carried] = []
+    for _ in range(scope.random.choice([1, 1, 2, 2, 3, 4])):
+        maker = scope.random.choices([m for _, m in makers], [w for w, _ in makers])[0]
+        made += maker(scope, body)  # type: ignore[operator]
+    return made
+
+
+def _returned(
+    body: Scope, values: list[Value], allowed: Sequence[str] = (), before: Sequence[Value] = ()
+) -> list[Value]:
+    taken = [v.name for v in before]
+    returned: list[Value] = []
+    for value in values:
+        returned.append(_own(body, value, allowed, taken))
+        taken.append(returned[-1].name)
+    return returned
+
+
+def _place(
+    scope: Scope,
+    op: str,
+    operands: list[Value | None],
+    carried: list[Carried],
+    rows: list[Value],
+    **attributes: Any,
+) -> list[Value]:
+    """Adds the node; a result that is not read in the graph may still be an output."""
+    finals = [scope.declare(state.initial.kind, readable=False) for state in carried]
+    stacked = [scope.declare(STACKED[row.kind], readable=False) for row in rows]
+    names = ["" if o is None else o.name for o in operands]
+    results = [v.name for v in (*finals, *stacked)]
+    scope.nodes.append(helper.make_node(op, names, results, **attributes))
+    readable = [v for v, state in zip(finals, carried) if state.is_read or scope.chance(0.1)]
+    readable += [v for v in stacked if scope.chance(0.8)]
+    scope.values += [v for v in readable if scope.chance(0.8)]
+    return readable
+
+
+# --- Scan ----------------------------------------------------------------------------------------
+
+
+def _scan(scope: Scope) -> list[Value]:
+    body = scope.inner()
+    carried = _carried(scope, body, IN_SCANS) if scope.chance(0.9) else []
+    across = scope.chance(0.15)
+    count = scope.random.choice([1, 1, 2])
+    table = scope.pick(Kind.TABLE)
+    slices = [body.declare(Kind.SERIES if across else Kind.ROW) for _ in range(count)]
+    _body_steps(body)
+    updates = [state.update(body) for state in carried]
+    kinds = [kind for kind in STACKED if kind is not Kind.SERIES]
+    rows = [body.pick(kind) for kind in scope.random.sample(kinds, scope.random.randrange(3))]
+    if not carried and not rows:
+        rows = [body.pick(Kind.ROW)]
+    axes = [scope.random.choice([1, -1]) if across else scope.random.choice([0, 0, -2])] * count
+    attributes: dict[str, Any] = {"num_scan_inputs": count, "scan_input_axes": axes}
+    if scope.chance(0.3):
+        attributes["scan_input_directions"] = [scope.random.randrange(2) for _ in range(count)]
+    if rows and scope.chance(0.3):
+        attributes["scan_output_directions"] = [scope.random.randrange(2) for _ in rows]
+    returned = _returned(body, [*updates, *rows])
+    graph = body.graph("body", [*(state.input for state in carried), *slices], returned)
+    operands: list[Value | None] = [state.initial for state in carried]
+    return _place(
+        scope, "Scan", [*operands, *[table] * count], carried, rows, body=graph, **attributes
+    )
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+def make_feeds(seed: int) -> list[dict[str, Any]]:
+    """Values for the inputs: 0, 1, 2 and 7 trips, both conditions, several limits."""
+    rng = np.random.default_rng(seed)
+    feeds = []
+    for trips in (0, 1, 2, 7):
+        for condition in (True, False):
+            length = 7 if rng.random() < 0.7 else int(rng.integers(0, 4))
+            feeds.append(
+                {
+                    "x": rng.normal(size=3).astype(np.float32),
+                    "y": rng.normal(size=3).astype(np.float32),
+                    "table": rng.normal(size=(length, 3)).astype(np.float32),
+                    "m": np.array(trips, np.int64),
+                    "n": np.array(rng.choice([trips, 0, 3, 5, -2, 8]), np.int64),
+                    "j": np.array(rng.choice([trips, 1, 4, -1, 6]), np.int32),
+                    "c": np.array(condition),
+                }
+            )
+    return feeds

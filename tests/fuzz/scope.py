@@ -1,0 +1,224 @@
+"""A graph under construction: typed values, nodes, constants, and the graphs around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Dims = tuple[int | None, ...]
+
+
+class Kind(Enum):
+    """What a value is: its element type and the sizes that are the same in every model."""
+
+    SCALAR = (TensorProto.FLOAT, ())
+    ROW = (TensorProto.FLOAT, (3,))
+    SERIES = (TensorProto.FLOAT, (None,))
+    TABLE = (TensorProto.FLOAT, (None, 3))
+    GRID = (TensorProto.FLOAT, (None, None))
+    INT = (TensorProto.INT64, ())
+    INT32 = (TensorProto.INT32, ())
+    INTS = (TensorProto.INT64, (None,))
+    BOOL = (TensorProto.BOOL, ())
+    BOOLS = (TensorProto.BOOL, (None,))
+    ONE_INT = (TensorProto.INT64, (1,))
+    ONE_BOOL = (TensorProto.BOOL, (1,))
+    """The iteration number and the condition, where a body declares them so."""
+    LIST = (TensorProto.FLOAT, None)
+    """A sequence of rows."""
+
+    @property
+    def element(self) -> int:
+        return int(self.value[0])
+
+    @property
+    def dims(self) -> Dims:
+        return self.value[1] or ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.element))
+
+
+FLOATS = (Kind.SCALAR, Kind.ROW, Kind.SERIES, Kind.TABLE)
+STACKED = {
+    Kind.SCALAR: Kind.SERIES,
+    Kind.ROW: Kind.TABLE,
+    Kind.SERIES: Kind.GRID,
+    Kind.INT: Kind.INTS,
+    Kind.BOOL: Kind.BOOLS,
+}
+"""What rows of a kind become along a new first axis."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    name: str
+    kind: Kind
+
+
+@dataclass
+class Names:
+    """New names; with `repeated`, of a small pool, so that separate bodies use the same ones."""
+
+    random: Random
+    repeated: bool
+    serial: int = 0
+
+    def new(self, scope: Scope) -> str:
+        for _ in range(8 if self.repeated else 0):
+            name = f"v{self.random.randrange(80)}"
+            if name not in scope.inside and not scope.has(name):
+                return name
+        self.serial += 1
+        return f"u{self.serial}"
+
+
+@dataclass
+class Scope:
+    """One graph; values of the graphs around it can be read too."""
+
+    random: Random
+    names: Names
+    opset: int
+    outer: Scope | None = None
+    values: list[Value] = field(default_factory=list)
+    """What may be read here; values that are meant to stay unread are left out."""
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    stored: list[onnx.TensorProto] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    inside: set[str] = field(default_factory=set)
+    """Names of bodies in this graph, which it may not have for itself."""
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.outer is None else 1 + self.outer.depth
+
+    def has(self, name: str) -> bool:
+        return name in self.taken or (self.outer is not None and self.outer.has(name))
+
+    def inner(self) -> Scope:
+        return Scope(self.random, self.names, self.opset, self)
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    # --- values ---
+
+    def declare(self, kind: Kind, readable: bool = True, name: str = "") -> Value:
+        """A value that the caller defines: an input or a result of a node of its own."""
+        value = Value(name or self.names.new(self), kind)
+        self._take(value.name)
+        if readable:
+            self.values.append(value)
+        return value
+
+    def _take(self, name: str) -> None:
+        self.taken.add(name)
+        graph = self.outer
+        while graph is not None:
+            graph.inside.add(name)
+            graph = graph.outer
+
+    def add(self, op: str, inputs: list[Value | None], kind: Kind, **attrs: Any) -> Value:
+        value = self.declare(kind, readable=False)
+        given = ["" if i is None else i.name for i in inputs]
+        self.nodes.append(helper.make_node(op, given, [value.name], **attrs))
+        self.values.append(value)
+        return value
+
+    def constant(self, number: Any, kind: Kind) -> Value:
+        """A constant, stored in the graph or made by a node."""
+        value = self.declare(kind, readable=False)
+        tensor = numpy_helper.from_array(np.array(number, kind.dtype), value.name)
+        if self.chance(0.5):
+            self.stored.append(tensor)
+        else:
+            self.nodes.append(helper.make_node("Constant", [], [value.name], value=tensor))
+        return value
+
+    def integer(self, number: int) -> Value:
+        return self.constant(number, Kind.INT)
+
+    def visible(self, kind: Kind) -> list[Value]:
+        own = [v for v in self.values if v.kind is kind]
+        return own + (self.outer.visible(kind) if self.outer else [])
+
+    def input(self, name: str) -> Value:
+        """An input of the model."""
+        if self.outer is not None:
+            return self.outer.input(name)
+        return next(value for value in self.values if value.name == name)
+
+    def pick(self, kind: Kind) -> Value:
+        """A value of a kind, mostly a recent one; a constant when there is none."""
+        found = self.visible(kind)
+        if not found or (kind is not Kind.LIST and self.chance(0.1)):
+            return self.filled(kind)
+        near = found[-4:] if self.chance(0.5) else found
+        return self.random.choice(near)
+
+    def filled(self, kind: Kind) -> Value:
+        """A constant, or for a sequence an empty one."""
+        if kind is Kind.LIST:
+            return self.add("SequenceEmpty", [], kind)
+        shape = tuple(2 if d is None else d for d in kind.dims)
+        if kind in (Kind.BOOL, Kind.BOOLS):
+            return self.constant(np.full(shape, self.chance(0.5)), kind)
+        choices = [0.5, -1.0, 2.0, 0.0] if kind.element == TensorProto.FLOAT else [0, 1, 2, -1, 5]
+        return self.constant(np.full(shape, self.random.choice(choices)), kind)
+
+    # --- spellings that depend on the opset ---
+
+    def squeeze(self, value: Value, axis: int, kind: Kind) -> Value:
+        return self._with_axes("Squeeze", value, axis, kind)
+
+    def unsqueeze(self, value: Value, axis: int, kind: Kind) -> Value:
+        return self._with_axes("Unsqueeze", value, axis, kind)
+
+    def _with_axes(self, op: str, value: Value, axis: int, kind: Kind) -> Value:
+        if self.opset < 13:
+            return self.add(op, [value], kind, axes=[axis])
+        return self.add(op, [value, self.constant([axis], Kind.INTS)], kind)
+
+    def size_of(self, value: Value) -> Value:
+        """The size of the first axis."""
+        shape = self.add("Shape", [value], Kind.INTS)
+        return self.add("Gather", [shape, self.integer(0)], Kind.INT)
+
+    # --- the finished graph ---
+
+    def graph(
+        self, name: str, inputs: list[Value], outputs: list[Value], exact: bool = False
+    ) -> onnx.GraphProto:
+        """With `exact` false, what inputs and outputs declare is sometimes less than is known."""
+        return helper.make_graph(
+            self.nodes,
+            name,
+            [self._lie(v) if self._may_lie(v, exact) else self._info(v, exact) for v in inputs],
+            [self._info(v, exact) for v in outputs],
+            self.stored,
+        )
+
+    def _may_lie(self, value: Value, exact: bool) -> bool:
+        """Exporters declare the size 0 that a growing state has at first."""
+        return not exact and value.kind is Kind.SERIES and self.chance(0.1)
+
+    def _lie(self, value: Value) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(value.name, value.kind.element, [0])
+
+    def _info(self, value: Value, exact: bool) -> onnx.ValueInfoProto:
+        dims: list[int | str | None] = list(value.kind.dims)
+        if value.kind is Kind.LIST:
+            return helper.make_tensor_sequence_value_info(value.name, value.kind.element, None)
+        if value.kind in (Kind.ONE_INT, Kind.ONE_BOOL):
+            return helper.make_tensor_value_info(value.name, value.kind.element, [1])
+        if not exact and self.chance(0.2):
+            dims = [None for _ in dims]
+        return helper.make_tensor_value_info(value.name, value.kind.element, dims)

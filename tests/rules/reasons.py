@@ -1,0 +1,20 @@
+"""Why one rule does not fire on the one node of a model that it could start from."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from looplift.rewrite.rule import Match, Miss, Options, Rule
+
+from ..equivalence import run_rules
+
+
+def reason_of(rule: type[Rule], model: onnx.ModelProto, options: Options | None = None) -> str:
+    """The sentence of the miss; fails when the rule fires or has no such node, or several."""
+    _, _, engine = run_rules(model, [], options=options)
+    roots = (rule.root,) if isinstance(rule.root, str) else rule.root
+    (node,) = (node for node in engine.index.walk() if node.op in roots)
+    with pytest.raises(Miss) as miss:
+        rule().match(Match(node, engine.facts, engine.options))
+    return str(miss.value)

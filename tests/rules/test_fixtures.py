@@ -1,0 +1,110 @@
+"""What each rule says of itself: the model it fires on, the near misses it spares and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+from looplift import Match, Miss, Rule
+from looplift.rewrite.rule import ANY
+from looplift.rules import PHASES
+from looplift.rules.dead import RemoveCopy
+
+from ..equivalence import assert_equivalent, is_valid, rewritten, run_rules
+from ..rewrite.fact_oracle import Feeds
+
+
+def _roots(rule: Any) -> tuple[str, ...]:
+    return (rule.root,) if isinstance(rule.root, str) else rule.root
+
+
+RULES = list(dict.fromkeys(rule for phase in PHASES for rule in phase.rules))
+SPARES = [
+    pytest.param(rule, words, text, id=f"{rule.name()}-{words}".replace(" ", "_"))
+    for rule in RULES
+    for words, text in rule.spares.items()
+]
+FEEDS = Feeds(sizes=(0, 1, 2, 5), values={"m": [0, 1, 3], "n": [0, 1, 3]}, most=60)
+
+
+def _by_name(rule: type[Rule]) -> str:
+    return rule.name()
+
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=_by_name)
+
+
+def _commits(rule: type[Rule], model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    result, trace, _ = run_rules(model, [rule])
+    assert trace.defects() == []
+    return result, [commit.rule for commit in trace.commits()]
+
+
+@each_rule
+def test_fires(rule: type[Rule]) -> None:
+    assert rule.fires, "a rule shows a model it fires on"
+    model = onnx.parser.parse_model(rule.fires)
+    assert is_valid(model)
+    result, commits = _commits(rule, model)
+    if not commits:
+        # Text cannot say that a branch returns an outer value; without copies the branch does.
+        result, trace, _ = run_rules(model, [RemoveCopy, rule])
+        assert trace.defects() == []
+        commits = [c.rule for c in trace.commits() if c.rule != RemoveCopy.name()]
+    assert set(commits) == {rule.name()}
+    assert result.SerializeToString() != model.SerializeToString()
+    assert_equivalent(model, result, FEEDS, 1e-5)
+
+
+@each_rule
+def test_fires_among_all_rules(rule: type[Rule]) -> None:
+    """The model also comes out right when all rules work on it together."""
+    rewritten(onnx.parser.parse_model(rule.fires), FEEDS, 1e-5)
+
+
+@each_rule
+def test_is_documented(rule: type[Rule]) -> None:
+    assert rule.summary().endswith(".")
+    assert rule.spares, "a rule shows near misses"
+
+
+@pytest.mark.parametrize(("rule", "words", "text"), SPARES)
+def test_spares(rule: type[Rule], words: str, text: str) -> None:
+    model = onnx.parser.parse_model(text)
+    assert is_valid(model)
+    result, commits = _commits(rule, model)
+    assert commits == []
+    assert_equivalent(model, result, FEEDS)
+    assert any(words in reason for reason in _reasons(rule, model))
+
+
+def _reasons(rule: type[Rule], model: onnx.ModelProto) -> Iterator[str]:
+    """Why the rule does not fire at each node it could start from."""
+    _, _, engine = run_rules(model, [])
+    roots = _roots(rule)
+    for node in engine.index.walk():
+        if ANY in roots or node.op in roots:
+            try:
+                rule().match(Match(node, engine.facts, engine.options))
+            except Miss as miss:
+                yield str(miss)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "text"), [p for p in SPARES if ANY not in _roots(p.values[0])]
+)
+def test_spares_is_explained(rule: type[Rule], words: str, text: str) -> None:
+    """`explain` gives the same reason, together with the place it speaks of."""
+    model = onnx.parser.parse_model(text)
+    _, _, engine = run_rules(model, [rule])
+    reasons = [reason for node in engine.index.walk() for reason in engine.explain(node)]
+    assert any(words in r.sentence and r.rule == rule.name() and r.at for r in reasons)
+
+
+def test_names_are_unique() -> None:
+    assert len({rule.name() for rule in RULES}) == len(RULES)
+    assert len({phase.name for phase in PHASES}) == len(PHASES)

@@ -1,0 +1,67 @@
+"""What is the same in every iteration is computed before the loop, if that cannot fail."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from looplift.rules.loop_work import HoistInvariantWork
+
+from ..equivalence import assert_equivalent, rewritten, run_rules
+from ..rewrite.fact_oracle import Feeds
+from ..small_models import parse
+from .reasons import reason_of
+
+FEEDS = Feeds(values={"m": [0, 1, 2, 7], "k": [[0], [2], [50]], "c": [True, False]})
+
+
+def _text(work: str, trip: str = "m", first: str = "") -> str:
+    return f"""g (float[3] x, float[N,3] a, int64[1] k, int64 m, bool c) => (float[3] y)
+        <int64 two = {{2}}, int64[1] zero = {{0}}> {{
+        y = Loop ({trip}, {first}, x) <body = b (int64 i, bool ci, float[3] s)
+            => (bool co, float[3] so) {{ co = Identity(ci) {work} }}> }}"""
+
+
+FAILS = "g = Gather(a, k) e = Squeeze(g, zero) so = Add(s, e)"
+
+
+def _operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def test_what_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
+    model = parse(_text("e = Exp(x) f = Neg(e) so = Add(s, f)"))
+    result, trace, _ = run_rules(model, [HoistInvariantWork])
+    assert trace.defects() == []
+    assert _operators(result) == ["Exp", "Neg", "Loop"]
+    assert_equivalent(model, result, FEEDS)
+
+
+def test_what_may_fail_leaves_a_loop_that_runs() -> None:
+    model = parse(_text(FAILS, trip="two"))
+    result, trace, _ = run_rules(model, [HoistInvariantWork])
+    assert trace.defects() == []
+    assert _operators(result) == ["Gather", "Squeeze", "Loop"]
+    assert_equivalent(model, result, FEEDS)
+
+
+@pytest.mark.parametrize(("trip", "first"), [("m", ""), ("two", "c"), ("m", "c")])
+def test_what_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -> None:
+    model = parse(_text(FAILS, trip, first))
+    assert "may fail, and the loop may not run" in reason_of(HoistInvariantWork, model)
+    rewritten(model, FEEDS)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "e = Exp(s) so = Add(s, e)",
+        "f = Cast<to=1>(i) so = Add(s, f)",
+        "e = RandomNormalLike(x) so = Add(s, e)",
+        "o = Constant<value_float=1.0>() e = Exp(o) so = Add(s, e)",
+    ],
+    ids=["state", "iteration", "random", "constant"],
+)
+def test_what_differs_or_is_constant_stays(work: str) -> None:
+    words = "nothing in the body is computed from outer values alone"
+    assert words in reason_of(HoistInvariantWork, parse(_text(work)))
