@@ -28,7 +28,7 @@ def parse_dims(dims: Mapping[str, int] | Sequence[str]) -> Assumptions:
     else:
         texts = list(dims)
     for text in texts:
-        found = re.fullmatch(r"\s*(.+?)\s*(>=|=)\s*(\d+)\s*", text)
+        found = re.fullmatch(r"\s*([^<>=]+?)\s*(>=|=)\s*(\d+)\s*", text)
         if found is None:
             raise AssumptionError(
                 f"'{text}' asserts no dim", remedy="Write NAME=NUMBER or NAME>=NUMBER"
@@ -65,7 +65,15 @@ def assert_facts(
     root = model.graph
     wanted = {name: tuple(shape) for name, shape in shapes.items()}
     _check_names(root, [*inputs, *wanted], dims)
-    dims = _resolve_shapes(root, dims, wanted)
+    fixed = _shapes_of(root, inputs)
+    for name, shape in fixed.items():
+        if any(isinstance(d, int) and d != n for d, n in zip(wanted.get(name, ()), shape)):
+            raise AssumptionError(
+                f"The shape {list(wanted[name])} and the value given for input '{name}' differ",
+                remedy=f"The value has the shape {list(shape)}; assert one of them",
+            )
+    dims = _resolve_shapes(root, dims, wanted | fixed)
+    wanted = {name: _filled(root, name, shape, dims) for name, shape in wanted.items()}
     notes = [f"input `{name}` is {_short(value)}" for name, value in inputs.items()]
     notes += [f"dim `{name}` is {value}" for name, value in dims.dims.items()]
     notes += [f"dim `{name}` is at least {value}" for name, value in dims.minima.items()]
@@ -141,11 +149,36 @@ def _resolve_shapes(root: Graph, dims: Assumptions, wanted: dict[str, Shape]) ->
                 )
             if isinstance(old, str) and isinstance(new, int):
                 _agree(exact, dims, old, new, tensor.name)
-        wanted[tensor.name] = tuple(
-            (exact.get(old, old) if isinstance(old, str) else old) if new is None else new
-            for old, new in zip(declared, shape)
-        )
     return Assumptions(exact, dims.minima)
+
+
+def _shapes_of(root: Graph, inputs: Mapping[str, Any]) -> dict[str, Shape]:
+    """What fixed values say of the named dims of their inputs."""
+    shapes: dict[str, Shape] = {}
+    for tensor in root.inputs:
+        if tensor.name in inputs and _has_shape(tensor):
+            shape = _array(tensor.name, inputs[tensor.name]).shape
+            declared = _declared(tensor)
+            fits = len(shape) == len(declared) and all(
+                not isinstance(d, int) or d == n for d, n in zip(declared, shape)
+            )
+            if fits:
+                shapes[tensor.name] = shape
+    return shapes
+
+
+def _filled(root: Graph, name: str, shape: Shape, dims: Assumptions) -> Shape:
+    """An asserted shape, with what the file and other assertions know where it is open."""
+    tensor = next(t for t in root.inputs if t.name == name)
+    declared = _declared(tensor) if _has_shape(tensor) else (None,) * len(shape)
+    return tuple(
+        old if isinstance(old, int) else _number(new if new is not None else old, dims)
+        for old, new in zip(declared, shape)
+    )
+
+
+def _number(dim: int | str | None, dims: Assumptions) -> int | str | None:
+    return dims.dims.get(dim, dim) if isinstance(dim, str) else dim
 
 
 def _agree(exact: dict[str, int], dims: Assumptions, name: str, number: int, where: str) -> None:
@@ -181,6 +214,16 @@ def _fix_input(root: Graph, name: str, value: Any, dims: Assumptions) -> None:
     del root.inputs[place]
 
 
+def _array(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise AssumptionError(
+            f"The value {value!r} does not fit input '{name}'",
+            remedy="Rows of different lengths make no tensor",
+        ) from None
+
+
 def _typed(tensor: Variable | Constant, value: Any, dims: Assumptions) -> np.ndarray:
     info = tensor.info
     if info is None or info.type.WhichOneof("value") != "tensor_type":
@@ -190,7 +233,7 @@ def _typed(tensor: Variable | Constant, value: Any, dims: Assumptions) -> np.nda
         )
     code = info.type.tensor_type.elem_type
     wanted = helper.tensor_dtype_to_np_dtype(code)
-    given = np.asarray(value)
+    given = _array(tensor.name, value)
     exact = given.astype(wanted) if given.dtype.kind in "fiub" and wanted.kind in "fiubV" else None
     if code == onnx.TensorProto.STRING:
         exact = given.astype(object)

@@ -30,6 +30,8 @@ the normal form, states and results of loops, nodes weighted by the depth of the
 outputs of Ifs, negated conditions, distinct constants."""
 
 
+_LATEST = 16
+"""Commits whose rules are named when rewriting does not end."""
 _FAN_OUT = 64
 """Readers of one value that a commit re-queues; a constant may have thousands."""
 
@@ -62,6 +64,7 @@ class Engine:
             if not self.index.use_count(c) or c.overridable
         }  # fmt: skip
         """Initializers that no node of the file reads stay; those that rules freed go."""
+        self._tables = [_by_operator(phase.rules) for phase in self.phases]
         self._steps = 0
         self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
         self._banned: set[tuple[type[Rule], Node]] = set()
@@ -70,8 +73,8 @@ class Engine:
         """Rewrites to the fixpoint. Raises LoopliftError when the step budget is exceeded."""
         queues = [_Queue(nodes) for nodes in self._first_visits()]
         while any(queues) and not self._limit_reached():
-            for phase, queue in zip(self.phases, queues):
-                self._run_phase(phase, queue, queues)
+            for phase, table, queue in zip(self.phases, self._tables, queues):
+                self._run_phase(phase, table, queue, queues)
         self._finish()
 
     def _first_visits(self) -> list[list[Node]]:
@@ -103,8 +106,13 @@ class Engine:
 
     # --- one phase ---
 
-    def _run_phase(self, phase: Phase, queue: _Queue, all_queues: list[_Queue]) -> None:
-        table = _by_operator(phase.rules)
+    def _run_phase(
+        self,
+        phase: Phase,
+        table: dict[str, list[Rule]],
+        queue: _Queue,
+        all_queues: list[_Queue],
+    ) -> None:
         while queue and not self._limit_reached():
             node = queue.pop()
             if node not in self.index:
@@ -160,10 +168,11 @@ class Engine:
         self._steps += 1
         self._budget += 20 * max(0, patch.delta["nodes"] + patch.made)
         if self._steps > self._budget:
+            latest = {c.rule: None for c in self.trace.commits()[-_LATEST:]} | {rule.name(): None}
             raise LoopliftError(
-                f"Rewriting does not end: {self._steps} steps, the last by {rule.name()}",
+                f"Rewriting does not end: after {self._steps} steps {' and '.join(latest)} go on",
                 where=label,
-                remedy="Leave that rule out, or limit the number of steps",
+                remedy="These rules undo each other's work: leave one out, or limit the steps",
             )
         seconds = time.perf_counter() - started
         edits, notes = tuple(patch.edits), tuple(patch.notes)

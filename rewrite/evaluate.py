@@ -34,7 +34,7 @@ def evaluate(
     proto = helper.make_node(
         node.op,
         ["" if a is None else f"i{slot}" for slot, a in enumerate(operands)],
-        [f"o{slot}" if t.name else "" for slot, t in enumerate(node.outputs)],
+        [f"o{slot}" for slot in range(len(node.outputs))],
         domain=node.domain,
     )
     _copy_attributes(node, proto, opsets)
@@ -42,18 +42,17 @@ def evaluate(
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for name, a in feeds.items()
     ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output]
     graph = helper.make_graph([proto], "constant", inputs, outputs)
     imports = [helper.make_opsetid(d, v) for d, v in opsets.items() if d in ("", node.domain)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     try:
-        results = iter(Session(Packed(model)).run(feeds))
+        arrays = Session(Packed(model)).run(feeds)
     except Refused as error:
         raise NotEvaluated(str(error).strip().splitlines()[0][:200]) from None
-    arrays = [next(results) if t.name else np.empty(0) for t in node.outputs]
     if not all(isinstance(a, np.ndarray) for a in arrays):
         raise NotEvaluated("the result is no tensor")
-    return arrays  # type: ignore[return-value]
+    return [np.asarray(a) if t.name else np.empty(0) for a, t in zip(arrays, node.outputs)]
 
 
 _UNSAFE = frozenset({"LSTM", "GRU", "RNN"})

@@ -17,7 +17,7 @@ from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.rule import Options, Phase, Rule
 from looplift.rewrite.trace import Trace
 
-from .rewrite.fact_oracle import Feeds
+from .rewrite.fact_oracle import Feeds, NothingRan
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -88,7 +88,8 @@ def assert_equivalent(
         assert actual is not None, f"the original runs, the rewritten model fails with {shown}"
         assert_equal(expected, actual, tolerance)
         runs += 1
-    assert runs, "the original took none of the inputs: nothing was compared"
+    if not runs:
+        raise NothingRan
     if is_valid(before):
         onnx.checker.check_model(after, full_check=True)
     return runs

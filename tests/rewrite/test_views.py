@@ -47,7 +47,11 @@ def test_loop() -> None:
     assert view.trip is not None
     assert view.condition is not None
     assert (view.trip.name, view.condition.name) == ("m", "c")
-    assert (view.iteration.name, view.condition_in.name, view.condition_out.name) == ("i", "ci", "co")
+    assert (view.iteration.name, view.condition_in.name, view.condition_out.name) == (
+        "i",
+        "ci",
+        "co",
+    )
     first, second = view.states
     assert (first.initial.name, first.input.name, first.output.name) == ("x", "s", "so")
     assert first.final is not None
