@@ -226,7 +226,7 @@ def _tile(b: Builder) -> None:
 
 def _pad(b: Builder) -> None:
     tensor = b.pick(b.tensors, 1, 2, 3)
-    pads = [int(b.rng.integers(-1, 3)) for _ in range(2 * b.tensors[tensor])]
+    pads = [int(b.rng.integers(0, 3)) for _ in range(2 * b.tensors[tensor])]
     _grow(b, b.name("t"), b.tensors[tensor], f"Pad({tensor}, {b.constant(*pads)})")
 
 

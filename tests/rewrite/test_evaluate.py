@@ -14,7 +14,7 @@ from looplift.rewrite.model import import_model
 
 from ..small_models import parse
 
-F = np.float32
+F: Any = np.float32
 
 
 def _node(text: str, opset: int = 21) -> Node:
@@ -89,7 +89,7 @@ def test_the_operator_is_that_of_the_models_opset(opset: int) -> None:
         ("g (float[2] x, int64 i) => (float y) { y = Gather(x, i) }", (F([1, 2]), 5)),
         ("g (float[2] x, float[3] z) => (float[3] y) { y = Add(x, z) }", (F([1, 2]), F([1, 2, 3]))),
         ("g (float[4] x, int64[1] s) => (float[3] y) { y = Reshape(x, s) }", (F([1, 2, 3, 4]), [3])),
-        ("g (int16[2] x) => (int16[2] y) { y = Where(c, x, x) c = Constant<value = bool {1}>() }", (True, np.int16([1]), np.int16([1]))),
+        ("g (int16[2] x) => (int16[2] y) { y = Where(c, x, x) c = Constant<value = bool {1}>() }", (True, np.int16([1]), np.int16([1]))),  # type: ignore[arg-type]
         ("g (string[1] x) => (float[1] y) { y = Cast<to = 1>(x) }", (np.array(["a"], object),)),
         ("g (bfloat16[1] x) => (bfloat16[1] y) { y = Neg(x) }", (np.ones(1, ml_dtypes.bfloat16),)),
         ("g (float[0] x) => (float y) { y = ReduceMax<keepdims = 0>(x) }", (F([]),)),

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="comparison-overlap,arg-type,unused-ignore"
 """How facts are kept, joined, refreshed and supposed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """Control-flow nodes by role."""
 
 from __future__ import annotations
