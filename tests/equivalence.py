@@ -22,13 +22,25 @@ from .rewrite.fact_oracle import Feeds, NothingRan
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """The model on onnxruntime, quiet, without onnxruntime's own rewriting."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options = _quiet()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+def optimized_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The model as a user runs it."""
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), _quiet(), providers=["CPUExecutionProvider"]
+    )
+
+
+def _quiet() -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return options
 
 
 def outcome(runnable: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> list[Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,19 @@ import onnx
 import pytest
 
 import looplift
-from looplift import LoopliftError, ModelError, rewrite
+from looplift import LoopliftError, ModelError, Phase, rewrite
 from looplift.rewrite.verify import verify
+from looplift.rules import PHASES
 
-from .equivalence import assert_equal, assert_equivalent, is_valid, ops, outcome, session
+from .equivalence import (
+    assert_equal,
+    assert_equivalent,
+    is_valid,
+    ops,
+    optimized_session,
+    outcome,
+    session,
+)
 from .rewrite.fact_oracle import Feeds
 from .small_models import parse
 
@@ -48,7 +58,7 @@ def _interface(model: onnx.ModelProto) -> list[list[Any]]:
 
 def _check_recorded(path: Path, after: onnx.ModelProto) -> int:
     """Compares with what was recorded, or with the original where that itself differs from it."""
-    original, rewritten = session(onnx.load(path)), session(after)
+    original, rewritten = optimized_session(onnx.load(path)), optimized_session(after)
     runs = 0
     for inputs, outputs in _recorded(path).values():
         expected = outcome(original, inputs)
@@ -88,6 +98,18 @@ class TestCollection:
             assert _interface(result.model) == _interface(before), path.name
             runs += _check_recorded(path, result.model)
         assert runs >= len(paths)
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_rules_in_any_order(self, corpus: Path, seed: int) -> None:
+        """Within their phase; the models come out differently, their outputs do not."""
+        rng = random.Random(seed)
+        for path in rng.sample(sorted(corpus.glob("*.onnx")), 10):
+            phases = [
+                Phase(p.name, tuple(rng.sample(p.rules, len(p.rules))), p.summary) for p in PHASES
+            ]
+            result = rewrite(path, rules=phases)
+            assert result.report.defects == [], path.name
+            assert _check_recorded(path, result.model), path.name
 
     def test_no_model_gets_more_control_flow(self, corpus: Path) -> None:
         for path in sorted(corpus.glob("*.onnx"))[::6]:

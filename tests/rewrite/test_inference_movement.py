@@ -133,6 +133,11 @@ GATHER = {
         "g (float[N,3] x, int64[1,3] i, float[1,3] u) => (y) { y = ScatterElements(x, i, u) }",
         {"y": "(N, 3)"},
     ),
+    "scatter_of_old": Case(
+        "g (float[N,3] x, int64[1,3] i, float[1,3] u) => (y) { y = Scatter(x, i, u) }",
+        {"y": "(N, 3)"},
+        opset=10,
+    ),
     "reverse": Case(
         "g (float[N,2,M] x) => (y) <int64[2] l = {1, 1}> { y = ReverseSequence(x, l) }",
         {"y": "(N, 2, M)"},

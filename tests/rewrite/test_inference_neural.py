@@ -295,6 +295,36 @@ def test_resize_of_a_number_by_a_fraction(tenths: int) -> None:
     Case(text).check()
 
 
+NEWER = {
+    "swish": Case("g (float[N,3] x) => (y) { y = Swish(x) }", {"y": "(N, 3)"}, opset=24),
+    "root_mean_square": Case(
+        "g (float[N,3] x, float[3] s) => (y) { y = RMSNormalization(x, s) }",
+        {"y": "(N, 3)"},
+        opset=23,
+    ),
+    "running_product": Case(
+        "g (float[N,3] x) => (y) <int64 a = {0}> { y = CumProd(x, a) }", {"y": "(N, 3)"}, opset=26
+    ),
+    "cache": Case(
+        """g (float[N,2,8,3] x, float[N,2,1,3] u, int64[N] i) => (y) {
+        y = TensorScatter(x, u, i) }""",
+        {"y": "(N, 2, 8, 3)"},
+        opset=24,
+    ),
+}
+"""Operators of newer opsets."""
+
+
+@cases(NEWER)
+def test_newer_operator(case: Case) -> None:
+    try:
+        case.check()
+    except Exception as error:
+        if "ONNXRuntimeError" not in str(error):
+            raise
+        pytest.skip(f"this onnxruntime has no kernel: {str(error)[:80]}")
+
+
 OTHER = {
     "text": Case("g (string[2] x) => (y) { y = StringNormalizer<stopwords: strings = []>(x) }"),
     "unique": Case("g (float[N] x) => (y, i) { y, i = Unique(x) }", {"y": "(None,)"}),
