@@ -1,0 +1,117 @@
+"""One view of all loops that take a known number of steps, whether they stand as Scan or as Loop.
+
+onnxruntime runs no Scan over an empty axis, so a loop that may not run at all stays a Loop whose
+body reads `Gather(x, iteration)`. What a rule wants to know is the same for both: which slices an
+iteration reads, which states it carries, which rows it leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .facts import Facts
+from .index import Use
+from .ir import Graph, Node, Tensor
+from .symbolic import Dim
+from .views import LoopView, ScanOutput, ScanView, State
+
+
+@dataclass(frozen=True)
+class Read:
+    """Iteration i reads slice i of a sequence, the last one first where reversed."""
+
+    sequence: Tensor
+    """All slices (outside)."""
+    slice: Tensor
+    """What an iteration reads (inside): the shape of the sequence without the axis."""
+    axis: int
+    """Never negative."""
+    reverse: bool
+    gather: Node | None
+    """The node that reads, in a Loop; None where the slice is an input of a Scan body."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A loop that ends after a number of iterations known before the first."""
+
+    node: Node
+    body: Graph
+    states: list[State]
+    reads: list[Read]
+    rows: list[ScanOutput]
+    """What each iteration adds to a result; axes never negative."""
+    count: Dim | None
+    """Number of iterations; None when not even a symbol is known for it."""
+    trip: Tensor | None
+    """The trip count of a Loop; None for a Scan."""
+    iteration: Tensor | None
+    """The iteration number, a scalar; None for a Scan."""
+
+    def iteration_uses(self, facts: Facts) -> list[Use]:
+        """Where the iteration number is read other than to read slices."""
+        if self.iteration is None:
+            return []
+        gathers = {r.gather for r in self.reads}
+        return [use for use in facts.index.uses(self.iteration) if use.reader not in gathers]
+
+
+def steps_of(facts: Facts, node: Node) -> Steps | None:
+    """The view of a Loop or Scan; None where a condition may end it or ranks are not known."""
+    if node.domain:
+        return None
+    if node.op == "Scan" and facts.opset >= 9:
+        return _steps_of_scan(facts, node)
+    return _steps_of_loop(facts, node) if node.op == "Loop" else None
+
+
+def _steps_of_loop(facts: Facts, node: Node) -> Steps | None:
+    view = LoopView(node)
+    if view.trip is None or not view.never_stops_early(facts) or view.iteration_shape != ():
+        return None
+    rows = [
+        ScanOutput(row, stacked if stacked.name else None, 0, False)
+        for row, stacked in zip(view.scan_outputs, node.outputs[len(view.states) :])
+    ]
+    count = facts.scalar(view.trip)
+    known = count if count is not None and not isinstance(count, bool) else None
+    reads = _gathers(facts, view)
+    return Steps(node, view.body, view.states, reads, rows, known, view.trip, view.iteration)
+
+
+def _gathers(facts: Facts, view: LoopView) -> list[Read]:
+    """Reads of outer values at the iteration number, in the order in which they run."""
+    reads = []
+    for reader in facts.index.consumers(view.iteration):
+        if reader.op != "Gather" or reader.domain or facts.index.graph_of(reader) is not view.body:
+            continue
+        sequence, position = reader.inputs
+        rank = facts.rank(sequence)
+        home = facts.index.home(sequence)
+        if position is not view.iteration or rank is None or home is None:
+            continue
+        if not facts.index.encloses(view.body, home):
+            axis = reader.attrs.get("axis", 0) % rank
+            reads.append(Read(sequence, reader.outputs[0], axis, False, reader))
+    return sorted(reads, key=lambda read: read.gather.order if read.gather is not None else 0.0)
+
+
+def _steps_of_scan(facts: Facts, node: Node) -> Steps | None:
+    view = ScanView(node)
+    reads = []
+    count: Dim | None = None
+    for scanned in view.scan_inputs:
+        shape = facts.shape(scanned.sequence)
+        if shape is None:
+            return None
+        axis = scanned.axis % len(shape)
+        count = shape[axis] if count is None or isinstance(shape[axis], int) else count
+        reads.append(Read(scanned.sequence, scanned.slice, axis, scanned.reverse, None))
+    rows = []
+    for output in view.scan_outputs:
+        rank = facts.rank(output.row)
+        if rank is None and output.axis < 0:
+            return None
+        axis = output.axis if rank is None else output.axis % (rank + 1)
+        rows.append(ScanOutput(output.row, output.stacked, axis, output.reverse))
+    return Steps(node, view.body, view.states, reads, rows, count, None, None)
