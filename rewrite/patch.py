@@ -59,6 +59,32 @@ class Patch(Edits):
         self.edits.append(f"new {describe(node)}")
         return list(outputs)
 
+    def node_behind(
+        self,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        ahead_of: Tensor,
+    ) -> list[Tensor]:
+        """A new node behind the root, just before whatever reads a result of the root first."""
+        home = self.index.graph_of(self.root)
+        readers = [
+            self.index.ancestor_in(use.reader, home)
+            for use in self.index.uses(ahead_of)
+            if isinstance(use.reader, Node)
+        ]
+        first = min((r for r in readers if r is not None), key=lambda n: n.order, default=None)
+        if first is not None:
+            return self.node(op, inputs, like, attrs, before=first)
+        outputs = [Variable(tensor.name) for tensor in like]
+        node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
+        self.index.place_last(home, node)
+        self._insert(node, home)
+        self.edits.append(f"new {describe(node)}")
+        return list(outputs)
+
     def node_first(
         self,
         body: Graph,
@@ -165,6 +191,7 @@ class Patch(Edits):
         for tensor in self._reads(node):
             self.freed[tensor] = None
         removal = self.index.remove_node(node)
+        self.removed += [gone for gone, _ in removal.nodes]
         self._undo.append(lambda: self.index.restore(removal))
         self.edits.append(f"removed {describe(node)}")
 

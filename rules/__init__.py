@@ -13,6 +13,8 @@ from .loop_count import CountIterations
 from .loop_induction import CounterFromIteration
 from .loop_none import RunLoopOnce, RunScanOnce, SkipLoop
 from .loop_normal import ConditionHoldsInside, ConstantConditionOut, DropTrueCondition
+from .loop_reads import ReadAtIteration, ReadOneSlice
+from .loop_sequences import CollectInsertedRows
 from .loop_states import (
     DropDeadStates,
     DropUnreadRows,
@@ -23,6 +25,14 @@ from .loop_unroll import UnrollShortLoop
 from .loop_work import HoistInvariantWork
 from .same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
 from .shared_work import ForwardEqualResults, HoistSharedWork
+from .split_sequences import (
+    ConstructFromInserts,
+    CountFromSplit,
+    JoinConstructed,
+    JoinSplit,
+    ReadConstructed,
+    ReadFromSplit,
+)
 
 PHASES: tuple[Phase, ...] = (
     Phase(
@@ -67,6 +77,15 @@ PHASES: tuple[Phase, ...] = (
             MergeEqualStates,
             CounterFromIteration,
             HoistInvariantWork,
+            ReadFromSplit,
+            CountFromSplit,
+            JoinSplit,
+            ConstructFromInserts,
+            JoinConstructed,
+            ReadConstructed,
+            ReadAtIteration,
+            ReadOneSlice,
+            CollectInsertedRows,
         ),
         "Loops that never run or run once go; the others count, and carry only what they must.",
     ),

@@ -125,5 +125,5 @@ def concat_from_sequence(site: Site) -> Sequence[Fact]:
     if stack:
         return [Fact(parts.dtype, (*shape[:axis], count, *shape[axis:]))]
     total = parts.shape[axis]
-    total = symbolic.mul(total, count) if isinstance(total, int) else site.fresh(axis)
+    total = symbolic.mul(total, count) if total != symbolic.VARYING else site.fresh(axis)
     return [Fact(parts.dtype, (*shape[:axis], total, *shape[axis + 1 :]))]

@@ -1,0 +1,160 @@
+"""Sequences that are only appended to are scan outputs.
+
+   l = Loop(m, , SequenceEmpty()) { … return SequenceInsert(l, r) }   y = ConcatFromSequence(l)
+-> ys = Loop(m, ) { … return r }   l = SplitToSequence(ys)   y = ConcatFromSequence(l)
+-> ys = Loop(m, ) { … return r }   y = ys
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from ..rewrite.index import Use
+from ..rewrite.ir import Node, Tensor
+from ..rewrite.patch import Patch
+from ..rewrite.rule import Match, Miss, Rule
+from ..rewrite.views import LoopView, State
+from .row_layout import Behind, collect_rows, drop_state
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_SPLITTABLE = frozenset(
+    {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.INT32,
+        onnx.TensorProto.INT64,
+        onnx.TensorProto.BOOL,
+        onnx.TensorProto.FLOAT16,
+    }
+)
+"""Types of which onnxruntime splits a tensor into a sequence."""
+
+
+class CollectInsertedRows(Rule):
+    """A sequence that each iteration adds one tensor to is a scan output, split again after it."""
+
+    root = "Loop"
+    fires = (
+        _HEADER
+        + """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
+      e = SequenceEmpty() y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
+          => (bool co, float[3] so, seq(float[3]) qo) {
+        co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
+      ys = ConcatFromSequence<axis=0, new_axis=1>(l) }"""
+    )
+    spares = {
+        "may differ in shape": _HEADER
+        + """g (float[N] x, int64 m) => (float[P] y, float[K] ys) {
+      e = SequenceEmpty() y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[P] s, seq(float[P]) q)
+          => (bool co, float[P] so, seq(float[P]) qo) {
+        co = Identity(ci) so = Concat<axis=0>(s, s) qo = SequenceInsert(q, so) }>
+      ys = ConcatFromSequence<axis=0>(l) }""",
+        "not empty at first": _HEADER
+        + """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
+      e = SequenceConstruct(x) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
+          => (bool co, float[3] so, seq(float[3]) qo) {
+        co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
+      ys = ConcatFromSequence<axis=0, new_axis=1>(l) }""",
+        "also reads": _HEADER
+        + """g (float[3] x, int64 m) => (int64 y, float[K,3] ys) <int64 z = {0}> {
+      e = SequenceEmpty() y, l = Loop (m, , z, e) <body = b (int64 i, bool ci, int64 s, seq(float[3]) q)
+          => (bool co, int64 so, seq(float[3]) qo) {
+        co = Identity(ci) so = SequenceLength(q) qo = SequenceInsert(q, x) }>
+      ys = ConcatFromSequence<axis=0, new_axis=1>(l) }""",
+        "no state is a sequence": _HEADER
+        + """g (float[3] x, int64 m) => (float[3] y) {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci) so = Add(s, s) }> }""",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        view = m.loop()
+        miss = Miss("no state is a sequence", (), m.node)
+        for number, state in enumerate(view.states):
+            if m.facts.of(state.initial).kind == "sequence":
+                try:
+                    return {"node": m.node, **self._collected(m, view, number, state)}
+                except Miss as reason:
+                    miss = reason
+        raise miss
+
+    def _collected(self, m: Match, view: LoopView, number: int, state: State) -> dict[str, Any]:
+        insert = m.need(
+            m.producer(state.output, "SequenceInsert"),
+            "the sequence `{}` changes otherwise than by SequenceInsert",
+            state.input.name,
+            at=state.output,
+        )
+        m.need(
+            insert.inputs[0] is state.input and m.index.graph_of(insert) is view.body,
+            "{} does not add to `{}` once per iteration",
+            insert,
+            state.input.name,
+        )
+        other = [u for u in m.index.uses(state.input) if u != Use(insert, 0)]
+        m.need(not other, "the body also reads the sequence `{}`", state.input.name)
+        appended = m.index.uses(state.output) == [Use(view.body, 1 + number)]
+        m.need(appended, "the body also reads the sequence `{}`", state.output.name)
+        m.need(
+            m.facts.of(state.initial).length == 0,
+            "the sequence `{}` is not empty at first",
+            state.initial.name,
+            at=state.initial,
+        )
+        row = insert.inputs[1]
+        m.need(state.final is not None, "nobody reads the sequence")
+        self._need_equal_shapes(m, view, row, state.final)
+        reverse = _adds_in_front(m, insert)
+        return {"number": number, "row": row, "reverse": reverse, "state": state}
+
+    def _need_equal_shapes(
+        self, m: Match, view: LoopView, row: Tensor, final: Tensor | None
+    ) -> None:
+        assert final is not None
+        fact = m.facts.of(row)
+        m.need(fact.kind == "tensor", "its elements are no tensors")
+        m.need(
+            fact.dtype in _SPLITTABLE or all(_is_stack(n) for n in m.index.consumers(final)),
+            "onnxruntime splits no tensors of this type into sequences",
+        )
+        same = fact.shape is not None and not any(m.facts.escapes(d, view.body) for d in fact.shape)
+        stacked = bool(m.index.uses(final)) and all(
+            isinstance(use.reader, Node) and _is_stack(use.reader) for use in m.index.uses(final)
+        )
+        m.need(same or stacked, "its elements `{}` may differ in shape", row.name, at=row)
+
+    def apply(
+        self, patch: Patch, node: Node, number: int, row: Tensor, reverse: bool, state: State
+    ) -> None:
+        final = state.final
+        assert final is not None
+        rows = collect_rows(patch, node, row, final)
+        behind = Behind(patch, final)
+        if reverse:
+            rows = behind.reversed(rows)
+        patch.replace(final, behind.node("SplitToSequence", [rows], {"axis": 0, "keepdims": 0}))
+        drop_state(patch, node, number, state)
+
+
+def _is_stack(node: Node) -> bool:
+    """Whether the node puts the elements of a sequence side by side on a new axis."""
+    if node.domain or node.op != "ConcatFromSequence":
+        return False
+    return bool(node.attrs.get("new_axis", 0))
+
+
+def _adds_in_front(m: Match, insert: Node) -> bool:
+    """Whether a SequenceInsert adds in front of all; declines where it does neither."""
+    if len(insert.inputs) < 3 or not insert.inputs[2].name:
+        return False
+    position = m.facts.scalar(insert.inputs[2])
+    m.need(
+        position == 0,
+        "{} adds at position {}, not at an end",
+        insert,
+        position,
+        at=insert.inputs[2],
+    )
+    return True

@@ -1,0 +1,84 @@
+"""Where the rows that a loop collects go: what rules about accumulators have in common.
+
+A Loop stacks rows along a new axis 0. An accumulator has them along another axis, side by side
+along an axis they already have, or last row first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..rewrite.ir import Node, Tensor, Variable
+from ..rewrite.patch import Patch
+from ..rewrite.views import State
+from .loop_states import without_states
+
+_BEFORE_FIRST = np.iinfo(np.int64).min
+
+
+class Behind:
+    """Makes nodes behind the root that stand in for one of its results."""
+
+    def __init__(self, patch: Patch, result: Tensor) -> None:
+        self.patch = patch
+        self.result = result
+
+    def node(
+        self, op: str, inputs: Sequence[Tensor], attrs: dict[str, object] | None = None
+    ) -> Tensor:
+        return self.patch.node_behind(op, inputs, [self.result], attrs, ahead_of=self.result)[0]
+
+    def numbers(self, *values: int) -> Tensor:
+        """A constant int64 vector."""
+        return self.patch.constant(np.array(values, np.int64), like=self.result)
+
+    def reversed(self, rows: Tensor) -> Tensor:
+        """The rows, the last first."""
+        bounds = [self.numbers(v) for v in (-1, _BEFORE_FIRST, 0, -1)]
+        return self.node("Slice", [rows, *bounds])
+
+    def moved(self, rows: Tensor, axis: int, rank: int) -> Tensor:
+        """Rows stacked along `axis` of a value of `rank` axes instead of axis 0."""
+        if axis == 0:
+            return rows
+        others = list(range(1, rank))
+        return self.node("Transpose", [rows], {"perm": [*others[:axis], 0, *others[axis:]]})
+
+    def merged(self, rows: Tensor, axis: int, rank: int) -> Tensor:
+        """Rows of `rank` axes side by side along their axis `axis`; from opset 14 on."""
+        apart = self.moved(rows, axis, rank + 1)
+        shape = self.node("Shape", [apart])
+        ends = self.numbers(axis), self.numbers(axis + 2)
+        both = self.node("Slice", [shape, *ends])
+        product = self.node("ReduceProd", [both], {"keepdims": 1})
+        parts = [product]
+        if axis > 0:
+            parts.insert(0, self.node("Slice", [shape, self.numbers(0), ends[0]]))
+        if axis + 1 < rank:
+            parts.append(self.node("Slice", [shape, ends[1], self.numbers(rank + 1)]))
+        target = self.node("Concat", parts, {"axis": 0}) if len(parts) > 1 else product
+        return self.node("Reshape", [apart, target], {"allowzero": 1})
+
+    def shaped_like(self, rows: Tensor, model: Tensor) -> Tensor:
+        """Rows in the shape of another value: no rows at all have none of their own.
+
+        Before opset 14 a 0 in the target copies a size, which is the same size here.
+        """
+        attrs: dict[str, object] = {"allowzero": 1} if self.patch.opset >= 14 else {}
+        return self.node("Reshape", [rows, self.node("Shape", [model])], attrs)
+
+
+def collect_rows(patch: Patch, node: Node, row: Tensor, like: Tensor) -> Tensor:
+    """Lets a Loop collect a value of its body; returns the rows stacked along axis 0."""
+    rows = Variable(like.name)
+    body = node.attrs["body"]
+    patch.set_interface(node, node.inputs, body.inputs, [*body.outputs, row], [*node.outputs, rows])
+    return rows
+
+
+def drop_state(patch: Patch, node: Node, number: int, state: State) -> None:
+    """Drops a state whose final value has no readers; what still reads it in the body is dead."""
+    patch.replace(state.input, state.initial)
+    without_states(patch, node, [number])
