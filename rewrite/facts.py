@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 
 from . import symbolic
-from .index import Index, bodies
-from .ir import Constant, Graph, Node, Tensor
+from .index import Index
+from .ir import Constant, Graph, Node, Tensor, bodies
 from .symbolic import Dim
 
 Value = int | symbolic.Expr | bool | None
@@ -118,6 +118,8 @@ class Facts:
         self.assumptions = assumptions or Assumptions()
         self._facts: dict[Tensor, Fact] = {}
         self._fresh: dict[tuple[Tensor, int, int | None, int | None], Dim] = {}
+        self._origins: dict[Dim, tuple[Tensor, int]] = {}
+        self._inputs_named = False
         self._parent: Facts | None = None
         self._affected: frozenset[Tensor] = frozenset()
         self.failures: dict[Node, str] = {}
@@ -127,7 +129,7 @@ class Facts:
 
     def of(self, tensor: Tensor) -> Fact:
         """The fact of a value; computed with everything it depends on if need be."""
-        if not tensor.name and not tensor.inputs and self.index.producer(tensor) is None:
+        if not tensor.name and self.index.producer(tensor) is None:
             return NOTHING
         known = self._lookup(tensor)
         return known if known is not None else self._derive(tensor)
@@ -187,7 +189,23 @@ class Facts:
             scope = None if home is self.index.root else home
             name = f"{tensor.name or 'value'}.{axis}"
             self._fresh[key] = symbolic.fresh(name, low, high, scope)
+            if axis >= 0:
+                self._origins[self._fresh[key]] = (tensor, axis)
         return self._fresh[key]
+
+    def origin(self, dim: Dim) -> tuple[Tensor, int] | None:
+        """A value and the axis of it whose size the dim is; None where none is known."""
+        if not self._inputs_named:
+            self._inputs_named = True
+            for tensor in self.index.root.inputs:
+                for axis, size in enumerate(self.shape(tensor) or ()):
+                    self._origins.setdefault(size, (tensor, axis))
+        found = self._origins.get(dim)
+        if found is None or self.index.home(found[0]) is None:
+            return None
+        shape = self.shape(found[0])
+        fits = shape is not None and found[1] < len(shape) and shape[found[1]] == dim
+        return found if fits else None
 
     def escapes(self, dim: Dim, loop_body: Graph) -> bool:
         """Whether the dim names something that may differ between iterations of the body."""
@@ -312,7 +330,7 @@ class Facts:
         old = {t: self._facts.pop(t) for t in node.outputs if t in self._facts}
         if not old:
             return False
-        if any(isinstance(body, Graph) for body in bodies(node)) and node.op != "If":
+        if node.op != "If":
             for body in bodies(node):
                 self.forget(body)
                 for tensor in body.inputs:

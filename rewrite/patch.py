@@ -11,8 +11,8 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 from .clone import clone_nodes
 from .declarations import without_shape
 from .edits import Edits, PatchError
-from .index import Index, Use, bodies
-from .ir import Constant, Graph, Node, Tensor, Variable
+from .index import Index, Use
+from .ir import Constant, Graph, Node, Tensor, Variable, bodies
 from .rule import describe
 
 
@@ -121,20 +121,27 @@ class Patch(Edits):
             self._insert(copy, graph)
         self.edits.append(f"copied {len(copies)} nodes")
 
-    def unsqueeze(self, value: Tensor, axis: int, like: Tensor) -> Tensor:
+    def unsqueeze(
+        self, value: Tensor, axis: int, like: Tensor, before: Node | None = None
+    ) -> Tensor:
         """The value with a new axis of size 1."""
-        return self._with_axes("Unsqueeze", value, axis, like)
+        return self._with_axes("Unsqueeze", value, axis, like, before)
 
-    def squeeze(self, value: Tensor, axis: int, like: Tensor) -> Tensor:
+    def squeeze(
+        self, value: Tensor, axis: int, like: Tensor, before: Node | None = None
+    ) -> Tensor:
         """The value without an axis of size 1."""
-        return self._with_axes("Squeeze", value, axis, like)
+        return self._with_axes("Squeeze", value, axis, like, before)
 
-    def _with_axes(self, op: str, value: Tensor, axis: int, like: Tensor) -> Tensor:
+    def _with_axes(
+        self, op: str, value: Tensor, axis: int, like: Tensor, before: Node | None
+    ) -> Tensor:
         """The axes are an attribute until opset 12 and an input since."""
         if self.opset < 13:
-            return self.node(op, [value], [like], {"axes": [axis]})[0]
-        axes = self.constant(np.array([axis], np.int64), like=like)
-        return self.node(op, [value, axes], [like])[0]
+            return self.node(op, [value], [like], {"axes": [axis]}, before)[0]
+        home = self.index.graph_of(before if before is not None else self.root)
+        axes = self.constant(np.array([axis], np.int64), like=like, graph=home)
+        return self.node(op, [value, axes], [like], None, before)[0]
 
     # --- changing readers ---
 
@@ -283,6 +290,25 @@ class Patch(Edits):
         self.touched[node] = None
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
+
+    def turn_into(
+        self,
+        node: Node,
+        op: str,
+        attrs: Mapping[str, Any],
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+    ) -> None:
+        """Makes a Loop a Scan with the same body and outputs; attributes of None are left out."""
+        before, carried = node.op, self.delta["carried"]
+        self.set_interface(node, inputs, parameters, results, node.outputs)
+        self.delta["carried"] = carried
+        for name, value in attrs.items():
+            self.set_attribute(node, name, value)
+        node.op = op
+        self._undo.append(lambda: setattr(node, "op", before))
+        self.edits.append(f"{before} is now {describe(node)}")
 
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
         """Sets or, with None, removes an attribute that is no body."""

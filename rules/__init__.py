@@ -8,21 +8,27 @@ from .dead import DropUnreadResults, RemoveCopy, RemoveUnread
 from .decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .demanded_if import InlineDemandedBranch
 from .equal import MergeEqualNodes
+from .float_counts import CountInIntegers
 from .if_to_where import IfToWhere
+from .loop_buffers import CollectScatteredRows
 from .loop_count import CountIterations
+from .loop_growing import CollectConcatenatedRows
 from .loop_induction import CounterFromIteration
 from .loop_none import RunLoopOnce, RunScanOnce, SkipLoop
 from .loop_normal import ConditionHoldsInside, ConstantConditionOut, DropTrueCondition
 from .loop_reads import ReadAtIteration, ReadOneSlice
 from .loop_sequences import CollectInsertedRows
+from .loop_shapes import ShapeFromOutside
 from .loop_states import (
     DropDeadStates,
     DropUnreadRows,
     ForwardInvariantStates,
     MergeEqualStates,
 )
+from .loop_to_scan import LoopToScan
 from .loop_unroll import UnrollShortLoop
 from .loop_work import HoistInvariantWork
+from .reshapes import DropReshape
 from .same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
 from .shared_work import ForwardEqualResults, HoistSharedWork
 from .split_sequences import (
@@ -33,6 +39,8 @@ from .split_sequences import (
     ReadConstructed,
     ReadFromSplit,
 )
+from .step_batch import BatchInFront
+from .step_map import RowsWithoutLoop
 
 PHASES: tuple[Phase, ...] = (
     Phase(
@@ -70,6 +78,7 @@ PHASES: tuple[Phase, ...] = (
             SkipLoop,
             RunLoopOnce,
             RunScanOnce,
+            CountInIntegers,
             CountIterations,
             DropUnreadRows,
             DropDeadStates,
@@ -77,6 +86,8 @@ PHASES: tuple[Phase, ...] = (
             MergeEqualStates,
             CounterFromIteration,
             HoistInvariantWork,
+            ShapeFromOutside,
+            DropReshape,
             ReadFromSplit,
             CountFromSplit,
             JoinSplit,
@@ -86,8 +97,15 @@ PHASES: tuple[Phase, ...] = (
             ReadAtIteration,
             ReadOneSlice,
             CollectInsertedRows,
+            CollectScatteredRows,
+            CollectConcatenatedRows,
         ),
         "Loops that never run or run once go; the others count, and carry only what they must.",
+    ),
+    Phase(
+        "steps",
+        (BatchInFront, RowsWithoutLoop),
+        "Work that no state reaches is done for all iterations at once, outside the loop.",
     ),
     Phase(
         "unrolling",
@@ -98,5 +116,10 @@ PHASES: tuple[Phase, ...] = (
         "demand",
         (InlineDemandedBranch,),
         "Ifs go of which only one branch lets the run succeed.",
+    ),
+    Phase(
+        "scans",
+        (LoopToScan,),
+        "Loops over slices that surely run take the form that says so.",
     ),
 )

@@ -108,13 +108,10 @@ class ReadAtIteration(Rule):
         need_outer(m, view, x)
         fact = m.facts.of(position)
         where, shape = fact.scalar(), fact.shape
-        m.need(
-            shape is not None and where is not None and not isinstance(where, bool),
-            "position `{}` is not one known number",
-            position.name,
-            at=position,
-        )
-        assert where is not None and shape is not None
+        known = shape is not None and _is_number(where)
+        m.need(known, "position `{}` is not one known number", position.name, at=position)
+        assert where is not None
+        assert shape is not None
         found = need_progression(m, view, where, position)
         rank = m.need(m.facts.shape(x), "the rank of `{}` is not known", x.name, at=x)
         axis = m.node.attrs.get("axis", 0) % len(rank)
@@ -258,11 +255,14 @@ def _moving_axis(m: Match, shape: tuple[Dim, ...]) -> tuple[int, Dim]:
     plain = steps is None or not steps.name or (given is not None and bool((given == 1).all()))
     m.need(starts is not None and ends is not None and axes is not None, "its bounds are not known")
     m.need(plain, "its steps are not 1")
-    assert starts is not None and ends is not None and axes is not None
+    assert starts is not None
+    assert ends is not None
+    assert axes is not None
     cut = []
     for axis, start, end in zip(axes, starts, ends):
         m.need(_is_number(start) and _is_number(end), "its bounds are not known")
-        assert start is not None and end is not None
+        assert start is not None
+        assert end is not None
         whole = start == 0 and symbolic.le(shape[axis], end) is True
         if not whole:
             cut.append((axis, start, symbolic.sub(end, start)))

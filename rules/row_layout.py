@@ -46,28 +46,47 @@ class Behind:
         others = list(range(1, rank))
         return self.node("Transpose", [rows], {"perm": [*others[:axis], 0, *others[axis:]]})
 
-    def merged(self, rows: Tensor, axis: int, rank: int) -> Tensor:
-        """Rows of `rank` axes side by side along their axis `axis`; from opset 14 on."""
+    def merged(self, rows: Tensor, axis: int, rank: int, model: Tensor | None) -> Tensor:
+        """Rows of `rank` axes side by side along their axis `axis`; from opset 14 on.
+
+        The sizes of the other axes are those of `model` where given: no rows have none.
+        """
         apart = self.moved(rows, axis, rank + 1)
         shape = self.node("Shape", [apart])
-        ends = self.numbers(axis), self.numbers(axis + 2)
-        both = self.node("Slice", [shape, *ends])
-        product = self.node("ReduceProd", [both], {"keepdims": 1})
-        parts = [product]
-        if axis > 0:
-            parts.insert(0, self.node("Slice", [shape, self.numbers(0), ends[0]]))
-        if axis + 1 < rank:
-            parts.append(self.node("Slice", [shape, ends[1], self.numbers(rank + 1)]))
-        target = self.node("Concat", parts, {"axis": 0}) if len(parts) > 1 else product
-        return self.node("Reshape", [apart, target], {"allowzero": 1})
+        both = self.node("Slice", [shape, self.numbers(axis), self.numbers(axis + 2)])
+        extent = self.node("ReduceProd", [both], {"keepdims": 1})
+        if model is not None:
+            return self.resized(apart, axis, rank, extent, model)
+        before, behind = self.numbers(0), self.numbers(rank + 1)
+        parts = [
+            self.node("Slice", [shape, before, self.numbers(axis)]),
+            extent,
+            self.node("Slice", [shape, self.numbers(axis + 2), behind]),
+        ]
+        return self._reshaped(apart, self.node("Concat", parts, {"axis": 0}))
+
+    def resized(self, rows: Tensor, axis: int, rank: int, extent: Tensor, model: Tensor) -> Tensor:
+        """Rows in the shape of `model`, but for the size of one axis."""
+        shape = self.node("Shape", [model])
+        parts = [
+            self.node("Slice", [shape, self.numbers(0), self.numbers(axis)]),
+            extent,
+            self.node("Slice", [shape, self.numbers(axis + 1), self.numbers(rank)]),
+        ]
+        return self._reshaped(rows, self.node("Concat", parts, {"axis": 0}))
 
     def shaped_like(self, rows: Tensor, model: Tensor) -> Tensor:
-        """Rows in the shape of another value: no rows at all have none of their own.
+        """Rows in the shape of another value: no rows at all have none of their own."""
+        return self._reshaped(rows, self.node("Shape", [model]))
 
-        Before opset 14 a 0 in the target copies a size, which is the same size here.
-        """
+    def count(self, rows: Tensor) -> Tensor:
+        """How many rows there are, as a vector of one number."""
+        return self.node("Slice", [self.node("Shape", [rows]), self.numbers(0), self.numbers(1)])
+
+    def _reshaped(self, rows: Tensor, shape: Tensor) -> Tensor:
+        """Before opset 14 a 0 in the target copies the size there, which is 0 in all uses here."""
         attrs: dict[str, object] = {"allowzero": 1} if self.patch.opset >= 14 else {}
-        return self.node("Reshape", [rows, self.node("Shape", [model])], attrs)
+        return self.node("Reshape", [rows, shape], attrs)
 
 
 def collect_rows(patch: Patch, node: Node, row: Tensor, like: Tensor) -> Tensor:

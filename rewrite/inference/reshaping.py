@@ -84,9 +84,24 @@ def _target_dim(site: Site, x: Fact, target: list[Dim], axis: int, keep_zero: bo
             site.fail(f"dim {axis} of the target copies an axis the input has not")
         return site.fresh(axis) if copied is None else copied
     # A dim that turns out 0 means "copy", which is the same only for the axis it is the size of.
-    if symbolic.nonnegative(dim) and copied == dim:
+    if symbolic.nonnegative(dim) and (copied == dim or _zero_would_fail(x, target, axis)):
         return dim
     return site.fresh(axis)
+
+
+def _zero_would_fail(x: Fact, target: list[Dim], axis: int) -> bool:
+    """Whether a 0 at this place of the target copies a size with which the elements do not fit."""
+    symbol = symbolic.single_symbol(target[axis])
+    if x.shape is None or symbol is None:
+        return False
+    if axis >= len(x.shape):
+        return True
+    at_zero: dict[symbolic.Symbol, Dim] = {symbol: 0}
+    before = [d if isinstance(d, int) else symbolic.substitute(d, at_zero) for d in x.shape]
+    after = [d if isinstance(d, int) else symbolic.substitute(d, at_zero) for d in target]
+    copied = [before[k] if d == 0 and k < len(before) else d for k, d in enumerate(after)]
+    there, wanted = symbolic.product(before), symbolic.product(copied)
+    return -1 not in copied and symbolic.eq(there, wanted) is False
 
 
 def _fill_wildcard(site: Site, x: Fact, dims: list[Dim]) -> tuple[Dim, ...]:
