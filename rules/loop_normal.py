@@ -15,22 +15,19 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.views import LoopView
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_UNREACHABLE = 1 << 62
+"""A loop of a nanosecond per iteration would run for a century."""
 
 
 class ConditionHoldsInside(Rule):
     """A loop body runs only while the condition is true: its condition input is that constant."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m, bool c) => (float[3] y) {
+    fires = """g (float[3] x, int64 m, bool c) => (float[3] y) {
       y = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }"""
-    )
     spares = {
-        "does not read": _HEADER
-        + """g (float[3] x, int64 m, bool c) => (float[3] y) <bool t = {1}> {
+        "does not read": """g (float[3] x, int64 m, bool c) => (float[3] y) <bool t = {1}> {
       y = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(c) so = Add(s, s) }> }"""
     }
@@ -51,19 +48,14 @@ class DropTrueCondition(Rule):
     """A first condition that is true need not be given."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) <bool t = {1}> {
+    fires = """g (float[3] x, int64 m) => (float[3] y) <bool t = {1}> {
       y = Loop (m, t, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }"""
-    )
     spares = {
-        "is not known": _HEADER
-        + """g (float[3] x, int64 m, bool t) => (float[3] y) {
+        "is not known": """g (float[3] x, int64 m, bool t) => (float[3] y) {
       y = Loop (m, t, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "no first condition": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "no first condition": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }
@@ -85,23 +77,54 @@ class DropTrueCondition(Rule):
         patch.toward_normal_form()
 
 
+class DropEndlessTripCount(Rule):
+    """A trip count that no run can reach need not be given: the condition ends the loop."""
+
+    root = "Loop"
+    fires = """g (float[3] x) => (float[3] y) <int64 m = {9223372036854775807}, float[1] most = {9}> {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        one = Constant<value_floats=[1.0]>() q = ReduceMax<keepdims=0>(s) a = Add(s, one)
+        so = Max(s, a) c = Less(q, most) ax = Constant<value_ints=[0]>() co = Squeeze(c, ax) }> }"""
+    spares = {
+        "can be reached": """g (float[3] x, int64 m) => (float[3] y) {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        q = ReduceMax<keepdims=0>(s) n = IsNaN(q) co = Not(n) so = Add(s, s) }> }""",
+        "has no trip count": """g (float[3] x) => (float[3] y) {
+      y = Loop (, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)
+        <bool co = {0}> { so = Add(s, s) }> }""",
+        "never ends": """g (float[3] x) => (float[3] y) <int64 m = {9223372036854775807}, bool c = {0}> {
+      y = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)
+        <bool co = {1}> { so = Add(s, s) }> }""",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        view = m.loop()
+        m.need(view.trip is not None, "it has no trip count")
+        assert view.trip is not None
+        most = m.facts.scalar(view.trip)
+        endless = isinstance(most, int) and most >= _UNREACHABLE
+        m.need(endless, "trip count {} can be reached", most, at=view.trip)
+        ends = m.facts.scalar(view.condition_out) is not True
+        m.need(ends and view.condition_out is not view.condition_in, "it never ends otherwise")
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        patch.replace_in(node, 0, Variable(""))
+        patch.toward_normal_form()
+
+
 class ConstantConditionOut(Rule):
     """A condition for the next iteration that is always the same is that constant."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+    fires = """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         k = Shape(s) n = Size(k) one = Constant<value_int=1>() co = Equal(n, one) so = Add(s, s) }> }"""
-    )
     spares = {
-        "is not known": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "is not known": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         four = Constant<value_int=4>() co = Less(i, four) so = Add(s, s) }> }""",
-        "already": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "already": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)
         <bool co = {1}> { so = Add(s, s) }> }""",
     }

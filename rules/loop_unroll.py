@@ -9,43 +9,37 @@ from typing import Any
 
 import numpy as np
 
-from ..rewrite.index import bodies
-from ..rewrite.ir import Node, Tensor
+from ..rewrite.ir import Node, Tensor, bodies
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.views import LoopView
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _MOST_NODES = 64
 """Nodes that the unrolled loop may have."""
-_HEAVY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN"})
-"""Operators next to which the cost of an iteration does not count, and whose loops may be
-recurrences that have an operator of their own."""
 
 
 class UnrollShortLoop(Rule):
-    """A loop of few iterations over few light nodes becomes straight code."""
+    """A loop of few iterations over few nodes becomes straight code.
+
+    Loops around a cell have become LSTM, GRU or RNN before.
+    """
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x) => (float[3] y, float[3,3] r) <int64 m = {3}> {
+    fires = """g (float[3] x) => (float[3] y, float[3,3] r) <int64 m = {3}> {
       y, r = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) f = Cast<to=1>(i) so = Add(s, f) row = Neg(so) }> }"""
-    )
     spares = {
-        "is not known": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "is not known": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "would be": _HEADER
-        + """g (float[3] x) => (float[3] y) <int64 m = {100}> {
+        "would be": """g (float[3] x) => (float[3] y) <int64 m = {100}> {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "heavy": _HEADER
-        + """g (float[3,3] x) => (float[3,3] y) <int64 m = {3}> {
-      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3,3] s) => (bool co, float[3,3] so) {
-        co = Identity(ci) so = MatMul(s, x) }> }""",
+        "has a body": """g (float[3] x, bool c) => (float[3] y) <int64 m = {3}> {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci)
+        so = If (c) <then_branch = t () => (float[3] p) { p = Exp(s) e = ReduceSum(p) },
+                     else_branch = o () => (float[3] q) { q = Neg(s) }> }> }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -55,13 +49,8 @@ class UnrollShortLoop(Rule):
         m.need(isinstance(most, int), "the number of iterations is not known", at=view.trip)
         count = int(most)  # type: ignore[arg-type]
         nodes = m.index.nodes(view.body)
-        heavy = next((n for n in nodes if n.op in _HEAVY or bodies(n)), None)
-        m.need(
-            heavy is None,
-            "{} is heavy or has a body: unrolling saves nothing",
-            heavy,
-            at=heavy or m.node,
-        )
+        inner = next((n for n in nodes if bodies(n)), None)
+        m.need(inner is None, "{} has a body: unrolling would copy it", inner, at=inner or m.node)
         m.need(count > 0, "it never runs")
         for row in view.scan_outputs:
             shape = m.facts.shape(row)
@@ -92,14 +81,11 @@ class UnrollShortLoop(Rule):
             current = [renamed.get(s.output, s.output) for s in view.states]
             for collected, row in zip(rows, view.scan_outputs):
                 collected.append(renamed.get(row, row))
-        outputs = list(node.outputs)
-        for output, value in zip(outputs, current):
-            if output.name:
-                patch.replace(output, value)
-        for output, collected in zip(outputs[len(current) :], rows):
-            if output.name:
-                patch.replace(output, _stack(patch, collected, output))
-        patch.remove(node)
+        stacked = [
+            _stack(patch, collected, output) if output.name else None
+            for output, collected in zip(node.outputs[len(current) :], rows)
+        ]
+        patch.replace_node(node, [*current, *stacked])
 
 
 def _stack(patch: Patch, rows: list[Tensor], like: Tensor) -> Tensor:
