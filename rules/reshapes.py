@@ -17,9 +17,12 @@ _LONGEST = 16
 
 
 class DropReshape(Rule):
-    """A value in the shape that it, or what it was reshaped from, has already."""
+    """A value in the shape that it, or what it was reshaped from, has already.
 
-    root = (*_IN_ORDER, "Expand")
+    A Slice that takes all in steps of 1 and a Transpose that moves no axis count as well.
+    """
+
+    root = (*_IN_ORDER, "Expand", "Slice", "Transpose")
     fires = (
         _HEADER
         + """g (float[N,3] x) => (float[N,3] y) {
@@ -37,6 +40,11 @@ class DropReshape(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         result = m.node.outputs[0]
         m.need(not m.index.is_unused(m.node), "nobody reads it")
+        if m.node.op == "Slice":
+            m.need(_in_steps_of_one(m), "its steps are not all 1")
+        if m.node.op == "Transpose":
+            perm = m.node.attrs.get("perm")
+            m.need(perm is not None and perm == sorted(perm), "it moves an axis")
         shape = m.need(m.facts.shape(result), "the rank of `{}` is not known", result.name)
         sentence = "nothing that `{}` is made from has that shape"
         source: Tensor | None = _of_shape(m, shape)
@@ -62,7 +70,15 @@ def _of_shape(m: Match, shape: tuple[Dim, ...]) -> Tensor | None:
         found = m.facts.shape(source)
         if found == shape:
             return source
-        if node.op == "Expand" and found != m.facts.shape(node.outputs[0]):
+        if node.op not in _IN_ORDER and found != m.facts.shape(node.outputs[0]):
             return None
         node = m.producer(source, *_IN_ORDER, "Expand")
     return None
+
+
+def _in_steps_of_one(m: Match) -> bool:
+    """Whether a Slice leaves out nothing between the elements it takes, nor turns them round."""
+    if len(m.node.inputs) < 5 or not m.node.inputs[4].name:
+        return True
+    steps = m.facts.constant(m.node.inputs[4])
+    return steps is not None and bool((steps == 1).all())
