@@ -206,7 +206,7 @@ def _fix_input(root: Graph, name: str, value: Any, dims: Assumptions) -> None:
         for node in graph.nodes:
             for slot, read in enumerate(node.inputs):
                 if read is tensor:
-                    list.__setitem__(node.inputs, slot, constant)
+                    node.inputs[slot] = constant
         graph.outputs[:] = [constant if t is tensor else t for t in graph.outputs]
     if tensor in root.output_info:
         root.output_info[constant] = root.output_info.pop(tensor)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import helper
 
+from .protos import bodies
 from .purity import RANDOM
 
 
@@ -49,8 +50,7 @@ class _Walk:
             return True
         if not drawn.isdisjoint(node.input) or self._is_training(node):
             return True
-        bodies = (b for a in node.attribute for b in (a.g, *a.graphs))
-        return any(self._nodes(body.node, drawn) for body in bodies)
+        return any(self._nodes(body.node, drawn) for body in bodies(node))
 
     def _is_training(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "Dropout" or len(node.input) < 3 or not node.input[2]:

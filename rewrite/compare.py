@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from .feeds import nodes
+from .protos import attributes, nodes, owners
 from .runtime import Array, Value
 
 
@@ -107,13 +107,12 @@ def working_precision(model: onnx.ModelProto) -> str:
 
 
 def _stored_types(graph: onnx.GraphProto) -> Iterator[int]:
-    yield from (tensor.data_type for tensor in graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
+    for owner in owners(graph):
+        if isinstance(owner, onnx.GraphProto):
+            yield from (tensor.data_type for tensor in owner.initializer)
+        for attribute in attributes(owner):
             if attribute.type == onnx.AttributeProto.TENSOR:
                 yield attribute.t.data_type
-            for body in (attribute.g, *attribute.graphs):
-                yield from _stored_types(body)
 
 
 def compare(

@@ -116,3 +116,29 @@ def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | Non
     plain.CopyFrom(info)
     plain.type.tensor_type.ClearField("shape")
     return plain
+
+
+def without_false_sizes(
+    info: onnx.ValueInfoProto, proven: tuple[object, ...] | None
+) -> onnx.ValueInfoProto:
+    """The declaration without the sizes that contradict a proven shape.
+
+    `proven` has a number for each size that is known; anything else says nothing.
+    """
+    declared = info.type.tensor_type
+    if proven is None or not declared.HasField("shape"):
+        return info
+    if len(declared.shape.dim) != len(proven):
+        return without_shape(info) or info
+    false = [
+        axis
+        for axis, (dim, size) in enumerate(zip(declared.shape.dim, proven))
+        if dim.HasField("dim_value") and isinstance(size, int) and dim.dim_value != size
+    ]
+    if not false:
+        return info
+    corrected = onnx.ValueInfoProto()
+    corrected.CopyFrom(info)
+    for axis in false:
+        corrected.type.tensor_type.shape.dim[axis].Clear()
+    return corrected

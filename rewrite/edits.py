@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from onnx import TensorProto
+
+from .body_outputs import has_copies, needs_copy
 from .declarations import without_shape
-from .index import Index, Use, bodies
-from .ir import Constant, Graph, Node, Tensor
-from .rule import describe
+from .facts import Fact, Facts
+from .index import Index, Use
+from .ir import Constant, Graph, Node, Tensor, bodies
+from .rule import Miss, describe
 
 
 class PatchError(Exception):
@@ -35,12 +39,22 @@ class Edits:
         """Owners of bodies that nodes left."""
         self.freed: dict[Tensor, None] = {}
         """Values that lost a reader."""
+        self.removed: list[Node] = []
+        """Nodes that are gone, those of bodies that went with their owner included."""
+        self.returned: dict[int, None] = {}
+        """Outputs of the main graph, by number, that are other values than before."""
         self.delta: Counter[str] = Counter()
         """Change of what the termination measure counts."""
+        self._copied: list[Tensor] = []
+        """Values of which an Identity was made for an output of the model."""
+        self.replaced: list[tuple[Tensor, Tensor]] = []
+        """Values and those that all their readers read instead."""
         self._undo: list[Callable[[], None]] = []
         self._added: set[Node] = set()
         self.made = 0
         """Number of constants made."""
+        self.stored: list[Constant] = []
+        """The constants made."""
 
     def _take_name(self, new: Tensor, old: Tensor) -> None:
         name, info = new.name, new.info
@@ -87,14 +101,16 @@ class Edits:
     def _set(self, use: Use, old: Tensor, new: Tensor) -> None:
         reader, slot = use
         values = reader.inputs if isinstance(reader, Node) else reader.outputs
-        list.__setitem__(values, slot, new)
+        values[slot] = new
         self.index.set_use(use, old, new)
         self.freed[old] = None
-        if isinstance(reader, Graph) and reader is not self.index.root:
+        if reader is self.index.root:
+            self.returned[slot] = None
+        elif isinstance(reader, Graph):
             self._keep_declaration(reader, old, new)
 
         def undo() -> None:
-            list.__setitem__(values, slot, old)
+            values[slot] = old
             self.index.set_use(use, new, old)
 
         self._undo.append(undo)
@@ -159,6 +175,7 @@ class Edits:
 
     def _add_constant(self, constant: Constant, graph: Graph) -> None:
         graph.initializers.append(constant)
+        self.stored.append(constant)
         self.index.add_constant(constant, graph)
 
         def undo() -> None:
@@ -170,6 +187,9 @@ class Edits:
     def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
         graph.initializers.append(constant)
         self.index.add_constant(constant, graph)
+        for reader, _ in self.index.uses(constant):  # there may be an equal one here
+            if isinstance(reader, Node):
+                self.touched[reader] = None
 
         def undo() -> None:
             _drop_last(graph.initializers, constant)
@@ -198,6 +218,29 @@ class Edits:
                 for tensor in self._reads(node):
                     self._check_read(node, tensor)
 
+    def check_types(self, facts: Facts) -> None:
+        """Raises PatchError when a value replaces one that surely has another type or shape, and
+        Miss when the result cannot be written in the model's opset.
+
+        The facts are still those of the graph before the patch, except for values it made.
+        """
+        for old, new in self.replaced:
+            difference = mismatch(facts.known(old), facts.of(new))
+            if difference is not None:
+                raise PatchError(f"`{new.name}` replaces `{old.name}`, but {difference}")
+        for tensor in (*self._copied, *self._to_be_copied()):
+            if not has_copies(facts.of(tensor).kind, self.opset):
+                sentence = "`{}` would have to be copied, which opset {} has no operator for"
+                raise Miss(sentence, (tensor.name, self.opset), tensor)
+
+    def _to_be_copied(self) -> Iterator[Tensor]:
+        """What bodies whose nodes or outputs changed return and in a file cannot as it is."""
+        for owner in {**self.touched, **self.disturbed}:
+            for body in bodies(owner) if owner in self.index else ():
+                for slot, tensor in enumerate(body.outputs):
+                    if needs_copy(self.index, body, slot):
+                        yield tensor
+
     def _check_read(self, node: Node, tensor: Tensor) -> None:
         home = self.index.home(tensor)
         if home is None:
@@ -209,10 +252,33 @@ class Edits:
         if producer is not None and producer.order >= reader.order:
             raise PatchError(f"{describe(node)} reads `{tensor.name}` before it is computed")
 
+    def keep(self) -> None:
+        """Ends the patch: what it did can no longer be undone, and what undoing needs is let go."""
+        self._undo.clear()
+
     def roll_back(self) -> None:
         """Undoes every edit, the last one first."""
         for undo in reversed(self._undo):
             undo()
+
+
+def mismatch(old: Fact, new: Fact) -> str | None:
+    """How two values surely differ in type or shape; None where they may have the same."""
+    if "other" in (old.kind, new.kind) or not old.dtype or not new.dtype:
+        return None
+    if old.kind != new.kind:
+        return f"it is a {new.kind}, not a {old.kind}"
+    if old.dtype != new.dtype:
+        names = [TensorProto.DataType.Name(fact.dtype).lower() for fact in (new, old)]
+        return f"its type is {names[0]}, not {names[1]}"
+    if old.kind == "sequence" or old.shape is None or new.shape is None:
+        return None
+    if len(old.shape) != len(new.shape):
+        return f"its rank is {len(new.shape)}, not {len(old.shape)}"
+    for axis, (was, now) in enumerate(zip(old.shape, new.shape)):
+        if isinstance(was, int) and isinstance(now, int) and was != now:
+            return f"dim {axis} of it is {now}, not {was}"
+    return None
 
 
 def _drop_last(items: list[Any], item: object) -> None:

@@ -7,7 +7,10 @@ expression in j0, j1, … and the symbols of the facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
+
+import onnx
 
 from . import symbolic
 from .facts import Facts, Value
@@ -17,43 +20,103 @@ from .symbolic import Dim
 Coordinate = tuple[Dim, ...]
 _DEEPEST = 64
 """Nodes followed towards the inputs; index arithmetic is never deeper."""
+_WIDE = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
+_LARGEST = 48
+"""Atoms of an expression: arithmetic on larger ones takes long and decides nothing."""
+_LONGEST = 64
+"""Elements of a vector that are looked at one by one."""
 
 
-def element(facts: Facts, tensor: Tensor, at: Coordinate, depth: int = 0) -> Dim | None:
+def element(facts: Facts, tensor: Tensor, at: Coordinate) -> Dim | None:
     """The element of an integer tensor at a coordinate; None when it is not known.
 
     A coordinate may contain symbols, each for any position of its axis.
     """
-    fact = facts.of(tensor)
-    shape = fact.shape
-    if shape is None or len(shape) != len(at) or depth > _DEEPEST:
+    return _Reader(facts).element(tensor, at)
+
+
+def numbers(facts: Facts, tensor: Tensor) -> list[Dim] | None:
+    """All elements of a vector of known length; None when one is not known."""
+    return _Reader(facts).numbers(tensor)
+
+
+class _Reader:
+    """Follows one element through index arithmetic; each part of it once."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._found: dict[tuple[Tensor, Coordinate], Dim | None] = {}
+        self._depth = 0
+
+    def element(self, tensor: Tensor, at: Coordinate) -> Dim | None:
+        shape = self.facts.shape(tensor)
+        if shape is None or len(shape) != len(at):
+            return None
+        at = tuple(0 if d == 1 else c for d, c in zip(shape, at))
+        if (tensor, at) not in self._found:
+            self._depth += 1
+            found = self._derived(tensor, shape, at) if self._depth <= _DEEPEST else None
+            self._depth -= 1
+            small = found is not None and symbolic.size(found) <= _LARGEST
+            self._found[tensor, at] = found if small else None
+        return self._found[tensor, at]
+
+    def numbers(self, tensor: Tensor) -> list[Dim] | None:
+        shape = self.facts.shape(tensor)
+        if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+            return None
+        if shape[0] > _LONGEST:
+            return None
+        found = [self.element(tensor, (place,)) for place in range(shape[0])]
+        known = [number for number in found if number is not None]
+        return known if len(known) == len(found) else None
+
+    def _derived(self, tensor: Tensor, shape: tuple[Dim, ...], at: Coordinate) -> Dim | None:
+        values = self.facts.of(tensor).values
+        if values is not None and (known := _stored(values, shape, at)) is not None:
+            return known
+        node = self.facts.index.producer(tensor)
+        if node is None or node.domain or node.op not in _FOLLOW:
+            return None
+        return _FOLLOW[node.op](self, node, at)
+
+
+Follow = Callable[[_Reader, Node, Coordinate], Dim | None]
+
+
+def _stored(values: tuple[Value, ...], shape: Coordinate, at: Coordinate) -> Dim | None:
+    """The element at a coordinate of a tensor all of whose elements are known."""
+    place: Dim = 0
+    for size, coordinate in zip(shape, at):
+        place = symbolic.add(symbolic.mul(place, size), coordinate)
+    if isinstance(place, int):
+        return _number(values[place]) if 0 <= place < len(values) else None
+    known = [number for value in values if (number := _number(value)) is not None]
+    if not values or len(known) < len(values):
         return None
-    at = tuple(0 if d == 1 else c for d, c in zip(shape, at))
-    if fact.values is not None:
-        places = [int(c) for c in at if isinstance(c, int)]
-        if len(places) == len(at):
-            return _number(fact.array()[tuple(places)])  # type: ignore[index]
-        if len(set(fact.values)) == 1:
-            return _number(fact.values[0])
-    node = facts.index.producer(tensor)
-    if node is None or node.domain or node.op not in _FOLLOW:
+    step = symbolic.sub(known[1], known[0]) if len(known) > 1 else 0
+    if any(b != symbolic.add(a, step) for a, b in pairwise(known)):
         return None
-    return _FOLLOW[node.op](facts, node, at, depth + 1)
+    return symbolic.add(known[0], symbolic.mul(step, place))
 
 
 def _number(value: Value) -> Dim | None:
     return None if isinstance(value, bool) else value
 
 
-def _same(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
-    return element(facts, node.inputs[0], at, depth)
+def _same(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    return reader.element(node.inputs[0], at)
 
 
-def _combined(
-    combine: Callable[[Dim, Dim], Dim],
-) -> Callable[[Facts, Node, Coordinate, int], Dim | None]:
-    def follow(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
-        operands = [_broadcast(facts, t, at, depth) for t in node.inputs]
+def _cast(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """Between integers that hold every size; narrower ones wrap around, floats round."""
+    types = {reader.facts.dtype(node.inputs[0]), reader.facts.dtype(node.outputs[0])}
+    return _same(reader, node, at) if types <= _WIDE else None
+
+
+def _combined(combine: Callable[[Dim, Dim], Dim]) -> Follow:
+    def follow(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+        operands = [_broadcast(reader, node, t, at) for t in node.inputs]
         total = operands[0]
         for operand in operands[1:]:
             if total is None or operand is None:
@@ -64,79 +127,115 @@ def _combined(
     return follow
 
 
-def _broadcast(facts: Facts, operand: Tensor, at: Coordinate, depth: int) -> Dim | None:
-    """The element of an operand that meets a coordinate of the result."""
-    rank = facts.rank(operand)
-    if rank is None or rank > len(at):
+def _broadcast(reader: _Reader, node: Node, operand: Tensor, at: Coordinate) -> Dim | None:
+    """The element of an operand that meets a coordinate of the node's result."""
+    shape, whole = reader.facts.shape(operand), reader.facts.shape(node.outputs[0])
+    if shape is None or whole is None or len(shape) > len(at):
         return None
-    return element(facts, operand, at[len(at) - rank :], depth)
+    aligned = len(at) - len(shape)
+    for size, result in zip(shape, whole[aligned:]):
+        if size != 1 and symbolic.eq(size, result) is not True:
+            return None
+    return reader.element(operand, at[aligned:])
 
 
-def _expand(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
-    return _broadcast(facts, node.inputs[0], at, depth)
+def _expand(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    return _broadcast(reader, node, node.inputs[0], at)
 
 
-def _range(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
-    start, step = facts.scalar(node.inputs[0]), facts.scalar(node.inputs[2])
+def _range(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    start, step = reader.facts.scalar(node.inputs[0]), reader.facts.scalar(node.inputs[2])
     if start is None or step is None or isinstance(start, bool) or isinstance(step, bool):
         return None
     return symbolic.add(start, symbolic.mul(step, at[0]))
 
 
-def _reshaped(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
-    """Reshape, Squeeze and Unsqueeze that only add or remove axes of size 1."""
-    old, new = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+def _squeezed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """The axes that are named have size 1, or the run fails."""
+    rank = reader.facts.rank(node.inputs[0])
+    axes = node.attrs.get("axes")
+    if len(node.inputs) > 1 and node.inputs[1].name:
+        axes = reader.numbers(node.inputs[1])
+    if axes is None or rank is None or not all(isinstance(a, int) for a in axes):
+        return _reshaped(reader, node, at)
+    gone = {int(a) % rank for a in axes}
+    rest = iter(at)
+    before = tuple(0 if place in gone else next(rest) for place in range(rank))
+    return reader.element(node.inputs[0], before)
+
+
+def _reshaped(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """A change of shape that only adds or removes axes of size 1."""
+    old, new = reader.facts.shape(node.inputs[0]), reader.facts.shape(node.outputs[0])
     if old is None or new is None:
         return None
     kept = [(d, c) for d, c in zip(new, at) if d != 1]
     if [d for d, _ in kept] != [d for d in old if d != 1]:
         return None
     rest = iter(c for _, c in kept)
-    return element(facts, node.inputs[0], tuple(0 if d == 1 else next(rest) for d in old), depth)
+    return reader.element(node.inputs[0], tuple(0 if d == 1 else next(rest) for d in old))
 
 
-def _transposed(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
+def _transposed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     perm = node.attrs.get("perm") or list(range(len(at)))[::-1]
     before: list[Dim] = [0] * len(at)
     for axis, source in enumerate(perm):
         before[source] = at[axis]
-    return element(facts, node.inputs[0], tuple(before), depth)
+    return reader.element(node.inputs[0], tuple(before))
 
 
-def _concatenated(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
+def _concatenated(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     axis = int(node.attrs["axis"]) % len(at)
     place = at[axis]
     for operand in node.inputs:
-        shape = facts.shape(operand)
+        shape = reader.facts.shape(operand)
         if shape is None or not isinstance(shape[axis], int) or not isinstance(place, int):
             return None
         extent = int(shape[axis])  # type: ignore[arg-type]
         if place < extent:
-            return element(facts, operand, (*at[:axis], place, *at[axis + 1 :]), depth)
+            return reader.element(operand, (*at[:axis], place, *at[axis + 1 :]))
         place -= extent
     return None
 
 
-def _sliced(facts: Facts, node: Node, at: Coordinate, depth: int) -> Dim | None:
-    """A Slice that begins at a known place of each axis, in steps of 1."""
+def _sliced(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """A Slice in steps of 1 from places that do not count from the end.
+
+    A start behind the end leaves no element to ask for.
+    """
     if len(node.inputs) < 3:
         return None
-    starts = facts.constant(node.inputs[1])
-    slots: Sequence[Tensor] = [t for t in node.inputs[3:5] if t.name]
-    axes = facts.constant(node.inputs[3]) if len(slots) > 0 else None
-    steps = facts.constant(node.inputs[4]) if len(slots) > 1 else None
-    if starts is None or (steps is not None and (steps != 1).any()) or (starts < 0).any():
+    given = [t if t.name else None for t in node.inputs[3:5]]
+    axes, steps = [*given, None, None][:2]
+    starts = reader.numbers(node.inputs[1])
+    places = list(range(len(starts or ()))) if axes is None else reader.numbers(axes)
+    plain = steps is None or set(reader.numbers(steps) or ()) == {1}
+    if starts is None or places is None or not plain:
         return None
-    places = range(len(starts)) if axes is None else [int(a) % len(at) for a in axes]
     moved = list(at)
     for axis, start in zip(places, starts):
-        moved[axis] = symbolic.add(moved[axis], int(start))
-    return element(facts, node.inputs[0], tuple(moved), depth)
+        if not isinstance(axis, int) or not symbolic.nonnegative(start):
+            return None
+        moved[axis % len(at)] = symbolic.add(moved[axis % len(at)], start)
+    return reader.element(node.inputs[0], tuple(moved))
 
 
-_FOLLOW: dict[str, Callable[[Facts, Node, Coordinate, int], Dim | None]] = {
+def _gathered(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """Gather at a position that does not count from the end; one behind the end fails."""
+    data, indices = node.inputs
+    rank, width = reader.facts.rank(data), reader.facts.rank(indices)
+    if rank is None or width is None:
+        return None
+    axis = int(node.attrs.get("axis", 0)) % rank
+    place = reader.element(indices, at[axis : axis + width])
+    if place is None or not symbolic.nonnegative(place):
+        return None
+    return reader.element(data, (*at[:axis], place, *at[axis + width :]))
+
+
+_FOLLOW: dict[str, Follow] = {
     "Identity": _same,
-    "Cast": _same,
+    "Cast": _cast,
     "Add": _combined(symbolic.add),
     "Sub": _combined(symbolic.sub),
     "Mul": _combined(symbolic.mul),
@@ -145,9 +244,10 @@ _FOLLOW: dict[str, Callable[[Facts, Node, Coordinate, int], Dim | None]] = {
     "Expand": _expand,
     "Range": _range,
     "Reshape": _reshaped,
-    "Squeeze": _reshaped,
+    "Squeeze": _squeezed,
     "Unsqueeze": _reshaped,
     "Transpose": _transposed,
     "Concat": _concatenated,
     "Slice": _sliced,
+    "Gather": _gathered,
 }

@@ -9,25 +9,31 @@ at that node.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from .body_outputs import BodyOutputs
 from .edits import PatchError
 from .errors import LoopliftError
 from .facts import Assumptions, Facts
-from .index import Index, NoRoom, bodies
-from .ir import Graph, Node, Tensor, Variable
+from .finish import finish
+from .index import Index, NoRoom
+from .ir import Node, bodies
 from .model import Model, opsets
-from .naming import Names, defined
 from .patch import Patch
 from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
 from .trace import Commit, Defect, Trace
+from .worklist import Queue
 
-MEASURE = ("control", "loose", "carried", "inner", "nodes", "outputs", "negated", "constants")
-"""What each commit must lower, the first that changes deciding: control-flow nodes, deviations from
-the normal form, states and results of loops, nodes weighted by the depth of their body, all nodes,
-outputs of Ifs, negated conditions, distinct constants."""
+MEASURE = (
+    "fused", "split", "control", "loose", "carried", "inner", "nodes", "outputs", "negated",
+    "constants",
+)  # fmt: skip
+"""What each commit must lower, the first that changes deciding: operators that a rule takes apart
+for a backend that lacks them, loops that give way to two simpler ones,
+control-flow nodes, deviations from the normal form, states and results of loops, nodes weighted by
+the depth of their body, all nodes, outputs of Ifs, negated conditions, distinct constants."""
 
 
 _LATEST = 16
@@ -59,23 +65,47 @@ class Engine:
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
         self.facts = Facts(self.index, opsets(self.model.header), self.assumptions)
-        self._unread = {
+        self.body_outputs = BodyOutputs(self.index)
+        self.body_outputs.take_copies_out()
+        self.unread = {
             c for g in self.index.graphs(self.model.graph) for c in g.initializers
             if not self.index.use_count(c) or c.overridable
         }  # fmt: skip
         """Initializers that no node of the file reads stay; those that rules freed go."""
         self._tables = [_by_operator(phase.rules) for phase in self.phases]
+        self._roots = [
+            {root for rule in phase.rules for root in _roots(rule)} for phase in self.phases
+        ]
+        self._new_roots = _new_roots(self.phases)
         self._steps = 0
         self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
         self._banned: set[tuple[type[Rule], Node]] = set()
+        observer = self.trace.observer
+        self._attempt_observer = observer if observer and observer.sees_attempts else None
 
     def run(self) -> None:
         """Rewrites to the fixpoint. Raises LoopliftError when the step budget is exceeded."""
-        queues = [_Queue(nodes) for nodes in self._first_visits()]
+        if self.trace.observer is not None:
+            self.trace.observer.begins(self)
+        queues = [Queue(nodes) for nodes in self._first_visits()]
         while any(queues) and not self._limit_reached():
-            for phase, table, queue in zip(self.phases, self._tables, queues):
-                self._run_phase(phase, table, queue, queues)
-        self._finish()
+            for number in range(len(queues)):
+                self._run_phase(number, queues)
+        self.finish()
+
+    def match(self, rule: Rule, node: Node) -> dict[str, Any]:
+        """What one rule finds at one node. Raises Miss when it declines."""
+        return rule.match(Match(node, self.facts, self.options))
+
+    def fire(self, phase: Phase, rule: Rule, node: Node, found: dict[str, Any]) -> Patch | None:
+        """Applies what a match found, without a search: what a replay does for each commit.
+
+        None when the patch was wrong and is undone.
+        """
+        patch = self._commit(phase, rule, node, found)
+        if patch is not None:
+            self.facts.refresh(patch.touched)
+        return patch
 
     def _first_visits(self) -> list[list[Node]]:
         """What each phase has to look at first: nodes that a rule no earlier phase has may match.
@@ -83,13 +113,11 @@ class Engine:
         A rule that an earlier phase has is done with all nodes but those that commits touch.
         """
         nodes = list(self.index.walk())
-        seen: set[type[Rule]] = set()
-        visits = []
-        for phase in self.phases:
-            roots = {root for rule in phase.rules if rule not in seen for root in _roots(rule)}
-            seen.update(phase.rules)
-            visits.append(nodes if ANY in roots else [n for n in nodes if n.op in roots])
-        return visits
+        operators = {ANY, *(node.op for node in nodes)}
+        return [
+            [] if roots.isdisjoint(operators) else [n for n in nodes if _starts(roots, n)]
+            for roots in self._new_roots
+        ]
 
     def explain(self, node: Node) -> list[Reason]:
         """Why each rule that starts from such a node does not fire there."""
@@ -106,24 +134,28 @@ class Engine:
 
     # --- one phase ---
 
-    def _run_phase(
-        self,
-        phase: Phase,
-        table: dict[str, list[Rule]],
-        queue: _Queue,
-        all_queues: list[_Queue],
-    ) -> None:
+    def _run_phase(self, number: int, queues: list[Queue]) -> None:
+        phase, table, queue = self.phases[number], self._tables[number], queues[number]
+        others = table[ANY]
         while queue and not self._limit_reached():
             node = queue.pop()
             if node not in self.index:
                 continue
-            patch = self._visit(
-                phase, table.get(node.op if not node.domain else "", table[ANY]), node
-            )
+            patch = self._visit(phase, others if node.domain else table.get(node.op, others), node)
             if patch is not None:
-                for neighbour in self._neighbourhood(patch):
-                    for each in all_queues:
-                        each.add(neighbour)
+                self._revisit(self._neighbourhood(patch), number, queues)
+
+    def _revisit(self, nodes: list[Node], after: int, queues: list[Queue]) -> None:
+        """Queues nodes that a commit of phase `after` disturbed.
+
+        As with the first visits, a later phase need not try again what the phases before it have
+        tried by then.
+        """
+        for number, queue in enumerate(queues):
+            roots = (self._new_roots if number > after else self._roots)[number]
+            for node in nodes:
+                if _starts(roots, node):
+                    queue.add(node)
 
     def _limit_reached(self) -> bool:
         return self.step_limit is not None and self._steps >= self.step_limit
@@ -132,12 +164,17 @@ class Engine:
         """Tries the rules in turn; the patch of the first that fires, or None."""
         match = Match(node, self.facts, self.options)
         attempts = self.trace.attempts
+        observer = self._attempt_observer
+        if observer is not None:
+            observer.visited(node)
         for rule in rules:
             name = rule.__class__.__name__
             attempts[name] = attempts.get(name, 0) + 1
             try:
                 found = rule.match(match)
-            except Miss:
+            except Miss as miss:
+                if observer is not None:
+                    observer.missed(rule, node, miss)
                 continue
             except Exception as error:  # noqa: BLE001  a user's rule may raise anything: reported
                 self._defect(phase, rule, node, f"match raised {type(error).__name__}: {error}")
@@ -150,8 +187,15 @@ class Engine:
     def _defect(self, phase: Phase, rule: Rule, node: Node, reason: str) -> None:
         """Reports a rule once per node and never tries it there again."""
         if (type(rule), node) not in self._banned:
-            self._banned.add((type(rule), node))
-            self.trace.record(Defect(phase.name, rule.name(), describe(node), reason))
+            self.ban(type(rule), node)
+            defect = Defect(phase.name, rule.name(), describe(node), reason)
+            self.trace.record(defect)
+            if self.trace.observer is not None:
+                self.trace.observer.failed(defect, rule, node)
+
+    def ban(self, rule: type[Rule], node: Node) -> None:
+        """Never lets a rule fire at a node."""
+        self._banned.add((rule, node))
 
     def _commit(
         self, phase: Phase, rule: Rule, node: Node, found: dict[str, object]
@@ -161,7 +205,14 @@ class Engine:
             return None
         started = time.perf_counter()
         label, place = describe(node), place_of(self.index, node)
-        patch = self._apply(rule, node, found)
+        if self.trace.observer is not None:
+            self.trace.observer.matched(rule, node, found)
+        try:
+            patch = self._apply(rule, node, found)
+        except Miss as miss:
+            if self._attempt_observer is not None:
+                self._attempt_observer.missed(rule, node, miss)
+            return None
         if isinstance(patch, str):
             self._defect(phase, rule, node, patch)
             return None
@@ -176,26 +227,37 @@ class Engine:
             )
         seconds = time.perf_counter() - started
         edits, notes = tuple(patch.edits), tuple(patch.notes)
-        self.trace.record(
-            Commit(self._steps, phase.name, rule.name(), label, place, edits, notes, seconds)
-        )
+        commit = Commit(self._steps, phase.name, rule.name(), label, place, edits, notes, seconds)
+        self.trace.record(commit)
+        if self.trace.observer is not None:
+            self.trace.observer.committed(commit, rule, node, patch)
         return patch
 
     def _apply(self, rule: Rule, node: Node, found: dict[str, object]) -> Patch | str:
-        """The checked patch, or the reason why it was undone."""
+        """The checked patch, or the reason why it was undone.
+
+        Raises Miss, all undone, where the model's opset lacks what the result would need.
+        """
         for _ in range(2):
             patch = Patch(self.index, node, self.facts.opset)
+            for output in node.outputs:  # what they were is what replaces them is compared with
+                self.facts.of(output)
             try:
                 rule.apply(patch, **found)
                 patch.check()
                 _check_progress(patch)
+                patch.check_types(self.facts)
+                patch.keep()
                 return patch
             except NoRoom:
                 patch.roll_back()
                 for graph in self.index.ancestors(self.index.graph_of(node)):
                     self.index.renumber(graph)
-            except PatchError as error:
+            except (PatchError, Miss) as error:
                 patch.roll_back()
+                self.facts.reset()
+                if isinstance(error, Miss):
+                    raise
                 return str(error)
             except Exception as error:  # noqa: BLE001  as in `_visit`
                 patch.roll_back()
@@ -204,9 +266,12 @@ class Engine:
 
     def _neighbourhood(self, patch: Patch) -> list[Node]:
         """Nodes whose match may come out differently now: the touched ones, those around them,
-        those whose operands have new facts, and the bodies' owners.
+        those whose operands have new facts, and the bodies' owners; and the root, where the rules
+        behind the one that fired had no turn.
         """
         near: dict[Node, None] = dict(patch.disturbed)
+        if patch.root in self.index:
+            near[patch.root] = None
         for node in patch.touched:
             if node not in self.index:
                 continue
@@ -221,6 +286,10 @@ class Engine:
             self._add(near, self.index.producer(tensor))
         for node in self.facts.refresh(patch.touched):
             near[node] = None
+            for body in bodies(node):
+                # What comes into a body is not what it was.
+                for graph in self.index.graphs(body):
+                    near.update(dict.fromkeys(self.index.nodes(graph)))
         return list(near)
 
     @staticmethod
@@ -230,52 +299,9 @@ class Engine:
 
     # --- the end ---
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Leaves valid ONNX: sorted, without leftovers, bodies that return values of their own."""
-        for graph in list(self.index.graphs(self.model.graph)):
-            self.index.tidy(graph)
-            graph.initializers[:] = [
-                c for c in graph.initializers if self.index.use_count(c) or c in self._unread
-            ]
-        _separate_value_names(self.index)
-        for graph in list(self.index.graphs(self.model.graph)):
-            _separate_node_names(graph, self.index)
-            if graph is not self.model.graph:
-                self._own_outputs(graph)
-
-    def _own_outputs(self, body: Graph) -> None:
-        """Gives outputs of a body a node of their own where onnxruntime needs one."""
-        owner = self.index.owner(body)
-        seen: set[Tensor] = set()
-        for slot, tensor in enumerate(body.outputs):
-            if tensor not in seen and owner is not None and self._may_return(owner, body, slot):
-                seen.add(tensor)
-                continue
-            copy = Variable(tensor.name)
-            copy.info = body.output_info.get(tensor, tensor.info)
-            node = Node("Identity", "", {}, [tensor], [copy], "")
-            node.order = (body.nodes[-1].order if body.nodes else 0.0) + 1.0
-            body.nodes.append(node)
-            self.index.add_node(node, body)
-            outputs = list(body.outputs)
-            outputs[slot] = copy
-            self.index.set_outputs(body, outputs)
-
-    def _may_return(self, owner: Node, body: Graph, slot: int) -> bool:
-        """Whether a body may return a value as it is.
-
-        onnxruntime refuses values of outer graphs, leaves what no node of a Scan body writes as
-        garbage, and counts the iteration number of a Loop up in place.
-        """
-        tensor = body.outputs[slot]
-        if self.index.home(tensor) is not body:
-            return False
-        if self.index.producer(tensor) is not None:
-            return True
-        if owner.op == "Loop":
-            carried = slot < len(owner.inputs) - 1
-            return carried and tensor is not body.inputs[0]
-        return bool(owner.op == "If")
+        finish(self.index, self.facts, self.unread, self.body_outputs)
 
 
 def _check_progress(patch: Patch) -> None:
@@ -286,44 +312,27 @@ def _check_progress(patch: Patch) -> None:
         raise PatchError(f"the rewrite makes nothing smaller: {counts}")
 
 
-def _separate_value_names(index: Index) -> None:
-    """Values that stand where they did not stand in the file take names no other value has.
-
-    A file may use one name in several bodies; what leaves a body meets the others.
-    """
-    names = Names(index.root)
-    counts = Counter(t.name for g in index.graphs(index.root) for t in defined(g))
-    interface = {*index.root.inputs, *index.root.outputs}
-    for newcomer in index.newcomers:
-        if isinstance(newcomer, Node):
-            values: Sequence[Tensor] = newcomer.outputs if newcomer in index else ()
-        else:
-            values = (newcomer,) if index.home(newcomer) is not None else ()
-        for value in values:
-            if value.name and counts[value.name] > 1 and value not in interface:
-                counts[value.name] -= 1
-                value.name = names.fresh(value.name)
-
-
-def _separate_node_names(graph: Graph, index: Index) -> None:
-    """onnxruntime wants the nodes of a graph to have different names; newcomers give way."""
-    taken = {node.name for node in graph.nodes if node not in index.newcomers}
-    numbers: dict[str, int] = {}
-    for node in graph.nodes:
-        if node in index.newcomers and node.name:
-            name = node.name
-            while node.name in taken:
-                numbers[name] = numbers.get(name, 0) + 1
-                node.name = f"{name}_{numbers[name]}"
-            taken.add(node.name)
-
-
 def _roots(rule: type[Rule]) -> tuple[str, ...]:
     return (rule.root,) if isinstance(rule.root, str) else rule.root
 
 
 def _applies(rule: type[Rule], node: Node) -> bool:
     return ANY not in _roots(rule) and node.op in _roots(rule) and not node.domain
+
+
+def _starts(roots: set[str], node: Node) -> bool:
+    """Whether a rule with one of these roots may match at the node."""
+    return ANY in roots or (node.op in roots and not node.domain)
+
+
+def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:
+    """For each phase the roots of the rules that no earlier phase has."""
+    seen: set[type[Rule]] = set()
+    found = []
+    for phase in phases:
+        found.append({root for rule in phase.rules if rule not in seen for root in _roots(rule)})
+        seen.update(phase.rules)
+    return found
 
 
 def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
@@ -333,33 +342,6 @@ def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
     return {
         op: [r for r in made if ANY in _roots(type(r)) or op in _roots(type(r))] for op in operators
     }
-
-
-class _Queue:
-    """Nodes to visit, each once at a time, first in first out.
-
-    Nodes with bodies wait until no other node does: what is said of them depends on their bodies.
-    """
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._plain: deque[Node] = deque()
-        self._owners: deque[Node] = deque()
-        self._waiting: set[Node] = set()
-        for node in nodes:
-            self.add(node)
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def add(self, node: Node) -> None:
-        if node not in self._waiting:
-            self._waiting.add(node)
-            (self._owners if bodies(node) else self._plain).append(node)
-
-    def pop(self) -> Node:
-        node = (self._plain or self._owners).popleft()
-        self._waiting.discard(node)
-        return node
 
 
 def place_of(index: Index, node: Node) -> str:

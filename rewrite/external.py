@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from .declarations import numpy_type
 from .errors import ModelError
+from .protos import Owner, attributes, owners
 
 _BITS: dict[int, int] = {
     TensorProto.INT4: 4,
@@ -46,33 +47,28 @@ def is_external(tensor: TensorProto) -> bool:
 
 def external_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor of the model, bodies and functions included, that lies outside it."""
-    owners = [proto.graph, *proto.functions]
+    roots: list[Owner] = [proto.graph, *proto.functions]
     for training in proto.training_info:
-        owners += [training.initialization, training.algorithm]
-    for owner in owners:
-        yield from filter(is_external, _tensors(owner))
+        roots += [training.initialization, training.algorithm]
+    for root in roots:
+        for owner in owners(root):
+            yield from filter(is_external, _tensors(owner))
 
 
-def _tensors(owner: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
+def _tensors(owner: Owner) -> Iterator[TensorProto]:
     if isinstance(owner, onnx.GraphProto):
         yield from owner.initializer
         yield from _parts(owner.sparse_initializer)
-    for node in owner.node:
-        for attribute in node.attribute:
-            yield from _attribute_tensors(attribute)
+    for attribute in attributes(owner):
+        yield from _attribute_tensors(attribute)
 
 
 def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[TensorProto]:
     kind = attribute.type
     if kind == onnx.AttributeProto.TENSOR:
         yield attribute.t
-    elif kind == onnx.AttributeProto.GRAPH:
-        yield from _tensors(attribute.g)
     elif kind == onnx.AttributeProto.TENSORS:
         yield from attribute.tensors
-    elif kind == onnx.AttributeProto.GRAPHS:
-        for graph in attribute.graphs:
-            yield from _tensors(graph)
     elif kind == onnx.AttributeProto.SPARSE_TENSOR:
         yield from _parts([attribute.sparse_tensor])
     elif kind == onnx.AttributeProto.SPARSE_TENSORS:

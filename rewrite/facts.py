@@ -8,13 +8,14 @@ demand, kept, and after an edit recomputed only as far as they change.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
 
 from . import symbolic
+from .fingerprint import constant_key
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, bodies
 from .symbolic import Dim
@@ -23,6 +24,8 @@ Value = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""
 
 BOOL = onnx.TensorProto.BOOL
+FLOAT = onnx.TensorProto.FLOAT
+FLOATS = frozenset({FLOAT, onnx.TensorProto.DOUBLE})
 INT64 = onnx.TensorProto.INT64
 INTEGERS = frozenset(
     {
@@ -120,6 +123,8 @@ class Facts:
         self._fresh: dict[tuple[Tensor, int, int | None, int | None], Dim] = {}
         self._origins: dict[Dim, tuple[Tensor, int]] = {}
         self._inputs_named = False
+        self._first: dict[tuple[Graph | None, Hashable], Constant] = {}
+        """The first constant of each content that `twin` was asked about."""
         self._parent: Facts | None = None
         self._affected: frozenset[Tensor] = frozenset()
         self.failures: dict[Node, str] = {}
@@ -170,6 +175,15 @@ class Facts:
         array = fact.array()
         assert array is not None
         return array.astype(onnx.helper.tensor_dtype_to_np_dtype(fact.dtype))
+
+    def twin(self, constant: Constant) -> Constant | None:
+        """A constant of the same graph with the same content, if one was asked about before."""
+        home = self.index.home(constant)
+        key = (home, constant_key(constant))
+        first = self._first.setdefault(key, constant)
+        if first is not constant and self.index.home(first) is not home:  # gone or moved since
+            first = self._first[key] = constant
+        return None if first is constant else first
 
     def opset_of(self, domain: str) -> int:
         return self.opsets.get(domain, 1)
@@ -267,7 +281,13 @@ class Facts:
             self._facts[tensor] = self._simplified(tensor, fact)
 
     def _simplified(self, tensor: Tensor, fact: Fact) -> Fact:
-        """Replaces expressions that have grown large: arithmetic on them would never end."""
+        """Replaces expressions that have grown large: arithmetic on them would never end. A shape
+        of which only the rank is known gets dims of its own.
+        """
+        if fact.shape is None and fact.ranks is not None and len(fact.ranks) == 1:
+            (rank,) = fact.ranks
+            dims = tuple(self.fresh(tensor, axis) for axis in range(rank))
+            fact = replace(fact, shape=dims, ranks=None)
         if fact.values is not None and any(
             isinstance(v, symbolic.Expr) and v.size > _LARGEST for v in fact.values
         ):
@@ -301,6 +321,11 @@ class Facts:
                 self.forget(body)
 
     # --- change ---
+
+    def reset(self) -> None:
+        """Drops all facts: they may speak of a graph that was undone."""
+        self._facts.clear()
+        self.failures.clear()
 
     def refresh(self, nodes: Iterable[Node]) -> list[Node]:
         """Recomputes what edited nodes produce and follows the changes downstream.
@@ -344,6 +369,17 @@ class Facts:
                 continue
             yield owner
             yield from self._enclosing_loops(owner, tensor)
+        yield from self._weak_loop(tensor)
+
+    def _weak_loop(self, tensor: Tensor) -> Iterator[Node]:
+        """The loop around a value, if little is known of a state: now it may be more."""
+        body = self.index.home(tensor)
+        owner = None if body is None else self.index.owner(body)
+        if body is None or owner is None or owner.op == "If":
+            return
+        shapes = (self.known(t).shape for t in body.inputs)
+        if any(s is None or any(self.escapes(d, body) for d in s) for s in shapes):
+            yield owner
 
     def _enclosing_loops(self, node: Node, tensor: Tensor) -> Iterator[Node]:
         """Nodes around `node` whose body captures the value, out to where it is defined."""

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from .protos import nodes, owners
 from .runtime import Array, Feed, Value
 from .signature import Input, OptionalInput, SequenceInput, Signature, Sizes, TensorInput
 
@@ -184,27 +185,18 @@ def comparisons(model: onnx.ModelProto) -> dict[str, list[Any]]:
     return found
 
 
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes in order, each followed by those of its bodies."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from nodes(body)
-
-
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, list[Any]]]:
     """Small constants of a graph and its bodies."""
-    for tensor in graph.initializer:
-        yield from _small(tensor.name, tensor)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.type == onnx.AttributeProto.TENSOR:
+    for owner in owners(graph):
+        if isinstance(owner, onnx.GraphProto):
+            for tensor in owner.initializer:
+                yield from _small(tensor.name, tensor)
+    for node in nodes(graph):
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.type == onnx.AttributeProto.TENSOR:
                 yield from _small(node.output[0], attribute.t)
-            if node.op_type == "Constant" and attribute.name in ("value_int", "value_float"):
+            elif attribute.name in ("value_int", "value_float"):
                 yield node.output[0], [onnx.helper.get_attribute_value(attribute)]
-            for body in (attribute.g, *attribute.graphs):
-                yield from _constants(body)
 
 
 def _small(name: str, tensor: onnx.TensorProto) -> Iterator[tuple[str, list[Any]]]:

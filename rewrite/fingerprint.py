@@ -7,11 +7,14 @@ from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from onnx import AttributeProto
+
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor
 
 Names = dict[Tensor, Hashable]
 """What stands for a value in a fingerprint: a number inside bodies, or another value's identity."""
+_BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _SMALL = 1 << 16
 """Bytes up to which constants are compared by content."""
 
@@ -34,7 +37,7 @@ def constant_key(constant: Constant) -> Hashable:
     values = constant.values
     if values.dtype == object:
         return id(constant)
-    return (str(constant.dtype), tuple(values.shape), values.tobytes())
+    return (values.dtype, values.shape, values.tobytes())
 
 
 def _node(node: Node, index: Index, local: Names) -> Hashable:
@@ -46,7 +49,7 @@ def _node(node: Node, index: Index, local: Names) -> Hashable:
     if node.origin is not None and len(node.origin.attribute) != len(node.attrs):
         # An attribute graphsurgeon cannot hold: compare the file's text of it.
         hidden = tuple(
-            a.SerializeToString() for a in node.origin.attribute if a.type not in (5, 10)
+            a.SerializeToString() for a in node.origin.attribute if a.type not in _BODIES
         )
     return (node.op, node.domain, operands, len(node.outputs), attributes, hidden)
 

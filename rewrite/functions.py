@@ -15,6 +15,7 @@ from onnx import inliner
 
 from .errors import ModelError
 from .external import without_weights
+from .protos import Owner, bodies
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -85,11 +86,9 @@ def _compute_outputs_of_body(body: onnx.GraphProto) -> None:
         _compute_outputs_of_body(inner)
 
 
-def _bodies(owner: onnx.FunctionProto | onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _bodies(owner: Owner) -> Iterator[onnx.GraphProto]:
     for node in owner.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield attribute.g
+        yield from bodies(node)
 
 
 class _Outputs:

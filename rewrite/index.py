@@ -1,8 +1,7 @@
 """Who defines and who reads each value, and which body stands in which node.
 
-graphsurgeon keeps consumers in plain lists, which makes one edit cost as much as a value has
-readers. This index keeps them in dictionaries: every question and every edit here takes constant
-time. Only `Patch` edits; rules ask.
+Readers are kept in dictionaries, so that every question and every edit here takes constant time,
+however many readers a value has. Only `Patch` edits; rules ask.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .ir import Constant, Graph, Node, Tensor
+from .ir import Constant, Graph, Node, Tensor, bodies
 
 
 class Use(NamedTuple):
@@ -23,13 +22,6 @@ class Use(NamedTuple):
 
 class NoRoom(Exception):
     """The positions between two nodes have run out."""
-
-
-def bodies(node: Node) -> list[Graph]:
-    """The body graphs of a control-flow node, in attribute order."""
-    if not node.attrs:
-        return []
-    return [value for value in node.attrs.values() if isinstance(value, Graph)]
 
 
 @dataclass
@@ -46,7 +38,7 @@ class Index:
 
     def __init__(self, root: Graph) -> None:
         self.root = root
-        self.newcomers: dict[Node | Constant, None] = {}
+        self.newcomers: dict[Node | Tensor, None] = {}
         """What is new in the graph it stands in: its names may repeat there."""
         self._graph_of: dict[Node, Graph] = {}
         self._owner: dict[Graph, Node] = {}
@@ -83,6 +75,10 @@ class Index:
     def uses(self, tensor: Tensor) -> list[Use]:
         """All readers, in the order in which they were connected; graph outputs included."""
         return list(self._uses.get(tensor, ()))
+
+    def first_use(self, tensor: Tensor) -> Use | None:
+        """The reader that was connected first, which one of many readers can be known by."""
+        return next(iter(self._uses.get(tensor, ())), None)
 
     def use_count(self, tensor: Tensor) -> int:
         return len(self._uses.get(tensor, ()))
@@ -154,9 +150,14 @@ class Index:
     def graphs(self, graph: Graph) -> Iterator[Graph]:
         """The graph and every live body inside it, outer ones first."""
         yield graph
-        for node in self.nodes(graph):
-            for body in bodies(node):
-                yield from self.graphs(body)
+        inside = {
+            body: None
+            for node in graph.nodes
+            if node.attrs and self._graph_of.get(node) is graph
+            for body in bodies(node)
+        }
+        for body in inside:
+            yield from self.graphs(body)
 
     def nodes(self, graph: Graph) -> list[Node]:
         """The live nodes of a graph, bodies not entered; in no particular order."""
@@ -266,7 +267,7 @@ class Index:
         """Gives a node other output values."""
         for tensor in node.outputs:
             self._producer.pop(tensor, None)
-        list.__setitem__(node.outputs, slice(None), outputs)
+        node.outputs[:] = outputs
         for tensor in outputs:
             self._producer[tensor] = node
 
@@ -274,7 +275,7 @@ class Index:
         """Gives a node other inputs."""
         for slot, tensor in enumerate(node.inputs):
             self._uses.get(tensor, {}).pop(Use(node, slot), None)
-        list.__setitem__(node.inputs, slice(None), inputs)
+        node.inputs[:] = inputs
         for slot, tensor in enumerate(inputs):
             if tensor.name:
                 self._uses.setdefault(tensor, {})[Use(node, slot)] = None

@@ -2,11 +2,14 @@
 
 onnx-graphsurgeon compares tensors by name and nodes by their whole content. Names repeat between
 bodies (both branches of an If may call a value `a`), so here a node or tensor equals only itself,
-can be a dictionary key, and carries what the ONNX file said about it.
+can be a dictionary key, and carries what the ONNX file said about it. Def-use chains are the
+`Index`'s alone: tensors lack graphsurgeon's lists of producers and consumers, which would make an
+edit cost as much as a value has readers, and `Node.inputs` and `Node.outputs` are plain lists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +20,32 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 
 class Node(gs.Node):  # type: ignore[misc]
-    """An operation. `inputs`, `outputs`, `attrs`, `op`, `domain` and `name` are graphsurgeon's."""
+    """An operation. `inputs`, `outputs`, `attrs`, `op`, `domain` and `name` mean what they mean in
+    graphsurgeon.
+    """
 
     origin: onnx.NodeProto | None = None
     """The node as it stood in the file: the source of whatever graphsurgeon cannot hold."""
     order: float = 0.0
     """Position in the graph: a node reads only values of nodes with a smaller order."""
 
+    def __init__(
+        self,
+        op: str,
+        name: str = "",
+        attrs: dict[str, Any] | None = None,
+        inputs: Iterable[Tensor] = (),
+        outputs: Iterable[Tensor] = (),
+        domain: str = "",
+    ) -> None:
+        self.op = op
+        self.name = name
+        self.attrs = {} if attrs is None else attrs
+        self.inputs: list[Tensor] = list(inputs)
+        self.outputs: list[Tensor] = list(outputs)
+        self.domain = domain
+
+    __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -36,6 +58,19 @@ class Variable(gs.Variable):  # type: ignore[misc]
 
     This is what gets written; `dtype` and `shape` are written only where it is None."""
 
+    def __init__(
+        self,
+        name: str,
+        dtype: np.dtype[Any] | None = None,
+        shape: list[int | str | None] | None = None,
+        type: str = "tensor_type",  # noqa: A002  graphsurgeon's name
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.type = type
+
+    __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -51,6 +86,13 @@ class Constant(gs.Constant):  # type: ignore[misc]
     listed: bool = False
     """True where a file older than IR version 4 repeats the initializer among the inputs, as
     files of that age must. It is no input of the graph and does not stand in `Graph.inputs`."""
+    data_location = None
+    _export_dtype = None
+    """Where and as what graphsurgeon would write the values; looplift's exporter decides itself."""
+
+    def __init__(self, name: str, values: np.ndarray[Any, Any] | LazyValues) -> None:
+        self.name = name
+        self._values = values
 
     @property
     def values(self) -> np.ndarray[Any, Any]:
@@ -67,6 +109,7 @@ class Constant(gs.Constant):  # type: ignore[misc]
     def values(self, values: np.ndarray[Any, Any]) -> None:
         self._values = values
 
+    __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -103,3 +146,15 @@ class Graph(gs.Graph):  # type: ignore[misc]
 
 
 Tensor = Variable | Constant
+
+
+def named_bodies(node: Node) -> list[tuple[str, Graph]]:
+    """The body graphs of a control-flow node and the attributes that hold them, in their order."""
+    if not node.attrs:  # most nodes, and asked of all of them again and again
+        return []
+    return [(name, value) for name, value in node.attrs.items() if isinstance(value, Graph)]
+
+
+def bodies(node: Node) -> list[Graph]:
+    """The body graphs of a control-flow node, in attribute order."""
+    return [body for _, body in named_bodies(node)] if node.attrs else []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
 
 from . import ir
+from .collector import collector_paused
 from .declarations import numpy_type
 from .exporter import Exporter, copy_fields
 from .functions import inline_functions
@@ -56,7 +54,7 @@ def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
     inlined = inline_functions(proto)
     header = onnx.ModelProto()
     copy_fields(inlined, header, frozenset({"graph"}))
-    with _collector_paused():
+    with collector_paused():
         graph = Importer(header.ir_version, base_dir).graph(inlined.graph)
         check_graph(graph, header)
     return Model(graph, header, base_dir)
@@ -68,7 +66,7 @@ def export_model(model: Model) -> onnx.ModelProto:
     Names that would be confused are changed on the way (never those of inputs and outputs of the
     main graph). The IR version stays unless the file needs another or onnxruntime refuses it.
     """
-    with _collector_paused():
+    with collector_paused():
         return _export(model)
 
 
@@ -83,21 +81,6 @@ def _export(model: Model) -> onnx.ModelProto:
     for domain in sorted(exporter.domains - opsets(proto).keys()):
         proto.opset_import.add(domain=domain, version=1)
     return proto
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Python's cycle collector would walk all nodes made so far again and again.
-
-    None of them is garbage yet; without it the time is linear in the size of the model.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _ir_version(model: Model) -> int:

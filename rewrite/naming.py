@@ -52,7 +52,7 @@ class _Separation:
             self._define(tensor, scopes)
         for node in graph.nodes:
             self._check(node.inputs, scopes, node, path)
-            for name, body in bodies(node):
+            for name, body in ir.named_bodies(node):
                 self.visit(body, scopes, body_label(name, node, path))
             for tensor in node.outputs:
                 if tensor.name:
@@ -105,20 +105,13 @@ class _Separation:
         tensor.name = self._names.fresh(tensor.name)
 
 
-def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """The bodies of a node, with the names of the attributes that hold them."""
-    for name, value in node.attrs.items():
-        if isinstance(value, ir.Graph):
-            yield name, value
-
-
 def graphs(root: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all bodies in it, outer ones first."""
     pending = [root]
     while pending:
         graph = pending.pop()
         yield graph
-        pending.extend(body for node in graph.nodes for _, body in bodies(node))
+        pending.extend(body for node in graph.nodes for body in ir.bodies(node))
 
 
 def defined(graph: ir.Graph) -> Iterator[ir.Tensor]:

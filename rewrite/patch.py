@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from .clone import clone_nodes
@@ -70,11 +71,7 @@ class Patch(Edits):
     ) -> list[Tensor]:
         """A new node behind the root, just before whatever reads a result of the root first."""
         home = self.index.graph_of(self.root)
-        readers = [
-            self.index.ancestor_in(use.reader, home)
-            for use in self.index.uses(ahead_of)
-            if isinstance(use.reader, Node)
-        ]
+        readers = [self._reader_in(home, use) for use in self.index.uses(ahead_of)]
         first = min((r for r in readers if r is not None), key=lambda n: n.order, default=None)
         if first is not None:
             return self.node(op, inputs, like, attrs, before=first)
@@ -84,6 +81,12 @@ class Patch(Edits):
         self._insert(node, home)
         self.edits.append(f"new {describe(node)}")
         return list(outputs)
+
+    def _reader_in(self, home: Graph, use: Use) -> Node | None:
+        """The node of a graph that reads a value there or in a body; None where it is returned."""
+        reader = use.reader if isinstance(use.reader, Node) else self.index.owner(use.reader)
+        inside = reader is not None and use.reader is not home
+        return self.index.ancestor_in(reader, home) if inside and reader is not None else None
 
     def node_first(
         self,
@@ -147,6 +150,7 @@ class Patch(Edits):
 
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Lets every reader of `old` read `new`; outputs of the model keep their names."""
+        self.replaced.append((old, new))
         for use in self.index.uses(old):
             if use.reader is self.index.root:
                 self._replace_output(use, old, new)
@@ -162,6 +166,7 @@ class Patch(Edits):
             self._take_name(new, old)
             self._set(use, old, new)
             return
+        self._copied.append(new)
         copy = _copy_of(old)
         node = Node("Identity", "", {}, [new], [copy], "")
         self.index.place_last(self.index.root, node)
@@ -201,6 +206,16 @@ class Patch(Edits):
         self.removed += [gone for gone, _ in removal.nodes]
         self._undo.append(lambda: self.index.restore(removal))
         self.edits.append(f"removed {describe(node)}")
+
+    def replace_node(self, node: Node, values: Iterable[Tensor | None]) -> None:
+        """Lets every reader of a node's results read these values, and takes the node out.
+
+        None stands for a result that nobody reads.
+        """
+        for output, value in zip(list(node.outputs), values):
+            if value is not None and self.index.use_count(output):
+                self.replace(output, value)
+        self.remove(node)
 
     def inline(self, body: Graph) -> list[Tensor]:
         """Moves everything in a body of the root node to just before it.
@@ -246,6 +261,7 @@ class Patch(Edits):
 
     def replace_inside(self, body: Graph, old: Tensor, new: Tensor) -> None:
         """Lets the readers of `old` in a body, and in bodies inside it, read `new`."""
+        self.replaced.append((old, new))
         for use in self.index.uses(old):
             home = self.index.graph_of(use.reader) if isinstance(use.reader, Node) else use.reader
             if self.index.encloses(body, home):
@@ -257,6 +273,7 @@ class Patch(Edits):
         """Further outputs of an If: `results` has what each branch returns for them."""
         before = list(node.outputs)
         added: list[Tensor] = [_copy_of(tensor) for tensor in like]
+        self.index.newcomers.update(dict.fromkeys(added))
         self.index.set_results(node, before + added)
         self._undo.append(lambda: self.index.set_results(node, before))
         for body, more in results.items():
@@ -287,6 +304,9 @@ class Patch(Edits):
             self.freed[tensor] = None
         self._put_interface(node, list(inputs), list(parameters), list(results), list(outputs))
         self._undo.append(lambda: self._put_interface(node, *old))
+        known = {*old[1], *old[3]}
+        added = [tensor for tensor in (*parameters, *outputs) if tensor not in known]
+        self.index.newcomers.update(dict.fromkeys(added))
         self.touched[node] = None
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
@@ -310,6 +330,21 @@ class Patch(Edits):
         self._undo.append(lambda: setattr(node, "op", before))
         self.edits.append(f"{before} is now {describe(node)}")
 
+    def declare_row(self, body: Graph, row: Tensor, dtype: int, shape: Sequence[object]) -> None:
+        """Declares an output of a loop body; sizes that are no numbers stay open.
+
+        onnxruntime takes the sizes of rows that no iteration makes from there.
+        """
+        before = dict(body.output_info)
+        sizes = [size if isinstance(size, int) else None for size in shape]
+        info = onnx.helper.make_tensor_value_info(row.name, dtype, sizes)
+        body.output_info[row] = info
+
+        def undo() -> None:
+            body.output_info = before
+
+        self._undo.append(undo)
+
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
         """Sets or, with None, removes an attribute that is no body."""
         old = node.attrs.get(name)
@@ -317,9 +352,20 @@ class Patch(Edits):
         self._undo.append(lambda: self._put_attribute(node, name, old))
         self.touched[node] = None
 
+    def split_loop(self) -> None:
+        """Counts a loop that gives way to two simpler ones, which no rule splits for ever."""
+        self.delta["split"] -= 1
+
     def toward_normal_form(self) -> None:
         """Counts a step that makes nothing smaller and can be made only finitely often."""
         self.delta["loose"] -= 1
+
+    def take_apart(self) -> None:
+        """Counts an operator that gives way to simpler ones, for a backend that lacks it.
+
+        Such a rule must not run together with one that makes the operator.
+        """
+        self.delta["fused"] -= 1
 
     def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
         """Keeps only these outputs of an If, in both branches."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from .facts import Facts
-from .ir import Graph, Node
+from .facts import FLOATS, Facts
+from .ir import Node, bodies
 from .symbolic import Dim
 
 RANDOM = frozenset(
@@ -73,8 +73,7 @@ def is_pure(node: Node) -> bool:
         return False
     return all(
         is_pure(inner)
-        for body in node.attrs.values()
-        if isinstance(body, Graph)
+        for body in bodies(node)
         for inner in body.nodes
     )
 
@@ -87,9 +86,10 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
         return False
     if node.op in ("Shape", "Size"):
         return True
-    if node.op not in TOTAL_ELEMENTWISE:
-        return False
     known = [facts.of(t) for t in node.inputs if t.name]
+    total_division = node.op == "Div" and known[0].dtype in FLOATS
+    if node.op not in TOTAL_ELEMENTWISE and not total_division:
+        return False
     if node.op == "Cast" and TensorProto.STRING in (known[0].dtype, int(node.attrs["to"])):
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+import onnx
+import onnx.parser
+
 from .facts import Facts
 from .index import Index
 from .ir import Graph, Node, Tensor
@@ -96,6 +99,18 @@ class Options:
         """Folding never makes a constant larger than this, in bytes, unless it shrinks."""
 
 
+HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+"""What the text of a fixture begins with unless it has a header of its own."""
+
+
+def fixture(text: str) -> onnx.ModelProto:
+    """The model that a rule shows, from ONNX text whose header may be left out.
+
+    Raises onnx.parser.ParseError for text that is not ONNX's.
+    """
+    return onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEADER + text)
+
+
 class Rule:
     """A rewrite of one node and what surrounds it.
 
@@ -105,9 +120,9 @@ class Rule:
     root: ClassVar[str | tuple[str, ...]] = ANY
     """The operator(s) of the standard domain the rule starts from; ANY for every node."""
     fires: ClassVar[str] = ""
-    """A model in ONNX text on which the rule fires."""
+    """A model on which the rule fires, in ONNX text as `fixture` reads it."""
     spares: ClassVar[Mapping[str, str]] = {}
-    """Near misses: ONNX text by the words its reason must contain."""
+    """Near misses: such a model by the words its reason must contain."""
 
     def match(self, m: Match) -> dict[str, Any]:
         """What `apply` needs; declines through `m.need`. Changes nothing."""

@@ -6,13 +6,15 @@ numpy type, fails on 2, 4 and 6 bit types, and does not find external data besid
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
+from .declarations import numpy_type
 from .errors import ModelError
 from .external import is_external, read
 
@@ -27,7 +29,7 @@ class StoredValues(LazyValues):  # type: ignore[misc]
         self.base_dir = base_dir
         self.shape = tuple(tensor.dims)
         self.dtype = _numpy_type(tensor)
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._array: np.ndarray[Any, Any] | None = None
 
     def load(self) -> np.ndarray[Any, Any]:
@@ -46,7 +48,7 @@ class StoredSparseValues(LazyValues):  # type: ignore[misc]
         self.base_dir = base_dir
         self.shape = tuple(tensor.dims)
         self.dtype = _numpy_type(tensor.values)
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._array: np.ndarray[Any, Any] | None = None
 
     def load(self) -> np.ndarray[Any, Any]:
@@ -65,15 +67,15 @@ class StoredSparseValues(LazyValues):  # type: ignore[misc]
 
 
 def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:
-    try:
-        return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    except KeyError:
+    found = numpy_type(tensor.data_type)
+    if found is None:
         raise ModelError(
             f"The tensor has element type {tensor.data_type}, which onnx {onnx.__version__} "
             "does not know",
             where=f"initializer '{tensor.name}'",
             remedy="Export the model again, or upgrade onnx",
-        ) from None
+        )
+    return found
 
 
 def _decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .ir import Node
+    from .patch import Patch
+    from .rule import Miss, Rule
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,35 @@ Event = Commit | Defect
 Listener = Callable[[Event], None]
 
 
+class Observer:
+    """Follows a rewrite from within: it may read the graph at each call, but changes nothing.
+
+    What a subclass does not override is not observed. Nothing here costs time where a trace has no
+    observer.
+    """
+
+    sees_attempts = False
+    """Whether `visited` and `missed` are called, which happens several times for each node."""
+
+    def begins(self, engine: Engine) -> None:
+        """Before the first rule is tried."""
+
+    def visited(self, node: Node) -> None:
+        """A node's turn has come; what follows until the next call are attempts at this node."""
+
+    def missed(self, rule: Rule, node: Node, miss: Miss) -> None:
+        """A rule declined."""
+
+    def matched(self, rule: Rule, node: Node, found: Mapping[str, object]) -> None:
+        """A rule is about to change the graph; `found` is what its match gave."""
+
+    def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
+        """A rule fired at a node. Facts are not refreshed yet."""
+
+    def failed(self, defect: Defect, rule: Rule, node: Node) -> None:
+        """A rule's match raised, or its patch was wrong and is undone."""
+
+
 @dataclass
 class Trace:
     """All events of one rewrite."""
@@ -46,6 +82,7 @@ class Trace:
     attempts: dict[str, int] = field(default_factory=dict)
     """How often each rule was tried."""
     listener: Listener | None = None
+    observer: Observer | None = None
 
     def record(self, event: Event) -> None:
         self.events.append(event)

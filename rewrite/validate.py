@@ -15,7 +15,6 @@ from onnx import AttributeProto
 from . import ir, limits
 from .bodies import check_bodies
 from .errors import ModelError
-from .naming import bodies
 from .operators import (
     STANDARD_DOMAINS,
     Operator,
@@ -114,7 +113,7 @@ class _Check:
             if found is not None and not node.domain:
                 check_bodies(node, self._opsets[""], path)
             self._types.enter(node, self._opsets[node.domain], path)
-            for name, body in bodies(node):
+            for name, body in ir.named_bodies(node):
                 self.graph(body, body_label(name, node, path))
             self._types.leave(node, found, path)
         self._types.finish(graph, path)

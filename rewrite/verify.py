@@ -18,7 +18,7 @@ from .chance import random_outputs
 from .compare import Difference, Tolerances, compare, distance, working_precision
 from .facts import Assumptions
 from .files import load
-from .runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable, Runner, Value
+from .runtime import Ended, IsolatedSession, Packed, Refused, Runnable, Runner, Value
 from .signature import NoValues, Sizes
 
 Source = str | Path | onnx.ModelProto
@@ -185,28 +185,6 @@ class Side:
     def _comparable(self, values: Sequence[Value]) -> list[Value]:
         pairs = zip(self.outputs, values, strict=False)
         return [zeroed(value) if name in self.random else value for name, value in pairs]
-
-
-def make_inputs(
-    model: Source,
-    *,
-    base_dir: str = "",
-    inputs: Mapping[str, Any] | None = None,
-    assumptions: Assumptions | None = None,
-    seed: int = 0,
-    effort: Effort | None = None,
-) -> list[Feed]:
-    """Inputs that the model takes on onnxruntime, at several sizes; empty if none were found.
-
-    Raises `NoValues` for a type values are not made up for, and `Refused` if onnxruntime does
-    not take the model.
-    """
-    proto, folder = _loaded(model, base_dir)
-    with closing(IsolatedSession(Packed(proto, folder))) as session:
-        cases = Cases(
-            proto, session, inputs=inputs, assumptions=assumptions, seed=seed, effort=effort
-        )
-        return [case.feed for case in cases]
 
 
 def zeroed(value: Value) -> Value:

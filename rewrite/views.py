@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .facts import Facts
 
 
+NO_LIMIT = 1 << 62
+"""A trip count at least this large is no bound; exporters write the largest int64 for none."""
+
+
 @dataclass(frozen=True)
 class State:
     """A loop-carried dependency."""

@@ -5,7 +5,6 @@ y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,10 @@ import onnx
 
 from ..rewrite.evaluate import NotEvaluated, evaluate
 from ..rewrite.facts import constant_value
-from ..rewrite.fingerprint import constant_key
-from ..rewrite.index import bodies
-from ..rewrite.ir import Constant, Graph, Node, Tensor
+from ..rewrite.ir import Constant, Node, Tensor, bodies
 from ..rewrite.patch import Patch
 from ..rewrite.purity import is_pure
 from ..rewrite.rule import ANY, Match, Miss, Rule
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 class StoreConstant(Rule):
@@ -28,14 +23,11 @@ class StoreConstant(Rule):
 
     root = "Constant"
     fires = (
-        _HEADER
-        + "g (float[2] x) => (float[2] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }"
+        "g (float[2] x) => (float[2] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }"
     )
     spares = {
-        "output of the model": _HEADER
-        + "g () => (float[2] y) { y = Constant<value_floats=[1.0,2.0]>() }",
-        "neither a dense tensor nor numbers": _HEADER
-        + 'g (string[1] x) => (bool[1] y) { c = Constant<value_strings=["a"]>() y = Equal(x, c) }',
+        "output of the model": "g () => (float[2] y) { y = Constant<value_floats=[1.0,2.0]>() }",
+        "neither a dense tensor nor numbers": 'g (string[1] x) => (bool[1] y) { c = Constant<value_strings=["a"]>() y = Equal(x, c) }',
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -50,23 +42,18 @@ class StoreConstant(Rule):
         return {"node": m.node, "values": values}
 
     def apply(self, patch: Patch, node: Node, values: Any) -> None:
-        patch.replace(node.outputs[0], patch.constant(values, like=node.outputs[0]))
-        patch.remove(node)
+        patch.replace_node(node, [patch.constant(values, like=node.outputs[0])])
 
 
 class FoldConstant(Rule):
     """A node whose result is the same in every run becomes that constant."""
 
     root = ANY
-    fires = (
-        _HEADER + "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
-    )
+    fires = "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
     spares = {
-        "operand `x`": _HEADER + "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
-        "may differ from run to run": _HEADER
-        + "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
-        "larger than": _HEADER
-        + "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
+        "operand `x`": "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
+        "may differ from run to run": "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
+        "larger than": "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
         + " { b = ConstantOfShape(n) y = Add(x, b) }",
     }
 
@@ -88,10 +75,11 @@ class FoldConstant(Rule):
         return {"node": node, "arrays": arrays}
 
     def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:
-        for output, array in zip(node.outputs, arrays):
-            if output.name and patch.index.use_count(output):
-                patch.replace(output, patch.constant(array, like=output))
-        patch.remove(node)
+        values = [
+            patch.constant(array, like=output) if patch.index.use_count(output) else None
+            for output, array in zip(node.outputs, arrays)
+        ]
+        patch.replace_node(node, values)
 
 
 def _is_zero_divisor(m: Match, tensor: Tensor, array: np.ndarray) -> bool:
@@ -154,30 +142,21 @@ class MergeConstants(Rule):
     """Equal constants of one graph become one."""
 
     root = ANY
-    fires = _HEADER + (
+    fires = (
         "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,2}>"
         " { t = Mul(x, a) y = Add(t, b) }"
     )
     spares = {
-        "no other constant": _HEADER
-        + "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,3}>"
+        "no other constant": "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,3}>"
         + " { t = Mul(x, a) y = Add(t, b) }",
     }
 
-    def __init__(self) -> None:
-        self._first: dict[tuple[Graph | None, Hashable], Constant] = {}
-
     def match(self, m: Match) -> dict[str, Any]:
         for tensor in m.node.inputs:
-            if isinstance(tensor, Constant) and not tensor.overridable:
-                if m.index.is_model_output(tensor):
-                    continue
-                home = m.index.home(tensor)
-                key = (home, constant_key(tensor))
-                first = self._first.setdefault(key, tensor)
-                if first is not tensor and m.index.home(first) is home:
-                    return {"old": tensor, "new": first}
-                self._first[key] = tensor
+            if isinstance(tensor, Constant) and not m.index.is_model_output(tensor):
+                twin = m.facts.twin(tensor)
+                if twin is not None:
+                    return {"old": tensor, "new": twin}
         raise Miss("no other constant with the same content stands in this graph", (), m.node)
 
     def apply(self, patch: Patch, old: Constant, new: Constant) -> None:

@@ -8,15 +8,13 @@ from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch, can_be_output
 from ..rewrite.rule import ANY, Match, Miss, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class RemoveUnread(Rule):
     """A node whose results nobody reads goes."""
 
     root = ANY
-    fires = _HEADER + "g (float[2] x) => (float[2] y) { u = Neg(x) y = Abs(x) }"
-    spares = {"is read": _HEADER + "g (float[2] x) => (float[2] y) { y = Abs(x) }"}
+    fires = "g (float[2] x) => (float[2] y) { u = Neg(x) y = Abs(x) }"
+    spares = {"is read": "g (float[2] x) => (float[2] y) { y = Abs(x) }"}
 
     def match(self, m: Match) -> dict[str, Any]:
         m.need(m.index.is_unused(m.node), "a result is read")
@@ -30,10 +28,10 @@ class RemoveCopy(Rule):
     """Identity, Cast to the same type, And with true and Or with false pass an operand on."""
 
     root = ("Identity", "Cast", "And", "Or")
-    fires = _HEADER + "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
+    fires = "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
     spares = {
-        "not the type": _HEADER + "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
-        "a node of its own": _HEADER + "g (float[2] x) => (float[2] y) { y = Identity(x) }",
+        "not the type": "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
+        "a node of its own": "g (float[2] x) => (float[2] y) { y = Identity(x) }",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -48,8 +46,7 @@ class RemoveCopy(Rule):
         return {"node": m.node, "source": source}
 
     def apply(self, patch: Patch, node: Node, source: Tensor) -> None:
-        patch.replace(node.outputs[0], source)
-        patch.remove(node)
+        patch.replace_node(node, [source])
 
 
 def _passed_on(m: Match) -> Tensor:
@@ -77,15 +74,11 @@ class DropUnreadResults(Rule):
     """Results of an If that nobody reads are no longer computed."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[2] x, bool c) => (float[2] y) {
+    fires = """g (float[2] x, bool c) => (float[2] y) {
       y, z = If (c) <then_branch = t () => (float[2] a, float[2] b) { a = Exp(x) b = Neg(x) },
                      else_branch = e () => (float[2] p, float[2] q) { p = Abs(x) q = Log(x) }> }"""
-    )
     spares = {
-        "every result is read": _HEADER
-        + """g (float[2] x, bool c) => (float[2] y) {
+        "every result is read": """g (float[2] x, bool c) => (float[2] y) {
       y = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
                   else_branch = e () => (float[2] p) { p = Abs(x) }> }"""
     }

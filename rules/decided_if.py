@@ -11,32 +11,22 @@ from ..rewrite.ir import Graph, Node
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 def take_branch(patch: Patch, node: Node, branch: Graph) -> None:
     """Moves a branch to where its If stands and removes the If."""
-    results = patch.inline(branch)
-    for output, result in zip(list(node.outputs), results):
-        if output.name:
-            patch.replace(output, result)
-    patch.remove(node)
+    patch.replace_node(node, patch.inline(branch))
 
 
 class InlineDecidedIf(Rule):
     """An If whose condition is known becomes the branch that is taken."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[1,3] x) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
+    fires = """g (float[1,3] x) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
       s = Shape(x)  d = Gather(s, z)  c = Equal(d, one)
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[3] b) <int64[1] m = {3}> { b = Reshape(x, m) }> }"""
-    )
     spares = {
-        "is not known": _HEADER
-        + """g (float[N,3] x) => (float[M] y) <int64 z = {0}, int64 one = {1}> {
+        "is not known": """g (float[N,3] x) => (float[M] y) <int64 z = {0}, int64 one = {1}> {
       s = Shape(x)  d = Gather(s, z)  c = Equal(d, one)
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[K] b) <int64[1] m = {-1}> { b = Reshape(x, m) }> }""",
@@ -61,15 +51,11 @@ class InlineOnlyPossibleBranch(Rule):
     """An If one branch of which always fails becomes the other branch."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[2,3] x, bool c) => (float[M] y) {
+    fires = """g (float[2,3] x, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[7] a) <int64[1] m = {7}> { a = Reshape(x, m) },
                   else_branch = e () => (float[6] b) <int64[1] m = {6}> { b = Reshape(x, m) }> }"""
-    )
     spares = {
-        "may succeed": _HEADER
-        + """g (float[N,3] x, bool c) => (float[M] y) {
+        "may succeed": """g (float[N,3] x, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[3] a) <int64[1] ax = {0}> { a = Squeeze(x, ax) },
                   else_branch = e () => (float[K] b) <int64[1] m = {-1}> { b = Reshape(x, m) }> }""",
     }

@@ -10,19 +10,14 @@ other one. Later nodes are judged by the facts that follow from each branch in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from ..rewrite.facts import Fact, Facts
-from ..rewrite.index import Index, bodies
-from ..rewrite.ir import Graph, Node, Tensor
+from ..rewrite.facts import Facts
+from ..rewrite.ir import Graph, Node
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule, describe
 from .decided_if import take_branch
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-_REACH = 100
-"""How many later nodes are judged: keeps the cost per If constant."""
+from .demand import later_failure
 
 _SQUEEZE_IF = """<int64[1] two = {2}, int64[1] one = {1}> {
       s = Shape(x)  d = Gather(s, two)  c = Equal(d, one)  q = Squeeze(c)
@@ -35,12 +30,9 @@ class InlineDemandedBranch(Rule):
     """An If one branch of which makes every later run fail becomes the other branch."""
 
     root = "If"
-    fires = _HEADER + "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
+    fires = "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
     spares = {
-        "no later operator": _HEADER
-        + "g (float[N,C,L] x) => (float[K] y) "
-        + _SQUEEZE_IF
-        + " y = Exp(v) }",
+        "no later operator": "g (float[N,C,L] x) => (float[K] y) " + _SQUEEZE_IF + " y = Exp(v) }",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -49,7 +41,7 @@ class InlineDemandedBranch(Rule):
         m.need(
             _branches_differ(m.facts, m.node), "the same is known of the results of both branches"
         )
-        reasons = {taken: _later_failure(m, view.branch(taken)) for taken in (True, False)}
+        reasons = {taken: _failure_after(m, view.branch(taken)) for taken in (True, False)}
         for taken, reason in reasons.items():
             if reason is not None and reasons[not taken] is None:
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
@@ -67,49 +59,7 @@ def _branches_differ(facts: Facts, node: Node) -> bool:
     return any(facts.of(a) != facts.of(b) for a, b in pairs)
 
 
-def _later_failure(m: Match, branch: Graph) -> str | None:
+def _failure_after(m: Match, branch: Graph) -> str | None:
     """The node that must fail when this branch is taken; None when no such node is found."""
-    nodes = list(_downstream(m.index, m.node))
-    affected = {t for node in nodes for t in node.outputs}
-    supposed: dict[Tensor, Fact] = {
-        output: m.facts.of(result) for output, result in zip(m.node.outputs, branch.outputs)
-    }
-    view = m.facts.suppose(supposed, affected)
-    for node in nodes:
-        if _runs_whenever(m.index, node, m.node) and not m.index.is_unused(node):
-            reason = view.failure(node)
-            if reason is not None:
-                return f"{describe(node)} ({reason})"
-    return None
-
-
-def _downstream(index: Index, start: Node) -> Iterator[Node]:
-    """Nodes whose facts may depend on the results of `start`, as far as _REACH."""
-    pending = list(start.outputs)
-    seen: set[Node] = {start}
-    while pending and len(seen) <= _REACH:
-        tensor = pending.pop(0)
-        for use in index.uses(tensor):
-            reader = use.reader if isinstance(use.reader, Node) else index.owner(use.reader)
-            while reader is not None and reader not in seen:
-                seen.add(reader)
-                yield reader
-                pending.extend(reader.outputs)
-                for body in bodies(reader):
-                    pending.extend(body.inputs)
-                graph = index.graph_of(reader)
-                reader = None if graph is index.home(tensor) else index.owner(graph)
-
-
-def _runs_whenever(index: Index, node: Node, start: Node) -> bool:
-    """Whether a node runs in every run in which `start` runs: it stands in the same graph, or in
-    one around it that is entered no more than once per run of `start`.
-    """
-    home = index.graph_of(node)
-    graph = index.graph_of(start)
-    while graph is not home:
-        owner = index.owner(graph)
-        if owner is None or owner.op != "If":
-            return False
-        graph = index.graph_of(owner)
-    return True
+    results = zip(m.node.outputs, branch.outputs)
+    return later_failure(m, {output: m.facts.of(result) for output, result in results})

@@ -9,12 +9,11 @@ from typing import Any
 
 from ..rewrite.fingerprint import fingerprint
 from ..rewrite.index import Index
-from ..rewrite.ir import Node
+from ..rewrite.ir import Constant, Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.purity import is_pure
 from ..rewrite.rule import ANY, Match, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _LOOKED_AT = 32
 """Readers of the common operand that are compared: keeps the cost of one node constant."""
 
@@ -23,10 +22,9 @@ class MergeEqualNodes(Rule):
     """A node that repeats an earlier one, here or in an enclosing graph, reads its results."""
 
     root = ANY
-    fires = _HEADER + ("g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }")
+    fires = "g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }"
     spares = {
-        "no other node": _HEADER
-        + "g (float[2] x) => (float[2] y) { a = Exp(x) b = Log(x) y = Add(a, b) }",
+        "no other node": "g (float[2] x) => (float[2] y) { a = Exp(x) b = Log(x) y = Add(a, b) }",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -39,16 +37,13 @@ class MergeEqualNodes(Rule):
         return {"kept": found[0], "gone": found[1]}
 
     def apply(self, patch: Patch, kept: Node, gone: Node) -> None:
-        for mine, other in zip(gone.outputs, kept.outputs):
-            if patch.index.use_count(mine):
-                patch.replace(mine, other)
-        patch.remove(gone)
+        patch.replace_node(gone, kept.outputs)
 
 
 def _twins(m: Match) -> tuple[Node, Node] | None:
     """Two nodes that compute the same, the one that runs first and the other."""
-    operand = min((t for t in m.node.inputs if t.name), key=m.index.use_count, default=None)
-    if operand is None or m.index.use_count(operand) > _LOOKED_AT:
+    operand = _rarest(m)
+    if operand is None:
         return None
     others = [n for n in m.index.consumers(operand) if n.op == m.node.op and n is not m.node]
     if not others or not is_pure(m.node):
@@ -60,6 +55,17 @@ def _twins(m: Match) -> tuple[Node, Node] | None:
         for kept, gone in ((other, m.node), (m.node, other)):
             if _stands_before(m.index, kept, gone) and _gives_all(m.index, kept, gone):
                 return kept, gone
+    return None
+
+
+def _rarest(m: Match) -> Tensor | None:
+    """An operand with few readers that a twin reads too; it may have constants of its own."""
+    operands = [t for t in m.node.inputs if t.name]
+    computed = [t for t in operands if not isinstance(t, Constant)]
+    for choice in (computed, operands):
+        rarest = min(choice, key=m.index.use_count, default=None)
+        if rarest is not None and m.index.use_count(rarest) <= _LOOKED_AT:
+            return rarest
     return None
 
 

@@ -15,8 +15,8 @@ from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.purity import cannot_fail
 from ..rewrite.rule import Match, Rule
+from ..rewrite.symbolic import Dim
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _SELECTABLE = frozenset(
     getattr(onnx.TensorProto, name)
     for name in [
@@ -32,6 +32,9 @@ _SELECTABLE = frozenset(
     ]
 )
 """Types onnxruntime has a Where for."""
+_BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Where"})
+"""Operators that read a single element of whatever rank the same way, beside a larger operand."""
+Shape = tuple[Dim, ...]
 _MOST_WORK = 4
 """Elements that both branches together may compute: less than the cost of entering a branch."""
 
@@ -40,19 +43,14 @@ class IfToWhere(Rule):
     """An If between equally shaped values that are at hand becomes a Where."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+    fires = """g (float[3] x, float[3] z, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
                   else_branch = e () => (float[3] b) { b = Identity(z) }> }"""
-    )
     spares = {
-        "shape": _HEADER
-        + """g (float[3] x, float[N] z, bool c) => (float[M] y) {
+        "shape": """g (float[3] x, float[N] z, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
                   else_branch = e () => (float[N] b) { b = Identity(z) }> }""",
-        "work": _HEADER
-        + """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+        "work": """g (float[3] x, float[3] z, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(z) }> }""",
     }
@@ -60,14 +58,19 @@ class IfToWhere(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.branches()
         condition = m.facts.shape(view.condition)
-        m.need(condition == (), "the condition is not known to be a scalar", at=view.condition)
+        m.need(
+            condition is not None and _is_one(condition),
+            "the condition is not known to be one element",
+            at=view.condition,
+        )
         logical: list[bool] = []
-        for a, b in zip(view.then.outputs, view.orelse.outputs):
+        for output, a, b in zip(m.node.outputs, view.then.outputs, view.orelse.outputs):
             first, second = m.facts.of(a), m.facts.of(b)
             m.need(first.kind == second.kind == "tensor", "a result is not a tensor")
             m.need(first.shape is not None, "the shape of `{}` is not known", a.name, at=a)
+            shapes = (condition or (), first.shape or (), second.shape or ())
             m.need(
-                first.shape == second.shape and first.dtype == second.dtype,
+                first.dtype == second.dtype and _gives_the_same(m, output, *shapes),
                 "`{}` has shape {} and `{}` {}",
                 a.name,
                 first.shape,
@@ -91,10 +94,34 @@ class IfToWhere(Rule):
     ) -> None:
         then, other = (patch.inline(branch) for branch in branches)
         condition = node.inputs[0]
-        for output, a, b, is_bool in zip(list(node.outputs), then, other, logical):
-            select = _select_by_logic if is_bool else _select
-            patch.replace(output, select(patch, condition, a, b, output))
-        patch.remove(node)
+        selected = [
+            (_select_by_logic if is_bool else _select)(patch, condition, a, b, output)
+            for output, a, b, is_bool in zip(node.outputs, then, other, logical)
+        ]
+        patch.replace_node(node, selected)
+
+
+def _gives_the_same(m: Match, output: Tensor, condition: Shape, then: Shape, other: Shape) -> bool:
+    """Whether Where gives the shape of both branches, or one that makes no difference: a single
+    element, of whatever rank, to readers that broadcast it to something of no lower rank.
+    """
+    if then == other:
+        return len(condition) <= len(then)
+    if not (_is_one(then) and _is_one(other)):
+        return False
+    rank = max(map(len, (condition, then, other)))
+    return all(_broadcasts(m, reader, output, rank) for reader, _ in m.index.uses(output))
+
+
+def _broadcasts(m: Match, reader: Node | Graph, value: Tensor, rank: int) -> bool:
+    if isinstance(reader, Graph) or reader.domain or reader.op not in _BROADCASTING:
+        return False
+    ranks = [m.facts.rank(t) for t in reader.inputs if t is not value]
+    return any(other is not None and other >= rank for other in ranks)
+
+
+def _is_one(shape: Shape) -> bool:
+    return all(dim == 1 for dim in shape)
 
 
 def _select(patch: Patch, condition: Tensor, a: Tensor, b: Tensor, output: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView, State
-from .loop_reads import need_progression
+from .loop_growing import surely_runs
+from .loop_reads import Progression, need_progression
 from .row_layout import Behind, collect_rows, drop_state
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -38,8 +39,25 @@ class Write:
     """Axes of size 1 that a slice has more than the row."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where in the buffer the rows stand that a loop writes."""
+
+    first: int
+    """The slice that is the first of them."""
+    reverse: bool
+    """Whether the last row comes first."""
+    full: bool
+    """Whether they are all there is."""
+    fits: bool
+    """Whether there surely is room for all of them."""
+
+
 class CollectScatteredRows(Rule):
-    """A buffer of which iteration i writes slice i, and nobody reads before the end, is a scan output."""
+    """A buffer of which each iteration writes the next slice, unread before the end, is a scan output.
+
+    What no iteration writes is taken from the initial buffer.
+    """
 
     root = "Loop"
     fires = (
@@ -67,11 +85,11 @@ class CollectScatteredRows(Rule):
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
         co = Identity(ci) at = Constant<value_ints=[1,1]>() two = Constant<value_int=2>()
         h = Div(i, two) k = Reshape(h, at) qo = ScatterND(q, k, r) }> }""",
-        "may not run": _HEADER
+        "not one after the other": _HEADER
         + """g (float[T,3] x, float[1,3] r, int64 n) => (float[T,3] ys) {
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
-        co = Identity(ci) at = Constant<value_ints=[1,1]>() k = Reshape(i, at)
-        qo = ScatterND(q, k, r) }> }""",
+        co = Identity(ci) at = Constant<value_ints=[1,1]>() two = Constant<value_int=2>()
+        h = Mul(i, two) k = Reshape(h, at) qo = ScatterND(q, k, r) }> }""",
         "no state is a buffer": _HEADER
         + """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
@@ -96,8 +114,7 @@ class CollectScatteredRows(Rule):
         number: int,
         state: State,
         write: Write,
-        reverse: bool,
-        full: bool,
+        place: Place,
         runs: bool,
         rank: int,
     ) -> None:
@@ -110,28 +127,43 @@ class CollectScatteredRows(Rule):
         assert final is not None
         rows = collect_rows(patch, node, row, final)
         behind = Behind(patch, final)
-        result = behind.moved(behind.reversed(rows) if reverse else rows, write.axis, rank)
-        if not full:
-            result = _with_the_rest(behind, rows, result, state.initial, write.axis)
-        elif not runs:
+        ordered = behind.reversed(rows) if place.reverse else rows
+        result = behind.moved(ordered, write.axis, rank)
+        if not runs and place.full:
             result = behind.shaped_like(result, state.initial)
+        elif not runs:
+            count = behind.count(rows)
+            result = behind.resized(result, write.axis, rank, count, state.initial)
+        if not place.full:
+            result = _with_the_rest(behind, rows, result, state.initial, write.axis, place)
         patch.replace(final, result)
         drop_state(patch, node, number, state)
 
 
 def _with_the_rest(
-    behind: Behind, rows: Tensor, result: Tensor, initial: Tensor, axis: int
+    behind: Behind, rows: Tensor, result: Tensor, initial: Tensor, axis: int, place: Place
 ) -> Tensor:
-    """Rows, then the slices of the initial buffer that no iteration overwrote."""
+    """The rows among the slices of the initial buffer that no iteration overwrote."""
     size = behind.node("Shape", [initial])
     end = behind.node("Slice", [size, behind.numbers(axis), behind.numbers(axis + 1)])
-    rest = behind.node("Slice", [initial, behind.count(rows), end, behind.numbers(axis)])
-    return behind.node("Concat", [result, rest], {"axis": axis})
+    zero, along, begin = behind.numbers(0), behind.numbers(axis), behind.count(rows)
+    parts = [result]
+    if place.first:
+        start = behind.numbers(place.first)
+        parts = [behind.node("Slice", [initial, zero, start, along]), result]
+        begin = behind.node("Add", [begin, start])
+    rest = behind.node("Slice", [initial, begin, end, along])
+    whole = behind.node("Concat", [*parts, rest], {"axis": axis})
+    if place.fits:
+        return whole
+    # Writes behind the end fail, except in a buffer of no elements: that one keeps its size.
+    return behind.node("Slice", [whole, zero, end, along])
 
 
 def _collected(m: Match, view: LoopView, number: int, state: State) -> dict[str, Any]:
     m.need(state.final is not None, "nobody reads the buffer `{}`", state.input.name)
     shape = m.need(m.facts.shape(state.input), "the shape of `{}` is not known", state.input.name)
+    m.need(bool(shape), "`{}` has no axes", state.input.name)
     write = need_write(m, view, state, shape)
     readers = [u for u in m.index.uses(state.input) if u != Use(write.node, 0)]
     m.need(not readers, "the buffer `{}` is read in the body", state.input.name)
@@ -139,23 +171,35 @@ def _collected(m: Match, view: LoopView, number: int, state: State) -> dict[str,
     m.need(not again, "the buffer `{}` is read in the body", state.output.name)
     m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
     found = need_progression(m, view, write.position, write.node.inputs[1])
-    length, count = shape[write.axis], _count(m, view)
-    forward = found.first == 0 and found.step == 1
-    full = count is not None and symbolic.eq(count, length) is True
-    backward = found.step == -1 and symbolic.eq(found.first, symbolic.sub(length, 1)) is True
+    count = _count(m, view)
+    return {
+        "state": state, "write": write, "place": _place(m, found, count, shape[write.axis], write),
+        "runs": surely_runs(m, view), "rank": len(shape),
+    }  # fmt: skip
+
+
+def _place(m: Match, found: Progression, count: Dim | None, length: Dim, write: Write) -> Place:
+    """Where the rows stand, where they stand side by side."""
+    reverse, first = found.step == -1, found.first
+    if reverse and count is not None:
+        # Positions below zero count from the end (ONNX operator specification, ScatterND).
+        from_end = isinstance(first, int) and first < 0
+        last = symbolic.add(first, length) if from_end else first
+        first = symbolic.sub(symbolic.add(last, 1), count)
+    known = isinstance(first, int) and first >= 0 and not (reverse and count is None)
     m.need(
-        forward or (backward and full),
-        "slices are written from {} in steps of {}, not one after the other",
+        known and abs(found.step) == 1,
+        "slices are written from {} in steps of {}, not one after the other from a known one on",
         found.first,
         found.step,
         at=write.node,
     )
-    runs = count is not None and symbolic.positive(count)
-    m.need(full or runs, "the loop may not run, or write `{}` only in part", state.input.name)
-    return {
-        "state": state, "write": write, "reverse": not forward, "full": full, "runs": runs,
-        "rank": len(shape),
-    }  # fmt: skip
+    assert isinstance(first, int)
+    end = None if count is None else symbolic.add(count, first)
+    fits = None if end is None else symbolic.le(end, length)
+    m.need(fits is not False, "slices up to {} are written, of {}", end, length, at=write.node)
+    full = first == 0 and end is not None and symbolic.eq(end, length) is True
+    return Place(first, reverse, full, fits is True)
 
 
 def _count(m: Match, view: LoopView) -> Dim | None:

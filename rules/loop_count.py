@@ -17,20 +17,19 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ..rewrite import symbolic
-from ..rewrite.facts import INT64, INTEGERS
+from ..rewrite.facts import FLOATS, INT64, INTEGERS
 from ..rewrite.ir import Constant, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
-from ..rewrite.views import LoopView, State
+from ..rewrite.views import NO_LIMIT, LoopView, State
+from .counters import FAR, Counter, trip_count
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 INT32 = onnx.TensorProto.INT32
-_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
-_FOREVER = 1 << 62
-"""A trip count at least this large is no bound."""
-_FAR = 1 << 61
+_ENDLESS = 1 << 24
+"""Iterations that no loop over a counter of a narrow type is taken to run."""
 _EXACT_IN_FLOAT = 1 << 24
 """Integers up to this size are exact in single precision."""
 
@@ -46,45 +45,23 @@ class Comparison:
     """Whether the integers are compared after a cast to a float type."""
 
 
-@dataclass(frozen=True)
-class Counter:
-    """After iteration i the loop goes on while `start + step * (i + 1)` is below the limit."""
-
-    start: Tensor | int
-    """A scalar integer from outside, or a number."""
-    step: int
-    limit: Tensor
-    inclusive: bool
-    cast: bool
-    """Whether start or limit are of another type than int64."""
-    notes: tuple[str, ...]
-    huge: bool
-    """Whether the difference of limit and start may leave int64."""
-
-
 class CountIterations(Rule):
     """A loop that ends when a counter reaches a limit gets a trip count."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {0}> {
+    fires = """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {0}> {
       c = Less(z, n)
       k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         one = Constant<value_int=1>() tn = Add(t, one) co = Less(tn, n) so = Add(s, s) }> }"""
-    )
     spares = {
-        "not a comparison": _HEADER
-        + """g (float[3] x, float lim) => (float[3] y) {
+        "not a comparison": """g (float[3] x, float lim) => (float[3] y) {
       y = Loop (, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         so = Add(s, s) q = ReduceMax<keepdims=0>(so) co = IsNaN(q) }> }""",
-        "counter": _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {1}> {
+        "counter": """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {1}> {
       c = Less(z, n)
       k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         tn = Add(t, t) co = Less(tn, n) so = Add(s, s) }> }""",
-        "may change": _HEADER
-        + """g (float[3] x) => (float[3] y) {
+        "may change": """g (float[3] x) => (float[3] y) {
       y = Loop (, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         so = Add(s, s) q = ReduceMax<keepdims=0>(so) n = Cast<to=7>(q) co = Less(i, n) }> }""",
     }
@@ -99,7 +76,7 @@ class CountIterations(Rule):
         )
         counters = [_counter(m, view, c) for c in _conjuncts(m, out)]
         most = None if view.trip is None else m.facts.scalar(view.trip)
-        bounded = view.trip is not None and not (isinstance(most, int) and most >= _FOREVER)
+        bounded = view.trip is not None and not (isinstance(most, int) and most >= NO_LIMIT)
         return {
             "node": m.node,
             "counters": counters,
@@ -112,7 +89,7 @@ class CountIterations(Rule):
     ) -> None:
         view = LoopView(node)
         like = view.iteration
-        counts = [_count(patch, c, asked, like) for c in counters]
+        counts = [trip_count(patch, c, asked, like) for c in counters]
         count = counts[0] if len(counts) == 1 else patch.node("Min", counts, [like])[0]
         if view.condition is not None and not asked:
             zero = patch.constant(np.array(0, np.int64), like=like)
@@ -126,52 +103,6 @@ class CountIterations(Rule):
         patch.toward_normal_form()
         for note in {note for c in counters for note in c.notes}:
             patch.note(note)
-
-
-def _count(patch: Patch, counter: Counter, asked: bool, like: Tensor) -> Tensor:
-    """The number of iterations, an int64 scalar.
-
-    Values start, start + step, … are below the limit ceil((limit - start) / step) times. The loop
-    runs so often when the first condition asks it of `start`; when it runs once unasked, at least
-    once.
-    """
-    limit = _as_int64(patch, counter.limit, counter.cast, like)
-    if counter.huge:
-        limit = _clamped(patch, limit, like)
-    extra = counter.step - (0 if counter.inclusive else 1)
-    if isinstance(counter.start, int):
-        extra -= counter.start
-        span = limit
-    else:
-        start = _as_int64(patch, counter.start, counter.cast, like)
-        if counter.huge:
-            start = _clamped(patch, start, like)
-        span = patch.node("Sub", [limit, start], [like])[0]
-    if extra:
-        more = patch.constant(np.array(extra, np.int64), like=like)
-        span = patch.node("Add", [span, more], [like])[0]
-    floor = patch.constant(np.array(0 if asked else counter.step, np.int64), like=like)
-    span = patch.node("Max", [span, floor], [like])[0]
-    if counter.step == 1:
-        return span
-    step = patch.constant(np.array(counter.step, np.int64), like=like)
-    return patch.node("Div", [span, step], [like])[0]
-
-
-def _clamped(patch: Patch, value: Tensor, like: Tensor) -> Tensor:
-    """The value kept in a range whose differences are int64: no loop runs 2**61 times."""
-    for op, bound in (("Min", _FAR), ("Max", -_FAR)):
-        limit = patch.constant(np.array(bound, np.int64), like=like)
-        value = patch.node(op, [value, limit], [like])[0]
-    return value
-
-
-def _as_int64(patch: Patch, value: Tensor, cast: bool, like: Tensor) -> Tensor:
-    if isinstance(value, Constant):
-        return patch.constant(np.asarray(value.values).astype(np.int64).reshape(()), like=like)
-    if not cast:
-        return value
-    return patch.node("Cast", [value], [like], {"to": INT64})[0]
 
 
 def _conjuncts(m: Match, condition: Tensor) -> Iterator[Comparison]:
@@ -198,7 +129,7 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
     low, high = node.inputs[::-1] if swap else node.inputs
     inclusive = node.op.endswith("Equal") != (negation is not None)
     casts = [m.producer(t, "Cast") for t in (low, high)]
-    in_float = m.facts.dtype(low) in _FLOATS
+    in_float = m.facts.dtype(low) in FLOATS
     if in_float:
         ints = [c is not None and m.facts.dtype(c.inputs[0]) in INTEGERS for c in casts]
         low, high = (
@@ -234,14 +165,23 @@ def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
     for state in view.states:
         step = step_of(m, state)
         if step is not None and c.low is state.output:
-            huge = not (near and _is_near(m, state.initial))
-            return Counter(state.initial, step, c.high, c.inclusive, cast, notes, huge)
+            begin = state.initial
+            safe = _is_near(m, begin) and _never_overflows(dtype, step)
+            return Counter(begin, step, c.high, c.inclusive, dtype, cast, notes, not near, not safe)
     affine = _affine(m, view, c.low)
     found = m.need(
         affine, "`{}` is no counter: no state that grows by a fixed step", c.low.name, at=c.low
     )
     step, first = found
-    return Counter(first - step, step, c.high, c.inclusive, cast, notes, not near)
+    safe = abs(first) < FAR and _never_overflows(dtype, step)
+    start = first - step
+    return Counter(start, step, c.high, c.inclusive, dtype, cast, notes, not near, not safe)
+
+
+def _never_overflows(dtype: int, step: int) -> bool:
+    """Whether a counter that does not start near the end of its type counts too long to get there."""
+    largest = int(np.iinfo(helper.tensor_dtype_to_np_dtype(dtype)).max)
+    return largest // step > _ENDLESS
 
 
 def _is_near(m: Match, value: Tensor) -> bool:
@@ -249,9 +189,9 @@ def _is_near(m: Match, value: Tensor) -> bool:
     number = m.facts.scalar(value)
     if number is None:
         whole = _whole_constant(m, value)
-        return whole is not None and abs(whole) < _FAR
+        return whole is not None and abs(whole) < FAR
     low, high = symbolic.bounds(number)
-    return low is not None and low > -_FAR and (high is None or high < _FAR)
+    return low is not None and low > -FAR and (high is None or high < FAR)
 
 
 def _whole_constant(m: Match, value: Tensor) -> int | None:
@@ -262,7 +202,7 @@ def _whole_constant(m: Match, value: Tensor) -> int | None:
     if float(array.reshape(-1)[0]) % 1:
         return None
     whole = int(array.reshape(-1)[0])
-    return whole if abs(whole) < _FAR else None
+    return whole if abs(whole) < FAR else None
 
 
 def _is_whole(m: Match, value: Tensor) -> bool:

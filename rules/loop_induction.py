@@ -19,26 +19,19 @@ from ..rewrite.views import LoopView, State
 from .loop_count import INT32, step_of
 from .loop_states import without_states
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class CounterFromIteration(Rule):
     """A state that grows by a fixed step is computed from the iteration number."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
+    fires = """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
       k, y = Loop (n, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         two = Constant<value_int=2>() tn = Add(t, two) co = Identity(ci) f = Cast<to=1>(t) so = Add(s, f) }> }"""
-    )
     spares = {
-        "no integer state": _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y) {
+        "no integer state": """g (float[3] x, int64 n) => (float[3] y) {
       y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "number of iterations": _HEADER
-        + """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
+        "number of iterations": """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
       k, y = Loop (n, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         one = Constant<value_int=1>() tn = Add(t, one) so = Add(s, s) q = ReduceMax<keepdims=0>(so) f = IsNaN(q) co = Not(f) }> }""",
     }

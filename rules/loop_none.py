@@ -15,28 +15,21 @@ from ..rewrite import symbolic
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
-from ..rewrite.views import LoopView, ScanView
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+from ..rewrite.views import LoopView, ScanOutput, ScanView
 
 
 class SkipLoop(Rule):
     """A loop that never runs is its initial states."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x) => (float[3] y, float[K,3] ys) <int64 m = {0}> {
+    fires = """g (float[3] x) => (float[3] y, float[K,3] ys) <int64 m = {0}> {
       y, ys = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] r) {
         co = Identity(ci) so = Add(s, s) r = Neg(s) }> }"""
-    )
     spares = {
-        "may run": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "may run": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "shape of the rows": _HEADER
-        + """g (float[N] x) => (float[N] y, float[K,L] ys) <int64 m = {0}> {
+        "shape of the rows": """g (float[N] x) => (float[N] y, float[K,L] ys) <int64 m = {0}> {
       y, ys = Loop (m, , x) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so, float[N] r) {
         co = Identity(ci) so = Add(s, s) r = Neg(s) }> }""",
     }
@@ -62,14 +55,11 @@ class SkipLoop(Rule):
         return {"node": m.node, "initial": [s.initial for s in view.states], "rows": rows}
 
     def apply(self, patch: Patch, node: Node, initial: list[Tensor], rows: list[Any]) -> None:
-        outputs = list(node.outputs)
-        for output, value in zip(outputs, initial):
-            if output.name:
-                patch.replace(output, value)
-        for output, empty in zip(outputs[len(initial) :], rows):
-            if output.name:
-                patch.replace(output, patch.constant(empty, like=output))
-        patch.remove(node)
+        stacked = [
+            patch.constant(empty, like=output) if output.name else None
+            for output, empty in zip(node.outputs[len(initial) :], rows)
+        ]
+        patch.replace_node(node, [*initial, *stacked])
 
 
 def _never_runs(m: Match, view: LoopView) -> bool:
@@ -83,19 +73,14 @@ class RunLoopOnce(Rule):
     """A Loop that runs exactly once is its body."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x) => (float[3] y, float[1,3] z) <int64 m = {1}> {
+    fires = """g (float[3] x) => (float[3] y, float[1,3] z) <int64 m = {1}> {
       y, z = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] sc) {
         co = Identity(ci) f = Cast<to=1>(i) so = Add(s, f) sc = Neg(s) }> }"""
-    )
     spares = {
-        "not exactly once": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "not exactly once": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "may not run at all": _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) <int64 m = {1}> {
+        "may not run at all": """g (float[3] x, bool c) => (float[3] y) <int64 m = {1}> {
       y = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }
@@ -131,28 +116,22 @@ class RunLoopOnce(Rule):
             patch.replace(state.input, state.initial)
         results = patch.inline(view.body)[1:]
         count = len(view.states)
-        for output, result in zip(list(node.outputs)[:count], results):
-            if output.name:
-                patch.replace(output, result)
-        for output, row in zip(list(node.outputs)[count:], results[count:]):
-            if output.name:
-                patch.replace(output, patch.unsqueeze(row, 0, output))
-        patch.remove(node)
+        stacked = [
+            patch.unsqueeze(row, 0, output) if output.name else None
+            for output, row in zip(node.outputs[count:], results[count:])
+        ]
+        patch.replace_node(node, [*results[:count], *stacked])
 
 
 class RunScanOnce(Rule):
     """A Scan over sequences of length 1 is its body."""
 
     root = "Scan"
-    fires = (
-        _HEADER
-        + """g (float[1,3] xs, float[3] s0) => (float[3] y, float[1,3] ys) {
+    fires = """g (float[1,3] xs, float[3] s0) => (float[3] y, float[1,3] ys) {
       y, ys = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] yo) {
         so = Add(s, xt) yo = Identity(so) }> (s0, xs) }"""
-    )
     spares = {
-        "length": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y) {
+        "length": """g (float[T,3] xs, float[3] s0) => (float[3] y) {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so) {
         so = Add(s, xt) }> (s0, xs) }""",
     }
@@ -184,17 +163,15 @@ class RunScanOnce(Rule):
             only = patch.squeeze(scanned.sequence, axis, scanned.slice)
             patch.replace(scanned.slice, only)
         results = patch.inline(view.body)
-        count = len(view.states)
-        for output, result in zip(list(node.outputs)[:count], results):
-            if output.name:
-                patch.replace(output, result)
-        for scan_output, row, rank in zip(view.scan_outputs, results[count:], rows):
-            if scan_output.stacked is not None:
-                behind = scan_output.axis < 0 and rank is not None
-                axis = (
-                    scan_output.axis % (rank + 1)
-                    if behind and rank is not None
-                    else scan_output.axis
-                )
-                patch.replace(scan_output.stacked, patch.unsqueeze(row, axis, scan_output.stacked))
-        patch.remove(node)
+        stacked = [
+            None if output.stacked is None else _as_only_row(patch, output, row, rank)
+            for output, row, rank in zip(view.scan_outputs, results[len(view.states) :], rows)
+        ]
+        patch.replace_node(node, [*results[: len(view.states)], *stacked])
+
+
+def _as_only_row(patch: Patch, output: ScanOutput, row: Tensor, rank: int | None) -> Tensor:
+    """What a scan output of one iteration is: its row with the scanned axis."""
+    axis = output.axis if rank is None or output.axis >= 0 else output.axis % (rank + 1)
+    assert output.stacked is not None
+    return patch.unsqueeze(row, axis, output.stacked)

@@ -1,8 +1,6 @@
 """Reads of one slice per iteration, in one spelling: `Gather(x, iteration)`.
 
-x_t = Gather(x, n - 1 - i)              ->   r = x[::-1]          x_t = Gather(r, i)
-x_t = SequenceAt(SplitToSequence(x), i) ->   x_t = Gather(x, i)
-x_t = Slice(x, i, i + 1)                ->   x_t = Unsqueeze(Gather(x, i))
+x_t = Gather(x, n - 1 - i)    ->    r = x[::-1]    x_t = Gather(r, i)
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..rewrite import symbolic
+from ..rewrite.elements import element
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
@@ -106,12 +105,13 @@ class ReadAtIteration(Rule):
         x, position = m.node.inputs
         m.need(position is not view.iteration, "it reads at the iteration number already")
         need_outer(m, view, x)
-        fact = m.facts.of(position)
-        where, shape = fact.scalar(), fact.shape
-        known = shape is not None and _is_number(where)
-        m.need(known, "position `{}` is not one known number", position.name, at=position)
-        assert where is not None
+        shape = m.facts.shape(position)
+        single = shape is not None and all(size == 1 for size in shape)
+        m.need(single, "position `{}` is not one number", position.name, at=position)
         assert shape is not None
+        where = element(m.facts, position, (0,) * len(shape))
+        m.need(where is not None, "position `{}` is not known", position.name, at=position)
+        assert where is not None
         found = need_progression(m, view, where, position)
         rank = m.need(m.facts.shape(x), "the rank of `{}` is not known", x.name, at=x)
         axis = m.node.attrs.get("axis", 0) % len(rank)
@@ -179,117 +179,3 @@ def rearranged(patch: Patch, loop: Node, x: Tensor, axis: int, order: slice) -> 
         for value in (order.start, end, axis, order.step)
     ]
     return patch.node("Slice", [x, *numbers], [x], before=loop)[0]
-
-
-class ReadOneSlice(Rule):
-    """A Slice of one element, at a position that depends on the iteration, is a Gather."""
-
-    root = "Slice"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x, float[1,3] s0) => (float[1,3] y) {
-      zero = Constant<value_ints=[0]>() one = Constant<value_ints=[1]>()
-      all = Shape(x) t = Gather(all, zero) n = Squeeze(t)
-      y = Loop (n, , s0) <body = b (int64 i, bool ci, float[1,3] s) => (bool co, float[1,3] so) {
-        k = Unsqueeze(i, zero) e = Add(k, one) xt = Slice(x, k, e, zero)
-        co = Identity(ci) so = Max(s, xt) }> }"""
-    )
-    spares = {
-        "may be outside": _HEADER
-        + """g (float[T,3] x, float[1,3] s0, int64 n) => (float[P,3] y) {
-      zero = Constant<value_ints=[0]>() one = Constant<value_ints=[1]>()
-      y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P,3] s) => (bool co, float[P,3] so) {
-        k = Unsqueeze(i, zero) e = Add(k, one) xt = Slice(x, k, e, zero)
-        co = Identity(ci) so = Concat<axis=0>(s, xt) }> }""",
-        "more than one": _HEADER
-        + """g (float[9,3] x, float[2,3] s0) => (float[2,3] y) {
-      zero = Constant<value_ints=[0]>() two = Constant<value_ints=[2]>() n = Constant<value_int=4>()
-      y = Loop (n, , s0) <body = b (int64 i, bool ci, float[2,3] s) => (bool co, float[2,3] so) {
-        k = Unsqueeze(i, zero) e = Add(k, two) xt = Slice(x, k, e, zero)
-        co = Identity(ci) so = Max(s, xt) }> }""",
-    }
-
-    def match(self, m: Match) -> dict[str, Any]:
-        view = loop_around(m)
-        m.need(len(m.node.inputs) > 2, "before opset 10 the bounds of a Slice are attributes")
-        x = m.node.inputs[0]
-        need_outer(m, view, x)
-        shape = m.need(m.facts.shape(x), "the rank of `{}` is not known", x.name, at=x)
-        axis, position = _moving_axis(m, shape)
-        found = need_progression(m, view, position, m.node.inputs[1])
-        iteration = m.facts.scalar(view.iteration)
-        assert iteration is not None
-        _need_inside(m, view, found, shape[axis])
-        return {"node": m.node, "view": view, "axis": axis, "slot": _slot_of(m, axis, len(shape))}
-
-    def apply(self, patch: Patch, node: Node, view: LoopView, axis: int, slot: int) -> None:
-        old = node.outputs[0]
-        number = patch.constant(np.array(slot, np.int64), like=node.inputs[1])
-        position = patch.node("Gather", [node.inputs[1], number], [node.inputs[1]])[0]
-        read = patch.node("Gather", [node.inputs[0], position], [old], {"axis": axis})[0]
-        patch.replace(old, patch.unsqueeze(read, axis, old))
-        patch.remove(node)
-        patch.toward_normal_form()
-
-
-def _slice_axes(m: Match, rank: int) -> list[int] | None:
-    """The axes a Slice cuts; None where they are not known."""
-    inputs = m.node.inputs
-    if len(inputs) > 3 and inputs[3].name:
-        axes = m.facts.constant(inputs[3])
-        return None if axes is None else [int(a) % rank for a in axes.reshape(-1)]
-    starts = m.facts.of(inputs[1]).values
-    return None if starts is None else list(range(len(starts)))
-
-
-def _slot_of(m: Match, axis: int, rank: int) -> int:
-    return (_slice_axes(m, rank) or []).index(axis)
-
-
-def _moving_axis(m: Match, shape: tuple[Dim, ...]) -> tuple[int, Dim]:
-    """The only axis that is cut, to one element at a known position; the others stay whole."""
-    starts, ends = (m.facts.of(t).values for t in m.node.inputs[1:3])
-    axes = _slice_axes(m, len(shape))
-    steps = m.node.inputs[4] if len(m.node.inputs) > 4 else None
-    given = None if steps is None or not steps.name else m.facts.constant(steps)
-    plain = steps is None or not steps.name or (given is not None and bool((given == 1).all()))
-    m.need(starts is not None and ends is not None and axes is not None, "its bounds are not known")
-    m.need(plain, "its steps are not 1")
-    assert starts is not None
-    assert ends is not None
-    assert axes is not None
-    cut = []
-    for axis, start, end in zip(axes, starts, ends):
-        m.need(_is_number(start) and _is_number(end), "its bounds are not known")
-        assert start is not None
-        assert end is not None
-        whole = start == 0 and symbolic.le(shape[axis], end) is True
-        if not whole:
-            cut.append((axis, start, symbolic.sub(end, start)))
-    m.need(len(cut) == 1, "it cuts {} axes, not one", len(cut))
-    axis, start, extent = cut[0]
-    m.need(extent == 1, "it takes more than one element: {}", extent)
-    return axis, start
-
-
-def _is_number(value: object) -> bool:
-    return value is not None and not isinstance(value, bool)
-
-
-def _need_inside(m: Match, view: LoopView, found: Progression, length: Dim) -> None:
-    """A Slice shortens what lies outside, a Gather fails there."""
-    trips = None if view.trip is None else m.facts.scalar(view.trip)
-    m.need(
-        trips is not None,
-        "the position may be outside the axis: the number of iterations is not known",
-    )
-    assert trips is not None
-    at_end = symbolic.add(found.first, symbolic.mul(found.step, symbolic.sub(trips, 1)))
-    lowest, highest = (found.first, at_end) if found.step > 0 else (at_end, found.first)
-    m.need(
-        symbolic.nonnegative(lowest) and symbolic.lt(highest, length) is True,
-        "the position may be outside the axis: it goes from {} to {} of {}",
-        found.first,
-        at_end,
-        length,
-    )

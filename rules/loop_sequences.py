@@ -11,11 +11,14 @@ from typing import Any
 
 import onnx
 
+from ..rewrite import symbolic
 from ..rewrite.index import Use
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
+from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView, State
+from .loop_growing import surely_runs
 from .row_layout import Behind, collect_rows, drop_state
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -39,7 +42,7 @@ class CollectInsertedRows(Rule):
     fires = (
         _HEADER
         + """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
-      e = SequenceEmpty() y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
+      e = SequenceConstruct(x) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0, new_axis=1>(l) }"""
@@ -51,12 +54,18 @@ class CollectInsertedRows(Rule):
           => (bool co, float[P] so, seq(float[P]) qo) {
         co = Identity(ci) so = Concat<axis=0>(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0>(l) }""",
-        "not empty at first": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
-      e = SequenceConstruct(x) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
+        "no known tensors": _HEADER
+        + """g (float[3] x, int64 m, float[N,3] t) => (float[3] y, float[K,3] ys) {
+      e = SplitToSequence<axis=0, keepdims=0>(t) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0, new_axis=1>(l) }""",
+        "another shape": _HEADER
+        + """g (float[3] x, float[M] z, int64 m) => (float[3] y, int64 n) {
+      e = SequenceConstruct(z) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[M]) q)
+          => (bool co, float[3] so, seq(float[M]) qo) {
+        co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
+      n = SequenceLength(l) }""",
         "also reads": _HEADER
         + """g (float[3] x, int64 m) => (int64 y, float[K,3] ys) <int64 z = {0}> {
       e = SequenceEmpty() y, l = Loop (m, , z, e) <body = b (int64 i, bool ci, int64 s, seq(float[3]) q)
@@ -97,20 +106,17 @@ class CollectInsertedRows(Rule):
         m.need(not other, "the body also reads the sequence `{}`", state.input.name)
         appended = m.index.uses(state.output) == [Use(view.body, 1 + number)]
         m.need(appended, "the body also reads the sequence `{}`", state.output.name)
-        m.need(
-            m.facts.of(state.initial).length == 0,
-            "the sequence `{}` is not empty at first",
-            state.initial.name,
-            at=state.initial,
-        )
         row = insert.inputs[1]
         m.need(state.final is not None, "nobody reads the sequence")
-        self._need_equal_shapes(m, view, row, state.final)
-        reverse = _adds_in_front(m, insert)
-        return {"number": number, "row": row, "reverse": reverse, "state": state}
+        first = _first_elements(m, state.initial)
+        self._need_equal_shapes(m, view, row, state.final, first)
+        return {
+            "number": number, "row": row, "state": state, "first": first,
+            "reverse": _adds_in_front(m, insert), "runs": surely_runs(m, view),
+        }  # fmt: skip
 
     def _need_equal_shapes(
-        self, m: Match, view: LoopView, row: Tensor, final: Tensor | None
+        self, m: Match, view: LoopView, row: Tensor, final: Tensor | None, first: list[Tensor]
     ) -> None:
         assert final is not None
         fact = m.facts.of(row)
@@ -124,9 +130,20 @@ class CollectInsertedRows(Rule):
             isinstance(use.reader, Node) and _is_stack(use.reader) for use in m.index.uses(final)
         )
         m.need(same or stacked, "its elements `{}` may differ in shape", row.name, at=row)
+        for part in first:
+            alike = same and _equal(m.facts.shape(part), fact.shape)
+            m.need(alike, "the first element `{}` may have another shape", part.name, at=part)
 
     def apply(
-        self, patch: Patch, node: Node, number: int, row: Tensor, reverse: bool, state: State
+        self,
+        patch: Patch,
+        node: Node,
+        number: int,
+        row: Tensor,
+        state: State,
+        first: list[Tensor],
+        reverse: bool,
+        runs: bool,
     ) -> None:
         final = state.final
         assert final is not None
@@ -134,8 +151,39 @@ class CollectInsertedRows(Rule):
         behind = Behind(patch, final)
         if reverse:
             rows = behind.reversed(rows)
+        if first:
+            rows = _with_first(behind, rows, first, reverse, runs)
         patch.replace(final, behind.node("SplitToSequence", [rows], {"axis": 0, "keepdims": 0}))
         drop_state(patch, node, number, state)
+
+
+def _first_elements(m: Match, initial: Tensor) -> list[Tensor]:
+    """What a sequence holds before the first iteration."""
+    if m.facts.of(initial).length == 0:
+        return []
+    made = m.need(
+        m.producer(initial, "SequenceConstruct"),
+        "the sequence `{}` has at first no known tensors",
+        initial.name,
+        at=initial,
+    )
+    return list(made.inputs)
+
+
+def _equal(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all(symbolic.eq(x, y) is True for x, y in zip(a, b))
+
+
+def _with_first(
+    behind: Behind, rows: Tensor, first: list[Tensor], in_front: bool, runs: bool
+) -> Tensor:
+    """The rows behind the tensors that are there at first, or in front of them."""
+    wide = [behind.unsqueezed(part, 0) for part in first]
+    if not runs:
+        rows = behind.alike(rows, wide[0])
+    return behind.node("Concat", [rows, *wide] if in_front else [*wide, rows], {"axis": 0})
 
 
 def _is_stack(node: Node) -> bool:

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..rewrite.fingerprint import fingerprint
-from ..rewrite.index import Index, bodies
-from ..rewrite.ir import Graph, Node, Tensor
+from ..rewrite.index import Index
+from ..rewrite.ir import Graph, Node, Tensor, bodies
 from ..rewrite.patch import Patch
 from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.views import ScanView, State
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def states_of(m: Match) -> list[State]:
@@ -49,15 +47,11 @@ class DropDeadStates(Rule):
     """States that only feed themselves and each other go."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+    fires = """g (float[3] x, int64 m) => (float[3] y) {
       y, d = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Add(s, s) uo = Mul(u, u) }> }"""
-    )
     spares = {
-        "every state": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "every state": """g (float[3] x, int64 m) => (float[3] y) {
       y, d = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Add(s, u) uo = Mul(u, u) }> }"""
     }
@@ -128,15 +122,11 @@ class ForwardInvariantStates(Rule):
     """A state that is handed on unchanged is its initial value."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[3] x, float[3] w, int64 m) => (float[3] y) {
+    fires = """g (float[3] x, float[3] w, int64 m) => (float[3] y) {
       y, l = Loop (m, , x, w) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Add(s, u) uo = Identity(u) }> }"""
-    )
     spares = {
-        "every state changes": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "every state changes": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Neg(s) }> }"""
     }
@@ -167,15 +157,11 @@ class MergeEqualStates(Rule):
     """Two states that start equal and change equally are one."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
+    fires = """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
       y, z = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Sin(s) uo = Sin(u) }> }"""
-    )
     spares = {
-        "no two states": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
+        "no two states": """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
       y, z = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Sin(s) uo = Cos(u) }> }"""
     }
@@ -220,15 +206,11 @@ class DropUnreadRows(Rule):
     """Scan outputs that nobody reads are not collected."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+    fires = """g (float[3] x, int64 m) => (float[3] y) {
       y, r = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) so = Add(s, s) row = Exp(s) }> }"""
-    )
     spares = {
-        "every scan output": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y, float[K,3] r) {
+        "every scan output": """g (float[3] x, int64 m) => (float[3] y, float[K,3] r) {
       y, r = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) so = Add(s, s) row = Exp(s) }> }"""
     }

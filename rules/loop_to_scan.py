@@ -15,6 +15,8 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.steps import Read, Steps, steps_of
 from ..rewrite.symbolic import Dim
+from ..rewrite.views import LoopView
+from .scan_axes import ready_to_scan
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -71,34 +73,50 @@ class LoopToScan(Rule):
             shape = m.facts.shape(state.initial)
             kept = shape is not None and m.facts.shape(state.output) == shape
             m.need(kept, "the state `{}` changes its shape", state.input.name, at=state.output)
-        lengths = [_length(m, read, count) for read in steps.reads]
+        whole_axes = [_length(m, read, count) for read in steps.reads]
+        shapes = [m.facts.shape(read.sequence) or () for read in steps.reads]
         counted = bool(steps.iteration_uses(m.facts))
-        m.need(not m.index.use_count(m.loop().condition_in), "the body reads the condition")
-        return {"node": m.node, "steps": steps, "whole": lengths, "counted": counted}
+        return {
+            "node": m.node, "steps": steps, "whole": whole_axes, "shapes": shapes,
+            "counted": counted,
+        }  # fmt: skip
 
     def apply(
-        self, patch: Patch, node: Node, steps: Steps, whole: list[bool], counted: bool
+        self,
+        patch: Patch,
+        node: Node,
+        steps: Steps,
+        whole: list[bool],
+        shapes: list[tuple[Dim, ...]],
+        counted: bool,
     ) -> None:
         assert steps.trip is not None
         assert steps.iteration is not None
         slices: list[Tensor] = []
         sequences: list[Tensor] = []
-        for read, fits in zip(steps.reads, whole):
+        axes: list[int] = []
+        for read, fits, shape in zip(steps.reads, whole, shapes):
             parameter = Variable(read.slice.name)
             slices.append(parameter)
             x = read.sequence
-            sequences.append(x if fits else _first(patch, x, read.axis, steps.trip))
+            x = x if fits else _first(patch, x, read.axis, steps.trip)
+            x, axis = ready_to_scan(patch, x, read.axis, shape)
+            sequences.append(x)
+            axes.append(axis)
             patch.replace(read.slice, parameter)
             if read.gather is not None:
                 patch.remove(read.gather)
-        axes = [read.axis for read in steps.reads]
         if counted:
             zero, one = (patch.constant(np.array(v, np.int64), like=steps.trip) for v in (0, 1))
             sequences += patch.node("Range", [zero, steps.trip, one], [steps.iteration])
             slices.append(Variable(steps.iteration.name))
             patch.replace(steps.iteration, slices[-1])
             axes.append(0)
-        results = [state.output for state in steps.states] + [row.row for row in steps.rows]
+        condition = LoopView(node).condition_in
+        if patch.index.use_count(condition):
+            holds = patch.constant(np.array(True), like=condition, graph=steps.body)
+            patch.replace(condition, holds)
+        results = steps.body.outputs[1:]  # as they are now: a row may be what was read
         attrs = {"num_scan_inputs": len(slices), "scan_input_axes": axes if any(axes) else None}
         inputs = [*(state.initial for state in steps.states), *sequences]
         parameters = [*(state.input for state in steps.states), *slices]

@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..rewrite import symbolic
-from ..rewrite.index import Index, bodies
-from ..rewrite.ir import Constant, Graph, Node
+from ..rewrite.index import Index
+from ..rewrite.ir import Constant, Graph, Node, bodies
 from ..rewrite.patch import Patch
 from ..rewrite.purity import cannot_fail, is_pure
 from ..rewrite.rule import Match, Rule
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 class HoistInvariantWork(Rule):
@@ -25,19 +23,14 @@ class HoistInvariantWork(Rule):
     """
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+    fires = """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         e = Exp(x) co = Identity(ci) so = Add(s, e) }> }"""
-    )
     spares = {
-        "nothing in the body": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "nothing in the body": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         e = Exp(s) co = Identity(ci) so = Add(s, e) }> }""",
-        "may fail": _HEADER
-        + """g (float[N] x, int64[1] k, float[3] z, int64 m) => (float[3] y) {
+        "may fail": """g (float[N] x, int64[1] k, float[3] z, int64 m) => (float[3] y) {
       y = Loop (m, , z) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         e = Gather(x, k) co = Identity(ci) so = Add(s, e) }> }""",
     }

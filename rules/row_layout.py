@@ -16,6 +16,7 @@ from ..rewrite.views import State
 from .loop_states import without_states
 
 _BEFORE_FIRST = np.iinfo(np.int64).min
+_LAST = np.iinfo(np.int64).max
 
 
 class Behind:
@@ -74,6 +75,19 @@ class Behind:
             self.node("Slice", [shape, self.numbers(axis + 1), self.numbers(rank)]),
         ]
         return self._reshaped(rows, self.node("Concat", parts, {"axis": 0}))
+
+    def unsqueezed(self, value: Tensor, axis: int) -> Tensor:
+        """The value with a new axis of size 1."""
+        if self.patch.opset < 13:
+            return self.node("Unsqueeze", [value], {"axes": [axis]})
+        return self.node("Unsqueeze", [value, self.numbers(axis)])
+
+    def alike(self, rows: Tensor, model: Tensor) -> Tensor:
+        """Rows in the shape of `model`, but for their number along axis 0: no rows have none."""
+        others = self.node("Shape", [model])
+        others = self.node("Slice", [others, self.numbers(1), self.numbers(_LAST)])
+        shape = self.node("Concat", [self.count(rows), others], {"axis": 0})
+        return self._reshaped(rows, shape)
 
     def shaped_like(self, rows: Tensor, model: Tensor) -> Tensor:
         """Rows in the shape of another value: no rows at all have none of their own."""

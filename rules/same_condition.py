@@ -15,22 +15,16 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from .decided_if import take_branch
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class AbsorbNot(Rule):
     """An If on a negated condition asks the condition itself, with its branches exchanged."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) { n = Not(c)
+    fires = """g (float[3] x, bool c) => (float[3] y) { n = Not(c)
       y = If (n) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }> }"""
-    )
     spares = {
-        "not the result of Not": _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+        "not the result of Not": """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }> }"""
     }
@@ -54,18 +48,14 @@ class CollapseNestedIf(Rule):
     """An If inside a branch of an If on the same condition becomes the branch it must take."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+    fires = """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) {
             u = If (c) <then_branch = ti () => (float[3] p) { p = Exp(x) },
                         else_branch = ei () => (float[3] q) { q = Log(x) }>
             a = Neg(u) },
           else_branch = e () => (float[3] b) { b = Abs(x) }> }"""
-    )
     spares = {
-        "no If around it": _HEADER
-        + """g (float[3] x, bool c, bool d) => (float[3] y) {
+        "no If around it": """g (float[3] x, bool c, bool d) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) {
             u = If (d) <then_branch = ti () => (float[3] p) { p = Exp(x) },
                         else_branch = ei () => (float[3] q) { q = Log(x) }>
@@ -113,25 +103,20 @@ class MergeSiblingIfs(Rule):
     """Two Ifs of one graph on the same condition become one."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+    fires = """g (float[3] x, bool c) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       v = If (c) <then_branch = t2 () => (float[3] p) { p = Neg(u) },
                   else_branch = e2 () => (float[3] q) { q = Abs(u) }>
       y = Add(u, v) }"""
-    )
     spares = {
-        "no earlier If": _HEADER
-        + """g (float[3] x, bool c, bool d) => (float[3] y) {
+        "no earlier If": """g (float[3] x, bool c, bool d) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       v = If (d) <then_branch = t2 () => (float[3] p) { p = Neg(u) },
                   else_branch = e2 () => (float[3] q) { q = Abs(u) }>
       y = Add(u, v) }""",
-        "needed in between": _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+        "needed in between": """g (float[3] x, bool c) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       w = Sin(u)
@@ -162,9 +147,7 @@ class MergeSiblingIfs(Rule):
             for output, result in zip(other.outputs, results[later]):
                 patch.replace_inside(later, output, result)
         added = patch.add_results(node, like=list(other.outputs), results=results)
-        for output, value in zip(list(other.outputs), added):
-            patch.replace(output, value)
-        patch.remove(other)
+        patch.replace_node(other, added)
 
 
 def _all_read_from(index: Index, earlier: Node, later: Node) -> bool:

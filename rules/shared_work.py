@@ -19,22 +19,16 @@ from ..rewrite.patch import Patch, can_be_output
 from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class HoistSharedWork(Rule):
     """A computation that stands in both branches of an If moves in front of it."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+    fires = """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] r) { a = Exp(x) r = Neg(a) },
                   else_branch = e () => (float[3] s) { b = Exp(x) s = Abs(b) }> }"""
-    )
     spares = {
-        "no common work": _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+        "no common work": """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] r) { a = Exp(x) r = Neg(a) },
                   else_branch = e () => (float[3] s) { b = Log(x) s = Abs(b) }> }"""
     }
@@ -62,10 +56,7 @@ class HoistSharedWork(Rule):
                     patch.hoist_constant(tensor, home)
         patch.hoist([kept for kept, _ in pairs], before=node)
         for kept, repeated in pairs:
-            for mine, other in zip(repeated.outputs, kept.outputs):
-                if mine.name:
-                    patch.replace(mine, other)
-            patch.remove(repeated)
+            patch.replace_node(repeated, kept.outputs)
 
 
 def _is_ready(index: Index, node: Node, branch: Graph, shared: dict[Tensor, Tensor]) -> bool:
@@ -85,17 +76,13 @@ class ForwardEqualResults(Rule):
     """A result that both branches of an If take from outside needs no If."""
 
     root = "If"
-    fires = (
-        _HEADER
-        + """g (float[3] x, bool c) => (float[3] y, float[3] z) {
+    fires = """g (float[3] x, bool c) => (float[3] y, float[3] z) {
       u = Neg(x)
       v, z = If (c) <then_branch = t () => (float[3] a, float[3] p) { a = Identity(u) p = Exp(u) },
                      else_branch = e () => (float[3] b, float[3] q) { b = Identity(u) q = Log(u) }>
       y = Abs(v) }"""
-    )
     spares = {
-        "differ": _HEADER
-        + """g (float[3] x, bool c) => (float[3] y) {
+        "differ": """g (float[3] x, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Neg(x) },
                   else_branch = e () => (float[3] b) { b = Identity(x) }> }"""
     }

@@ -254,6 +254,7 @@ class ReadConstructed(Rule):
     def apply(self, patch: Patch, node: Node, element: Tensor) -> None:
         patch.replace(node.outputs[0], element)
         patch.remove(node)
+        patch.toward_normal_form()
 
 
 class ConstructFromInserts(Rule):

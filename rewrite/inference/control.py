@@ -8,7 +8,7 @@ from .. import symbolic
 from ..facts import BOOL, INT64, UNKNOWN, Fact, Facts, join
 from ..ir import Graph, Node, Tensor
 from ..symbolic import Dim
-from ..views import LoopView, ScanView
+from ..views import LoopView, ScanView, State
 from .registry import Site, shape_of
 
 _ROUNDS = 4
@@ -61,16 +61,22 @@ def loop(site: Site) -> Sequence[Fact]:
     view = LoopView(site.node)
     facts = site.facts
     _ensure_body_inputs(facts, site.node, view.body)
-    results = []
-    for place, state in enumerate(view.states):
-        inside = _outside(site, facts.of(state.output), place, view.body)
-        start = facts.of(state.initial)
-        fresh = {axis: site.fresh(axis, place) for axis in range(len(start.shape or ()))}
-        results.append(join(start, inside, fresh))
+    results = _final_states(site, view.states, view.body)
     count = _iterations(site, view)
     for place, row in enumerate(view.scan_outputs, start=len(view.states)):
         results.append(_stacked(site, facts.of(row), place, view.body, 0, count))
     return results
+
+
+def _final_states(site: Site, states: Sequence[State], body: Graph) -> list[Fact]:
+    """What holds of each state before the first iteration and after any."""
+    finals = []
+    for place, state in enumerate(states):
+        inside = _outside(site, site.facts.of(state.output), place, body)
+        start = site.facts.of(state.initial)
+        fresh = {axis: site.fresh(axis, place) for axis in range(len(start.shape or ()))}
+        finals.append(join(start, inside, fresh))
+    return finals
 
 
 def _iterations(site: Site, view: LoopView) -> Dim:
@@ -128,12 +134,7 @@ def scan(site: Site) -> Sequence[Fact]:
     if site.opset < 9:
         return [UNKNOWN] * len(site.node.outputs)
     _ensure_body_inputs(facts, site.node, view.body)
-    results = []
-    for place, state in enumerate(view.states):
-        inside = _outside(site, facts.of(state.output), place, view.body)
-        start = facts.of(state.initial)
-        fresh = {axis: site.fresh(axis, place) for axis in range(len(start.shape or ()))}
-        results.append(join(start, inside, fresh))
+    results = _final_states(site, view.states, view.body)
     count = _scan_length(site, view)
     for place, output in enumerate(view.scan_outputs, start=len(view.states)):
         row = facts.of(output.row)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import onnx
 
 from .. import symbolic
-from ..facts import BOOL, INT64, INTEGERS, MOST_VALUES, Fact, Value, constant_value
+from ..declarations import element_type
+from ..facts import BOOL, FLOAT, INT64, INTEGERS, MOST_VALUES, Fact, Value, constant_value
 from ..ir import Constant
 from ..symbolic import Dim
 from .registry import Site, shape_of
-
-FLOAT = onnx.TensorProto.FLOAT
 
 
 def array_fact(array: np.ndarray, dtype: int = 0) -> Fact:
@@ -28,12 +28,9 @@ def array_fact(array: np.ndarray, dtype: int = 0) -> Fact:
 
 def constant_fact(constant: Constant) -> Fact:
     """The fact of an initializer; large ones are not decoded."""
-    dtype = constant.dtype
-    dtype = (
-        dtype if isinstance(dtype, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    )
+    dtype = element_type(constant.dtype)
     shape = tuple(int(d) for d in constant.shape)
-    if (dtype in INTEGERS or dtype == BOOL) and np.prod(shape, dtype=np.int64) <= MOST_VALUES:
+    if (dtype in INTEGERS or dtype == BOOL) and math.prod(shape) <= MOST_VALUES:
         return array_fact(np.asarray(constant.values), dtype)
     return Fact(dtype, shape)
 

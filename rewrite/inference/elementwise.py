@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from .. import symbolic
-from ..facts import BOOL, INTEGERS, MOST_VALUES, Fact, Value
+from ..facts import BOOL, FLOATS, INTEGERS, MOST_VALUES, Fact, Value
 from ..symbolic import Dim
 from .broadcast import broadcast
 from .registry import Site, shape_of
@@ -81,7 +81,7 @@ def unary(site: Site) -> Sequence[Fact]:
     values = None
     if function is not None and x.values is not None and x.dtype in INTEGERS:
         values = representable([function(v) for v in x.values], x.dtype)
-    return [Fact(x.dtype, x.shape, x.ranks, values)]
+    return [_of_values(x, values)]
 
 
 def _absolute(v: Value) -> Value:
@@ -129,7 +129,6 @@ def _fits(value: Dim, limits: np.iinfo) -> bool:
     return symbolic.is_size(value) and symbolic.largest_factor(value) <= most
 
 
-FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE})
 _EXACT = 1 << 24
 """Integers up to this size are exact in single precision."""
 _LARGEST_FACTOR = {32: 1 << 12, 64: 1 << 40}
@@ -195,8 +194,23 @@ def arithmetic(site: Site) -> Sequence[Fact]:
             return reduce(lambda a, b: None if a is None or b is None else safe(a, b), column)
 
         computed = combine(site, fold, operands)
-        values = None if computed is None else representable(computed, dtype)
+        # The smallest and the largest of numbers are among them.
+        chosen = site.node.op in ("Min", "Max") and computed is not None and None not in computed
+        if computed is not None:
+            values = tuple(computed) if chosen else representable(computed, dtype)
+    first = operands[0]
+    if shape is not None and shape == first.shape and dtype == first.dtype:
+        return [_of_values(first, values)]
     return [Fact(dtype, shape, ranks, values)]
+
+
+def _of_values(like: Fact, values: tuple[Value, ...] | None) -> Fact:
+    """The fact of a tensor like another with other elements: most often that very fact, so that
+    long chains of one shape share it.
+    """
+    if like.values is values and like.kind == "tensor":
+        return like
+    return Fact(like.dtype, like.shape, like.ranks, values)
 
 
 def _joint_ranks(operands: Sequence[Fact]) -> frozenset[int] | None:

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from ..attributes import encode, schema_type
 from ..facts import Fact
-from ..ir import Graph
+from ..ir import bodies
 from ..symbolic import Dim
 from .registry import Site
 
@@ -21,7 +21,7 @@ def infer_by_schema(site: Site) -> Sequence[Fact]:
     version = site.facts.opset_of(domain)
     count = len(node.outputs)
     nothing = [Fact() for _ in range(count)]
-    if any(isinstance(value, Graph) for value in node.attrs.values()):
+    if bodies(node):
         return nothing
     try:
         schema = onnx.defs.get_schema(node.op, version, domain)

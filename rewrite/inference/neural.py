@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import symbolic
-from ..facts import BOOL, Fact
+from ..facts import BOOL, FLOAT, INT64, Fact
 from ..symbolic import Dim
 from .broadcast import broadcast
 from .registry import Site, shape_of
@@ -154,7 +154,7 @@ def pool(site: Site) -> Sequence[Fact]:
     else:
         spatial = [_windows(site, d, k, p) for d, k, p in zip(x.shape[2:], kernel, where)]
     values = Fact(x.dtype, (*x.shape[:2], *spatial))
-    return [values, Fact(7, values.shape)][: len(site.node.outputs)]
+    return [values, Fact(INT64, values.shape)][: len(site.node.outputs)]
 
 
 def _fits_once(x: Fact, kernel: Sequence[int], where: list[tuple[int, int, int, int]]) -> bool:
@@ -189,7 +189,7 @@ def normalization(site: Site) -> Sequence[Fact]:
         return [first]
     axis = site.axis(site.attr("axis", -1), len(x.shape))
     kept = x.shape[:axis] + (1,) * (len(x.shape) - axis)
-    return [first, Fact(1, kept), Fact(1, kept)]
+    return [first, Fact(FLOAT, kept), Fact(FLOAT, kept)]
 
 
 @shape_of("Dropout")

@@ -163,8 +163,14 @@ def flatten(site: Site) -> Sequence[Fact]:
 def expand(site: Site) -> Sequence[Fact]:
     x = site.fact(0)
     target = site.dims(1)
-    if target is None or x.shape is None:
+    if x.shape is None:
         return [Fact(x.dtype)]
+    if target is None:
+        asked = site.shape(1)
+        length = asked[0] if asked else None
+        if not isinstance(length, int):
+            return [Fact(x.dtype)]
+        return [Fact(x.dtype, site.unknown_shape(max(len(x.shape), length)))]
     result = broadcast(site, x.shape, tuple(target))
     array = x.array()
     if array is None or result is None or not all(isinstance(d, int) for d in result):

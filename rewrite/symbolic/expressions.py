@@ -1,0 +1,173 @@
+"""Polynomials in a normal form: what equals by linear arithmetic is equal as Python objects."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from . import intervals
+from .intervals import Bounds
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An integer that is fixed during one run of its scope, with known bounds."""
+
+    name: str
+    low: int | None = 0
+    high: int | None = None
+    scope: object = field(default=None, compare=False)
+    """The body graph whose every execution may give another value; None for the main graph."""
+    serial: int = -1
+    """Tells apart symbols that happen to have one name."""
+
+    @staticmethod
+    def fresh(
+        name: str, low: int | None = 0, high: int | None = None, scope: object = None
+    ) -> Symbol:
+        return Symbol(name, low, high, scope, next(_serial))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Term:
+    """A non-linear atom: `floordiv`, `mod`, `min` or `max` of two dims."""
+
+    op: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        if self.op in ("min", "max"):
+            return f"{self.op}({self.left}, {self.right})"
+        sign = "//" if self.op == "floordiv" else "%"
+        return f"({self.left}){sign}{self.right}"
+
+
+Atom = Symbol | Term
+Monomial = tuple[Atom, ...]
+
+
+class Expr:
+    """A polynomial: `constant + sum(coefficient * monomial)`; never a plain number."""
+
+    __slots__ = ("__dict__", "constant", "terms")
+
+    def __init__(self, terms: dict[Monomial, int], constant: int) -> None:
+        self.terms = frozenset(terms.items())
+        self.constant = constant
+
+    @cached_property
+    def _key(self) -> int:
+        return hash((self.terms, self.constant))
+
+    def __hash__(self) -> int:
+        return self._key
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Expr)
+            and self.constant == other.constant
+            and self.terms == other.terms
+        )
+
+    def __str__(self) -> str:
+        # Sorted by text, not by the atoms' own: that of a symbol shows the whole body it is of.
+        texts = sorted(("*".join(map(str, monomial)), factor) for monomial, factor in self.terms)
+        parts = [text if factor == 1 else f"{factor}*{text}" for text, factor in texts]
+        if self.constant:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+    @cached_property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """Smallest and largest possible value; None where unbounded."""
+        total: Bounds = (self.constant, self.constant)
+        for monomial, factor in self.terms:
+            total = intervals.add(total, intervals.scale(_monomial_bounds(monomial), factor))
+        return total
+
+    @cached_property
+    def size(self) -> int:
+        """Number of atoms, those inside terms included."""
+        return sum(_atom_size(atom) for monomial, _ in self.terms for atom in monomial)
+
+    def symbols(self) -> set[Symbol]:
+        found: set[Symbol] = set()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    found.add(atom)
+                else:
+                    found |= symbols(atom.left) | symbols(atom.right)
+        return found
+
+
+def _atom_size(atom: Atom) -> int:
+    return 1 if isinstance(atom, Symbol) else 1 + size(atom.left) + size(atom.right)
+
+
+Dim = int | Expr
+
+
+def symbol(name: str, low: int | None = 0, high: int | None = None) -> Dim:
+    """The dim with this name; one that can hold a single value only is that number."""
+    return of(Symbol(name, low, high))
+
+
+def of(atom: Atom) -> Dim:
+    if isinstance(atom, Symbol) and atom.low is not None and atom.low == atom.high:
+        return atom.low
+    return Expr({(atom,): 1}, 0)
+
+
+def fresh(name: str, low: int | None = 0, high: int | None = None, scope: object = None) -> Dim:
+    """A dim nothing else is known to equal."""
+    return of(Symbol.fresh(name, low, high, scope))
+
+
+def size(dim: Dim) -> int:
+    """How large the expression is; 0 for a number."""
+    return dim.size if isinstance(dim, Expr) else 0
+
+
+def symbols(dim: Dim) -> set[Symbol]:
+    return dim.symbols() if isinstance(dim, Expr) else set()
+
+
+def bounds(dim: Dim) -> Bounds:
+    return dim.bounds if isinstance(dim, Expr) else (dim, dim)
+
+
+def _monomial_bounds(monomial: Monomial) -> Bounds:
+    result: Bounds = (1, 1)
+    for atom in monomial:
+        result = intervals.multiply(result, _atom_bounds(atom))
+    return result
+
+
+def _atom_bounds(atom: Atom) -> Bounds:
+    if isinstance(atom, Symbol):
+        return atom.low, atom.high
+    return intervals.TERMS[atom.op](bounds(atom.left), bounds(atom.right))
+
+
+def single_symbol(dim: Dim) -> Symbol | None:
+    """The symbol, when the dim is nothing but one."""
+    if not isinstance(dim, Expr) or dim.constant or len(dim.terms) != 1:
+        return None
+    ((monomial, factor),) = dim.terms
+    atom = monomial[0]
+    return atom if factor == 1 and len(monomial) == 1 and isinstance(atom, Symbol) else None
+
+
+VARYING: Dim = Expr({(Symbol("varying", serial=next(_serial)),): 1}, 0)
+"""Stands for a dim of a sequence's elements that may differ from element to element. It must be
+replaced by a fresh dim before it becomes the dim of a tensor."""

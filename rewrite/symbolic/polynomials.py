@@ -1,0 +1,71 @@
+"""Sums and products of dims: the part of the arithmetic that is exact in the normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .expressions import Atom, Dim, Expr, Monomial, Symbol, symbols
+
+
+def parts(dim: Dim) -> tuple[dict[Monomial, int], int]:
+    return (dict(dim.terms), dim.constant) if isinstance(dim, Expr) else ({}, dim)
+
+
+def make(terms: dict[Monomial, int], constant: int) -> Dim:
+    terms = {m: f for m, f in terms.items() if f}
+    return Expr(terms, constant) if terms else constant
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    terms, constant = parts(a)
+    more, extra = parts(b)
+    for monomial, factor in more.items():
+        terms[monomial] = terms.get(monomial, 0) + factor
+    return make(terms, constant + extra)
+
+
+def neg(a: Dim) -> Dim:
+    return mul(a, -1)
+
+
+def sub(a: Dim, b: Dim) -> Dim:
+    return add(a, neg(b))
+
+
+def mul(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    left, left_constant = parts(a)
+    right, right_constant = parts(b)
+    terms: dict[Monomial, int] = {}
+    for m1, f1 in [*left.items(), ((), left_constant)]:
+        for m2, f2 in [*right.items(), ((), right_constant)]:
+            monomial = tuple(sorted(m1 + m2, key=_atom_order))
+            terms[monomial] = terms.get(monomial, 0) + f1 * f2
+    constant = terms.pop((), 0)
+    return make(terms, constant)
+
+
+def _atom_order(atom: Atom) -> tuple[str, int]:
+    return (str(atom), atom.serial if isinstance(atom, Symbol) else -1)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    result: Dim = 1
+    for dim in dims:
+        result = mul(result, dim)
+    return result
+
+
+def is_size(dim: Dim) -> bool:
+    """Whether the dim is computed from sizes alone: symbols that are never negative."""
+    return all(s.low is not None and s.low >= 0 for s in symbols(dim))
+
+
+def largest_factor(dim: Dim) -> int:
+    """The largest coefficient or constant of the polynomial."""
+    if not isinstance(dim, Expr):
+        return abs(dim)
+    return max([abs(dim.constant), *(abs(factor) for _, factor in dim.terms)])
