@@ -5,18 +5,20 @@ TVM is imported when a function is called, so that everything else works without
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from ..api import from_onnx
+from ..api import compile, from_onnx  # noqa: A004
 from ..arguments import Assertions
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError
 from ..rewrite.isolate import Died, Process, Remote
@@ -35,8 +37,18 @@ def check_format(output: Path) -> None:
         )
 
 
-def write_module(source: Path, output: Path, target: str, assertions: Assertions) -> list[str]:
-    """Convert a model and write the module as text, as JSON, or compiled; returns TVM's warnings.
+@dataclass
+class Remarks:
+    """What was said while a model was converted."""
+
+    notes: list[str]
+    """What the module relies on beyond the file."""
+    warnings: list[str]
+    """TVM's warnings."""
+
+
+def write_module(source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
+    """Convert a model and write the module as text, as JSON, or compiled.
 
     Raises what `from_onnx` raises, UnsupportedError if TVM cannot compile or write the module,
     and ModelError if the file cannot be written. The file is written whole or not at all.
@@ -45,7 +57,7 @@ def write_module(source: Path, output: Path, target: str, assertions: Assertions
         folder = output.absolute().parent
         with tempfile.TemporaryDirectory(dir=folder, prefix=".looplift-") as beside:
             written = Path(beside) / output.name
-            warned = _write_elsewhere(source, written, target, assertions)
+            remarks = _write_elsewhere(source, written, target, assertions)
             written.replace(output)
     except OSError as error:
         raise ModelError(
@@ -53,13 +65,13 @@ def write_module(source: Path, output: Path, target: str, assertions: Assertions
             where=f"file '{output}'",
             remedy="Check the permissions of the folder and the space left on the disk",
         ) from error
-    return warned
+    return remarks
 
 
-def _write_elsewhere(source: Path, output: Path, target: str, assertions: Assertions) -> list[str]:
+def _write_elsewhere(source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
     with Process() as process:
         try:
-            warned: list[str] = Remote(process, _Writer).call(
+            remarks: Remarks = Remote(process, _Writer).call(
                 "write", source, output, target, assertions
             )
         except Died as death:
@@ -68,7 +80,7 @@ def _write_elsewhere(source: Path, output: Path, target: str, assertions: Assert
                 where=f"file '{output.name}'",
                 remedy=_JSON_REMEDY if output.suffix == ".json" else "Please report the model",
             ) from None
-    return warned
+    return remarks
 
 
 _JSON_REMEDY = (
@@ -80,18 +92,35 @@ _JSON_REMEDY = (
 class _Writer:
     """The part of `write_module` that needs TVM."""
 
-    def write(self, source: Path, output: Path, target: str, assertions: Assertions) -> list[str]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            module = from_onnx(
-                source,
-                inputs=assertions.inputs,
-                dims=assertions.dims,
-                shapes=assertions.shapes,
-                strict=assertions.strict,
-            )
+    def write(self, source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
+        said = _Said()
+        log = logging.getLogger("looplift")
+        log.addHandler(said)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                module = from_onnx(
+                    source,
+                    inputs=assertions.inputs,
+                    dims=assertions.dims,
+                    shapes=assertions.shapes,
+                    strict=assertions.strict,
+                )
+        finally:
+            log.removeHandler(said)
         _write(module, output, target)
-        return list(dict.fromkeys(str(warning.message) for warning in caught))
+        return Remarks(said.notes, list(dict.fromkeys(str(w.message) for w in caught)))
+
+
+class _Said(logging.Handler):
+    """Keeps what `from_onnx` logs; the process that converts shows nobody its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.notes.append(record.getMessage())
 
 
 def _write(module: Any, path: Path, target: str) -> None:
@@ -102,23 +131,7 @@ def _write(module: Any, path: Path, target: str) -> None:
 
         path.write_text(tvm.ir.save_json(module), encoding="utf-8")
     else:
-        compile_module(module, target).export_library(str(path))
-
-
-def compile_module(module: Any, target: str) -> Any:
-    """The module for a target such as `llvm`. Raises UnsupportedError if TVM cannot."""
-    import tvm
-    from tvm import relax
-
-    try:
-        inference = relax.transform.DecomposeOpsForInference()(module)
-        return tvm.compile(inference, target=tvm.target.Target(target))
-    except Exception as error:  # TVM raises built-in errors of all kinds.
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UnsupportedError(
-            f"TVM cannot compile the module for '{target}': {first}",
-            remedy="Check the target; if it is right, please report the model",
-        ) from error
+        compile(module, target).export_library(str(path))
 
 
 class RelaxRunner:
@@ -195,14 +208,16 @@ class RelaxSession:
 def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
     """The operators of a model's module, and the machine that runs it."""
     from ..lowering import emit  # first: it says how to install TVM if it is missing
+    from ..lowering.compile import NATIVE, as_target
 
     import tvm  # isort: skip
     from tvm import relax
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = emit(proto, base_dir=folder)
-    return _counts(module), relax.VirtualMachine(compile_module(module, "llvm"), tvm.cpu())
+        with as_target(NATIVE):
+            module = emit(proto, base_dir=folder)
+    return _counts(module), relax.VirtualMachine(compile(module, NATIVE), tvm.cpu())
 
 
 def _read(packed: Packed) -> onnx.ModelProto:

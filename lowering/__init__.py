@@ -17,6 +17,7 @@ except ImportError as error:
         remedy='Install it with: pip install "looplift[tvm]"',
     ) from error
 
+from . import pipeline  # noqa: E402, F401  (it makes itself known to TVM)
 from .emit import emit  # noqa: E402  (only now is TVM known to be there)
 
 __all__ = ["MissingTvmError", "emit"]

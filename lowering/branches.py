@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import relax
 
-from .bodies import Step
+from .bodies import Step, place
 from .closure import Closure
 from .emitter import Emitter
-from .join import join
+from .join import join, unpack
+from .loops_types import Kind, element_of_type
+from .scalars import scalar
 from .scope import Frame, Scope
-from .values import Constant, Value, as_int, as_tensor, is_prim
+from .sequence_runtime import received
+from .values import Constant, Element, Value, as_int, is_prim
 
 _BRANCHES = {"then_branch": "then", "else_branch": "else"}
 
@@ -30,7 +31,9 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
         captured = {name: frame.values[name] for name in body.captures}
         return emitter.emit_body(scope, body, captured)
 
-    with scope.between_segments([_scalar(scope.bb, condition)]) as (flag,):
+    where = place(step.node, frame.body.path)
+    condition = scalar(scope.bb, condition, "bool", "condition", where)
+    with scope.between_segments([condition]) as (flag,):
         calls, kinds = [], []
         for attribute, suffix in _BRANCHES.items():
             body = step.bodies[attribute]
@@ -38,12 +41,33 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
             name = f"{step.node.name or step.node.output[0]}_{suffix}"
             branch = emitter.emit_function(name, closure.params, body, closure.values)
             calls.append(relax.Call(branch.variable, closure.args))
-            kinds.append([closure.outer_type(kind) for kind in branch.output_types])
-        joined = [join(left, right) for left, right in zip(*kinds, strict=True)]
+            kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
+        joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]
         result = scope.bb.emit(relax.If(flag, *calls))
-        outputs = _unpack(scope.bb, result, joined)
+        items = unpack(scope.bb, result, [_type(kind) for kind in joined])
+        # A branch may give a tuple where the other gives a list.
+        outputs = [
+            received(scope.bb, item, kind) if isinstance(kind, Element) else item
+            for item, kind in zip(items, joined, strict=True)
+        ]
     emitter.ranks.note(step.node, outputs, *kinds)
     return outputs
+
+
+def _join(left: Kind, right: Kind) -> Kind:
+    """The kind of a value that comes from one of two branches."""
+    kinds = (left, right)
+    if not all(isinstance(kind, Element | relax.TupleType) for kind in kinds):
+        return relax.ObjectType() if any(isinstance(k, Element) for k in kinds) else join(*kinds)
+    tuples = [kind for kind in kinds if isinstance(kind, relax.TupleType)]
+    if len(tuples) == len(kinds) and len(left.fields) == len(right.fields):
+        return join(left, right)
+    elements = [kind if isinstance(kind, Element) else element_of_type(kind) for kind in kinds]
+    return elements[0].join(elements[1])
+
+
+def _type(kind: Kind) -> Any:
+    return relax.ObjectType() if isinstance(kind, Element) else kind
 
 
 def _known_condition(condition: Value) -> bool | None:
@@ -53,26 +77,3 @@ def _known_condition(condition: Value) -> bool | None:
         number = as_int(condition)
         return None if number is None else bool(number)
     return None
-
-
-def _scalar(bb: Any, condition: Value) -> Value:
-    """The condition as a tensor without dimensions; ONNX allows any that has one element."""
-    tensor = as_tensor(bb, condition)
-    if tensor.ty.ndim == 0:
-        return tensor
-    return bb.normalize(relax.op.reshape(tensor, ()))
-
-
-def _unpack(bb: Any, result: Any, kinds: Sequence[Any]) -> list[Value]:
-    """The outputs of a call whose branches agree only in `kinds`."""
-    if len(kinds) == 1:
-        items = [result]
-    else:
-        items = [bb.emit(relax.TupleGetItem(result, index)) for index in range(len(kinds))]
-    return [_cast(bb, item, kind) for item, kind in zip(items, kinds, strict=True)]
-
-
-def _cast(bb: Any, item: Any, kind: Any) -> Any:
-    if tvm_ffi.structural_equal(item.ty, kind):
-        return item
-    return bb.match_cast(item, kind)

@@ -14,36 +14,80 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 from .tvm_onnx import EmptyOptional
-from .values import Constant, Sizes, Value, flatten, fresh_dim, is_prim
+from .values import Constant, Element, ListValue, Sizes, Value, flatten, fresh_dim, is_prim
 
 
 class Closure:
     """Values of one function, seen from inside another.
 
-    `params` and `args` correspond; `values` are the inner forms by name.
+    `params` and `args` correspond; `values` are the inner forms by name. `symbols` are sizes that
+    the inner function needs besides those of the values.
     """
 
-    def __init__(self, captured: Mapping[str, Value]) -> None:
+    def __init__(self, captured: Mapping[Any, Value], symbols: Iterable[Any] = ()) -> None:
         self._sizes: dict[Any, Any] = {}
         self._variables: dict[Any, Any] = {}
-        self.params: list[Any] = []
-        self.args: list[Any] = []
+        self._local: dict[Any, Any] = {}
+        """Symbols that stand for no size of the outer function, by their outer forms."""
         for leaf in flatten(list(captured.values())):
             self._add(leaf)
-        self._add_sizes()
+        self._add_symbols(symbols)
         self.values = {name: self._inner(value) for name, value in captured.items()}
+
+    @property
+    def variables(self) -> list[tuple[Any, Any]]:
+        """The captured variables: (outer, inner). The types of inner ones are in inner symbols."""
+        return list(self._variables.items())
+
+    @property
+    def sizes(self) -> list[tuple[Any, Any]]:
+        """The symbols of all that is captured: (outer, inner)."""
+        return list(self._sizes.items())
+
+    @property
+    def params(self) -> list[Any]:
+        """Variables, and last the sizes that none of them has as a dimension."""
+        missing = [inner for _, inner in self._missing_sizes()]
+        sizes = [relax.Var("sizes", relax.ShapeType(missing))] if missing else []
+        return [*self._variables.values(), *sizes]
+
+    @property
+    def args(self) -> list[Any]:
+        missing = [outer for outer, _ in self._missing_sizes()]
+        sizes = [relax.ShapeExpr(missing)] if missing else []
+        return [*self._variables, *sizes]
 
     def outer_type(self, kind: Any) -> Any:
         """A type of the inner function in the symbols of the outer one.
 
         A symbol that exists only inside becomes a new one, equal to no other.
         """
-        back = {inner: outer for outer, inner in self._sizes.items()}
+        back = {inner: outer for outer, inner in [*self._sizes.items(), *self._local.items()]}
 
         def translate(symbol: Any) -> Any:
             if symbol not in back:
                 back[symbol] = fresh_dim(symbol.name)
+                self._local[back[symbol]] = symbol
             return back[symbol]
+
+        return tvm_ffi.structural_map(kind, (ir.Var, translate), order="post")
+
+    def outer_kind(self, kind: Any) -> Any:
+        """Likewise for the type of a tensor or the `Element` of a sequence."""
+        return kind if isinstance(kind, Element) else self.outer_type(kind)
+
+    def inner_type(self, kind: Any) -> Any:
+        """A type of the outer function in the symbols of the inner one.
+
+        A symbol that was not captured becomes a new one, which the inner function has to define.
+        """
+
+        def translate(symbol: Any) -> Any:
+            if symbol in self._sizes:
+                return self._sizes[symbol]
+            if symbol not in self._local:
+                self._local[symbol] = fresh_dim(symbol.name)
+            return self._local[symbol]
 
         return tvm_ffi.structural_map(kind, (ir.Var, translate), order="post")
 
@@ -54,29 +98,28 @@ class Closure:
             for item in leaf.items:
                 self._add(item)
             return
-        for symbol in _symbols(leaf):
-            if symbol not in self._sizes:
-                self._sizes[symbol] = fresh_dim(symbol.name)
+        self._add_symbols(_symbols(leaf))
         if is_prim(leaf) or isinstance(leaf, relax.ShapeExpr) or leaf in self._variables:
             return
         # The name is kept: TVM's converters recognise a model's parameters by it.
-        param = relax.Var(leaf.name, self._substitute(leaf.ty, self._sizes))
-        self._variables[leaf] = param
-        self.params.append(param)
-        self.args.append(leaf)
+        self._variables[leaf] = relax.Var(leaf.name, self._substitute(leaf.ty, self._sizes))
 
-    def _add_sizes(self) -> None:
-        defined = set(_dimensions(self.params))
-        missing = {outer: inner for outer, inner in self._sizes.items() if inner not in defined}
-        if missing:
-            self.params.append(relax.Var("sizes", relax.ShapeType(list(missing.values()))))
-            self.args.append(relax.ShapeExpr(list(missing)))
+    def _add_symbols(self, symbols: Iterable[Any]) -> None:
+        for symbol in symbols:
+            if symbol not in self._sizes:
+                self._sizes[symbol] = fresh_dim(symbol.name)
+
+    def _missing_sizes(self) -> list[tuple[Any, Any]]:
+        defined = set(_dimensions(self._variables.values()))
+        return [(outer, inner) for outer, inner in self._sizes.items() if inner not in defined]
 
     def _inner(self, value: Value) -> Value:
         if isinstance(value, EmptyOptional | Constant):
             return value
         if isinstance(value, Sizes):
             return replace(value, items=[self._inner(item) for item in value.items])
+        if isinstance(value, ListValue):
+            return replace(value, variable=self._inner(value.variable))
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._inner(field) for field in value.fields])
         if isinstance(value, relax.ShapeExpr):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import onnx
 import onnx.inliner
 
+from ..rewrite.protos import nodes
 from .operators import find
 
 Operator = tuple[str, str]
@@ -30,7 +30,7 @@ def decompose(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         model = onnx.inliner.inline_local_functions(model)
     kept: set[Operator] = set()
     for _ in range(_ROUNDS):
-        found = {_operator(node) for node in _nodes(model.graph)} - kept
+        found = {_operator(node) for node in nodes(model.graph)} - kept
         wanted = sorted(key for key in found if _is_composed(*key, opset))
         if not wanted or model.ByteSize() > _LARGEST:
             break
@@ -51,7 +51,7 @@ def _with_defaults(
     """A copy in which some operators have all attributes: function bodies read them as given."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for node in _nodes(copy.graph):
+    for node in nodes(copy.graph):
         if _operator(node) in operators:
             given = {attribute.name for attribute in node.attribute}
             schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
@@ -63,15 +63,6 @@ def _with_defaults(
 
 def _operator(node: onnx.NodeProto) -> Operator:
     return node.domain, node.op_type
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of its bodies."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _nodes(attribute.g)
 
 
 def _is_composed(domain: str, op_type: str, opset: int) -> bool:

@@ -13,12 +13,16 @@ from tvm import relax
 from ..rewrite.errors import ModelError
 from .bodies import read_body
 from .branches import emit_if
+from .control_checks import check_control, check_functions
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
+from .loops import emit_loop
+from .scans import emit_scan
 from .signature import Shape, Signature
 from .support import check_support
+from .unused import without_unused
 
-CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if})
+CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if, "Loop": emit_loop, "Scan": emit_scan})
 """The operators with bodies, and what emits them."""
 
 
@@ -48,8 +52,10 @@ def emit(
         )
     _warn_of_defects(model)
     opset = _opset(model, opset)
+    check_functions(model)
     model = decompose(model, opset)
     body = read_body(model.graph)
+    check_control(body)
     check_support(body, opset, frozenset(CONTROL))
 
     signature = Signature(shape_dict, dtype_dict, sanitize_input_names)
@@ -59,7 +65,7 @@ def emit(
 
     emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
-    module = emitter.bb.get()
+    module = without_unused(emitter.bb.get())
     module["main"] = module["main"].with_attrs(signature.attributes)
     return module
 

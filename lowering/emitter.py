@@ -25,8 +25,9 @@ from .operators import (
 )
 from .ranks import Ranks
 from .scope import Frame, Scope
+from .sequence_runtime import received
 from .tvm_onnx import EmptyOptional, InputList, building_function
-from .values import Sizes, Value, as_tensor, is_prim, with_shape
+from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, with_shape
 
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
@@ -38,8 +39,8 @@ class EmittedFunction:
 
     variable: Any
     """Its GlobalVar."""
-    output_types: list[Any]
-    """One for each output, in the symbols of the function itself."""
+    output_kinds: list[Any]
+    """One for each output: its type in the symbols of the function, or the `Element` of a list."""
 
 
 @dataclass
@@ -54,6 +55,8 @@ class Emitter:
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
     ranks: Ranks = field(default_factory=Ranks)
+    loop_forms: list[Any] = field(default_factory=list)
+    """A `LoopForm` for each Loop and Scan, in the order of emission."""
 
     def emit_body(self, scope: Scope, body: Body, values: dict[str, Value]) -> list[Value]:
         """Emit a graph into a function; `values` are the names it sees. Gives its outputs."""
@@ -63,7 +66,8 @@ class Emitter:
                 frame.position = position
                 results = self._emit(scope, frame, step)
                 for name, value in zip(step.node.output, results, strict=False):
-                    scope.bind(frame, name, value)
+                    if name:
+                        scope.bind(frame, name, value)
             frame.position = len(body.steps)
             return [frame.values[output.name] for output in body.graph.output]
 
@@ -77,10 +81,22 @@ class Emitter:
         private: bool = True,
     ) -> EmittedFunction:
         """Emit a graph as a function of the module; `values` are the names it sees."""
-        with building_function(self.bb, _identifier(name), params, private=private):
+        with building_function(self.bb, identifier(name), params, private=private):
             scope = Scope(self.bb)
-            outputs = scope.results(self.emit_body(scope, body, values))
-            return EmittedFunction(scope.finish(outputs), [value.ty for value in outputs])
+            seen = {name: self._entered(value) for name, value in values.items()}
+            outputs = self.emit_body(scope, body, seen)
+            results = scope.results(outputs)
+            kinds = [
+                value.element if isinstance(value, ListValue) else result.ty
+                for value, result in zip(outputs, results, strict=True)
+            ]
+            return EmittedFunction(scope.finish(results), kinds)
+
+    def _entered(self, value: Value) -> Value:
+        """A value as the function works with it."""
+        if isinstance(value, Received):
+            return received(self.bb, value.variable, value.element)
+        return value
 
     def _bind_initializers(self, scope: Scope, frame: Frame) -> None:
         graph = frame.body.graph
@@ -117,7 +133,7 @@ class Emitter:
         if not name:
             return None
         value = frame.values[name]
-        if isinstance(value, EmptyOptional):
+        if isinstance(value, EmptyOptional | ListValue):
             return value
         if isinstance(value, Sizes):
             return value if node.op_type in TAKES_NARROW_SIZES else as_tensor(self.bb, value)
@@ -134,7 +150,7 @@ class Emitter:
 
     def _outputs(self, frame: Frame, node: onnx.NodeProto, value: Value) -> list[Value]:
         """The values of a node's outputs, from what its converter gave."""
-        if isinstance(value, EmptyOptional | Sizes):
+        if isinstance(value, EmptyOptional | ListValue | Sizes):
             return [value]
         value = self.bb.normalize(value)
         if isinstance(value.ty, relax.TupleType):
@@ -168,7 +184,7 @@ def _gives_one_value(domain: str, op_type: str) -> bool:
     return most == 1
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """A name that Relax's text form takes."""
     cleaned = re.sub(r"\W", "_", name, flags=re.ASCII)
     return cleaned if cleaned[:1].isalpha() else f"f{cleaned}"

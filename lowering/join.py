@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
@@ -42,3 +43,18 @@ def _dimensions(kind: Any) -> list[Any]:
 
 def _join_dimensions(left: Any, right: Any, analyzer: Any) -> Any:
     return left if analyzer.can_prove_equal(left, right) else fresh_dim("d")
+
+
+def unpack(bb: Any, result: Any, kinds: Sequence[Any]) -> list[Any]:
+    """The outputs of a call, cast to types that say more than that of the call."""
+    if len(kinds) == 1:
+        items = [result]
+    else:
+        items = [bb.emit(relax.TupleGetItem(result, index)) for index in range(len(kinds))]
+    return [_cast(bb, item, kind) for item, kind in zip(items, kinds, strict=True)]
+
+
+def _cast(bb: Any, item: Any, kind: Any) -> Any:
+    if tvm_ffi.structural_equal(item.ty, kind):
+        return item
+    return bb.match_cast(item, kind)

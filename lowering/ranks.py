@@ -9,7 +9,7 @@ import onnx
 from tvm import relax
 
 from .bodies import place
-from .values import Value
+from .values import ListValue, Value
 
 
 class Ranks:
@@ -23,7 +23,7 @@ class Ranks:
     ) -> None:
         """Remember which outputs of an If have no rank; `branches` are the types each one gives."""
         for name, output, *kinds in zip(node.output, outputs, *branches, strict=True):
-            if _rank(output.ty) == "unknown":
+            if not isinstance(output, ListValue) and _rank(output.ty) == "unknown":
                 ranks = " in one branch and ".join(_rank(kind) for kind in kinds)
                 self._reasons[output] = (
                     f"The rank of {name!r} is {ranks} in the other of {place(node, '')}"

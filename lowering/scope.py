@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
 
 from .bodies import Body
 from .tvm_onnx import EmptyOptional
-from .values import Constant, Sizes, Value, as_tensor, flatten, is_prim
+from .values import Constant, ListValue, Sizes, Value, as_tensor, flatten, is_prim
 
 
 @dataclass(eq=False)
@@ -73,6 +73,13 @@ class Scope:
         yield settled
         self._open()
 
+    def close(self, values: Sequence[Value]) -> list[Value]:
+        """End the last segment: what follows in the function stands outside of any.
+
+        Gives `values` in the form in which they are visible outside.
+        """
+        return self._close(values)
+
     def results(self, values: Sequence[Value]) -> list[Value]:
         """The values in the form in which a function returns them: sizes become tensors."""
         return [self.bb.normalize(self._result(value)) for value in values]
@@ -88,6 +95,8 @@ class Scope:
             return relax.op.null_value()
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._result(item) for item in value.fields])
+        if isinstance(value, ListValue):
+            return value.variable
         return as_tensor(self.bb, value)
 
     def _open(self) -> None:
@@ -119,12 +128,14 @@ class Scope:
                 outputs[variable] = self.bb.emit_output(variable)
             settled[leaf] = outputs[variable]
 
-        def replace(value: Value) -> Value:
+        def visible(value: Value) -> Value:
             if isinstance(value, relax.Tuple):
-                return relax.Tuple([replace(field) for field in value.fields])
+                return relax.Tuple([visible(field) for field in value.fields])
+            if isinstance(value, ListValue):
+                return replace(value, variable=visible(value.variable))
             return settled[value] if _ends_with_segment(value) else value
 
-        return [replace(value) for value in values]
+        return [visible(value) for value in values]
 
 
 def _ends_with_segment(value: Value) -> bool:

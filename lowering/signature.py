@@ -15,7 +15,7 @@ from tvm.ir.supply import UniqueNameSupply
 
 from ..rewrite.errors import UnsupportedError
 from .constants import array
-from .values import Value
+from .values import Element, Received, Value
 
 Shape = Sequence[Any]
 """Sizes as integers, prim expressions, names, or None for one that is not known."""
@@ -101,9 +101,12 @@ class Signature:
         given = {tensor.name for tensor in graph.initializer}
         for info in graph.input:
             if info.name not in given:
-                kind = self._type(info)
+                element = _element(info)
+                kind = self._type(info) if element is None else relax.ObjectType()
                 variable = relax.Var(self._variable_name(info.name), kind)
-                self.values[info.name] = variable
+                self.values[info.name] = (
+                    variable if element is None else Received(variable, element)
+                )
                 self.inputs.append(variable)
 
     def _variable_name(self, name: str) -> str:
@@ -168,3 +171,22 @@ class Signature:
         if dim.dim_param in ("", "?"):
             return self._symbols.unnamed(name, axis)
         return self._symbols.named(dim.dim_param)
+
+
+def _element(info: onnx.ValueInfoProto) -> Element | None:
+    """What a declaration says of the tensors of a sequence; None for what is not a sequence.
+
+    The declared rank is checked whenever a tensor is taken out.
+    """
+    kind = info.type
+    if kind.HasField("optional_type"):
+        kind = kind.optional_type.elem_type
+    if not kind.HasField("sequence_type"):
+        return None
+    tensor = kind.sequence_type.elem_type.tensor_type
+    if not tensor.elem_type or tensor.elem_type == TensorProto.STRING:
+        raise UnsupportedError(f"input {info.name!r} is a sequence of something that TVM lacks")
+    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if not tensor.HasField("shape"):
+        return Element(dtype)
+    return Element(dtype, tuple(dim.dim_value or None for dim in tensor.shape.dim))

@@ -52,14 +52,8 @@ def _shown(places: list[str]) -> str:
 
 
 def _remedy(unknown: set[tuple[str, str]]) -> str:
-    loops = {op_type for _, op_type in unknown} & {"Loop", "Scan", "SequenceMap"}
     advice = []
-    if loops:
-        advice.append(
-            "For loops, let looplift.rewrite remove them: it says for each one that stays what "
-            "more it would have to know"
-        )
-    if any(domain == "ai.onnx" and op not in loops for domain, op in unknown):
+    if any(domain == "ai.onnx" for domain, _ in unknown):
         advice.append(
             "For standard operators, replace them by simpler ones, or export the model with an "
             "opset in which they are composed of others"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -60,13 +61,19 @@ def converter(op_type: str, opset: int) -> Converter:
 
 @contextmanager
 def building_function(
-    bb: Any, name: str, params: Sequence[Any], *, private: bool
+    bb: Any,
+    name: str,
+    params: Sequence[Any],
+    *,
+    private: bool,
+    pure: bool = True,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[None]:
     """Build a function with a block builder; if that fails, leave the builder in order.
 
     Without that it prints a warning when it is destroyed.
     """
-    with bb.function(name, list(params), private=private):
+    with bb.function(name, list(params), dict(attributes), pure, private):
         try:
             yield
         except BaseException:

@@ -5,7 +5,8 @@ not bound yet, or a constant) a value may be
 - a `ShapeExpr`, or a variable of `ShapeType`: an int64 vector of sizes;
 - a prim expression: an int64 or bool scalar computed from sizes;
 - `Sizes`: either of them in a narrower type, for which Relax has no form;
-- a `relax.Tuple`: an ONNX sequence;
+- a `relax.Tuple`: an ONNX sequence whose length is known;
+- `ListValue`: an ONNX sequence whose length is known at run time;
 - `EmptyOptional`: an ONNX optional without a value.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from .tvm_onnx import EmptyOptional
+from .tvm_onnx import EmptyOptional, building_function
 
 Value = Any
 """Any of the above. TVM ships no type information."""
@@ -37,6 +38,47 @@ class Sizes:
     """int64 prim expressions, whatever the type of the value."""
     rank: int
     dtype: str = "int64"
+
+
+@dataclass(frozen=True)
+class Element:
+    """What is known of every tensor of a sequence."""
+
+    dtype: str | None
+    dims: tuple[int | None, ...] | None = None
+    """Sizes, None where they differ or are not known; None as a whole if the rank is not known."""
+    is_empty: bool = False
+    """Whether there is no tensor yet, so that any shape fits."""
+
+    def join(self, other: Element) -> Element:
+        """What is known of tensors of which some are like this and some like the other."""
+        dtype = self.dtype if self.dtype == other.dtype else None
+        if self.is_empty or other.is_empty:
+            kept = other if self.is_empty else self
+            return Element(dtype or kept.dtype, kept.dims, kept.is_empty)
+        if self.dims is None or other.dims is None or len(self.dims) != len(other.dims):
+            return Element(dtype)
+        pairs = zip(self.dims, other.dims, strict=True)
+        return Element(dtype, tuple(a if a == b else None for a, b in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class ListValue:
+    """A sequence of tensors as an object of the TVM runtime, never changed once it is made."""
+
+    variable: Any
+    """Of type `R.Object`."""
+    element: Element
+    is_owned: bool = False
+    """Whether it is read once more only, by an operator that may change it in place."""
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """A sequence as the caller of `main` gives it, in whatever object."""
+
+    variable: Any
+    element: Element
 
 
 def is_prim(value: Value) -> bool:
@@ -56,7 +98,7 @@ def as_int(expression: Value) -> int | None:
 
 def as_tensor(bb: Any, value: Value) -> Value:
     """The same value, with sizes computed into a tensor at run time."""
-    if isinstance(value, EmptyOptional):
+    if isinstance(value, EmptyOptional | ListValue):
         return value
     if isinstance(value, Sizes):
         wide = relax.ShapeExpr(value.items) if value.rank else relax.prim_value(value.items[0])
@@ -93,6 +135,27 @@ def fresh_dim(hint: str) -> Any:
     return tirx.Var(hint, "int64")
 
 
+def match(bb: Any, value: Value, kind: Any) -> Value:
+    """A tensor cast to a type, which a run checks.
+
+    A call is bound first, and sizes that are known are forgotten first: TVM would put the symbols
+    of one type for those of the other, also where they are not computed yet.
+    """
+    bound = value if isinstance(value, relax.Var | Constant) else bb.emit(value)
+    if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
+        bound = _without_sizes(bb, bound)
+    return bb.match_cast(bound, kind)
+
+
+def _without_sizes(bb: Any, tensor: Value) -> Value:
+    """The same tensor, as a function of the module gives it back that takes any sizes."""
+    kind = relax.TensorType(None, tensor.ty.dtype, ndim=tensor.ty.ndim)
+    param = relax.Var("tensor", kind)
+    with building_function(bb, "any_sizes", [param], private=True):
+        function = bb.emit_func_output(param)
+    return bb.emit(relax.Call(function, [tensor]))
+
+
 def with_shape(bb: Any, value: Value) -> Value:
     """A tensor of known rank and unknown shape, its sizes bound to new symbols.
 
@@ -104,7 +167,7 @@ def with_shape(bb: Any, value: Value) -> Value:
     if isinstance(kind.shape, relax.ShapeExpr):
         return value
     sizes = [fresh_dim(f"d{axis}") for axis in range(kind.ndim)]
-    return bb.match_cast(value, relax.TensorType(sizes, kind.dtype))
+    return match(bb, value, relax.TensorType(sizes, kind.dtype))
 
 
 def describe(value: Value) -> str:
@@ -115,6 +178,8 @@ def describe(value: Value) -> str:
         return "empty optional"
     if isinstance(value, Sizes):
         return f"{value.dtype}[{len(value.items)}]" if value.rank else f"{value.dtype}[]"
+    if isinstance(value, ListValue):
+        return "a sequence"
     kind = value.ty
     if not isinstance(kind, relax.TensorType):
         return str(kind)
@@ -137,6 +202,8 @@ def flatten(values: Sequence[Value]) -> list[Value]:
     for value in values:
         if isinstance(value, relax.Tuple):
             leaves.extend(flatten(list(value.fields)))
+        elif isinstance(value, ListValue):
+            leaves.append(value.variable)
         else:
             leaves.append(value)
     return leaves

@@ -13,7 +13,11 @@ from .padding import convert_pad
 from .products import convert_gemm, convert_matmul
 from .ranges import convert_range
 from .recurrent import convert_gru, convert_lstm, convert_rnn
+from .reductions import REDUCTIONS
+from .reverse_sequence import convert_reverse_sequence
 from .runtime_shapes import convert_constant_of_shape, convert_expand, convert_reshape
+from .scatter import convert_scatter_nd
+from .sequences import SEQUENCES
 from .size_operators import SIZE_OPERATORS
 from .slicing import convert_slice
 from .squeeze import convert_squeeze, convert_unsqueeze
@@ -31,11 +35,15 @@ OPERATORS = MappingProxyType[tuple[str, str], Converter](
         ("", "RNN"): convert_rnn,
         ("", "Range"): convert_range,
         ("", "Reshape"): convert_reshape,
+        ("", "ReverseSequence"): convert_reverse_sequence,
+        ("", "ScatterND"): convert_scatter_nd,
         ("", "Slice"): convert_slice,
         ("", "Squeeze"): convert_squeeze,
         ("", "Unsqueeze"): convert_unsqueeze,
         **{("", op_type): convert for op_type, convert in ELEMENTWISE.items()},
         **{("", op_type): convert for op_type, convert in LOGIC.items()},
+        **{("", op_type): convert for op_type, convert in REDUCTIONS.items()},
+        **{("", op_type): convert for op_type, convert in SEQUENCES.items()},
         **{("", op_type): convert for op_type, convert in SIZE_OPERATORS.items()},
     }
 )
@@ -55,7 +63,12 @@ TAKES_SIZES = frozenset(
 )  # fmt: skip
 """Operators whose converters take a vector of sizes for a tensor of them."""
 
-TAKES_SCALARS = frozenset({"Identity", "Range", "Slice", "Unsqueeze", *SIZE_OPERATORS})
+TAKES_SCALARS = frozenset(
+    {
+        "Identity", "Range", "SequenceAt", "SequenceErase", "SequenceInsert", "Slice",
+        "SplitToSequence", "Unsqueeze", *SIZE_OPERATORS,
+    }
+)  # fmt: skip
 """Operators whose converters take a scalar computed from sizes for a tensor of rank 0."""
 
 TAKES_NARROW_SIZES = frozenset(

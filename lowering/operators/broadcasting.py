@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import as_int, fresh_dim
+from ..values import as_int, fresh_dim, match
 
 
 def known_dims(tensor: Any) -> list[Any] | None:
@@ -113,4 +113,4 @@ def _cast(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
     pairs = zip(dims, shape, strict=True)
     if all(analyzer.can_prove_equal(own, wanted) for own, wanted in pairs):
         return tensor
-    return bb.match_cast(tensor, relax.TensorType(list(shape), tensor.ty.dtype))
+    return match(bb, tensor, relax.TensorType(list(shape), tensor.ty.dtype))

@@ -19,11 +19,16 @@ _OPERATORS = (
     "Sum", "Where", "Xor",
 )  # fmt: skip
 
+_STATIC_ONLY = frozenset({"Max", "Min"})
+"""Operators whose converters refuse to broadcast a size that may or may not be 1."""
+
 
 def convert_elementwise(
     op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
 ) -> Any:
     """TVM's converter, on inputs broadcast beforehand where it would not know the shape."""
+    if op_type in _STATIC_ONLY:
+        return convert_as_tvm(op_type, bb, align(bb, inputs) or inputs, attrs, params)
     result = bb.normalize(convert_as_tvm(op_type, bb, inputs, attrs, params))
     if not lacks_shape(result):
         return result

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..constants import constant
+from ..kernel_call import call_kernel
 from .recurrent_attributes import Layer, parse_layer
 from .recurrent_buffers import PEEPHOLES, Recurrence
 from .recurrent_inputs import Expr, computation_type, dims, last_dim, shaped
@@ -85,7 +86,7 @@ def _convert(
     state_type = relax.TensorType((directions, batch, layer.hidden), dtype)
     sequence_type = relax.TensorType((steps, directions, batch, layer.hidden), dtype)
     types = [sequence_type] + [state_type] * _states(op)
-    outputs = _call(bb, f"{op.lower()}_recurrence", kernel, arguments, types)
+    outputs = call_kernel(bb, f"{op.lower()}_recurrence", kernel, arguments, types)
     return relax.Tuple([_as_declared(bb, layer, y, outer_type) for y in outputs])
 
 
@@ -160,22 +161,7 @@ def _input_product(bb: relax.BlockBuilder, x: Expr, weight: Expr, bias: Expr) ->
     dtype = str(x.ty.dtype)
     kernel = input_product(columns, panels, panel, dtype)
     wanted = relax.TensorType((steps, batch, panels * panel), dtype)
-    return _call(bb, "recurrent_input_product", kernel, [x, weight, bias], [wanted])[0]
-
-
-def _call(
-    bb: relax.BlockBuilder,
-    name: str,
-    kernel: tirx.PrimFunc,
-    arguments: list[Expr],
-    types: list[Any],
-) -> list[Expr]:
-    """Add the kernel to the module, unless an equal one is there already, and call it."""
-    function = bb.add_func(kernel, name)
-    if len(types) == 1:
-        return [bb.emit(relax.op.call_tir(function, arguments, types[0]))]
-    result = bb.emit(relax.op.call_tir(function, arguments, types))
-    return [bb.emit(relax.TupleGetItem(result, i)) for i in range(len(types))]
+    return call_kernel(bb, "recurrent_input_product", kernel, [x, weight, bias], [wanted])[0]
 
 
 def _as_declared(bb: relax.BlockBuilder, layer: Layer, output: Expr, dtype: str) -> Expr:

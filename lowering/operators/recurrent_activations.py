@@ -16,15 +16,15 @@ from .recurrent_vectors import Expr, clamp, constant, keep
 
 # tanh(x) = x · P(x²) / Q(x²) for |x| <= 9, fitted for the least relative error (2e-8); in float32
 # the rounding of the evaluation dominates (4e-7). Beyond 9, tanh is 1 to float32 precision.
-_TANH_LIMIT = 9.0
-_TANH_NUMERATOR = (
+TANH_LIMIT = 9.0
+TANH_NUMERATOR = (
     0.9999999794462844,
     0.13381025109514377,
     0.003495587524069089,
     2.0609073105895753e-05,
     1.3354649678551454e-08,
 )
-_TANH_DENOMINATOR = (
+TANH_DENOMINATOR = (
     1.0,
     0.4671434070011233,
     0.025876979841549682,
@@ -50,9 +50,9 @@ def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
 def _tanh(x: Expr) -> Expr:
     if x.ty.dtype.with_lanes(1) != "float32":
         return ib.tanh(x)
-    bounded = keep(clamp(x, -_TANH_LIMIT, _TANH_LIMIT))
+    bounded = keep(clamp(x, -TANH_LIMIT, TANH_LIMIT))
     square = keep(bounded * bounded)
-    return bounded * _polynomial(_TANH_NUMERATOR, square) / _polynomial(_TANH_DENOMINATOR, square)
+    return bounded * _polynomial(TANH_NUMERATOR, square) / _polynomial(TANH_DENOMINATOR, square)
 
 
 def _sigmoid(x: Expr) -> Expr:

@@ -13,11 +13,16 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..processor import MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
 from .recurrent_buffers import Buffers, Recurrence, declare_buffers
 from .recurrent_cells import Rows, Step, emit_step
+from .recurrent_layout import vector_lanes
 
-_ROWS = 2
-"""Rows of the batch advanced together, so that a vector of R is loaded once for all of them."""
+_SUMS = {MOST_VECTOR_BYTES: 16}
+"""Vectors of sums that are kept in registers, by the size of those; AVX-512 has 32 of them."""
+_FEWER_SUMS = 12
+_GROUPS = (4, 2)
+"""Rows that can be taken together."""
 
 
 def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
@@ -34,15 +39,28 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
 
 
 def _emit_direction(recurrence: Recurrence, buffers: Buffers, direction: int) -> None:
-    """All rows, several at a time where they have equally many steps."""
-    together = 1 if recurrence.lengths or recurrence.batch == 1 else _ROWS
-    groups = buffers.rows // together
-    with ib.serial(groups) as group:
-        _emit_rows(_start(recurrence, buffers, direction, group * together, together))
-    if together == 1:
-        return
-    with ib.serial(buffers.rows % together) as rest:
-        _emit_rows(_start(recurrence, buffers, direction, groups * together + rest, 1))
+    """All rows, several at a time where they have equally many steps.
+
+    Then a vector of R is loaded once for all of them.
+    """
+    done: Any = tirx.IntImm("int64", 0)
+    for together in _group_sizes(recurrence):
+        groups = (buffers.rows - done) // together
+        with ib.serial(groups) as group:
+            first = done + group * together
+            _emit_rows(_start(recurrence, buffers, direction, first, together))
+        done = done + groups * together
+
+
+def _group_sizes(recurrence: Recurrence) -> list[int]:
+    """Numbers of rows to take together, falling to one, as far as there can be so many."""
+    if recurrence.lengths:
+        return [1]
+    vectors = recurrence.layout.panel // vector_lanes(recurrence.dtype)
+    most = _SUMS.get(vector_bytes(), _FEWER_SUMS) // vectors
+    if recurrence.batch is not None:
+        most = min(most, recurrence.batch)
+    return [*(size for size in _GROUPS if size <= most), 1]
 
 
 def _start(
@@ -51,8 +69,11 @@ def _start(
     """Make room for the state of some rows and fill in the initial one."""
     padded = recurrence.layout.padded
 
+    # A thread of a GPU has memory of its own only; on a CPU, that would be the stack.
+    scope = "local" if is_for_gpu() else "global"
+
     def room(*shape: int) -> Any:
-        return ib.alloc_buffer(shape, recurrence.dtype)
+        return ib.alloc_buffer(shape, recurrence.dtype, scope=scope)
 
     is_gru = recurrence.layer.op == "GRU"
     rows = Rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from tvm import tirx
@@ -11,8 +12,9 @@ from tvm.tirx.script import builder as ib
 from .recurrent_layout import vector_lanes
 from .recurrent_vectors import add_to, keep, span
 
-_ROWS = 4
-"""Rows computed together, so that a vector of the weight is loaded once for all of them."""
+_ROWS = 8
+"""Rows computed together, so that a vector of the weight is loaded once for all of them, and there
+are as many independent sums as multiply-add needs to be busy."""
 
 
 def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.PrimFunc:
@@ -34,22 +36,28 @@ def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.Pri
         x = ib.decl_buffer((rows, columns), dtype, data=x.data)
         product = ib.decl_buffer((rows, panels * panel), dtype, data=product.data)
         with ib.serial(rows // _ROWS) as group:
-            _multiply(x, weight, bias, product, group * _ROWS, _ROWS)
+            _multiply(x, weight, bias, product, group * _ROWS, _ROWS, vectors=1)
         with ib.serial(rows % _ROWS) as rest:
-            _multiply(x, weight, bias, product, rows // _ROWS * _ROWS + rest, 1)
+            row = rows // _ROWS * _ROWS + rest
+            _multiply(x, weight, bias, product, row, 1, vectors=panel // vector_lanes(dtype))
     return builder.get()
 
 
-def _multiply(x: Any, weight: Any, bias: Any, product: Any, first: Any, rows: int) -> None:
-    """Emit the product of `rows` rows of x from `first` on with the whole weight."""
+def _multiply(
+    x: Any, weight: Any, bias: Any, product: Any, first: Any, rows: int, vectors: int
+) -> None:
+    """Emit the product of `rows` rows of x from `first` on with the whole weight.
+
+    So many vectors of a panel are computed at once.
+    """
     panels, columns, panel = (int(size) for size in weight.shape)
     lanes = vector_lanes(str(x.dtype))
-    with ib.serial(panels) as block, ib.serial(panel // lanes) as part:
-        vector = span(part * lanes, lanes)
-        sums = [keep(bias[block, 0, vector]) for _ in range(rows)]
+    with ib.serial(panels) as block, ib.serial(panel // lanes // vectors) as part:
+        places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
+        sums = [[keep(bias[block, 0, place]) for place in places] for _ in range(rows)]
         with ib.serial(columns) as column:
-            for row in range(rows):
-                add_to(sums[row], x[first + row, column] * weight[block, column, vector])
-        for row in range(rows):
-            place = [first + row, span(block * panel + part * lanes, lanes)]
-            ib.buffer_store(product, sums[row], place)
+            for row, i in itertools.product(range(rows), range(vectors)):
+                add_to(sums[row][i], x[first + row, column] * weight[block, column, places[i]])
+        for row, i in itertools.product(range(rows), range(vectors)):
+            column = block * panel + (part * vectors + i) * lanes
+            ib.buffer_store(product, sums[row][i], [first + row, span(column, lanes)])

@@ -46,10 +46,18 @@ def convert_expand(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> 
     """Expand, see https://onnx.ai/onnx/operators/onnx__Expand.html: both sides broadcast."""
     data = as_tensor(bb, inputs[0])
     dims = known_dims(data)
-    if dims is None or isinstance(inputs[0], Constant) or is_weight(inputs[1], params):
+    if dims is None or _folds(inputs) or is_weight(inputs[1], params):
         return convert_as_tvm("Expand", bb, [data, inputs[1]], attrs, params)
     target = [_kept_if_minus_one(size) for size in sizes_of(bb, inputs[1])]
     return expand(bb, data, broadcast_dims([dims, target]))
+
+
+def _folds(inputs: Any) -> bool:
+    """Whether TVM's converter makes a constant of it; it refuses sizes of 0."""
+    sizes = read_sizes(inputs[1])
+    if not isinstance(inputs[0], Constant) or sizes is None:
+        return False
+    return all(as_int(size) != 0 for size in sizes.items)
 
 
 def _kept_if_minus_one(size: Any) -> Any:

@@ -16,6 +16,7 @@ from ..tvm_onnx import Converter
 from ..values import Constant, Sizes, as_int, as_tensor
 from .broadcasting import agree
 from .elementwise import convert_elementwise, lacks_shape
+from .reductions import convert_reduction
 from .sizes import divide, elementwise, read_sizes, read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
 
@@ -121,7 +122,7 @@ def _reduce_prod(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> An
     sizes = read_sizes(inputs[0])
     all_of_vector = attrs.get("axes") in (None, (0,), (-1,)) and len(inputs) == 1
     if sizes is None or isinstance(inputs[0], Constant) or not all_of_vector:
-        return _on_tensors("ReduceProd", bb, inputs, attrs, params)
+        return convert_reduction("ReduceProd", bb, inputs, attrs, params)
     return _product(sizes, attrs.get("keepdims", 1))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax, sym, tirx
 
 from ..tvm_onnx import InputList
-from ..values import Constant, as_int, as_tensor
+from ..values import Constant, as_int, as_tensor, match
 from .broadcasting import known_dims
 from .sizes import read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
@@ -31,6 +31,7 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
     TVM's converter cuts "to the end" to `min(9223372036854775807, size)`, which no later shape is
     recognised to be equal to, and knows only the form with inputs.
     """
+    inputs = _with_known_length(bb, inputs)
     data, cuts = inputs[0], _cuts(inputs, attrs)
     sizes = read_symbolic([data])
     if sizes and cuts is not None and len(cuts) == 1:
@@ -40,9 +41,17 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
     data = as_tensor(bb, data)
     inputs = InputList([data, *inputs[1:]])
     dims = None if isinstance(data, Constant) else known_dims(data)
-    if dims is None or cuts is None or any(cut.step < 0 for cut in cuts):
+    if dims is None or cuts is None:
         return convert_as_tvm("Slice", bb, inputs, attrs, params)
-    if "starts" not in attrs and all(as_int(dims[cut.axis]) is not None for cut in cuts):
+    turned = [cut for cut in cuts if _is_reversal(cut)]
+    if any(cut.step < 0 for cut in cuts if cut not in turned):
+        return convert_as_tvm("Slice", bb, inputs, attrs, params)
+    if turned:
+        for cut in turned:
+            data = bb.normalize(relax.op.flip(data, cut.axis % len(dims)))
+        cuts = [cut for cut in cuts if cut not in turned]
+    is_static = all(as_int(dims[cut.axis]) is not None for cut in cuts)
+    if is_static and not turned and "starts" not in attrs:
         return convert_as_tvm("Slice", bb, inputs, attrs, params)
     cuts = [cut for cut in cuts if not _is_whole(cut)]
     if not cuts:
@@ -56,6 +65,24 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
         [relax.prim_value(cut.step) for cut in cuts],
         assume_inbound=True,
     )
+
+
+def _with_known_length(bb: Any, inputs: Any) -> Any:
+    """The inputs; bounds of unknown number are cast to as many as there are axes."""
+    given = [inputs[index] for index in range(5)]
+    lengths = {value.ty.shape.values[0] for value in given[3:] if isinstance(value, Constant)}
+    if not lengths:
+        return inputs
+    length = next(iter(lengths))
+
+    def cast(bound: Any) -> Any:
+        is_vector = isinstance(bound, relax.Expr) and isinstance(bound.ty, relax.TensorType)
+        dims = known_dims(bound) if is_vector else None
+        if not dims or as_int(dims[0]) is not None:
+            return bound
+        return match(bb, bound, relax.TensorType([length], bound.ty.dtype))
+
+    return InputList([given[0], *(cast(bound) for bound in given[1:3]), *given[3:]])
 
 
 def _cuts(inputs: Any, attrs: dict[str, Any]) -> list[_Cut] | None:
@@ -80,6 +107,11 @@ def _columns(inputs: Any, attrs: dict[str, Any]) -> list[Any] | None:
 
 def _is_whole(cut: _Cut) -> bool:
     return cut.start == 0 and cut.end >= _END and cut.step == 1
+
+
+def _is_reversal(cut: _Cut) -> bool:
+    """Whether a cut is the whole dimension backwards."""
+    return cut.step == -1 and (cut.start == -1 or cut.start >= _END) and cut.end <= -_END
 
 
 def _bounds(cut: _Cut, size: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import InputList
-from ..values import Constant, as_int, as_tensor
+from ..values import Constant, as_int, as_tensor, match
 from .broadcasting import known_dims
 from .sizes import read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
@@ -33,7 +33,7 @@ def convert_squeeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) ->
         return convert_as_tvm("Squeeze", bb, inputs, attrs, params)
     for axis in unknown:
         dims[axis] = 1
-    unit = bb.match_cast(inputs[0], relax.TensorType(dims, inputs[0].ty.dtype))
+    unit = match(bb, inputs[0], relax.TensorType(dims, inputs[0].ty.dtype))
     return convert_as_tvm("Squeeze", bb, [unit, *inputs[1:]], attrs, params)
 
 

@@ -93,11 +93,11 @@ def test_shapes_that_do_not_fit(model: onnx.ModelProto, message: str) -> None:
 
 
 def test_packing_puts_the_gates_of_a_block_side_by_side() -> None:
-    layout = choose_layout(gates=3, hidden=18, dtype="float32")
-    assert (layout.lanes, layout.blocks, layout.padded, layout.panel) == (16, 2, 32, 48)
-    weight = np.arange(2 * 3 * 18 * 4, dtype="float32").reshape(2, 3 * 18, 4)
+    layout = choose_layout(gates=4, hidden=18, dtype="float32")
+    assert (layout.lanes, layout.blocks, layout.padded, layout.panel) == (16, 2, 32, 64)
+    weight = np.arange(2 * 4 * 18 * 4, dtype="float32").reshape(2, 4 * 18, 4)
     packed = pack_array(weight, layout)
-    assert packed.shape == (2 * 2, 4, 48)
+    assert packed.shape == (2 * 2, 4, 64)
     # Direction 1, gate 2, hidden unit 17, column 3: second lane of the second block.
     assert packed[1 * 2 + 1, 3, 2 * 16 + 1] == weight[1, 2 * 18 + 17, 3]
     assert (packed[1, :, 2:16] == 0).all()

@@ -1,0 +1,172 @@
+"""Loops at scale: many iterations, much state, on a small stack.
+
+    python benchmarks/loop_scale.py [--form tower|chosen]
+
+Each loop runs once with five iterations, then with many, in a thread with a stack of 256 KiB. The
+memory is what the process held more at its peak than before the long run; the outputs are part of
+it. `tower` takes the general form of a loop even where it could be one kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import tvm
+from harness import report
+from tvm import relax
+
+from looplift.lowering import emit, loop_forms
+
+STACK = 256 * 1024
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loop, how often it runs, and what it must give."""
+
+    name: str
+    model: str
+    count: int
+    iterations: int
+    x: np.ndarray[Any, Any]
+    is_right: Callable[[list[Any]], bool]
+
+
+COUNTED = """
+g (int64 n, float[{size}] x) => (float[{size}] y) {{
+    one = Constant <value_float = 1.0> ()
+    y = Loop (n, , x) <
+        body = b (int64 i, bool c, float[{size}] s) => (bool c2, float[{size}] s2) {{
+            s2 = Add(s, one)
+            c2 = Identity(c)
+        }}
+    >
+}}"""
+WHILE = """
+g (int64 n, float[4] x) => (float[4] y, int64 k) <int64 zero = {0}> {
+    y, k = Loop (, , x, zero) <
+        body = b (int64 i, bool c, float[4] s, int64 j) => (bool c2, float[4] s2, int64 j2)
+        <int64 one = {1}, float step = {1}> {
+            s2 = Add(s, step)
+            j2 = Add(j, one)
+            c2 = Less(j2, n)
+        }
+    >
+}"""
+ROWS = """
+g (int64 n, float[256] x) => (float[256] y, float[k, 256] rows) {
+    y, rows = Loop (n, , x) <
+        body = b (int64 i, bool c, float[256] s) => (bool c2, float[256] s2, float[256] row)
+        <float step = {1}> {
+            s2 = Add(s, step)
+            row = Identity(s2)
+            c2 = Identity(c)
+        }
+    >
+}"""
+WHILE_ROWS = """
+g (int64 n, float[4] x) => (int64 k, float[r, 4] rows) <int64 zero = {0}> {
+    k, y, rows = Loop (, , zero, x) <
+        body = b (int64 i, bool c, int64 j, float[4] s)
+            => (bool c2, int64 j2, float[4] s2, float[4] row)
+        <int64 one = {1}, float step = {1}> {
+            j2 = Add(j, one)
+            c2 = Less(j2, n)
+            s2 = Add(s, step)
+            row = Identity(s2)
+        }
+    >
+}"""
+NESTED = """
+g (int64 n, float[4] x) => (float[4] y) {
+    y = Loop (n, , x) <
+        body = b (int64 i, bool c, float[4] s) => (bool c2, float[4] s2) {
+            s2 = Loop (n, , s) <
+                body = d (int64 j, bool e, float[4] t) => (bool e2, float[4] t2)
+                <float step = {1}> {
+                    t2 = Add(t, step)
+                    e2 = Identity(e)
+                }
+            >
+            c2 = Identity(c)
+        }
+    >
+}"""
+
+
+def _reaches(number: float) -> Callable[[list[Any]], bool]:
+    return lambda outputs: bool((outputs[0].numpy() == number).all())
+
+
+def _counts(count: int) -> Callable[[list[Any]], bool]:
+    wanted = np.arange(1, count + 1, dtype=np.float32)
+    return lambda outputs: bool(np.array_equal(outputs[1].numpy()[:, 3], wanted))
+
+
+def cases() -> list[Case]:
+    small, row, large = (np.zeros(size, np.float32) for size in (4, 256, 1 << 21))
+    return [
+        Case("while loop", WHILE, 10**6, 10**6, small, _reaches(10**6)),
+        *(Case("rows of 1 KiB", ROWS, n, n, row, _counts(n)) for n in (10**3, 10**4, 10**5)),
+        Case("rows, count unknown", WHILE_ROWS, 10**5, 10**5, small, _counts(10**5)),
+        Case("loop in a loop", NESTED, 300, 300 * 300, small, _reaches(300 * 300)),
+        Case("state of 8 MB", COUNTED.format(size=1 << 21), 300, 300, large, _reaches(300)),
+    ]
+
+
+def peak() -> float:
+    """The most memory that the process has held so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(case: Case) -> dict[str, object]:
+    """Compile, warm up, run; raises AssertionError if the outputs are wrong."""
+    module = emit(onnx.parser.parse_model(HEADER + case.model))
+    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    results: list[Any] = []
+
+    def run(count: int) -> None:
+        given = [tvm.runtime.tensor(value) for value in (np.array(count), case.x)]
+        outputs = machine["main"](*given)
+        results[:] = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
+
+    run(5)
+    before, start = peak(), time.perf_counter()
+    threading.stack_size(STACK)
+    thread = threading.Thread(target=run, args=[case.count])
+    thread.start()
+    thread.join()
+    threading.stack_size(0)
+    duration, memory = time.perf_counter() - start, peak() - before
+    assert case.is_right(results), f"{case.name}: wrong outputs"
+    outputs = sum(value.numpy().nbytes for value in results) / 2**20
+    return {
+        "loop": case.name,
+        "iterations": f"{case.iterations:,}",
+        "µs an iteration": round(duration / case.iterations * 1e6, 2),
+        "peak, MiB more": round(memory, 1),
+        "outputs, MiB": round(outputs, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--form", choices=["tower", "chosen"], default="tower")
+    form = parser.parse_args().form
+    if form == "tower":
+        loop_forms.try_kernel = lambda emitter, plan: "not asked for"  # type: ignore[attr-defined]
+    rows = [measure(case) for case in cases()]
+    report(f"loop_scale_{form}", f"Loops at scale, form: {form}", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Loops of a Relax module next to onnxruntime's, one thread each.
+
+    python benchmarks/loops_vs_ort.py [--target native] [--rounds 9]
+
+Times are medians of calls that take turns in one process. Ratios below 1 are in looplift's favour.
+A loop is one kernel where the shapes in its body never change, otherwise a tower of functions that
+the virtual machine runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+os.environ["TVM_NUM_THREADS"] = "1"  # read when TVM is loaded
+
+import numpy as np
+import onnx
+import onnx.parser
+import tvm
+from harness import alternate, report
+from onnx import numpy_helper
+from recurrent import session
+from tvm import relax
+
+import looplift
+from looplift.lowering import emit
+
+Array = np.ndarray[Any, Any]
+COLUMNS, HIDDEN = 64, 128
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+CELL = """
+    sums = Add (from_state, b)
+    gates = Add (sums, from_input)
+    i0, o0, f0, g0 = Split <axis = 1> (gates)
+    i = Sigmoid (i0)
+    o = Sigmoid (o0)
+    f = Sigmoid (f0)
+    g = Tanh (g0)
+    kept = Mul (f, c)
+    new = Mul (i, g)
+    c1 = Add (kept, new)
+    squashed = Tanh (c1)
+    h1 = Mul (o, squashed)
+"""
+STATE = f"float[1, {HIDDEN}]"
+CELL_SCAN = f"""
+cell_scan ({STATE} h0, {STATE} c0, float[n, 1, {COLUMNS}] xs)
+    => ({STATE} hn, {STATE} cn, float[n, 1, {HIDDEN}] ys)
+{{
+    hn, cn, ys = Scan <num_scan_inputs = 1, body = cell (
+        {STATE} h, {STATE} c, float[1, {COLUMNS}] x) => ({STATE} h1, {STATE} c1, {STATE} y
+    ) {{
+        from_input = MatMul (x, W)
+        from_state = MatMul (h, R)
+        {CELL}
+        y = Identity (h1)
+    }}> (h0, c0, xs)
+}}"""
+CELL_LOOP = f"""
+cell_loop (int64 n, {STATE} h0, {STATE} c0) => ({STATE} hn, {STATE} cn)
+<float[1] from_input = {{0.0}}>
+{{
+    yes = Constant <value = bool {{1}}> ()
+    hn, cn = Loop (n, yes, h0, c0) <body = cell (
+        int64 step, bool go, {STATE} h, {STATE} c) => (bool goes, {STATE} h1, {STATE} c1
+    ) {{
+        goes = Identity (go)
+        from_state = MatMul (h, R)
+        {CELL}
+    }}>
+}}"""
+SCALAR_SCAN = """
+scalar_scan (float s0, float[n] xs) => (float sn, float[n] ys)
+{
+    sn, ys = Scan <num_scan_inputs = 1, body = add (float s, float x) => (float s1, float y) {
+        half = Constant <value = float {0.5}> ()
+        decayed = Mul (s, half)
+        s1 = Add (decayed, x)
+        y = Identity (s1)
+    }> (s0, xs)
+}"""
+SCALAR_LOOP = """
+scalar_loop (int64 n, float s0) => (float sn)
+{
+    yes = Constant <value = bool {1}> ()
+    sn = Loop (n, yes, s0) <body = add (int64 step, bool go, float s) => (bool goes, float s1) {
+        goes = Identity (go)
+        one = Constant <value = float {1.0}> ()
+        s1 = Add (s, one)
+    }>
+}"""
+WHILE = """
+while (float[4] s0, float most) => (float[4] sn)
+{
+    yes = Constant <value = bool {1}> ()
+    zero = Constant <value = int64 {0}> ()
+    sn = Loop ("", yes, s0) <body = add (int64 step, bool go, float[4] s) => (bool goes, float[4] s1) {
+        one = Constant <value = float {1.0}> ()
+        s1 = Add (s, one)
+        first = Gather (s1, zero)
+        goes = Less (first, most)
+    }>
+}"""  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and the numbers of iterations to run it for."""
+
+    name: str
+    text: str
+    form: str
+    steps: tuple[int, ...]
+    feed: Any
+    """From a number of iterations to inputs."""
+    weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def model(self) -> onnx.ModelProto:
+        """The model with random weights."""
+        rng = np.random.default_rng(0)
+        model = onnx.parser.parse_model(HEADER + self.text)
+        for name, shape in self.weights.items():
+            content = (rng.standard_normal(shape) * 0.1).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(content, name))
+        return model
+
+
+def zeros(*shape: int) -> Array:
+    return np.zeros(shape, np.float32)
+
+
+def cases() -> Iterator[Case]:
+    gates = 4 * HIDDEN
+    weights = {"R": (HIDDEN, gates), "b": (1, gates)}
+    state = {"h0": zeros(1, HIDDEN), "c0": zeros(1, HIDDEN)}
+    yield Case(
+        "Scan, LSTM cell", CELL_SCAN, "kernel", (10, 100, 1000),
+        lambda n: {**state, "xs": np.ones((n, 1, COLUMNS), np.float32)},
+        {**weights, "W": (COLUMNS, gates)},
+    )  # fmt: skip
+    yield Case(
+        "Loop, LSTM cell", CELL_LOOP, "kernel", (10, 100, 1000),
+        lambda n: {"n": np.array(n), **state}, weights,
+    )  # fmt: skip
+    yield Case(
+        "Scan, scalar", SCALAR_SCAN, "kernel", (100, 1000, 10_000),
+        lambda n: {"s0": zeros(), "xs": np.ones(n, np.float32)},
+    )  # fmt: skip
+    yield Case(
+        "Loop, scalar", SCALAR_LOOP, "kernel", (100, 1000, 10_000),
+        lambda n: {"n": np.array(n), "s0": zeros()},
+    )  # fmt: skip
+    for form in ("kernel", "tower"):
+        yield Case(
+            "while", WHILE, form, (100, 1000, 10_000),
+            lambda n: {"s0": zeros(4), "most": np.array(n, np.float32)},
+        )  # fmt: skip
+
+
+def measure(case: Case, target: str, rounds: int) -> Iterator[dict[str, Any]]:
+    """A row for each number of iterations. Nothing is rewritten, to measure this very loop."""
+    model = case.model()
+    # For a GPU, every loop becomes a tower.
+    scope = tvm.target.Target("cuda" if case.form == "tower" else "llvm")
+    with scope:
+        module = emit(model)
+    kernel = any("loop_kernel" in variable.name_hint for variable in module.get_global_vars())
+    assert kernel == (case.form == "kernel"), f"{case.name} is no {case.form}"
+    machine = relax.VirtualMachine(looplift.compile(module, target), tvm.cpu())
+    oracle = session(model)
+    for steps in case.steps:
+        feed = case.feed(steps)
+        inputs = [tvm.runtime.tensor(value) for value in feed.values()]
+        wanted, got = oracle.run(None, feed), machine["main"](*inputs)
+        for a, b in zip(wanted, [got] if len(wanted) == 1 else got, strict=True):
+            np.testing.assert_allclose(b.numpy(), a, rtol=1e-5, atol=1e-5)
+        times = alternate(
+            {
+                "onnxruntime": partial(oracle.run, None, feed),
+                "TVM": partial(machine["main"], *inputs),
+            },
+            rounds,
+        )
+        yield {
+            "loop": case.name,
+            "as": case.form,
+            "iterations": steps,
+            "onnxruntime, us/it": 1e6 * times["onnxruntime"] / steps,
+            "TVM, us/it": 1e6 * times["TVM"] / steps,
+            "ratio": times["TVM"] / times["onnxruntime"],
+        }
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="Compare loops with onnxruntime.")
+    parser.add_argument("--target", default="native")
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    rows = [row for case in cases() for row in measure(case, arguments.target, arguments.rounds)]
+    report("loops_vs_ort", f"Loops, batch 1, hidden {HIDDEN}, target {arguments.target}", rows)
+
+
+if __name__ == "__main__":
+    main()

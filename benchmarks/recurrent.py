@@ -1,0 +1,112 @@
+"""LSTM and GRU of a Relax module next to onnxruntime's, one thread each.
+
+    python benchmarks/recurrent.py [--target native] [--rounds 15]
+
+Times are medians of calls that take turns in one process. Ratios below 1 are in looplift's favour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import Any
+
+os.environ["TVM_NUM_THREADS"] = "1"  # read when TVM is loaded
+
+import numpy as np
+import onnx
+import onnxruntime
+import tvm
+from harness import alternate, report
+from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
+
+import looplift
+from looplift.lowering.compile import as_target
+
+COLUMNS, HIDDEN = 64, 128
+GATES = {"LSTM": 4, "GRU": 3}
+LENGTHS = (10, 100, 1000)
+BATCHES = (1, 16)
+
+
+def layer(op: str) -> onnx.ModelProto:
+    """One layer on an input of symbolic length and batch; gives Y and Y_h."""
+    rng = np.random.default_rng(0)
+    rows = GATES[op] * HIDDEN
+    shapes = {"W": (1, rows, COLUMNS), "R": (1, rows, HIDDEN), "B": (1, 2 * rows)}
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(shape) * 0.1).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["X", "W", "R", "B"], ["Y", "Y_h"], hidden_size=HIDDEN)],
+        "layer",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["n", "b", COLUMNS])],
+        [
+            helper.make_tensor_value_info("Y", TensorProto.FLOAT, ["n", 1, "b", HIDDEN]),
+            helper.make_tensor_value_info("Y_h", TensorProto.FLOAT, [1, "b", HIDDEN]),
+        ],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """onnxruntime with one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="Compare recurrent layers with onnxruntime.")
+    parser.add_argument("--target", default="native", help='native, or JSON such as {"kind": …}')
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for op in GATES:
+        model = layer(op)
+        target = as_target(arguments.target)
+        with target:  # which decides the layout of the weights
+            module = looplift.from_onnx(model)
+        executable = looplift.compile(module, target)
+        machine, oracle = relax.VirtualMachine(executable, tvm.cpu()), session(model)
+        for batch in BATCHES:
+            for length in LENGTHS:
+                x = np.random.default_rng(1).standard_normal((length, batch, COLUMNS))
+                x = x.astype(np.float32)
+                rows.append(
+                    {"layer": op, "batch": batch, "steps": length}
+                    | compare(machine, oracle, x, arguments.rounds)
+                )
+    title = f"Input {COLUMNS}, hidden {HIDDEN}, target {arguments.target}"
+    report("recurrent", title, rows)
+
+
+def compare(
+    machine: Any, oracle: onnxruntime.InferenceSession, x: np.ndarray[Any, Any], rounds: int
+) -> dict[str, float]:
+    """Microseconds of both, their ratio, and the largest difference between them."""
+    tensor = tvm.runtime.tensor(x)
+    wanted = oracle.run(None, {"X": x})
+    got = [output.numpy() for output in machine["main"](tensor)]
+    times = alternate(
+        {
+            "onnxruntime": partial(oracle.run, None, {"X": x}),
+            "TVM": partial(machine["main"], tensor),
+        },
+        rounds,
+    )
+    return {
+        "onnxruntime, us": 1e6 * times["onnxruntime"],
+        "TVM, us": 1e6 * times["TVM"],
+        "ratio": times["TVM"] / times["onnxruntime"],
+        "difference": float(max(np.abs(a - b).max() for a, b in zip(got, wanted, strict=True))),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Reductions along axes that may have no elements.
+
+A kernel of TVM writes the neutral element when it meets the first element of an axis. Where there
+is none, the result is whatever the memory held before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tvm import relax, sym, te, tirx
+
+from ..tvm_onnx import Converter, InputList
+from ..values import Constant, as_int, as_tensor
+from .broadcasting import known_dims
+from .sizes import is_nonnegative
+from .tvm_converter import convert_as_tvm, is_weight
+
+
+def may_be_zero(size: Any) -> bool:
+    """Whether a size is not known to be at least 1."""
+    return not is_nonnegative(sym.Analyzer().simplify(size - 1))
+
+
+def where_empty(bb: Any, tensor: Any, sizes: Sequence[Any], value: float) -> Any:
+    """The tensor, or one of equal shape that is full of `value` if one of the sizes is 0."""
+    uncertain = [size for size in sizes if may_be_zero(size)]
+    dims = known_dims(tensor)
+    if not uncertain or dims is None:
+        return tensor
+    dtype = str(tensor.ty.dtype)
+    if any(as_int(size) == 0 for size in uncertain):
+        return bb.normalize(relax.op.full(relax.ShapeExpr(dims), relax.const(value, dtype), dtype))
+
+    def select(data: Any, sizes: Sequence[Any]) -> Any:
+        is_empty = tirx.any(*(size == 0 for size in sizes))
+        filling = tirx.const(value, dtype)
+        return te.compute(
+            data.shape,
+            lambda *indices: tirx.Select(is_empty, filling, data(*indices)),
+            name="unless_empty",
+        )
+
+    call = bb.call_te(select, tensor, uncertain, primfunc_name_hint="unless_empty")
+    return bb.normalize(call)
+
+
+def convert_reduction(op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """A reduction of the standard domain, as onnxruntime defines it for empty axes."""
+    tensors = InputList([None if value is None else as_tensor(bb, value) for value in inputs])
+    result = bb.normalize(convert_as_tvm(op_type, bb, tensors, attrs, params))
+    dims = known_dims(tensors[0])
+    if dims is None:
+        return result
+    axes = _axes(tensors[1], attrs, params)
+    if not axes and attrs.get("noop_with_empty_axes", 0):
+        return result
+    reduced = [dims[axis] for axis in axes] if axes else dims
+    return where_empty(bb, result, reduced, _OF_NOTHING[op_type](str(result.ty.dtype)))
+
+
+def _axes(given: Any, attrs: dict[str, Any], params: Any) -> list[int]:
+    """The reduced axes; none stand for all."""
+    if "axes" in attrs:
+        return list(attrs["axes"])
+    if isinstance(given, Constant):
+        return [int(axis) for axis in given.value.numpy()]
+    if is_weight(given, params):
+        return [int(axis) for axis in params[1][given.name][1].numpy()]
+    return []
+
+
+def _lowest(dtype: str) -> float:
+    kind = np.dtype(dtype)
+    return int(np.iinfo(kind).min) if kind.kind in "iu" else -np.inf
+
+
+def _highest(dtype: str) -> float:
+    kind = np.dtype(dtype)
+    return int(np.iinfo(kind).max) if kind.kind in "iu" else np.inf
+
+
+def _zero(_: str) -> float:
+    return 0
+
+
+def _one(_: str) -> float:
+    return 1
+
+
+_OF_NOTHING: dict[str, Callable[[str], float]] = {
+    "ReduceL1": _zero,
+    "ReduceL2": _zero,
+    "ReduceLogSum": _lowest,
+    "ReduceLogSumExp": _lowest,
+    "ReduceMax": _lowest,
+    "ReduceMean": _zero,
+    "ReduceMin": _highest,
+    "ReduceProd": _one,
+    "ReduceSum": _zero,
+    "ReduceSumSquare": _zero,
+}
+"""What a reduction of no elements gives, by the type of the result."""
+
+
+def _converter(op_type: str) -> Converter:
+    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+        return convert_reduction(op_type, bb, inputs, attrs, params)
+
+    return convert
+
+
+REDUCTIONS = MappingProxyType[str, Converter]({name: _converter(name) for name in _OF_NOTHING})
+"""All of the standard domain but those that give positions."""

@@ -1,0 +1,35 @@
+"""What kernels are written for: a processor with vector registers of some size, or a GPU."""
+
+from __future__ import annotations
+
+import tvm
+from tvm.target.codegen import llvm_cpu_has_features
+
+MOST_VECTOR_BYTES = 64
+"""One AVX-512 register, two AVX registers; also the alignment TVM gives its tensors."""
+_LEAST_VECTOR_BYTES = 16
+"""SSE, NEON, and what a thread of a GPU loads at once."""
+_SIZES = (("avx512f", MOST_VECTOR_BYTES), ("avx", 32))
+"""By what the processor can do, largest first."""
+
+
+def is_for_gpu() -> bool:
+    """Whether a module is built for something else than a CPU, by the target in scope."""
+    target = tvm.target.Target.current(allow_none=True)
+    return target is not None and target.kind.name != "llvm"
+
+
+def vector_bytes() -> int:
+    """The size of a vector register of the processor that a module is built for.
+
+    That is the one named in the target in scope. If none is, the largest size is taken: a kernel
+    for larger registers than there are works too, though one that then needs more of them than
+    there are is slower.
+    """
+    if is_for_gpu():
+        return _LEAST_VECTOR_BYTES
+    target = tvm.target.Target.current(allow_none=True)
+    if target is None or not target.attrs.get("mcpu"):
+        return MOST_VECTOR_BYTES
+    known = (size for feature, size in _SIZES if llvm_cpu_has_features(feature, target))
+    return next(known, _LEAST_VECTOR_BYTES)

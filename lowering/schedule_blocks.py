@@ -1,0 +1,149 @@
+"""What a loop nest of a kernel computes, as far as its schedule depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+
+_REDUCTION = int(tirx.IterVar.CommReduce)
+_SPATIAL = int(tirx.IterVar.DataPar)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block that stores one element per iteration, and the loops around it, outermost first."""
+
+    block: Any
+    loops: Sequence[Any]
+    """One for each variable of the block."""
+    extents: Sequence[int | None]
+    """None if only known at run time."""
+
+    @property
+    def spatial(self) -> list[Any]:
+        return self._of_kind(_SPATIAL)
+
+    @property
+    def reduced(self) -> list[Any]:
+        return self._of_kind(_REDUCTION)
+
+    @property
+    def last(self) -> Any:
+        """The variable that indexes the last dimension of the output; None if none does alone."""
+        index = self.block.body.indices[-1] if len(self.block.body.indices) else None
+        found = [v.var for v in self.block.iter_vars if v.var.same_as(index)]
+        return found[0] if found and self.loop(found[0]) in self.spatial else None
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the output's elements."""
+        return self.block.body.value.ty.dtype
+
+    def loop(self, variable: Any) -> Any:
+        return self.loops[self._position(variable)]
+
+    def extent(self, variable: Any) -> int | None:
+        return self.extents[self._position(variable)]
+
+    def variable(self, loop: Any) -> Any:
+        return self.block.iter_vars[list(self.loops).index(loop)].var
+
+    def _position(self, variable: Any) -> int:
+        return next(i for i, v in enumerate(self.block.iter_vars) if v.var.same_as(variable))
+
+    def _of_kind(self, kind: int) -> list[Any]:
+        variables = self.block.iter_vars
+        return [
+            loop for loop, v in zip(self.loops, variables, strict=True) if int(v.iter_type) == kind
+        ]
+
+
+def nest(schedule: s_tir.Schedule, handle: Any) -> Nest | None:
+    """The loop nest of a block, or None if it has another form."""
+    block = schedule.get(handle)
+    loops = schedule.get_loops(handle)
+    kinds = {int(variable.iter_type) for variable in block.iter_vars}
+    plain = isinstance(block.body, tirx.BufferStore) and kinds <= {_SPATIAL, _REDUCTION}
+    if not plain or not loops or len(loops) != len(block.iter_vars):
+        return None
+    extents = []
+    for loop, variable in zip(loops, block.iter_vars, strict=True):
+        extent = schedule.get(loop).extent
+        if not tvm_ffi.structural_equal(extent, variable.dom.extent, map_free_vars=False):
+            return None
+        extents.append(int(extent) if isinstance(extent, tirx.IntImm) else None)
+    return Nest(block, loops, extents)
+
+
+def reads_along(block: Any, variable: Any) -> bool:
+    """Whether neighbours along a variable of the block read neighbours, or the same element.
+
+    A test of value (`if_then_else`, `Select`) or of position would turn vectors into branches.
+    """
+    analyzer = sym.Analyzer()
+    value = block.body.value
+    return all(_in_order(load.indices, variable, analyzer) for load in _loads(value)) and not any(
+        _depends(choice, variable) for choice in _choices(value)
+    )
+
+
+def inlinable(block: Any, consumer: Any) -> bool:
+    """Whether a block without reduction can be computed where its one reader needs it.
+
+    Work is never repeated: the reader reads each element once, unless the block only moves data.
+    """
+    bodies = (block.body, consumer.body)
+    kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
+    if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
+        return False
+    reads = [load for load in _loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
+    moves = isinstance(block.body.value, ir.TensorLoad)
+    return len(reads) == 1 and (moves or _size(block) == _size(consumer) is not None)
+
+
+def _loads(expression: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expression, (ir.TensorLoad, found.append))
+    return found
+
+
+def _choices(expression: Any) -> list[Any]:
+    """Parts of which only one side is computed."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") == "tirx.if_then_else":
+            found.append(call)
+
+    tvm_ffi.structural_walk(expression, [(tirx.Select, found.append), (ir.Call, visit)])
+    return found
+
+
+def _size(block: Any) -> int | None:
+    """The number of elements a block computes, if it is known."""
+    size = 1
+    for variable in block.iter_vars:
+        if not isinstance(variable.dom.extent, tirx.IntImm):
+            return None
+        size *= int(variable.dom.extent)
+    return size
+
+
+def _depends(expression: Any, variable: Any) -> bool:
+    return any(variable.same_as(free) for free in tirx.analysis.undefined_vars(expression))
+
+
+def _in_order(indices: Sequence[Any], variable: Any, analyzer: Any) -> bool:
+    *outer, last = indices or [tirx.const(0, "int64")]
+    if any(_depends(index, variable) for index in outer):
+        return False
+    if not _depends(last, variable):
+        return True
+    following = tvm_ffi.structural_map(
+        last, (ir.Var, lambda var: variable + 1 if var.same_as(variable) else var), order="post"
+    )
+    return bool(analyzer.can_prove_equal(following - last, 1))

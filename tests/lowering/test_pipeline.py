@@ -1,0 +1,231 @@
+"""The pipeline, the schedules it gives kernels, and `looplift.compile`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+import looplift
+from looplift.lowering.schedule import schedule_kernel
+from looplift.lowering.schedule_math import with_fast_math
+
+from .conftest import Imported
+from .test_kernels import COUNTED, count, floats
+
+Array = np.ndarray[Any, Any]
+
+MODELS = {
+    "product": ("float[16, 128] x, float[128, 512] w", "float[16, 512] y", "y = MatMul (x, w)"),
+    "any rows": ("float[n, 128] x, float[128, 96] w", "float[n, 96] y", "y = MatMul (x, w)"),
+    "all symbolic": ("float[n, k] x, float[k, m] w", "float[n, m] y", "y = MatMul (x, w)"),
+    "odd": ("float[5, 7] x, float[7, 13] w", "float[5, 13] y", "y = MatMul (x, w)"),
+    "narrow": ("float[12, 7] x, float[7, 2] w", "float[12, 2] y", "y = MatMul (x, w)"),
+    "turned": (
+        "float[16, 128] x, float[64, 128] w", "float[16, 64] y", "y = Gemm <transB = 1> (x, w)",
+    ),
+    "doubles": ("double[8, 16] x, double[16, 24] w", "double[8, 24] y", "y = MatMul (x, w)"),
+    "integers": ("int32[8, 16] x, int32[16, 24] w", "int32[8, 24] y", "y = MatMul (x, w)"),
+    "vector": ("float[64] x, float[64] w", "float y", "y = MatMul (x, w)"),
+    "convolution": (
+        "float[1, 16, n] x, float[32, 16, 5] w", "float[1, 32, k] y",
+        "y = Conv <kernel_shape = [5], pads = [2, 2], strides = [2]> (x, w)",
+    ),
+    "plane": (
+        "float[1, 8, 16, 16] x, float[8, 8, 3, 3] w", "float[1, 8, 16, 16] y",
+        "y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w)",
+    ),
+    "norm": (
+        "float[64, 256] x", "float[64, 256] y",
+        """mean = ReduceMean <axes = [-1]> (x)
+        rest = Sub (x, mean)
+        square = Mul (rest, rest)
+        variance = ReduceMean <axes = [-1]> (square)
+        deviation = Sqrt (variance)
+        y = Div (rest, deviation)""",
+    ),
+    "softmax": ("float[n, 48] x", "float[n, 48] y", "y = Softmax (x)"),
+    "rows": ("float[32, 48] x", "float[48] y", "y = ReduceMax <axes = [0], keepdims = 0> (x)"),
+    "all": ("float[32, 48] x", "float y", "y = ReduceSum <keepdims = 0> (x)"),
+    "chain": (
+        "float[n, m] x", "float[n, m] y",
+        "a = Tanh (x) b = Sigmoid (a) c = Exp (b) d = Mul (c, c) y = Add (d, x)",
+    ),
+    "moved": (
+        "float[4, 6, 8] x", "float[8, 24] y",
+        """t = Transpose <perm = [2, 0, 1]> (x)
+        s = Constant <value = int64[2] {8, 24}> ()
+        y = Reshape (t, s)""",
+    ),
+    "broadcast": ("float[16] x, float[8, 16] w", "float[8, 16] y", "e = Exp (x) y = Mul (e, w)"),
+}  # fmt: skip
+"""Inputs, outputs and nodes."""
+SIZES = ({"n": 1, "m": 1, "k": 1}, {"n": 33, "m": 20, "k": 48}, {"n": 64, "m": 16, "k": 5})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scheduled_kernels_compute_the_same(name: str, imported: Callable[..., Imported]) -> None:
+    inputs, outputs, nodes = MODELS[name]
+    model = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}")
+    machine = relax.VirtualMachine(looplift.compile(model.module, "native"), tvm.cpu())
+    for sizes in SIZES:
+        feed = [
+            random_tensor(value, sizes, seed) for seed, value in enumerate(model.model.graph.input)
+        ]
+        names = [value.name for value in model.model.graph.input]
+        (wanted,) = model.session.run(None, dict(zip(names, feed, strict=True)))
+        got = machine["main"](*(tvm.runtime.tensor(value) for value in feed)).numpy()
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def random_tensor(value: Any, sizes: dict[str, int], seed: int) -> Array:
+    kind = value.type.tensor_type
+    shape = [dim.dim_value or sizes[dim.dim_param] for dim in kind.shape.dim]
+    content = np.random.default_rng(seed).standard_normal(shape)
+    if kind.elem_type == 6:
+        return (content * 9).astype(np.int32)
+    return content.astype(np.float64 if kind.elem_type == 11 else np.float32)
+
+
+PRODUCT = "model (float[16, 64] x, float[64, 128] w) => (float[16, 128] y) { y = MatMul (x, w) }"
+
+
+def kernels(module: Any) -> list[Any]:
+    return [
+        function for function in module.functions.values() if isinstance(function, tirx.PrimFunc)
+    ]
+
+
+def test_the_pipeline_has_a_name(imported: Callable[..., Imported]) -> None:
+    model = imported(PRODUCT)
+    compiled = tvm.compile(model.module, target="llvm", relax_pipeline="looplift")
+    x, w = floats(16, 64), floats(64, 128, seed=1)
+    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w)).numpy()
+    np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_products_are_computed_in_vectors_and_registers(imported: Callable[..., Imported]) -> None:
+    (kernel,) = kernels(relax.transform.LegalizeOps()(imported(PRODUCT).module))
+    text = schedule_kernel(kernel).script()
+    assert "T.vectorized" in text
+    assert 'scope="local"' in text
+
+
+def test_a_kernel_with_a_schedule_is_left_alone(imported: Callable[..., Imported]) -> None:
+    (kernel,) = kernels(relax.transform.LegalizeOps()(imported(PRODUCT).module))
+    scheduled = schedule_kernel(kernel)
+    assert schedule_kernel(scheduled).same_as(scheduled)
+
+
+def test_a_kernel_without_blocks_is_left_alone() -> None:
+    kernel = elementwise(lambda x: x + x, 16)
+    assert schedule_kernel(kernel).same_as(kernel)
+
+
+def test_work_is_not_repeated_for_every_reader(imported: Callable[..., Imported]) -> None:
+    """exp of 16 numbers, read by 8 rows, stays a loop of its own."""
+    inputs, outputs, nodes = MODELS["broadcast"]
+    module = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}").module
+    passes = relax.transform
+    fused = tvm.transform.Sequential(
+        [passes.LegalizeOps(), passes.AnnotateTIROpPattern(), passes.FuseOps(), passes.FuseTIR()]
+    )(module)
+    (kernel,) = kernels(fused)
+    schedule = s_tir.Schedule(schedule_kernel(kernel))
+    assert len(schedule.get_child_blocks(schedule.get_sblock("root"))) == 2
+
+
+def test_every_kernel_keeps_its_noalias(imported: Callable[..., Imported]) -> None:
+    """With a symbolic size, the last kernel by name is TVM's own and promises nothing."""
+    inputs, outputs, nodes = MODELS["chain"]
+    model = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}")
+    with tvm.target.Target("llvm"):
+        lowered = relax.get_pipeline("looplift")(model.module)
+    last = max(lowered.get_global_vars(), key=lambda variable: variable.name_hint)
+    assert lowered[last].attrs["tirx.noalias"]
+    assert last.name_hint == "zz_noalias"
+
+
+@pytest.mark.parametrize(
+    ("function", "reference"),
+    [(ib.exp, np.exp), (ib.tanh, np.tanh), (ib.sigmoid, lambda x: 1 / (1 + np.exp(-x)))],
+    ids=["exp", "tanh", "sigmoid"],
+)
+def test_fast_math_is_as_precise_as_float32(
+    function: Callable[[Any], Any], reference: Callable[[Array], Array]
+) -> None:
+    edges = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, 88.72, 88.73, -87.5, -103.0, -104.0, -1e30]
+    x = np.concatenate([np.linspace(-120, 120, 4084), edges]).astype(np.float32)
+    kernel = with_fast_math(elementwise(function, len(x)))
+    assert not any(name in kernel.script() for name in ("T.exp", "T.tanh", "T.sigmoid"))
+    compiled = tvm.compile(tvm.IRModule({"main": kernel}), target="llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        wanted = reference(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=5e-7, atol=2e-38)
+
+
+def elementwise(function: Callable[[Any], Any], size: int) -> tirx.PrimFunc:
+    """A kernel of vectors of 16, which no pass has seen."""
+    with IRBuilder() as builder, ib.prim_func(s_tir=True):
+        ib.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        source, target = (ib.arg(name, ib.buffer((size,), "float32")) for name in ("x", "y"))
+        with ib.serial(size // 16) as step, ib.vectorized(16) as lane:
+            ib.buffer_store(target, function(source[step * 16 + lane]), [step * 16 + lane])
+    return builder.get()
+
+
+RUN = """
+import sys
+import numpy as np
+import tvm
+from tvm import relax
+
+library, feed, output = sys.argv[1:]
+machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+values = np.load(feed)
+results = machine["main"](*(tvm.runtime.tensor(values[name]) for name in values.files))
+np.savez(output, *(result.numpy() for result in results))
+assert "looplift" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("with_pipeline", [True, False])
+def test_libraries_run_without_looplift(
+    with_pipeline: bool, tmp_path: Path, imported: Callable[..., Imported]
+) -> None:
+    model = imported(COUNTED)
+    compiled = (
+        looplift.compile(model.module)
+        if with_pipeline
+        else tvm.compile(model.module, target="llvm")
+    )
+    compiled.export_library(str(tmp_path / "loop.so"))
+    feed = (count(4), floats(3), floats(3, seed=1))
+    np.savez(tmp_path / "feed.npz", *feed)
+    arguments = [str(tmp_path / name) for name in ("loop.so", "feed.npz", "output.npz")]
+    subprocess.run([sys.executable, "-c", RUN, *arguments], check=True, cwd=tmp_path)
+    got = np.load(tmp_path / "output.npz")
+    for name, wanted in zip(got.files, model.run(*feed), strict=True):
+        np.testing.assert_allclose(got[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_an_unknown_target_is_refused(imported: Callable[..., Imported]) -> None:
+    with pytest.raises(looplift.UnsupportedError, match="nonsense"):
+        looplift.compile(imported(PRODUCT).module, "nonsense")
+
+
+def test_importing_looplift_does_not_import_tvm() -> None:
+    check = "import sys, looplift; looplift.compile; assert 'tvm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
