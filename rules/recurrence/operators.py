@@ -1,0 +1,292 @@
+"""How elementwise operators and products act on forms (ONNX operator specification)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...rewrite.ir import Node
+from . import forms, values, weights
+from .coefficients import NotAffine
+from .forms import Activation, Form
+from .lifting import Lifter, lifts
+from .values import Batch, Value
+from .weights import Weight
+
+# --- elementwise ---
+
+_ACTIVATIONS: dict[str, tuple[tuple[str, float], ...]] = {
+    "Elu": (("alpha", 1.0),),
+    "Exp": (),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "LeakyRelu": (("alpha", 0.01),),
+    "Relu": (),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": (("alpha", 1.0),),
+}
+"""Elementwise functions with their attributes and defaults."""
+
+
+@lifts(*_ACTIVATIONS)
+def _activation(lifter: Lifter, node: Node) -> list[Value]:
+    parameters = tuple(float(node.attrs.get(k, d)) for k, d in _ACTIVATIONS[node.op])
+    value = lifter.operand(node, 0)
+    return [value.with_form(forms.activated(node.op, parameters, value.form))]
+
+
+@lifts("Identity", "Dropout")
+def _identity(lifter: Lifter, node: Node) -> list[Value]:
+    if len(node.inputs) > 2 and node.inputs[2].name:
+        raise NotAffine("dropout is random")
+    return [lifter.operand(node, 0)]
+
+
+@lifts("Cast")
+def _cast(lifter: Lifter, node: Node) -> list[Value]:
+    if lifter.facts.dtype(node.inputs[0]) != int(node.attrs["to"]):
+        raise NotAffine("Cast between types rounds")
+    return [lifter.operand(node, 0)]
+
+
+@lifts("Neg")
+def _neg(lifter: Lifter, node: Node) -> list[Value]:
+    return [_times(lifter.operand(node, 0), -1.0)]
+
+
+@lifts("Add", "Sum")
+def _add(lifter: Lifter, node: Node) -> list[Value]:
+    terms = _broadcast([lifter.value(t) for t in node.inputs])
+    form = terms[0].form
+    for term in terms[1:]:
+        form = forms.added(form, term.form)
+    return [terms[0].with_form(form)]
+
+
+@lifts("Sub")
+def _sub(lifter: Lifter, node: Node) -> list[Value]:
+    left, right = _broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
+    return [left.with_form(forms.added(left.form, _times(right, -1.0).form))]
+
+
+@lifts("Mul")
+def _mul(lifter: Lifter, node: Node) -> list[Value]:
+    left, right = _broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
+    return [left.with_form(forms.product(left.form, right.form))]
+
+
+@lifts("Div")
+def _div(lifter: Lifter, node: Node) -> list[Value]:
+    left, right = _broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
+    divisor = right.form
+    if not divisor.terms and isinstance(divisor.bias, np.ndarray):
+        if np.any(divisor.bias == 0):
+            raise NotAffine("it divides by zero")
+        return [left.with_form(left.form.scaled(1 / divisor.bias))]
+    reciprocal = _reciprocal(divisor)
+    return [left.with_form(forms.product(left.form, reciprocal))]
+
+
+@lifts("Reciprocal")
+def _inverse(lifter: Lifter, node: Node) -> list[Value]:
+    value = lifter.operand(node, 0)
+    return [value.with_form(_reciprocal(value.form))]
+
+
+def _reciprocal(form: Form) -> Form:
+    """`1 / (1 + exp(-x))` is the sigmoid of x."""
+    whole = Form(form.width, form.terms, np.zeros(form.width, form.dtype)).only()
+    if whole is not None and isinstance(whole[0], Activation) and whole[0].function == "Exp":
+        ones = isinstance(form.bias, np.ndarray) and bool(np.all(form.bias == 1))
+        if ones and isinstance(whole[1], np.ndarray) and bool(np.all(whole[1] == 1)):
+            minus = np.full(form.width, -1, form.dtype)
+            return forms.activated("Sigmoid", (), whole[0].argument.scaled(minus))
+    raise NotAffine("to divide by a value is no affine function")
+
+
+@lifts("Clip")
+def _clip(lifter: Lifter, node: Node) -> list[Value]:
+    value = lifter.operand(node, 0)
+    low, high = (_bound(lifter, node, slot) for slot in (1, 2))
+    return [value.with_form(_clipped(value.form, low, high))]
+
+
+@lifts("Max", "Min")
+def _extremum(lifter: Lifter, node: Node) -> list[Value]:
+    operands = [lifter.value(t) for t in node.inputs]
+    limits = [v for v in operands if not v.form.terms]
+    if len(operands) != 2 or len(limits) != 1 or not isinstance(limits[0].form.bias, np.ndarray):
+        raise NotAffine(f"{node.op} of two values is no affine function")
+    value, _ = _broadcast(sorted(operands, key=lambda v: v is limits[0]))
+    bounds = np.unique(limits[0].form.bias)
+    if len(bounds) != 1:
+        raise NotAffine("its bounds differ between features")
+    limit = float(bounds[0])
+    form = value.form
+    return [
+        value.with_form(_clipped(form, *((limit, None) if node.op == "Max" else (None, limit))))
+    ]
+
+
+def _bound(lifter: Lifter, node: Node, slot: int) -> float | None:
+    name = ("min", "max")[slot - 1]
+    if name in node.attrs:
+        return float(node.attrs[name])
+    if not lifter.has(node, slot):
+        return None
+    array = lifter.facts.constant(node.inputs[slot])
+    if array is None or array.size != 1:
+        raise NotAffine("its bounds are not known")
+    return float(array.ravel()[0])
+
+
+def _clipped(form: Form, low: float | None, high: float | None) -> Form:
+    """Clip as the activation of the RNN operators that it is, where it is one."""
+    low, high = _finite(low, form), _finite(high, form)
+    if low is None and high is None:
+        return form
+    inner = form.only()
+    if low is None and inner is not None and _is_plain(inner, "Relu"):
+        assert isinstance(inner[0], Activation)
+        low, form = 0.0, inner[0].argument
+    if low == 0 and high is None:
+        return forms.activated("Relu", (), form)
+    if low == 0 and high is not None and high > 0:
+        size = np.full(form.width, high, form.dtype)
+        return forms.activated("HardSigmoid", (1.0, 0.0), form.scaled(1 / size)).scaled(size)
+    return forms.activated("Clip", (_or(low, -np.inf), _or(high, np.inf)), form)
+
+
+def _or(bound: float | None, default: float) -> float:
+    return default if bound is None else bound
+
+
+def _finite(bound: float | None, form: Form) -> float | None:
+    """None for a bound that no number exceeds."""
+    if bound is None or abs(bound) >= float(np.finfo(form.dtype.name).max):
+        return None
+    return bound
+
+
+def _is_plain(found: tuple[forms.Atom, Weight], function: str) -> bool:
+    atom, scale = found
+    plain = isinstance(scale, np.ndarray) and bool(np.all(scale == 1))
+    return plain and isinstance(atom, Activation) and atom.function == function
+
+
+def _times(value: Value, factor: float) -> Value:
+    vector = np.full(value.form.width, factor, value.form.dtype)
+    return value.with_form(value.form.scaled(vector))
+
+
+def _broadcast(operands: Sequence[Value]) -> list[Value]:
+    """Broadcast, after constants that are the same along a batch axis have lost it."""
+    rank = max(len(v.axes) for v in operands)
+    batch = {
+        k - len(v.axes) for v in operands for k, a in enumerate(v.axes) if isinstance(a, Batch)
+    }
+    return values.aligned(
+        [_without_batch(v, batch) if len(v.axes) <= rank else v for v in operands]
+    )
+
+
+def _without_batch(value: Value, batch: set[int]) -> Value:
+    bias = value.form.bias
+    if value.form.terms or not isinstance(bias, np.ndarray):
+        return value
+    array = bias.reshape([a for a in value.axes if isinstance(a, int)])
+    for axis in batch:
+        if -axis <= array.ndim and array.shape[axis] > 1:
+            first = np.take(array, [0], axis)
+            if np.array_equal(np.broadcast_to(first, array.shape), array):
+                array = first
+    return values.constant(array)
+
+
+# --- products with weights ---
+
+
+@lifts("MatMul")
+def _matmul(lifter: Lifter, node: Node) -> list[Value]:
+    left, right = node.inputs
+    matrix = lifter.weight(right)
+    if matrix is not None:
+        return [_applied(lifter.value(left), -1, _flat(matrix))]
+    matrix = lifter.weight(left)
+    if matrix is None:
+        raise NotAffine("MatMul of two values is no affine function")
+    value = lifter.value(right)
+    axis = -1 if len(value.axes) == 1 else -2
+    return [_applied(value, axis, weights.transposed(_flat(matrix)))]
+
+
+def _flat(matrix: Weight) -> Weight:
+    """A weight with two axes; axes of size 1 in front of them go."""
+    if len(matrix.shape) < 2 or any(n != 1 for n in matrix.shape[:-2]):
+        raise NotAffine("its weight is no matrix")
+    return weights.reshaped(matrix, matrix.shape[-2:])
+
+
+def _applied(value: Value, axis: int, matrix: Weight) -> Value:
+    return values.contracted(value, axis, matrix, behind=False)
+
+
+@lifts("Gemm")
+def _gemm(lifter: Lifter, node: Node) -> list[Value]:
+    attrs = node.attrs
+    alpha, beta = float(attrs.get("alpha", 1.0)), float(attrs.get("beta", 1.0))
+    flip_left, flip_right = bool(attrs.get("transA", 0)), bool(attrs.get("transB", 0))
+    left, right = (lifter.weight(node.inputs[slot]) for slot in (0, 1))
+    if right is not None:
+        value = _flipped(lifter.operand(node, 0), flip_left)
+        result = _applied(value, -1, weights.transposed(right) if flip_right else right)
+    elif left is not None:
+        value = _flipped(lifter.operand(node, 1), flip_right)
+        result = _applied(value, -2, left if flip_left else weights.transposed(left))
+    else:
+        raise NotAffine("Gemm of two values is no affine function")
+    result = _times(result, alpha) if alpha != 1 else result
+    if not lifter.has(node, 2) or beta == 0:
+        return [result]
+    addend = lifter.operand(node, 2)
+    total = _broadcast([result, _times(addend, beta) if beta != 1 else addend])
+    return [total[0].with_form(forms.added(total[0].form, total[1].form))]
+
+
+def _flipped(value: Value, flip: bool) -> Value:
+    return values.transposed(value, (1, 0)) if flip else value
+
+
+@lifts("Einsum")
+def _einsum(lifter: Lifter, node: Node) -> list[Value]:
+    equation = node.attrs["equation"]
+    equation = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
+    if "->" not in equation or "." in equation or len(node.inputs) != 2:
+        raise NotAffine("the Einsum is of a kind that is not followed")
+    terms, result = equation.split("->")
+    letters = terms.split(",")
+    slot = next((k for k in (0, 1) if lifter.weight(node.inputs[k]) is not None), None)
+    if slot is None:
+        raise NotAffine("Einsum of two values is no affine function")
+    matrix = lifter.weight(node.inputs[slot])
+    assert matrix is not None
+    value = lifter.operand(node, 1 - slot)
+    return [_contraction(value, letters[1 - slot], matrix, letters[slot], result)]
+
+
+def _contraction(value: Value, own: str, matrix: Weight, other: str, result: str) -> Value:
+    """One letter of the value is summed over with the matrix, whose other letter takes its place."""
+    inner, new = set(own) & set(other), set(other) - set(own)
+    kept = [c for c in own if c not in inner]
+    plain = len(inner) == len(new) == 1 and len(other) == 2 and len(set(own)) == len(own)
+    if not plain or sorted(result) != sorted([*kept, *new]):
+        raise NotAffine("the Einsum is of a kind that is not followed")
+    (summed,), (made,) = inner, new
+    turned = matrix if other == summed + made else weights.transposed(matrix)
+    place = own.index(summed)
+    applied = values.contracted(value, place, turned, behind=False)
+    there = own.replace(summed, made)
+    return values.transposed(applied, [there.index(c) for c in result])

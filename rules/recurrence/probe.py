@@ -1,0 +1,210 @@
+"""Evidence before a commit: one iteration of the old body against one step of the new operator.
+
+Both run on onnxruntime, on random numbers for what the body reads, the states, and the weights that
+are known only at run time. One step is enough: the next one starts from equal states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ...rewrite.clone import clone_nodes
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable, bodies
+from ...rewrite.model import Model, export_model
+from ...rewrite.runtime import Packed, Refused, Session
+from . import weights
+from .cells import Cell
+from .emission import attributes, parameters
+from .weights import Array, Weight
+
+_BATCH = 3
+"""The batch where its size is open. Its rows get numbers of different sizes, so that activations
+are tried where they bend and where they are flat."""
+_SIZES = np.array([0.3, 1.0, 4.0])
+_WEIGHTS = 0.3
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
+"""Largest difference between the two; sums are taken in another order."""
+
+
+class Disproved(Exception):
+    """The two differ, or one of them does not run; the text says so."""
+
+
+def probe(
+    facts: Facts,
+    cell: Cell,
+    inputs: Sequence[Tensor],
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+) -> float:
+    """The largest difference. Raises Disproved where it is too large.
+
+    `inputs` are the slices that `cell.inputs` stand for, `before` and `after` h and c.
+    """
+    nodes, outer = _cone(facts, after, {*inputs, *before})
+    values = _random_values(facts, [*inputs, *before, *outer])
+    for tensor in outer:
+        values[tensor] = values[tensor] * _WEIGHTS
+    try:
+        expected = _run_nodes(facts, nodes, values, after)
+        actual = _run_operator(facts, cell, values, inputs, before)
+    except Refused as error:
+        reason = str(error).strip().splitlines()[0][:120]
+        raise Disproved(
+            f"onnxruntime does not run the {cell.op} or the old body: {reason}"
+        ) from None
+    difference = max(
+        float(np.max(np.abs(a - b.reshape(a.shape)))) for a, b in zip(expected, actual)
+    )
+    if not difference <= TOLERANCE[str(expected[0].dtype)]:
+        raise Disproved(f"the {cell.op} differs from the loop by {difference:.3g} on random inputs")
+    return difference
+
+
+def _cone(
+    facts: Facts, wanted: Sequence[Tensor], given: set[Tensor]
+) -> tuple[list[Node], list[Tensor]]:
+    """The nodes that compute `wanted` from `given`, in order, and the open values they read."""
+    index = facts.index
+    home = index.home(wanted[0])
+    nodes: dict[Node, None] = {}
+    outer: dict[Tensor, None] = {}
+    waiting, seen = list(wanted), set(given)
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in seen or not tensor.name:
+            continue
+        seen.add(tensor)
+        node = index.producer(tensor)
+        if node is not None and index.graph_of(node) is home and not bodies(node):
+            nodes[node] = None
+            waiting.extend(node.inputs)
+        elif facts.constant(tensor) is None:
+            outer[tensor] = None
+    return sorted(nodes, key=lambda n: n.order), list(outer)
+
+
+def _random_values(facts: Facts, tensors: Sequence[Tensor]) -> dict[Tensor, Array]:
+    generator = np.random.default_rng(0)
+    values = {}
+    for tensor in tensors:
+        shape = facts.shape(tensor) or ()
+        sizes = [n if isinstance(n, int) else _BATCH for n in shape]
+        array = generator.standard_normal(sizes)
+        for axis, size in enumerate(shape):
+            if not isinstance(size, int):
+                array *= _SIZES.reshape([-1 if k == axis else 1 for k in range(len(shape))])
+        values[tensor] = array.astype(helper.tensor_dtype_to_np_dtype(facts.dtype(tensor)))
+    return values
+
+
+def _run_nodes(
+    facts: Facts, nodes: Sequence[Node], values: Mapping[Tensor, Array], wanted: Sequence[Tensor]
+) -> list[Array]:
+    renamed: dict[Tensor, Tensor] = {}
+    feeds: dict[str, Array] = {}
+    graph = Graph(name="body")
+    for node in nodes:
+        for tensor in node.inputs:
+            if tensor in renamed or not tensor.name or facts.index.producer(tensor) in nodes:
+                continue
+            name = f"v{len(renamed)}"
+            if tensor in values:
+                feeds[name] = values[tensor]
+                renamed[tensor] = Variable(name, values[tensor].dtype, list(values[tensor].shape))
+                graph.inputs.append(renamed[tensor])
+            else:
+                constant = Constant(name, np.asarray(facts.constant(tensor)))
+                renamed[tensor] = constant
+                graph.initializers.append(constant)
+    graph.nodes = clone_nodes(nodes, renamed)
+    for place, node in enumerate(graph.nodes):
+        for tensor in node.outputs:
+            tensor.name = tensor.name and f"n{place}_{tensor.name}"
+            tensor.info = None
+    graph.outputs = [renamed[t] for t in wanted]
+    for old, new in zip(wanted, graph.outputs):
+        new.dtype = helper.tensor_dtype_to_np_dtype(facts.dtype(old))
+    return _run(export_model(Model(graph, _header(facts))), feeds)
+
+
+def _header(facts: Facts) -> onnx.ModelProto:
+    imports = [helper.make_opsetid(domain, version) for domain, version in facts.opsets.items()]
+    return onnx.ModelProto(ir_version=10, opset_import=imports)
+
+
+def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    outputs = Session(Packed(model)).run(dict(feeds))
+    return [np.asarray(value) for value in outputs]
+
+
+def _run_operator(
+    facts: Facts,
+    cell: Cell,
+    values: Mapping[Tensor, Array],
+    inputs: Sequence[Tensor],
+    before: Sequence[Tensor],
+) -> list[Array]:
+    """h and c after one step, as (1, batch, hidden)."""
+    h = values[before[0]]
+    batch = h.size // cell.h.hidden
+    x = np.concatenate([values[t].reshape(1, batch, -1) for t in inputs], 2)
+    states = [values[t].reshape(1, batch, cell.h.hidden) for t in before]
+    found = parameters(cell)
+    builder = _OnArrays(values)
+
+    def array(weight: Weight | None) -> Array | None:
+        return None if weight is None else np.asarray(weights.build(weight, builder, {}))
+
+    blank = [None] * (3 - len(states))
+    arrays = [x, array(found.w), array(found.r), array(found.b), None, *states, *blank[1:]]
+    arrays.append(array(found.p))
+    names = [f"i{k}" if a is not None else "" for k, a in enumerate(arrays)]
+    while not names[-1]:
+        names.pop()
+    outputs = ["", "h", "c"][: 1 + len(states)]
+    node = helper.make_node(cell.op, names, outputs, **attributes(cell))
+    initializers = [
+        numpy_helper.from_array(np.ascontiguousarray(a), n)
+        for a, n in zip(arrays, names)
+        if a is not None and n
+    ]
+    results = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(h.dtype), None)
+        for name in outputs[1:]
+    ]
+    model = _header(facts)
+    model.graph.CopyFrom(helper.make_graph([node], "operator", [], results, initializers))
+    return _run(model, {})
+
+
+class _OnArrays:
+    """Builds weights as arrays."""
+
+    def __init__(self, values: Mapping[Tensor, Array]) -> None:
+        self._values = values
+
+    def value(self, tensor: Tensor) -> Array:
+        return self._values[tensor]
+
+    def constant(self, array: Array) -> Array:
+        return array
+
+    def apply(self, op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -> Array:
+        first, *rest = operands
+        if op == "Concat":
+            return np.concatenate(operands, attrs["axis"])
+        if op == "Transpose":
+            return np.transpose(first, attrs["perm"])
+        if op == "Gather":
+            return np.take(first, rest[0], attrs["axis"])
+        if op == "Reshape":
+            return first.reshape(rest[0])
+        functions = {"Add": np.add, "Mul": np.multiply, "MatMul": np.matmul}
+        return np.asarray(functions[op](first, rest[0]))

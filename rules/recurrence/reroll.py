@@ -1,0 +1,227 @@
+"""Unrolled recurrences become one operator.
+
+h1 = cell(x[0], h0)   h2 = cell(x[1], h1)   h3 = cell(x[2], h2)   ->   Y = LSTM(x, …, h0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...rewrite import symbolic
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Node, Tensor
+from ...rewrite.patch import Patch
+from ...rewrite.rule import Match, Miss, Rule
+from ..step_emit import OLDEST, Emit
+from .body import Layout, layout_of
+from .cells import NoCell
+from .chain import copies, depends_on, find_chain
+from .emission import emit_operator, nothing
+from .link import Link
+from .probe import Disproved, probe
+from .shapes import from_operator, is_zero, to_operator
+from .slices import Slice, slice_of
+
+_BEFORE_FIRST = np.iinfo(np.int64).min
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def _steps(third: str) -> str:
+    """Four steps of an RNN; the third has another activation in the near miss."""
+    step = """i@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, i@)
+      p@ = MatMul(x@, w) q@ = MatMul(h@, r) a@ = Add(p@, q@) """
+    nodes = ""
+    for number, activation in enumerate(("Tanh", "Tanh", third, "Tanh")):
+        nodes += step.replace("@", str(number)) + f"h{number + 1} = {activation}(a{number}) "
+    return (
+        _HEADER
+        + f"""g (float[4,B,2] x, float[B,3] h0) => (float[B,3] y, float[B,3] z)
+      <float[2,3] w = {{0.1, 0.2, 0.3, -0.1, -0.2, -0.3}},
+       float[3,3] r = {{1, 0, 0, 0, 1, 0, 0, 0, 1}}> {{
+      {nodes} y = Neg(h4) z = Neg(h1) }}"""
+    )
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of all steps: slices of one sequence in their order, or single values."""
+
+    values: list[Tensor]
+    whole: Slice | None
+    """The first slice."""
+    step: int
+
+    @property
+    def needs(self) -> list[Tensor]:
+        return self.values if self.whole is None else [self.whole.sequence]
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Steps of one cell in a row, and what is to be put in their place."""
+
+    links: list[Link]
+    layout: Layout
+    """Of the states."""
+    inputs: list[Inputs]
+    read: list[int]
+    """The steps whose h is read by others, from all of them."""
+    finals: list[bool]
+    """Whether the last h and c are, from outputs of their own."""
+    anchor: Node
+    """The first node that reads a result: the operator goes in front of it."""
+
+
+class Reroll(Rule):
+    """Steps of one cell in a row become the operator over a sequence."""
+
+    root = ("MatMul", "Gemm", "LSTM", "GRU", "RNN")
+    fires = _steps("Tanh")
+    spares = {"differ from step to step": _steps("Relu")}
+
+    def match(self, m: Match) -> dict[str, Any]:
+        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
+        nodes = copies(m.facts, m.node)
+        m.need(len(nodes) > 1, "its weight is applied once, or by another node first")
+        try:
+            chain = _chain(m.facts, nodes)
+            last = chain.links[-1]
+            probe(m.facts, last.cell, last.inputs, last.before, last.after)
+        except NoCell as reason:
+            raise Miss(reason.sentence, reason.given, m.node) from None
+        except Disproved as reason:
+            raise Miss("{}", (str(reason),), m.node) from None
+        return {"facts": m.facts, "chain": chain}
+
+    def apply(self, patch: Patch, facts: Facts, chain: Chain) -> None:
+        links = chain.links
+        emit = _EmitBefore(patch, links[-1].after[0], chain.anchor)
+        y, *finals = _operator(emit, facts, chain)
+        for final, value in zip(finals, links[-1].after):
+            if final.name:
+                patch.replace(value, from_operator(emit, final, chain.layout, 0))
+        for number in chain.read:
+            one = emit("Gather", y, emit.number(number), axis=0)
+            patch.replace(links[number].after[0], from_operator(emit, one, chain.layout, 0))
+        for link in reversed(links):
+            for node in reversed(link.nodes):
+                if patch.index.is_unused(node):
+                    patch.remove(node)
+
+
+def _chain(facts: Facts, nodes: Sequence[Node]) -> Chain:
+    """Raises NoCell with what is in the way."""
+    links = find_chain(facts, nodes)
+    layout = _layout(links[-1], links[-1].before[0])
+    inputs = [_sequence(facts, [link.inputs[k] for link in links])
+              for k in range(len(links[-1].inputs))]  # fmt: skip
+    for tensor in links[-1].inputs:
+        if symbolic.eq(_layout(links[-1], tensor).size, layout.size) is not True:
+            raise NoCell("the batch of {} and that of the state may differ", tensor)
+    readers = _readers(facts, nodes[0], links)
+    read = sorted({k for k, slot in readers if slot == 0})
+    finals = [(len(links) - 1, slot) in readers for slot in range(len(links[-1].after))]
+    if len(read) > 1:  # all of them are slices of one output
+        finals[0] = False
+    elif finals[0]:
+        read = []
+    graph = facts.index.graph_of(nodes[0])
+    found = [facts.index.ancestor_in(r, graph) for rs in readers.values() for r in rs]
+    anchor = min((n for n in found if n is not None), key=lambda n: n.order,
+                 default=links[-1].nodes[-1])  # fmt: skip
+    for tensor in (*links[0].before, *(t for i in inputs for t in i.needs)):
+        producer = facts.index.producer(tensor)
+        if producer is not None and producer.order >= anchor.order:
+            raise NoCell("{} is read before {} is there", links[0].after[0], tensor)
+    return Chain(links, layout, inputs, read, finals, anchor)
+
+
+def _layout(link: Link, tensor: Tensor) -> Layout:
+    layout = layout_of(link.lifter.value(tensor))
+    if layout is None:
+        raise NoCell("{} has several batch axes or several feature axes", tensor)
+    return layout
+
+
+def _readers(facts: Facts, first: Node, links: Sequence[Link]) -> dict[tuple[int, int], list[Node]]:
+    """Who reads h (0) or c (1) after a step but the steps themselves; graphs count, but are no
+    nodes. Raises NoCell where anything else of the steps is read.
+    """
+    inner = {node for link in links for node in link.nodes}
+    found: dict[tuple[int, int], list[Node]] = {}
+    for number, link in enumerate(links):
+        for tensor in (t for node in link.nodes for t in node.outputs):
+            outside = [u.reader for u in facts.index.uses(tensor) if u.reader not in inner]
+            if not outside:
+                continue
+            slot = next((k for k, t in enumerate(link.after) if t is tensor), None)
+            is_state = slot == 0 or (slot == 1 and number == len(links) - 1)
+            if slot is not None and is_state:
+                found[number, slot] = [r for r in outside if isinstance(r, Node)]
+            elif depends_on(facts, tensor, first):
+                raise NoCell("{} is read by more than the steps", tensor)
+    return found
+
+
+class _EmitBefore(Emit):
+    """New nodes just before a node that is not the root."""
+
+    def __init__(self, patch: Patch, like: Tensor, anchor: Node) -> None:
+        super().__init__(patch, like)
+        self._anchor = anchor
+
+    def _make(
+        self, op: str, inputs: Sequence[Tensor], like: Sequence[Tensor], attrs: Mapping[str, Any]
+    ) -> list[Tensor]:
+        return self.patch.node(op, inputs, like, attrs, before=self._anchor)
+
+
+def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
+    slices = [slice_of(facts, tensor) for tensor in values]
+    first = slices[0]
+    for step in (1, -1):
+        if first is not None and all(
+            other is not None and other == replace(first, number=first.number + k * step)
+            for k, other in enumerate(slices)
+        ):
+            return Inputs(values, first, step)
+    return Inputs(values, None, 1)
+
+
+def _operator(emit: Emit, facts: Facts, chain: Chain) -> list[Tensor]:
+    """Y, Y_h and Y_c."""
+    last = chain.links[-1]
+    parts = [
+        to_operator(emit, _stacked(emit, facts, found), _layout(last, tensor), 1)
+        for found, tensor in zip(chain.inputs, last.inputs)
+    ]
+    x = parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=2)
+    initial = [
+        None
+        if is_zero(facts, tensor)
+        else to_operator(emit, tensor, chain.layout, 0, direction=True)
+        for tensor in chain.links[0].before
+    ]
+    names = [emit.like if chain.read else nothing()]
+    names += [t if read else nothing() for t, read in zip(last.after, chain.finals)]
+    return emit_operator(emit, last.cell, x, initial, names)
+
+
+def _stacked(emit: Emit, facts: Facts, inputs: Inputs) -> Tensor:
+    """The inputs of all steps along a new axis 0."""
+    whole = inputs.whole
+    if whole is None:
+        return emit("Concat", *(emit.unsqueezed(t, [0]) for t in inputs.values), axis=0)
+    shape = facts.shape(whole.sequence)
+    assert shape is not None, "slices are of values of known rank"
+    count = len(inputs.values)
+    sequence = whole.sequence
+    if inputs.step != 1 or whole.number != 0 or shape[whole.axis] != count:
+        end = whole.number + inputs.step * count
+        bounds = (whole.number, end if end >= 0 else _BEFORE_FIRST, whole.axis, inputs.step)
+        sequence = emit("Slice", sequence, *(emit.ints(b) for b in bounds))
+    return emit.moved(sequence, whole.axis, 0, len(shape))

@@ -1,0 +1,59 @@
+"""Between the axes that a loop's values have and those of the RNN operators."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Constant, Tensor
+from ..step_emit import Emit
+from .body import Layout
+
+
+def to_operator(
+    emit: Emit, value: Tensor, layout: Layout, ahead: int, direction: bool = False
+) -> Tensor:
+    """A value as (…, batch, features), behind `ahead` axes that stay; with an axis for the direction
+    in front of the batch if asked for.
+    """
+    if direction and _has_place_for_direction(layout):
+        return value
+    value = emit.squeezed(value, [ahead + k for k in layout.units])
+    if layout.batch is not None and layout.features < layout.batch:
+        value = emit.transposed(value, [*range(ahead), ahead + 1, ahead])
+    made = [ahead] if direction else []
+    made += [ahead + len(made)] if layout.batch is None else []
+    return emit.unsqueezed(value, made)
+
+
+def from_operator(emit: Emit, value: Tensor, layout: Layout, ahead: int) -> Tensor:
+    """The inverse: from (…, direction, batch, features), of which the operator has one."""
+    if _has_place_for_direction(layout):
+        return value
+    value = emit.squeezed(value, [ahead, *([ahead + 1] if layout.batch is None else [])])
+    if layout.batch is not None and layout.features < layout.batch:
+        value = emit.transposed(value, [*range(ahead), ahead + 1, ahead])
+    return emit.unsqueezed(value, [ahead + k for k in layout.units])
+
+
+def _has_place_for_direction(layout: Layout) -> bool:
+    return layout.units == [0] and layout.batch == 1 and layout.features == 2
+
+
+_MOVES = frozenset(
+    {"Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose",
+     "Unsqueeze"}
+)  # fmt: skip
+"""Operators whose results hold nothing but elements of their first operand."""
+
+
+def is_zero(facts: Facts, tensor: Tensor) -> bool:
+    """Whether all elements are surely zero, whatever the shape."""
+    node = facts.index.producer(tensor)
+    if node is not None and not node.domain and node.op in _MOVES:
+        return is_zero(facts, node.inputs[0])
+    if node is not None and not node.domain and node.op == "ConstantOfShape":
+        value = node.attrs.get("value")
+        return value is None or (isinstance(value, Constant) and not np.any(value.values))
+    array = facts.constant(tensor)
+    return array is not None and not array.any()

@@ -1,0 +1,93 @@
+"""Single slices of a sequence, whatever operators take them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Node, Tensor
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Element `number` along an axis of a sequence, without that axis."""
+
+    sequence: Tensor
+    axis: int
+    number: int
+
+
+def slice_of(facts: Facts, tensor: Tensor) -> Slice | None:
+    """The slice that a value is: by Gather, or by Squeeze of a Slice, Split or Gather of size 1."""
+    node = facts.index.producer(tensor)
+    if node is None or node.domain:
+        return None
+    if node.op == "Gather":
+        return _gathered(facts, node, 0)
+    if node.op not in ("Squeeze", "Reshape"):
+        return None
+    inner = facts.index.producer(node.inputs[0])
+    if inner is None or inner.domain:
+        return None
+    found = {"Slice": _window, "Split": _part, "Gather": _gathered_one}.get(inner.op)
+    result = None if found is None else found(facts, inner, node.inputs[0])
+    if result is None:
+        return None
+    whole, own = facts.shape(node.inputs[0]), facts.shape(tensor)
+    if whole is None or own != whole[: result.axis] + whole[result.axis + 1 :]:
+        return None
+    return result
+
+
+def _length(facts: Facts, sequence: Tensor, axis: int) -> tuple[int, int] | None:
+    """The axis, not negative, and its length."""
+    shape = facts.shape(sequence)
+    if shape is None:
+        return None
+    size = shape[axis % len(shape)]
+    return (axis % len(shape), size) if isinstance(size, int) else None
+
+
+def _gathered(facts: Facts, node: Node, rank: int) -> Slice | None:
+    index = facts.constant(node.inputs[1])
+    there = _length(facts, node.inputs[0], int(node.attrs.get("axis", 0)))
+    if index is None or index.ndim != rank or index.size != 1 or there is None:
+        return None
+    axis, length = there
+    number = int(index.ravel()[0])
+    return Slice(node.inputs[0], axis, number % length) if -length <= number < length else None
+
+
+def _gathered_one(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
+    return _gathered(facts, node, 1)
+
+
+def _window(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
+    given = [facts.constant(t) for t in node.inputs[1:] if t.name]
+    if len(given) < 3 or any(a is None or a.size != 1 for a in given):
+        return None
+    start, end, along, *step = [int(a.ravel()[0]) for a in given if a is not None]
+    there = _length(facts, node.inputs[0], along)
+    if there is None or any(s != 1 for s in step):
+        return None
+    axis, length = there
+    first, last, _ = slice(start, end).indices(length)
+    return Slice(node.inputs[0], axis, first) if last == first + 1 else None
+
+
+def _part(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
+    there = _length(facts, node.inputs[0], int(node.attrs.get("axis", 0)))
+    if there is None:
+        return None
+    axis, _ = there
+    sizes = []
+    for output in node.outputs:
+        shape = facts.shape(output)
+        size = None if shape is None else shape[axis]
+        if not isinstance(size, int):
+            return None
+        sizes.append(size)
+    place = next(k for k, output in enumerate(node.outputs) if output is tensor)
+    starts = [0, *accumulate(sizes)]
+    return Slice(node.inputs[0], axis, starts[place]) if sizes[place] == 1 else None

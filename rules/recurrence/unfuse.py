@@ -1,0 +1,227 @@
+"""The inverse: an LSTM, GRU or RNN as a Scan around its cell, for backends without the operator.
+
+None of looplift's phases has this rule, which would undo FuseRecurrence. It runs by itself, after
+everything else:
+
+    clean = looplift.rewrite(model).model
+    loops = looplift.rewrite(clean, rules=UNFUSE).model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable
+from ...rewrite.patch import Patch
+from ...rewrite.rule import Match, Phase, Rule
+from ..step_emit import OLDEST, Emit
+from .cells import Function
+from .direction import direction
+from .one_step import functions_of
+from .weights import Array
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+class OperatorToScan(Rule):
+    """An LSTM, GRU or RNN becomes a Scan over the steps of its cell."""
+
+    root = ("LSTM", "GRU", "RNN")
+    fires = (
+        _HEADER
+        + """g (float[4,B,2] x) => (float[4,1,B,3] y)
+      <float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
+       float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r) }"""
+    )
+    spares = {
+        "sequence lengths": _HEADER
+        + """g (float[4,B,2] x, int32[B] l) => (float[4,1,B,3] y)
+      <float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
+       float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r, , l) }""",
+        "weights": _HEADER
+        + """g (float[4,B,2] x, float[1,3,2] w) => (float[4,1,B,3] y)
+      <float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r) }""",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        node = m.node
+        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
+        m.need(not _given(node, 4), "it has sequence lengths")
+        m.need(not node.attrs.get("layout", 0), "it has another layout")
+        arrays = {
+            slot: m.facts.constant(node.inputs[slot]) for slot in (1, 2, 3, 7) if _given(node, slot)
+        }
+        m.need(all(a is not None for a in arrays.values()), "its weights are not known")
+        return {"node": node, "arrays": arrays}
+
+    def apply(self, patch: Patch, node: Node, arrays: dict[int, Array]) -> None:
+        emit = Emit(patch, node.inputs[0])
+        way = direction(node)
+        ways = ["forward", "reverse"] if way == "bidirectional" else [way]
+        results = [
+            _scan(emit, node, {s: a[number] for s, a in arrays.items()}, number, each, len(ways))
+            for number, each in enumerate(ways)
+        ]
+        for place, (old, axis) in enumerate(zip(list(node.outputs), (1, 0, 0))):
+            if old.name:
+                parts = [emit.unsqueezed(found[place], [axis]) for found in results]
+                whole = parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=axis)
+                patch.replace(old, whole)
+        patch.remove(node)
+        patch.note("onnxruntime runs no Scan over an empty sequence")
+        patch.take_apart()
+
+
+UNFUSE = (Phase("unfuse", (OperatorToScan,), "LSTM, GRU and RNN become loops over their cell."),)
+
+
+def _given(node: Node, slot: int) -> bool:
+    return slot < len(node.inputs) and bool(node.inputs[slot].name)
+
+
+def _scan(
+    emit: Emit, node: Node, arrays: dict[int, Array], number: int, way: str, count: int
+) -> list[Tensor]:
+    """Y, Y_h and Y_c of one direction, without an axis for it."""
+    states = [_initial(emit, node, slot, number, arrays[2]) for slot in (5, 6)[: _states(node)]]
+    body = _CellBody(node.op, node.attrs, arrays, functions_of(node, number, count))
+    graph = body.graph()
+    turned = int(way == "reverse")
+    attrs = {
+        "body": graph,
+        "num_scan_inputs": 1,
+        "scan_input_directions": [turned],
+        "scan_output_directions": [turned],
+    }
+    names = [Variable(node.inputs[0].name) for _ in range(len(states) + 1)]
+    *finals, rows = emit.nodes("Scan", [*states, node.inputs[0]], names, **attrs)
+    return [rows, *finals]
+
+
+def _states(node: Node) -> int:
+    return 2 if node.op == "LSTM" else 1
+
+
+def _initial(emit: Emit, node: Node, slot: int, number: int, recurrent: Array) -> Tensor:
+    """The initial state of one direction, zeros by default."""
+    hidden = recurrent.shape[1]
+    if _given(node, slot):
+        return emit("Gather", node.inputs[slot], emit.number(number), axis=0)
+    sizes = emit("Concat", emit.dims(node.inputs[0], 1, 2), emit.ints(hidden), axis=0)
+    zero = Constant("zero", np.zeros(1, recurrent.dtype))
+    return emit("ConstantOfShape", sizes, value=zero)
+
+
+class _CellBody:
+    """The body of the Scan: one step of the cell (ONNX operator specification)."""
+
+    def __init__(
+        self, op: str, attrs: dict[str, Any], arrays: dict[int, Array], functions: list[Function]
+    ) -> None:
+        self._op, self._attrs, self._functions = op, attrs, functions
+        count = _GATES[op]
+        self._hidden = arrays[2].shape[1]
+        self._w, self._r = (np.split(arrays[slot], count) for slot in (1, 2))
+        zeros = np.zeros(2 * count * self._hidden, arrays[1].dtype)
+        biases = np.split(arrays.get(3, zeros), 2 * count)
+        self._wb, self._rb = biases[:count], biases[count:]
+        self._p = np.split(arrays[7], 3) if 7 in arrays else None
+        self._nodes: list[Node] = []
+        self._constants: list[Constant] = []
+        self._x, self._h, self._c = Variable("x"), Variable("h"), Variable("c")
+
+    def graph(self) -> Graph:
+        states = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self._op]()
+        row = self._make("Identity", states[0])
+        inputs = [self._h, *([self._c] if self._op == "LSTM" else []), self._x]
+        graph = Graph(self._nodes, inputs, [*states, row], name="cell")
+        graph.initializers = self._constants
+        return graph
+
+    # --- nodes ---
+
+    def _make(self, op: str, *inputs: Tensor, **attrs: Any) -> Tensor:
+        output = Variable("v")
+        node = Node(op, "", attrs, list(inputs), [output], "")
+        node.order = float(len(self._nodes))
+        self._nodes.append(node)
+        return output
+
+    def _constant(self, array: Array) -> Constant:
+        constant = Constant("k", np.ascontiguousarray(array))
+        self._constants.append(constant)
+        return constant
+
+    def _number(self, value: float) -> Constant:
+        return self._constant(np.array(value, self._w[0].dtype))
+
+    def _affine(self, value: Tensor, matrix: Array, bias: Array) -> Tensor:
+        return self._make("Gemm", value, self._constant(matrix), self._constant(bias), transB=1)
+
+    def _input(self, gate: int) -> Tensor:
+        return self._affine(self._x, self._w[gate], self._wb[gate])
+
+    def _recurrent(self, gate: int, value: Tensor) -> Tensor:
+        return self._affine(value, self._r[gate], self._rb[gate])
+
+    def _gate(self, gate: int, function: Function, *more: Tensor) -> Tensor:
+        total = self._make("Add", self._input(gate), self._recurrent(gate, self._h))
+        for term in more:
+            total = self._make("Add", total, term)
+        return self._activated(function, total)
+
+    def _activated(self, function: Function, value: Tensor) -> Tensor:
+        """The activation of a gate, whose argument may be clipped."""
+        clip = float(self._attrs.get("clip") or 0)
+        if clip:
+            value = self._make("Clip", value, self._number(-clip), self._number(clip))
+        return self._applied(function, value)
+
+    def _applied(self, function: Function, value: Tensor) -> Tensor:
+        name, parameters = function
+        if name == "Affine":
+            scaled = self._make("Mul", value, self._number(parameters[0]))
+            return self._make("Add", scaled, self._number(parameters[1]))
+        if name == "ScaledTanh":
+            inner = self._make("Tanh", self._make("Mul", value, self._number(parameters[1])))
+            return self._make("Mul", inner, self._number(parameters[0]))
+        named = dict(zip(("alpha", "beta"), parameters))
+        return self._make(name, value, **named)
+
+    def _peephole(self, gate: int, cell: Tensor) -> Sequence[Tensor]:
+        """The peephole of gate i, o or f."""
+        if self._p is None:
+            return ()
+        return (self._make("Mul", cell, self._constant(self._p[gate])),)
+
+    # --- cells ---
+
+    def _lstm(self) -> list[Tensor]:
+        f, g, last = self._functions
+        i = self._gate(0, f, *self._peephole(0, self._c))
+        if self._attrs.get("input_forget"):
+            forget = self._make("Sub", self._number(1), i)
+        else:
+            forget = self._gate(2, f, *self._peephole(2, self._c))
+        kept, new = self._make("Mul", forget, self._c), self._make("Mul", i, self._gate(3, g))
+        c = self._make("Add", kept, new)
+        o = self._gate(1, f, *self._peephole(1, c))
+        return [self._make("Mul", o, self._applied(last, c)), c]
+
+    def _gru(self) -> list[Tensor]:
+        f, g = self._functions
+        z, r = self._gate(0, f), self._gate(1, f)
+        if self._attrs.get("linear_before_reset"):
+            inner = self._make("Mul", r, self._recurrent(2, self._h))
+        else:
+            inner = self._recurrent(2, self._make("Mul", r, self._h))
+        n = self._activated(g, self._make("Add", self._input(2), inner))
+        fresh = self._make("Mul", self._make("Sub", self._number(1), z), n)
+        return [self._make("Add", fresh, self._make("Mul", z, self._h))]
+
+    def _rnn(self) -> list[Tensor]:
+        return [self._gate(0, self._functions[0])]

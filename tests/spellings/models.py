@@ -1,0 +1,173 @@
+"""A cell in a loop as a model, in a random spelling."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from . import cells
+from .writer import FLOAT, Writer, tensor
+
+INT64, BOOL = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+_STEPS = {"LSTM": cells.lstm, "GRU": cells.gru, "RNN": cells.rnn}
+
+
+@dataclass
+class Shape:
+    """How a model stands around its cell."""
+
+    features: int
+    hidden: int
+    loop: str
+    """Scan or Loop."""
+    batch_first: bool
+    reverse: bool
+    collected: str
+    """How the sequence of h is collected: rows, a list, or not at all."""
+    given: bool
+    """Whether initial states are inputs; zeros otherwise."""
+    swapped: bool
+    """Whether c comes before h."""
+
+
+def make_model(op: str, seed: int, flaw: str = "") -> onnx.ModelProto:
+    """The model of one seed; with a flaw, its cell is that of no operator."""
+    choose = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    shape = Shape(
+        choose.randint(2, 4), choose.randint(2, 4), choose.choice(["Scan", "Loop", "Loop"]),
+        choose.random() < 0.3, choose.random() < 0.3, choose.choice(["rows", "rows", "list", ""]),
+        choose.random() < 0.5, choose.random() < 0.5,
+    )  # fmt: skip
+    if shape.loop == "Scan" and shape.collected == "list":
+        shape.collected = "rows"
+    constants: dict[str, np.ndarray] = {}
+    outer = Writer(choose, constants)
+    x = _sequence(outer, shape)
+    states = ["h", "c"] if op == "LSTM" else ["h"]
+    if shape.swapped:
+        states.reverse()
+    initial = [f"{s}0" if shape.given else _zeros(outer, x, shape) for s in states]
+    body = _body(op, flaw, shape, states, choose, numbers, constants)
+    finals = [f"{s}n" for s in states]
+    _loop(outer, shape, body, x, initial, finals)
+    return _model(outer, shape, states, finals, constants)
+
+
+def _sequence(outer: Writer, shape: Shape) -> str:
+    """x with the time first, as the loop reads it."""
+    x = "x"
+    if shape.batch_first:
+        x = outer.op("Transpose", x, perm=[1, 0, 2])
+    if shape.reverse and shape.loop == "Loop":
+        minus = outer.integers(-1)
+        start, end = minus, outer.integers(np.iinfo(np.int64).min)
+        x = outer.op("Slice", x, start, end, outer.integers(0), outer.integers(-1))
+    return x
+
+
+def _zeros(outer: Writer, x: str, shape: Shape) -> str:
+    batch = outer.op("Slice", outer.op("Shape", x), outer.integers(1), outer.integers(2))
+    sizes = outer.op("Concat", batch, outer.integers(shape.hidden), axis=0)
+    if outer.either(True, False):
+        return str(outer.op("ConstantOfShape", sizes))
+    return str(outer.op("Expand", outer.constant(0.0), sizes))
+
+
+def _body(
+    op: str, flaw: str, shape: Shape, states: list[str], choose: random.Random,
+    numbers: np.random.Generator, constants: dict[str, np.ndarray],
+) -> onnx.GraphProto:  # fmt: skip
+    w = Writer(choose, constants)
+    inputs = [tensor(s, ["B", shape.hidden]) for s in states]
+    if shape.loop == "Scan":
+        inputs.append(tensor("xt", ["B", shape.features]))
+        xt = "xt"
+    else:
+        inputs = [
+            helper.make_tensor_value_info("i", INT64, []),
+            helper.make_tensor_value_info("ci", BOOL, []),
+            *inputs,
+        ]
+        xt = w.op("Gather", "sequence", "i", axis=0)
+    step = cells.Step(w, numbers, xt, "h", "c", shape.features, shape.hidden, flaw)
+    h, c = _STEPS[op](step)
+    w.nodes.append(helper.make_node("Identity", [h], ["h_out"]))
+    if c:
+        w.nodes.append(helper.make_node("Identity", [c], ["c_out"]))
+    outputs = [tensor(f"{s}_out", ["B", shape.hidden]) for s in states]
+    if shape.loop == "Loop":
+        w.nodes.append(helper.make_node("Identity", ["ci"], ["co"]))
+        outputs.insert(0, helper.make_tensor_value_info("co", BOOL, []))
+    if shape.collected == "rows":
+        w.nodes.append(helper.make_node("Identity", [h], ["row"]))
+        outputs.append(tensor("row", ["B", shape.hidden]))
+    if shape.collected == "list":
+        kind = helper.make_tensor_sequence_value_info("rows", FLOAT, None)
+        inputs.append(kind)
+        w.nodes.append(helper.make_node("SequenceInsert", ["rows", h], ["rows_out"]))
+        outputs.append(helper.make_tensor_sequence_value_info("rows_out", FLOAT, None))
+    return helper.make_graph(w.nodes, "body", inputs, outputs)
+
+
+def _loop(
+    outer: Writer, shape: Shape, body: onnx.GraphProto, x: str, initial: list[str],
+    finals: list[str],
+) -> None:  # fmt: skip
+    results = [*finals, *(["stacked"] if shape.collected else [])]
+    if shape.loop == "Scan":
+        way = int(shape.reverse)
+        node = helper.make_node(
+            "Scan", [*initial, x], results, body=body, num_scan_inputs=1,
+            scan_input_directions=[way],
+        )  # fmt: skip
+        outer.nodes.append(node)
+    else:
+        outer.nodes.append(helper.make_node("Identity", [x], ["sequence"]))
+        length = outer.op("Gather", outer.op("Shape", x), outer.constant(0, np.int64))
+        more = [outer.op("SequenceEmpty", dtype=FLOAT)] if shape.collected == "list" else []
+        outer.nodes.append(helper.make_node("Loop", [length, "", *initial, *more], results,
+                                            body=body))  # fmt: skip
+    if shape.collected:
+        y = "stacked"
+        if shape.collected == "list":
+            y = outer.op("ConcatFromSequence", y, axis=0, new_axis=1)
+        outer.nodes.append(helper.make_node("Identity", [y], ["y"]))
+
+
+def _model(
+    outer: Writer, shape: Shape, states: list[str], finals: list[str],
+    constants: dict[str, np.ndarray],
+) -> onnx.ModelProto:  # fmt: skip
+    order = ["B", "T"] if shape.batch_first else ["T", "B"]
+    inputs = [tensor("x", [*order, shape.features])]
+    if shape.given:
+        inputs += [tensor(f"{s}0", ["B", shape.hidden]) for s in states]
+    outputs = [tensor("y", ["T", "B", shape.hidden])] if shape.collected else []
+    kept = finals if not shape.collected or outer.either(True, False) else []
+    outputs += [tensor(f, ["B", shape.hidden]) for f in kept]
+    weights = [numpy_helper.from_array(v, k) for k, v in constants.items()]
+    graph = helper.make_graph(outer.nodes, "spelling", inputs, outputs, weights)
+    imports = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def make_feeds(model: onnx.ModelProto, seed: int) -> list[dict[str, np.ndarray]]:
+    """Inputs for several lengths and batches."""
+    numbers = np.random.default_rng(seed)
+    feeds = []
+    for steps, batch in ((1, 1), (2, 3), (7, 2), (7, 1)):
+        sizes = {"T": steps, "B": batch}
+        feeds.append(
+            {
+                i.name: numbers.standard_normal(
+                    [d.dim_value or sizes[d.dim_param] for d in i.type.tensor_type.shape.dim]
+                ).astype(np.float32)
+                for i in model.graph.input
+            }
+        )
+    return feeds
