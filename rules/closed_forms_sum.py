@@ -1,0 +1,63 @@
+"""Running sums: a state to which every iteration adds something.
+
+    y, ys = Loop(n, , s0) { a = s + x_t  return true, a, a }
+ -> ys = s0 + CumSum(x[:n], 0)    y = s0 + ReduceSum(x[:n], 0)
+
+Floats are added in another order than in the loop, which changes the last digits.
+"""
+
+from __future__ import annotations
+
+from ..rewrite.ir import Tensor
+from ..rewrite.rule import Match
+from ..rewrite.views import State
+from .closed_forms import Chain, StateRule, Values, chain_of
+from .step_batch import Parallel
+
+_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+class SumWithoutLoop(StateRule):
+    """A state that sums up what iterations read is a ReduceSum, its running values a CumSum."""
+
+    nothing = "no state is a sum of what iterations read"
+    fires = (
+        _HEADER
+        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
+      y, r = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
+        co = Identity(ci) xt = Gather(xs, i) so = Add(s, xt) row = Identity(so) }> }"""
+    )
+    spares = {
+        "no state is a sum": _HEADER
+        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+      y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci) xt = Gather(xs, i) so = Sub(xt, s) }> }""",
+        "may change in the loop": _HEADER
+        + """g (float[T,3] xs, float[1] s0, int64 n) => (float[P] y) {
+      y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[P] so) {
+        co = Identity(ci) xt = Gather(xs, i) so = Add(s, xt) }> }""",
+        "no operator for the type": _HEADER
+        + """g (float16[T,3] xs, float16[3] s0, int64 n) => (float16[3] y) {
+      y = Loop (n, , s0) <body = b (int64 i, bool ci, float16[3] s) => (bool co, float16[3] so) {
+        co = Identity(ci) xt = Gather(xs, i) so = Add(s, xt) }> }""",
+    }
+
+    def chain(self, m: Match, parallel: Parallel, state: State) -> Chain | None:
+        return chain_of(m, parallel, state, ("Add", "Sub"))
+
+    def running(self, values: Values, inclusive: bool) -> Tensor:
+        emit = values.emit
+        attrs = {} if inclusive else {"exclusive": 1}
+        sums = emit("CumSum", values.combined("Add"), emit.number(0), **attrs)
+        return self._from_start(values, sums)
+
+    def last(self, values: Values) -> Tensor:
+        return self._from_start(
+            values, values.emit.reduced("ReduceSum", values.combined("Add"), [0], 0)
+        )
+
+    @staticmethod
+    def _from_start(values: Values, sums: Tensor) -> Tensor:
+        if values.starts_as(0) and values.has_full_shape():
+            return sums
+        return values.emit("Add", values.initial, sums)
