@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from .plugins import all_phases
 from .rewrite.assumptions import assert_facts, parse_dims
+from .rewrite.collector import collector_paused
 from .rewrite.edits import CONTROL
 from .rewrite.engine import Engine
 from .rewrite.files import load
 from .rewrite.model import export_model, import_model
+from .rewrite.protos import nodes
 from .rewrite.rule import Options, Phase
-from .rewrite.trace import Listener, Trace
-from .rules import PHASES
+from .rewrite.trace import Listener, Observer, Trace
 
 if TYPE_CHECKING:
     import tvm
@@ -61,6 +63,7 @@ class RewriteResult:
     """The folder the model's external data is relative to."""
 
 
+@collector_paused()
 def rewrite(
     model: Source,
     *,
@@ -71,14 +74,15 @@ def rewrite(
     rules: Sequence[Phase] | None = None,
     step_limit: int | None = None,
     on_event: Listener | None = None,
+    observer: Observer | None = None,
 ) -> RewriteResult:
     """Rewrites a model into one with less control flow that computes the same.
 
     `inputs` fixes graph inputs to values: each becomes a constant and leaves the inputs. `dims`
     asserts symbolic dims, as a mapping or as texts such as `"T=16"` and `"T>=2"`; `shapes` asserts
     shapes of inputs (a number, a name, or None for an unknown dim). `strict` keeps the behaviour of
-    runs that fail. `rules` replaces the table of contents of `looplift.rules`; `step_limit` stops
-    after so many rewrites.
+    runs that fail. `rules` replaces looplift's phases and those of installed packages; `step_limit`
+    stops after so many rewrites. `on_event` hears of every rewrite, `observer` sees it happen.
 
     The given ModelProto is not changed. Raises ModelError for a model that is not valid and
     AssumptionError for an assertion that does not fit.
@@ -89,11 +93,11 @@ def rewrite(
     assumptions, notes = assert_facts(graph, inputs or {}, parse_dims(dims), shapes or {})
     engine = Engine(
         graph,
-        PHASES if rules is None else rules,
+        all_phases() if rules is None else rules,
         assumptions,
         Options(strict=strict),
         step_limit,
-        Trace(listener=on_event),
+        Trace(listener=on_event, observer=observer),
     )
     engine.run()
     result = export_model(graph)
@@ -111,14 +115,7 @@ def rewrite(
 
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:
     """Operators of a model, those in bodies and functions included."""
-    counts: Counter[str] = Counter()
-    pending: list[Any] = [proto.graph, *proto.functions]
-    while pending:
-        for node in pending.pop().node:
-            counts[node.op_type] += 1
-            pending.extend(a.g for a in node.attribute if a.HasField("g"))
-            pending.extend(g for a in node.attribute for g in a.graphs)
-    return counts
+    return Counter(node.op_type for root in (proto.graph, *proto.functions) for node in nodes(root))
 
 
 def from_onnx(
@@ -159,3 +156,17 @@ def from_onnx(
         sanitize_input_names=sanitize_input_names,
         base_dir=base_dir,
     )
+
+
+def compile(  # noqa: A001  (called as `looplift.compile`, like `tvm.compile`)
+    module: tvm.IRModule, target: str | dict[str, Any] | tvm.target.Target = "llvm"
+) -> tvm.relax.VMExecutable:
+    """Compiles a Relax module: `tvm.compile` with fused and scheduled kernels.
+
+    `target` is what TVM takes, or `"native"` for the processor this runs on with all its
+    instructions. The same is `tvm.compile(module, target, relax_pipeline="looplift")`. Raises
+    UnsupportedError if TVM cannot compile the module.
+    """
+    from .lowering.compile import compile_module
+
+    return compile_module(module, target)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from .rewrite.errors import AssumptionError, LoopliftError
-from .rewrite.rule import Phase
-from .rules import PHASES
+from .rewrite.errors import AssumptionError
 
 T = TypeVar("T")
 
@@ -73,36 +69,6 @@ def parse_shape(text: str) -> tuple[int | str | None, ...]:
 def parse_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
     """The option `--size NAME=1,2,7`."""
     return _collect("--size", texts, _parse_sizes)
-
-
-def load_rules(modules: Sequence[str]) -> tuple[Phase, ...]:
-    """looplift's phases followed by the `PHASES` of modules, also of those in this folder.
-
-    Raises LoopliftError for a module that cannot be imported or has no phases.
-    """
-    return PHASES + tuple(phase for name in modules for phase in _phases_of(name))
-
-
-def _phases_of(name: str) -> tuple[Phase, ...]:
-    here = str(Path.cwd())
-    sys.path.append(here)
-    try:
-        phases = getattr(importlib.import_module(name), "PHASES", ())
-    except ImportError as error:
-        raise LoopliftError(
-            f"The rules cannot be imported: {error}",
-            where=f"--rules {name}",
-            remedy="Name a module that Python finds, such as package.module",
-        ) from error
-    finally:
-        sys.path.remove(here)
-    if not phases or not all(isinstance(phase, Phase) for phase in phases):
-        raise LoopliftError(
-            "The module lists no rules",
-            where=f"--rules {name}",
-            remedy="Define PHASES in it, a tuple of looplift.Phase",
-        )
-    return tuple(phases)
 
 
 def _parse_size(text: str) -> int | str | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
 from .api import RewriteResult, rewrite
-from .arguments import Assertions, load_rules
+from .arguments import Assertions
+from .debug.recording import Recorder, trace_file
+from .plugins import all_phases
 from .rewrite.errors import LoopliftError
 from .rewrite.files import save
 from .rewrite.isolate import Died, Process, Remote
-from .rewrite.trace import Event
+from .rewrite.trace import Event, Observer
 from .rewrite.validate import check_runtime
 from .rewrite.verify import Verification, verify
 
@@ -33,6 +35,9 @@ class Job:
     step_limit: int | None = None
     verifies: bool = True
     seed: int = 0
+    trace: Path | None = None
+    """Where the trace goes, if one is wanted."""
+    traces_in_full: bool = False
 
 
 @dataclass
@@ -61,16 +66,8 @@ class Outcome:
 
 def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcome:
     """Rewrite, verify and write one model. Raises LoopliftError; then nothing is written."""
-    result = rewrite(
-        job.source,
-        inputs=job.assertions.inputs,
-        dims=job.assertions.dims,
-        shapes=job.assertions.shapes,
-        strict=job.assertions.strict,
-        rules=load_rules(job.rules),
-        step_limit=job.step_limit,
-        on_event=on_event,
-    )
+    with _recorder(job) as observer:
+        result = _rewritten(job, on_event, observer)
     outcome = _describe(job, result)
     if job.verifies:
         check_runtime(result.model)
@@ -84,6 +81,41 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
     job.target.parent.mkdir(parents=True, exist_ok=True)
     save(result.model, job.target, base_dir=result.base_dir)
     return outcome
+
+
+@contextmanager
+def _recorder(job: Job) -> Iterator[Recorder | None]:
+    """Writes the trace of a job, if one is wanted."""
+    if job.trace is None:
+        yield None
+        return
+    with (
+        trace_file(job.trace) as file,
+        Recorder(
+            file,
+            source=job.source,
+            assertions=job.assertions,
+            rules=job.rules,
+            in_full=job.traces_in_full,
+        ) as recorder,
+    ):
+        yield recorder
+
+
+def _rewritten(
+    job: Job, on_event: Callable[[Event], None] | None, observer: Observer | None
+) -> RewriteResult:
+    return rewrite(
+        job.source,
+        inputs=job.assertions.inputs,
+        dims=job.assertions.dims,
+        shapes=job.assertions.shapes,
+        strict=job.assertions.strict,
+        rules=all_phases(job.rules),
+        step_limit=job.step_limit,
+        on_event=on_event,
+        observer=observer,
+    )
 
 
 def verify_result(job: Job, result: RewriteResult) -> Verification:

@@ -46,5 +46,15 @@ Strict = Annotated[
         "--strict", help="Take no branch merely because the other one would make the run fail."
     ),
 ]
+Rules = Annotated[
+    list[str],
+    typer.Option(
+        "--rules",
+        metavar="MODULE",
+        help="A Python module whose PHASES run after looplift's. May be repeated.",
+        show_default=False,
+        default_factory=list,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option("--seed", help="For the made-up inputs.")]

@@ -29,6 +29,24 @@ def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path
     return plan
 
 
+def plan_traces(targets: Sequence[Path], trace: Path | None) -> list[Path | None]:
+    """The trace of each model: the file named, or for several models one each in that folder.
+
+    Raises ModelError if there is no such folder.
+    """
+    if trace is None:
+        return [None] * len(targets)
+    if len(targets) == 1 and not trace.is_dir():
+        return [trace]
+    if not trace.is_dir():
+        raise ModelError(
+            "The traces of several models need a folder",
+            where=f"--trace {trace}",
+            remedy="Make the folder first",
+        )
+    return [trace / f"{target.stem}.jsonl" for target in targets]
+
+
 def check_target(target: Path, source: Path, output: Path) -> None:
     """Raises ModelError if a file cannot be written or is the source itself.
 

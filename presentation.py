@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -14,7 +14,6 @@ from rich.text import Text
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 from .debug.counts import before_after, brief
 from .rewrite.trace import Event
-from .rules import PHASES
 
 MOST_DIFFERENCES = 3
 MOST_LINES = 20
@@ -48,6 +47,24 @@ def busy(doing: str) -> Iterator[None]:
         return
     with console.status(doing):
         yield
+
+
+@contextmanager
+def telling(doing: str) -> Iterator[Callable[[str], None]]:
+    """Say what takes so long, and how far it is."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(doing) as status:
+        yield lambda news: status.update(f"{doing}: {news}")
+
+
+@contextmanager
+def counting(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Say how many of how many steps are done."""
+    with telling(doing) as tell:
+        yield lambda step, steps: tell(f"step {step} of {steps}")
 
 
 def rewrite_one(job: Job) -> Outcome:
@@ -139,31 +156,3 @@ def print_notes(notes: Iterable[str], title: str = "note") -> None:
         console.print(f"{title}: {note}", markup=False)
     if len(distinct) > MOST_LINES:
         console.print(f"{title}: {len(distinct) - MOST_LINES} more like these")
-
-
-# --- the table of contents ---
-
-
-def print_rules() -> None:
-    """Phases and rules in order, one line each."""
-    console = stdout()
-    for phase in PHASES:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column(style="cyan", no_wrap=True)
-        table.add_column()
-        for rule in phase.rules:
-            table.add_row(f"  {rule.name()}", rule.summary())
-        console.print(Text.assemble((phase.name, "bold"), f": {phase.summary}"))
-        console.print(table)
-
-
-def table_of_contents() -> list[dict[str, object]]:
-    """The same for programs."""
-    return [
-        {
-            "phase": phase.name,
-            "summary": phase.summary,
-            "rules": [{"name": rule.name(), "summary": rule.summary()} for rule in phase.rules],
-        }
-        for phase in PHASES
-    ]

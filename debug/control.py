@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx
 from onnx import helper
 
-from ..rewrite.facts import Fact, Facts
+from ..rewrite.facts import Fact, Facts, Value
 from ..rewrite.ir import Constant, Graph, Node, Tensor
 from ..rewrite.rule import describe
-from ..rewrite.symbolic import symbols
-from ..rewrite.views import IfView, LoopView, ScanView
+from ..rewrite.symbolic import Expr, symbols
+from ..rewrite.views import NO_LIMIT, IfView, LoopView, ScanView
 from .counts import CONTROL
 
-NO_LIMIT = np.iinfo(np.int32).max
-"""Trip counts from here on are how exporters write "until the condition ends it"."""
+LONGEST_EXPRESSION = 12
+"""Atoms of an expression that is written out."""
 
 
 @dataclass
@@ -183,12 +183,30 @@ class Reader:
         return f"{node.op}({', '.join(arguments)})"
 
 
+def _number_text(number: Value) -> str:
+    """A number; an expression too long to say anything to a reader is left out."""
+    return "…" if isinstance(number, Expr) and number.size > LONGEST_EXPRESSION else str(number)
+
+
+def value_text(fact: Fact) -> str:
+    """`int64[] = 3`: type, shape and, of a single element that is known, the value."""
+    value = fact.scalar()
+    if value is None or (isinstance(value, Expr) and any(s.serial >= 0 for s in symbols(value))):
+        return type_text(fact)
+    return f"{type_text(fact)} = {_number_text(value)}"
+
+
+@functools.cache
+def _dtype_text(dtype: int) -> str:
+    known = dtype in onnx.TensorProto.DataType.values() and dtype != 0
+    return str(helper.tensor_dtype_to_np_dtype(dtype)) if known else "?"
+
+
 def type_text(fact: Fact) -> str:
     """`float32[2, B]`, with `?` for what is not known."""
     if fact.kind == "other":
         return "optional or map"
-    known = fact.dtype in onnx.TensorProto.DataType.values() and fact.dtype != 0
-    dtype = str(helper.tensor_dtype_to_np_dtype(fact.dtype)) if known else "?"
-    shape = "[?]" if fact.shape is None else f"[{', '.join(map(str, fact.shape))}]"
+    dtype = _dtype_text(fact.dtype)
+    shape = "[?]" if fact.shape is None else f"[{', '.join(map(_number_text, fact.shape))}]"
     text = "string" + shape if dtype == "object" else dtype + shape
     return f"sequence of {text}" if fact.kind == "sequence" else text

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx.parser
 import pytest
 from rich.console import Console
@@ -14,7 +15,9 @@ from looplift.cli import app
 from looplift.debug.check import ORIGINAL, RELAX, REWRITTEN, Check, Column, Run, check, render
 from looplift.debug.relax import RelaxSession
 from looplift.rewrite.isolate import Process
+from looplift.rewrite.rule import fixture
 from looplift.rewrite.runtime import Packed, Refused
+from looplift.rules.demanded_if import InlineDemandedBranch
 
 from ..gated import write
 
@@ -140,6 +143,13 @@ class TestImport:
         rate = tvm.runtime.tensor(np.array(16000))
         assert machine["main"](rate, x).numpy().tolist() == [[1, 0]]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["m.py", "m.so"]
+
+    def test_says_what_the_module_relies_on(self, tmp_path: Path) -> None:
+        model, output = tmp_path / "squeezed.onnx", tmp_path / "m.py"
+        onnx.save(fixture(InlineDemandedBranch.fires), model)
+        result = CliRunner().invoke(app, ["import", str(model), "-o", str(output)])
+        assert result.exit_code == 0, result.output
+        assert "note: InlineDemandedBranch: If of `v` always takes" in result.stdout
 
     @pytest.mark.parametrize(
         ("output", "options", "words"),

@@ -1,0 +1,1 @@
+"""The command line: what all commands share, and the commands by theme."""

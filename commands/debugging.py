@@ -1,0 +1,333 @@
+"""The commands that answer why not, what changed, and which step broke it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from .. import presentation
+from ..arguments import parse_assertions
+from ..options import AsJson, Dims, Inputs, Model, Rules, Seed, Shapes, Strict
+from ..outputs import check_target
+from ..plugins import all_phases
+from ..rewrite.errors import LoopliftError
+from .base import WRONG, app, reporting
+
+Check = Annotated[
+    str,
+    typer.Option(
+        "--check",
+        metavar="CMD",
+        help="A command that exits with another status than 0 for a bad model; {} stands for the "
+        "path of the model, which else comes last. By default: outputs on onnxruntime differ.",
+    ),
+]
+
+
+def _rule_names(incomplete: str) -> list[str]:
+    """Completes --rule."""
+    names = {rule.name() for phase in all_phases() for rule in phase.rules}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _subject(
+    model: Path,
+    inputs: Sequence[str],
+    dims: Sequence[str],
+    shapes: Sequence[str],
+    strict: bool,
+    rules: Sequence[str],
+) -> Any:
+    from ..debug.subject import Subject
+
+    return Subject.of(model, parse_assertions(inputs, dims, shapes, strict), all_phases(rules))
+
+
+def _tell(parts: Sequence[RenderableType], content: Any, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(content, indent=2, default=str))
+        return
+    for part in parts:
+        presentation.stdout().print(part)
+
+
+def _end(status: int) -> None:
+    if status:
+        raise typer.Exit(status)
+
+
+# --- explain ---
+
+
+@app.command(
+    epilog="Examples: looplift explain vad.onnx; "
+    'looplift explain vad.onnx --node If_0 --assume "input sr=16000"; '
+    "looplift explain models/ --summary"
+)
+@reporting
+def explain(
+    model: Annotated[
+        Path, typer.Argument(metavar="IN", help="An ONNX file, or with --summary a folder.")
+    ],
+    *,
+    node: Annotated[
+        str, typer.Option("--node", metavar="N", help="Only this one, by its name or a result.")
+    ] = "",
+    rule: Annotated[
+        str,
+        typer.Option("--rule", metavar="R", help="Only this rule.", autocompletion=_rule_names),
+    ] = "",
+    assume: Annotated[
+        list[str],
+        typer.Option(
+            "--assume",
+            metavar="WHAT",
+            help='What if: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T". '
+            "May be repeated.",
+            show_default=False,
+            default_factory=list,
+        ),
+    ],
+    summary: Annotated[
+        bool, typer.Option("--summary", help="The commonest reasons, over all models of a folder.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All rules, those that only make a node smaller, too.")
+    ] = False,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    rules: Rules,
+    as_json: AsJson = False,
+) -> None:
+    """Say why each If, Loop and Scan is left: the rules that could remove it, and what they miss.
+
+    The status is 1 if something is left.
+    """
+    from ..debug import explain as debug
+
+    if summary:
+        _explain_folder(model, assume, rules, as_json)
+        return
+    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    with presentation.busy(f"explaining {model.name}"):
+        found = debug.explain(subject, node, rule, assume)
+    _tell(debug.render(found, model.name, everything), found.as_json(), as_json)
+    _end(found.status)
+
+
+def _explain_folder(
+    folder: Path, assume: Sequence[str], rules: Sequence[str], as_json: bool
+) -> None:
+    from ..debug import explain as debug
+
+    paths = sorted(folder.rglob("*.onnx")) if folder.is_dir() else [folder]
+    found = []
+    for path in paths:
+        with presentation.busy(f"explaining {path.name}"):
+            try:
+                subject = _subject(path, (), (), (), False, rules)
+                found.append((path, debug.explain(subject, assume=assume)))
+            except LoopliftError as error:
+                presentation.complain(f"{path}: {error}")
+    reasons = debug.commonest(found)
+    left = sum(len(explanation.left) for _, explanation in found)
+    title = f"{left} left in {len(found)} models; the commonest reasons"
+    _tell(debug.render_commonest(reasons, title), [asdict(each) for each in reasons], as_json)
+    _end(WRONG if len(found) < len(paths) else int(left > 0))
+
+
+# --- step ---
+
+
+@app.command(
+    epilog="Examples: looplift step vad.onnx; "
+    'looplift step vad.onnx --do "rule InlineDecidedIf" --do "dump now.onnx"; '
+    "echo next | looplift step vad.onnx --json"
+)
+@reporting
+def step(
+    model: Model,
+    *,
+    do: Annotated[
+        list[str],
+        typer.Option(
+            "--do",
+            metavar="COMMAND",
+            help="Carry out a command and leave: next, back, goto N, rule R, node N, list, show, "
+            "dump FILE. May be repeated.",
+            show_default=False,
+            default_factory=list,
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Walk through this trace of the model."),
+    ] = None,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    rules: Rules,
+    as_json: AsJson = False,
+) -> None:
+    """Walk through the rewrites of a model, with what each of them touches before and after.
+
+    Commands come from the terminal, from a pipe, or from --do. The status is 2 if one fails.
+    """
+    from ..debug.step import Shell, Walk
+    from ..debug.trace_file import read_trace
+
+    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    with presentation.busy(f"rewriting {model.name}"):
+        walk = Walk(subject, None if trace is None else read_trace(trace))
+    console = presentation.stdout()
+    shell = Shell(walk, console, as_json)
+    if do:
+        shell.run_script(do)
+    elif not sys.stdin.isatty():
+        shell.run_script(sys.stdin)
+    else:
+        shell.cmdloop()
+        return
+    _end(WRONG if shell.failure else 0)
+
+
+# --- verify ---
+
+
+@app.command(epilog="Example: looplift verify vad.onnx --rules my_package.my_rules")
+@reporting
+def verify(
+    model: Model,
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    rules: Rules,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model on onnxruntime after each rewrite: the first step and tensor that differ.
+
+    The inputs are the same after each step; they include trip counts 0, 1, 2 and 7 and both sides
+    of each If where they can be reached. The status is 1 if a step changes what is computed.
+    """
+    from ..debug import verify_steps as debug
+
+    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    with presentation.counting(f"verifying {model.name}") as progress:
+        result = debug.verify_steps(subject, seed=seed, progress=progress)
+    _tell(debug.render(result, model.name), result.as_json(), as_json)
+    _end(result.status)
+
+
+# --- bisect ---
+
+
+@app.command(
+    epilog="Examples: looplift bisect vad.onnx --rules my_rules; "
+    'looplift bisect vad.onnx --check "python run_on_device.py {}"'
+)
+@reporting
+def bisect(
+    model: Model,
+    *,
+    check: Check = "",
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    rules: Rules,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Find the step, rule and place that make a model bad, in at most log2(steps) + 3 checks.
+
+    The status is 1 if there is one.
+    """
+    from ..debug import bisect as debug
+    from ..debug.checks import Command, SameOutputs
+
+    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    with presentation.telling(f"bisecting {model.name}") as tell:
+        judge = Command(check, subject.base_dir) if check else SameOutputs.of(subject, seed)
+        result = debug.bisect(subject, judge, tell)
+    _tell(debug.render(result, model.name), result.as_json(), as_json)
+    _end(result.status)
+
+
+# --- reduce ---
+
+
+@app.command(
+    epilog='Examples: looplift reduce vad.onnx -o small.onnx --keep "left Loop"; '
+    "looplift reduce vad.onnx -o small.onnx --rules my_rules; "
+    'looplift reduce vad.onnx -o small.onnx --check "python crash.py"'
+)
+@reporting
+def reduce(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="SMALL",
+            help="The model to write; its text, a test and the "
+            "nearest model that does not show it are written beside it.",
+        ),
+    ],
+    *,
+    keep: Annotated[
+        str,
+        typer.Option(
+            "--keep",
+            metavar="WHAT",
+            help="differs (rewriting changes the outputs), fires RULE, left OP, reason WORDS, or "
+            "error WORDS.",
+        ),
+    ] = "differs",
+    check: Check = "",
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, help="Stop then; the same call goes on.")
+    ] = 3600.0,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    rules: Rules,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make the smallest model that still shows something, bodies of loops and branches included.
+
+    A call that was interrupted goes on where it ended. The status is 1: what a model shows is a
+    finding.
+    """
+    from ..debug import reduce as debug
+
+    check_target(output, model, output)
+    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    with presentation.telling(f"reducing {model.name}") as tell:
+        result = debug.reduce(
+            subject,
+            output,
+            keep=keep,
+            command=check,
+            rules=rules,
+            seed=seed,
+            seconds=seconds,
+            tell=tell,
+        )
+    _tell(debug.render(result, model.name), result.as_json(), as_json)
+    _end(result.status)

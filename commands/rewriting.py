@@ -1,0 +1,247 @@
+"""The commands that rewrite, import and check models, and those that look into them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import presentation
+from ..arguments import parse_assertions, parse_sizes
+from ..batch import DIFFERENT, FAILED, Job
+from ..options import AsJson, Dims, Inputs, Model, Rules, Seed, Shapes, Strict
+from ..outputs import check_target, plan_outputs, plan_traces
+from .base import FINDING, WRONG, app, reporting
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"looplift {version('looplift')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+# --- rewrite ---
+
+
+@app.command(
+    epilog="Examples: looplift rewrite vad.onnx -o clean.onnx --input sr=16000 --shape x=1,576; "
+    "looplift rewrite models/ -o clean/ -j 4"
+)
+@reporting
+def rewrite(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="IN...", help="ONNX files, or folders of them."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="OUT", help="A file for one model, else a folder."),
+    ],
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify/--no-verify", help="Run both models on onnxruntime before writing."),
+    ] = True,
+    rules: Rules,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", min=0, help="Stop after so many rewrites."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write what was rewritten as JSON lines; for several models a folder.",
+        ),
+    ] = None,
+    trace_all: Annotated[
+        bool,
+        typer.Option(
+            "--trace-all", help="Also every rule that declined, with its reason; and graph hashes."
+        ),
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option("-j", "--jobs", metavar="N", min=1, help="Models at the same time.")
+    ] = 1,
+    seed: Seed = 0,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite models into ones with less control flow that compute the same.
+
+    The result is verified before it is written: if an output differs, nothing is written and the
+    status is 1.
+    """
+    assertions = parse_assertions(inputs, dims, shapes, strict)
+    plan = plan_outputs(models, output)
+    traces = plan_traces([target for _, target in plan], trace)
+    work = [
+        Job(source, target, assertions, tuple(rules), steps, verify, seed, place, trace_all)
+        for (source, target), place in zip(plan, traces)
+    ]
+    if len(work) == 1:
+        outcomes = [presentation.rewrite_one(work[0])]
+    else:
+        outcomes = presentation.rewrite_many(work, jobs)
+    presentation.print_problems(outcomes)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=2))
+    elif not quiet:
+        presentation.print_outcomes(outcomes)
+    statuses = {outcome.status for outcome in outcomes}
+    if FAILED in statuses:
+        raise typer.Exit(WRONG)
+    if DIFFERENT in statuses:
+        raise typer.Exit(FINDING)
+
+
+# --- inspect ---
+
+
+@app.command(epilog='Example: looplift inspect vad.onnx --dim "T>=1"')
+@reporting
+def inspect(
+    model: Model,
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the Ifs, Loops and Scans of a model as a tree, and why each is still there.
+
+    The model is rewritten in memory: nodes that go are marked, those that stay say why.
+    """
+    from ..debug.inspect import inspect as read
+    from ..debug.inspect import render
+
+    with presentation.busy(f"inspecting {model.name}"):
+        inspection = read(model, parse_assertions(inputs, dims, shapes, strict))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(inspection), indent=2))
+        return
+    presentation.stdout().print(render(inspection, model.name))
+    presentation.print_notes(inspection.notes)
+
+
+# --- import ---
+
+
+@app.command(
+    "import",
+    epilog="Examples: looplift import vad.onnx -o vad.py; looplift import vad.onnx -o vad.so",
+)
+@reporting
+def import_(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="What to write: .py (the module as text), .json (the module for tvm.ir.load_json) "
+            "or .so (a compiled library).",
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option("--target", help="What a .so is compiled for, as TVM writes it.")
+    ] = "llvm",
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+) -> None:
+    """Rewrite a model and convert it into a TVM Relax module."""
+    from ..debug.relax import check_format, write_module
+
+    check_format(output)
+    check_target(output, model, output)
+    with presentation.busy(f"importing {model.name}"):
+        remarks = write_module(
+            model, output, target, parse_assertions(inputs, dims, shapes, strict)
+        )
+    presentation.print_notes(remarks.notes)
+    presentation.print_notes(remarks.warnings, "warning")
+    typer.echo(f"written: {output}")
+
+
+# --- check ---
+
+
+@app.command(epilog="Example: looplift check vad.onnx --input sr=16000 --size batch=1,2,7")
+@reporting
+def check(
+    model: Model,
+    *,
+    inputs: Inputs,
+    dims: Dims,
+    shapes: Shapes,
+    strict: Strict = False,
+    sizes: Annotated[
+        list[str],
+        typer.Option(
+            "--size",
+            metavar="NAME=1,2,7",
+            help="Sizes to try for an open dimension. May be repeated.",
+            show_default=False,
+            default_factory=list,
+        ),
+    ],
+    tvm: Annotated[
+        bool, typer.Option("--tvm/--no-tvm", help="Also run the Relax module on TVM.")
+    ] = True,
+    latency: Annotated[
+        bool, typer.Option("--latency/--no-latency", help="Measure how long a run takes.")
+    ] = True,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run the original, the rewritten model and the Relax module, and compare.
+
+    The original and the rewritten model run on onnxruntime, the Relax module on TVM, all with one
+    thread, at several sizes. The status is 1 if an output differs.
+    """
+    from ..debug.check import check as run
+    from ..debug.check import render
+
+    with presentation.busy(f"checking {model.name}"):
+        result = run(
+            model,
+            parse_assertions(inputs, dims, shapes, strict),
+            choices=parse_sizes(sizes),
+            with_tvm=tvm,
+            with_latency=latency,
+            seed=seed,
+        )
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        for part in render(result, model.name):
+            presentation.stdout().print(part)
+        presentation.print_notes(result.notes)
+    if result.status:
+        raise typer.Exit(result.status)

@@ -1,0 +1,310 @@
+"""Writes the trace of a rewrite, one JSON object a line; `docs/trace.md` describes them.
+
+The lines are made while rewriting: a place or a value is told as it was at that moment. Everything
+that is known of each attempt is told only where it is asked for, because there are many times more
+attempts than commits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import onnx
+
+from ..arguments import Assertions
+from ..rewrite.engine import Engine
+from ..rewrite.errors import ModelError
+from ..rewrite.graph_hash import GraphHash
+from ..rewrite.ir import Graph, Node, Tensor
+from ..rewrite.numbers import NoReference, Numbers
+from ..rewrite.patch import Patch
+from ..rewrite.rule import Miss, Phase, Rule, describe
+from ..rewrite.trace import Commit, Defect, Observer
+from .control import value_text
+
+FORMAT = 1
+"""Version of the lines; readers refuse others."""
+
+
+# Made once: `json.dumps` would make an encoder for each line.
+_encoded = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_quoted = json.encoder.encode_basestring_ascii  # what `json.dumps` does with a text
+
+
+class Recorder(Observer):
+    """Writes a trace. Use it as a context manager: the last line is written on leaving."""
+
+    def __init__(
+        self,
+        file: IO[str],
+        *,
+        source: str | Path = "",
+        assertions: Assertions | None = None,
+        rules: Sequence[str] = (),
+        in_full: bool = False,
+    ) -> None:
+        self.sees_attempts = in_full
+        self._file = file
+        self._about = {
+            "source": str(source),
+            **_asserted(assertions or Assertions()),
+            "rules": list(rules),
+            "in_full": in_full,
+        }
+        self._numbers: Numbers
+        self._engine: Engine
+        self._hash: GraphHash | None = None
+        self._places: dict[type[Rule], tuple[str, int]] = {}
+        self._origins: dict[tuple[str, type[Rule]], str] = {}
+        self._hits: Counter[str] = Counter()
+        self._applying: defaultdict[str, float] = defaultdict(float)
+        self._matching: defaultdict[str, float] = defaultdict(float)
+        self._misses: list[str] = []
+        self._sentences: dict[tuple[str, str], str] = {}
+        self._visited: Node | None = None
+        self._found: dict[str, Any] | None = None
+        self._bindings: dict[str, Any] = {}
+        self._facts: dict[str, str] = {}
+        self._began = self._since = 0.0
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._began:
+            self._flush()
+            self._end("" if error is None else str(error))
+
+    def _write(self, kind: str, content: Mapping[str, Any]) -> None:
+        self._file.write(_encoded({"kind": kind, **content}) + "\n")
+
+    # --- what happens ---
+
+    def begins(self, engine: Engine) -> None:
+        self._began = self._since = time.perf_counter()
+        self._engine = engine
+        self._numbers = Numbers(engine.index)
+        if self.sees_attempts:
+            self._hash = GraphHash(engine.index, self._numbers)
+        rules = dict.fromkeys(rule for phase in engine.phases for rule in phase.rules)
+        self._places = {rule: source_of(rule) for rule in rules}
+        self._write(
+            "model",
+            {
+                "format": FORMAT,
+                "looplift": version("looplift"),
+                **self._about,
+                "digest": digest(engine),
+                "step_limit": engine.step_limit,
+                "nodes": len(self._numbers),
+                "hash": self._hash_text(),
+                "phases": [_phase(phase) for phase in engine.phases],
+                "sources": {rule.name(): place for rule, place in self._places.items()},
+            },
+        )
+
+    def visited(self, node: Node) -> None:
+        if self._misses:
+            self._flush()
+        self._visited = node
+        self._since = time.perf_counter()
+
+    def missed(self, rule: Rule, node: Node, miss: Miss) -> None:
+        name, at = type(rule).__name__, miss.at
+        now = time.perf_counter()
+        self._matching[name] += now - self._since
+        self._since = now
+        if miss.values or at is not node:
+            where = "" if at is None or at is node else describe(at)
+            self._misses.append(f'["{name}",{_quoted(str(miss))},{_quoted(where)}]')
+            return
+        # Most sentences are the same each time.
+        line = self._sentences.get((name, miss.sentence))
+        if line is None:
+            line = f'["{name}",{_quoted(str(miss))},""]'
+            self._sentences[name, miss.sentence] = line
+        self._misses.append(line)
+
+    def matched(self, rule: Rule, node: Node, found: Mapping[str, object]) -> None:
+        try:
+            self._found = {name: self._numbers.refer(value) for name, value in found.items()}
+        except NoReference:
+            self._found = None
+        if self.sees_attempts:
+            self._flush()
+            self._bindings = {name: bound(value) for name, value in found.items()}
+            self._facts = self._facts_of(node)
+
+    def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
+        number, before = self._numbers[node], self._hash_text()
+        added = self._numbers.update(patch)
+        self._hits[commit.rule] += 1
+        self._applying[commit.rule] += commit.seconds
+        numbers = self._numbers
+        # Put together by hand: encoding a dictionary would take as long as many a commit.
+        parts = [
+            f'{{"kind":"commit","step":{commit.step},{self._origin(commit.phase, rule)}',
+            f'"node":{_quoted(commit.node)},"number":{number},"place":{_quoted(commit.place)}',
+            f'"found":{"null" if self._found is None else _encoded(self._found)}',
+            f'"edits":[{",".join(map(_quoted, commit.edits))}]',
+            f'"notes":[{",".join(map(_quoted, commit.notes))}]',
+            f'"touched":{numbers.of(patch.touched)},"removed":{numbers.of(patch.removed)}',
+            f'"added":{numbers.of(added)}',
+            f'"seconds":{commit.seconds:.7f},"time":{time.perf_counter() - self._began:.6f}',
+        ]
+        if self._hash is not None:
+            self._hash.update(patch, added)
+            parts += [
+                f'"before":"{before}","after":"{self._hash_text()}"',
+                f'"bindings":{_encoded(self._bindings)},"facts":{_encoded(self._facts)}',
+            ]
+        self._file.write(",".join(parts) + "}\n")
+
+    def _origin(self, phase: str, rule: Rule) -> str:
+        """Phase, rule, file and line, which are the same for many commits."""
+        key = (phase, type(rule))
+        text = self._origins.get(key)
+        if text is None:
+            file, line = self._places[type(rule)]
+            about = {"phase": phase, "rule": rule.name(), "file": file, "line": line}
+            text = self._origins[key] = _encoded(about)[1:-1]
+        return text
+
+    def failed(self, defect: Defect, rule: Rule, node: Node) -> None:
+        self._flush()
+        content = {"phase": defect.phase, "rule": defect.rule, "node": defect.node}
+        self._write("defect", {**content, "number": self._number(node), "reason": defect.reason})
+
+    def _flush(self) -> None:
+        """Writes the attempts at one node."""
+        node = self._visited
+        if node is not None and self._misses:
+            label = _quoted(describe(node))
+            start = f'{{"kind":"attempts","number":{self._number(node)},"node":{label},"misses":['
+            self._file.write(start + ",".join(self._misses) + "]}\n")
+        self._misses.clear()
+
+    def _number(self, node: Node) -> int:
+        return self._numbers[node]
+
+    def _facts_of(self, node: Node) -> dict[str, str]:
+        """What is known of the operands: only what was derived already, which costs nothing."""
+        known = self._engine.facts.known
+        return {t.name: value_text(known(t)) for t in node.inputs if t.name}
+
+    def _hash_text(self) -> str:
+        return str(self._hash) if self._hash is not None else ""
+
+    def _end(self, error: str) -> None:
+        trace = self._engine.trace
+        self._write(
+            "end",
+            {
+                "steps": len(trace.commits()),
+                "error": error,
+                "hash": self._hash_text(),
+                "attempts": trace.attempts,
+                "hits": self._hits,
+                "match_seconds": _rounded(self._matching),
+                "apply_seconds": _rounded(self._applying),
+                "seconds": round(time.perf_counter() - self._began, 6),
+            },
+        )
+
+
+@contextmanager
+def trace_file(path: Path) -> Iterator[IO[str]]:
+    """A file for a trace. Raises ModelError if it cannot be written."""
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ModelError(
+            f"The trace cannot be written: {error.strerror or error}",
+            where=f"file '{path}'",
+            remedy="Name a file in a folder that can be written to",
+        ) from error
+    with file:
+        yield file
+
+
+def digest(engine: Engine) -> str:
+    """What tells models apart: a hash of the graph as it stood in the file.
+
+    Of initializers only types and shapes count: hashing large weights would take longer than
+    rewriting does.
+    """
+    origin = engine.model.graph.origin
+    content = b"" if origin is None else b"\0".join(_structure(origin))
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
+
+
+def _structure(graph: onnx.GraphProto) -> Iterator[bytes]:
+    """A graph but for the values of its weights, and those of its bodies."""
+    for node in graph.node:
+        inner = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+        if not inner:
+            yield node.SerializeToString(deterministic=True)
+            continue
+        yield f"{node.op_type} {list(node.input)} {list(node.output)}".encode()
+        for body in inner:
+            yield from _structure(body)
+    for info in (*graph.input, *graph.output):
+        yield info.SerializeToString(deterministic=True)
+    for tensor in graph.initializer:
+        yield f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode()
+
+
+def source_of(rule: type[Rule]) -> tuple[str, int]:
+    """The file of a rule and the line where its `match` begins."""
+    code = rule.match.__code__
+    return code.co_filename, code.co_firstlineno
+
+
+def bound(value: object) -> str | int | list[Any]:
+    """What a match gave for one name, as a reader would point at it."""
+    if isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (Node, Tensor)):
+        return describe(value)
+    if isinstance(value, Graph):
+        return f"body `{value.name}`"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [bound(each) for each in value]
+    inner = getattr(value, "node", None)
+    return describe(inner) if isinstance(inner, Node) else type(value).__name__
+
+
+def _asserted(given: Assertions) -> dict[str, Any]:
+    inputs = {}
+    for name, value in given.inputs.items():
+        array = np.asarray(value)
+        inputs[name] = {"dtype": str(array.dtype), "values": array.tolist()}
+    shapes = {name: list(shape) for name, shape in given.shapes.items()}
+    return {"inputs": inputs, "dims": list(given.dims), "shapes": shapes, "strict": given.strict}
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    return {
+        "name": phase.name,
+        "summary": phase.summary,
+        "rules": [rule.name() for rule in phase.rules],
+    }
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in seconds.items()}

@@ -1,0 +1,1 @@
+"""Makes a model smaller while it still shows something, bodies included."""

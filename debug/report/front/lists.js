@@ -1,0 +1,73 @@
+"use strict";
+
+/** A list of which one item is chosen, and which a search narrows. Items have `data-text`. */
+class ChoiceList {
+  /** @param onChoose is given the item's index among all items */
+  constructor(element, onChoose) {
+    this.element = element;
+    this.items = [...element.querySelectorAll("[role=option]")];
+    this.texts = this.items.map((item) => item.dataset.text.toLowerCase());
+    this.onChoose = onChoose;
+    this.chosen = -1;
+    element.addEventListener("click", (event) => {
+      const item = event.target.closest("[role=option]");
+      if (item) this.choose(this.items.indexOf(item));
+    });
+  }
+
+  choose(index) {
+    if (!this.items[index] || index === this.chosen) return;
+    this.items[this.chosen]?.setAttribute("aria-selected", "false");
+    this.chosen = index;
+    this.items[index].setAttribute("aria-selected", "true");
+    this.element.setAttribute("aria-activedescendant", this.items[index].id);
+    this.items[index].scrollIntoView({ block: "nearest" });
+    this.onChoose(index);
+  }
+
+  /** The next item that the search leaves, or with -1 the one before. */
+  move(by) {
+    let index = this.chosen + by;
+    while (this.items[index]?.hidden) index += by;
+    this.choose(index);
+  }
+
+  first() {
+    this.choose(this.items.findIndex((item) => !item.hidden));
+  }
+
+  last() {
+    this.choose(this.items.findLastIndex((item) => !item.hidden));
+  }
+
+  /** Hides the items without all of these words; returns how many are left. */
+  filter(words) {
+    let left = 0;
+    this.items.forEach((item, index) => {
+      item.hidden = !words.every((word) => this.texts[index].includes(word));
+      if (!item.hidden) left += 1;
+    });
+    return left;
+  }
+}
+
+/** Lets a click on a column's head sort the rows of a table; each row may have a second one. */
+function makeSortable(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    head.querySelector("button")?.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = (body) => body.rows[0].cells[column].dataset.value;
+      const sorted = [...table.tBodies].sort((a, b) => compareTexts(key(a), key(b)));
+      if (down) sorted.reverse();
+      table.append(...sorted);
+    });
+  });
+}
+
+function compareTexts(a, b) {
+  const difference = Number(a) - Number(b);
+  return Number.isNaN(difference) ? a.localeCompare(b) : difference;
+}

@@ -1,0 +1,342 @@
+"use strict";
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const history_ = new History(report.history);
+const LAST = report.steps.length;
+const MOST_FOUND = 8;
+const MOST_OVERVIEW = 30;
+const OVERVIEW = new Set(["If", "Loop", "Scan", "LSTM", "GRU", "RNN"]);
+const byId = (id) => document.getElementById(id);
+
+/** What the reader looks at. */
+const state = {
+  tab: "steps",
+  looked: null, // a node that a search led to, instead of those that a step touches
+  view: null,
+};
+
+const target = { head: byId("step-head"), change: byId("change"), match: byId("match"), rule: byId("rule") };
+const actions = {
+  select: (number, snapshot) => fillNode(byId("node-card"), history_, snapshot, number, goToStep),
+  hover: (number) => panes().forEach((pane) => pane.mark("hovered", (node) => node.number === number)),
+  fold: (number, how) => {
+    state.view.folded.delete(number);
+    state.view.unfolded.delete(number);
+    state.view[how === "fold" ? "folded" : "unfolded"].add(number);
+    draw();
+  },
+  reveal: (numbers) => {
+    numbers.forEach((number) => state.view.revealed.add(number));
+    draw();
+  },
+};
+const before = new Pane(byId("before"), actions);
+const after = new Pane(byId("after"), actions);
+const remaining = new Pane(byId("remaining"), actions);
+const panes = () => (state.tab === "why" ? [remaining] : [before, after]);
+
+const stepList = new ChoiceList(byId("step-list"), showStep);
+const whyList = new ChoiceList(byId("why-list"), showLeft);
+const activeList = () => ({ steps: stepList, why: whyList })[state.tab];
+
+function newView(radius) {
+  state.view = { radius, revealed: new Set(), unfolded: new Set(), folded: new Set(), gone: null };
+}
+
+// --- steps ---
+
+function showStep(index) {
+  state.looked = null;
+  newView(state.view?.radius ?? 1);
+  byId("node-card").hidden = true;
+  byId("cards").hidden = index === 0;
+  if (index === 0) fillOverview(target);
+  else fillStep(target, index, report.steps[index - 1], LAST);
+  remember();
+  draw();
+}
+
+function goToStep(step) {
+  showTab("steps");
+  stepList.choose(step);
+}
+
+let waiting = 0;
+
+/** Draws before the next frame: keys that follow each other fast do not wait for each other. */
+function draw() {
+  if (!waiting) waiting = window.requestAnimationFrame(drawNow);
+}
+
+function drawNow() {
+  waiting = 0;
+  const fold = document.activeElement?.closest(".fold")?.parentNode;
+  const place = fold && `#${fold.closest("svg").id} [data-number="${fold.dataset.number}"] > .fold`;
+  if (state.tab === "steps" && stepList.chosen >= 0) drawSteps(stepList.chosen);
+  if (state.tab === "why" && whyList.chosen >= 0) drawLeft(whyList.chosen);
+  markFound();
+  if (place) document.querySelector(place)?.focus();
+}
+
+function drawSteps(index) {
+  const old = history_.at(index === 0 ? 0 : index - 1);
+  const now = history_.at(index === 0 ? LAST : index);
+  const step = index === 0 ? null : report.steps[index - 1];
+  state.view.gone = new Set(step && !state.looked ? [...step.removed, ...step.added] : []);
+  drawPane(before, old, now, focusOf(step, old, now), "removed");
+  drawPane(after, now, old, focusOf(step, now, old), "added");
+}
+
+/** The numbers of the nodes to draw in one snapshot; `other` is the one beside it. */
+function focusOf(step, snapshot, other) {
+  if (state.looked !== null) return [state.looked];
+  if (!step) return overviewOf(snapshot);
+  const touched = [step.number, ...step.removed, ...step.added, ...step.touched];
+  const there = touched.filter((number) => snapshot.nodes.has(number));
+  return there.length ? [...new Set(there)] : survivors(touched, snapshot, other);
+}
+
+/** Where nothing touched is left: what was around it. */
+function survivors(touched, snapshot, other) {
+  const gone = touched.map((number) => other.nodes.get(number)).filter((node) => node);
+  const near = gone.flatMap((node) => [...other.sources(node), ...other.users(node)]);
+  return [...new Set(near.map((node) => node.number))].filter((n) => snapshot.nodes.has(n));
+}
+
+/** Control flow and recurrences of the main graph, or all of a graph that is small. */
+function overviewOf(snapshot) {
+  const main = snapshot.members.get(0) || [];
+  const telling = main.filter((node) => OVERVIEW.has(node.op));
+  const chosen = main.length <= MOST_OVERVIEW || !telling.length ? main : telling;
+  return chosen.slice(0, MOST_OVERVIEW).map((node) => node.number);
+}
+
+function drawPane(pane, snapshot, other, focus, missing) {
+  const region = new Region(snapshot, focus, state.view);
+  const step = stepList.chosen === 0 ? null : report.steps[stepList.chosen - 1];
+  pane.draw(region, (number) => {
+    if (!step) return "";
+    const root = number === step.number ? " root" : "";
+    return changeOf(snapshot.nodes.get(number), other.nodes.get(number), missing) + root;
+  });
+  tellCount(pane, region);
+}
+
+function tellCount(pane, region) {
+  const cut = region.cut ? `, ${region.cut} touched nodes left out` : "";
+  pane.svg.node().closest("figure").querySelector(".count").textContent =
+    `${region.visible.size} of ${region.snapshot.nodes.size} nodes${cut}`;
+}
+
+function changeOf(node, other, missing) {
+  if (!other) return missing;
+  if (node.graph !== other.graph) return "moved";
+  return node.record === other.record ? "" : "changed";
+}
+
+// --- what is left ---
+
+function showLeft(index) {
+  newView(state.view?.radius ?? 1);
+  document.querySelectorAll("#why-details > article").forEach((article, number) => {
+    article.hidden = number !== index;
+  });
+  remember();
+  draw();
+}
+
+function drawLeft(index) {
+  const region = new Region(history_.at(LAST), [report.left[index]], state.view);
+  remaining.draw(region, (number) => (number === report.left[index] ? "root" : ""));
+  tellCount(remaining, region);
+}
+
+// --- tabs ---
+
+function showTab(name) {
+  state.tab = name;
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const chosen = tab.dataset.tab === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    byId(`panel-${tab.dataset.tab}`).hidden = !chosen;
+  }
+  byId("node-card").hidden = true;
+  const list = activeList();
+  search(byId("search").value);
+  if (list && list.chosen < 0) list.first();
+  else {
+    remember();
+    draw();
+  }
+}
+
+/** Keeps the place in the address, so that it can be shared and survives a reload. */
+function remember() {
+  const list = activeList();
+  const place = list ? `${state.tab}=${Math.max(0, list.chosen)}` : state.tab;
+  window.history.replaceState(null, "", `#${place}`);
+}
+
+function recall() {
+  const [name, number] = window.location.hash.slice(1).split("=");
+  const known = document.querySelector(`[role=tab][data-tab="${CSS.escape(name)}"]`);
+  showTab(known ? name : "steps");
+  if (number !== undefined) activeList()?.choose(Number(number));
+}
+
+// --- search ---
+
+function search(text) {
+  const words = text.toLowerCase().split(/\s+/).filter((word) => word);
+  const list = activeList();
+  const left = list ? list.filter(words) : filterRules(words);
+  byId("search-count").textContent = words.length ? `${left} found` : "";
+  findNodes(words);
+  markFound();
+}
+
+function filterRules(words) {
+  const rows = [...byId("rules").tBodies];
+  for (const row of rows) {
+    const text = row.dataset.text.toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+  }
+  return rows.filter((row) => !row.hidden).length;
+}
+
+/** Offers nodes of the model as it stands at this step. */
+function findNodes(words) {
+  const list = byId("found");
+  const step = Math.max(0, stepList.chosen);
+  const nodes = state.tab === "steps" && words.length ? matching(history_.at(step), words) : [];
+  list.replaceChildren(...nodes.map((node) => {
+    const button = make("button", { class: "link", "data-number": node.number }, nodeText(node));
+    button.addEventListener("click", () => lookAt(node.number));
+    return make("li", {}, button);
+  }));
+  list.hidden = !nodes.length;
+}
+
+function matching(snapshot, words) {
+  const found = [];
+  for (const node of snapshot.nodes.values()) {
+    if (isFound(snapshot, node, words)) found.push({ ...node, snapshot });
+    if (found.length === MOST_FOUND) break;
+  }
+  return found;
+}
+
+function isFound(snapshot, node, words) {
+  const names = node.outputs.filter((value) => value >= 0).map((value) => snapshot.value(value).name);
+  const text = `${node.op} ${node.name} ${names.join(" ")}`.toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+function nodeText(node) {
+  const first = node.outputs.find((value) => value >= 0);
+  return `${node.op} ${node.name || (first === undefined ? "" : node.snapshot.value(first).name)}`;
+}
+
+function lookAt(number) {
+  state.looked = number;
+  newView(state.view.radius);
+  draw();
+}
+
+function markFound() {
+  const words = byId("search").value.toLowerCase().split(/\s+/).filter((word) => word);
+  for (const pane of panes()) {
+    if (!pane.layout) continue;
+    const snapshot = pane.region.snapshot;
+    pane.mark("found", (node) => words.length > 0 && isFound(snapshot, node, words));
+  }
+}
+
+// --- keyboard ---
+
+const KEYS = {
+  j: () => activeList()?.move(1),
+  ArrowDown: () => activeList()?.move(1),
+  k: () => activeList()?.move(-1),
+  ArrowUp: () => activeList()?.move(-1),
+  g: () => activeList()?.first(),
+  Home: () => activeList()?.first(),
+  G: () => activeList()?.last(),
+  End: () => activeList()?.last(),
+  1: () => showTab("steps"),
+  2: () => showTab("why"),
+  3: () => showTab("rules"),
+  f: () => panes().forEach((pane) => pane.fit()),
+  "[": () => widen(-1),
+  "]": () => widen(1),
+  "/": () => byId("search").select(),
+  "?": () => byId("help").showModal(),
+  Escape: () => {
+    byId("node-card").hidden = true;
+    if (state.looked !== null) showStep(stepList.chosen);
+  },
+};
+
+function widen(by) {
+  const radius = Math.min(6, Math.max(0, state.view.radius + by));
+  state.view.radius = radius;
+  document.querySelectorAll(".radius").forEach((each) => { each.textContent = String(radius); });
+  draw();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+  if (event.target === byId("search")) {
+    onSearchKey(event);
+    return;
+  }
+  const action = KEYS[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
+function onSearchKey(event) {
+  if (event.key === "Enter") {
+    activeList()?.first();
+    event.target.blur();
+  } else if (event.key === "Escape") {
+    event.target.value = "";
+    search("");
+    event.target.blur();
+  }
+}
+
+// --- start ---
+
+function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+}
+
+const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+setTheme(prefersDark.matches ? "dark" : "light");
+prefersDark.addEventListener("change", (event) => setTheme(event.matches ? "dark" : "light"));
+byId("theme").addEventListener("click", () => {
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+});
+byId("search").addEventListener("input", (event) => search(event.target.value));
+byId("help-button").addEventListener("click", () => byId("help").showModal());
+document.querySelectorAll("[role=tab]").forEach((tab) => {
+  tab.addEventListener("click", () => showTab(tab.dataset.tab));
+});
+document.querySelectorAll("[data-widen]").forEach((button) => {
+  button.addEventListener("click", () => widen(Number(button.dataset.widen)));
+});
+document.querySelectorAll("[data-fit]").forEach((button) => {
+  button.addEventListener("click", () => panes().forEach((pane) => pane.fit()));
+});
+document.querySelectorAll("[data-source]").forEach((details) => {
+  details.addEventListener("toggle", () => {
+    const place = details.querySelector(".source");
+    if (details.open && !place.childNodes.length) place.append(sourceOf(details.dataset.source));
+  });
+});
+document.addEventListener("keydown", onKey);
+window.addEventListener("hashchange", recall);
+makeSortable(byId("rules"));
+recall();

@@ -1,0 +1,115 @@
+"""Renders a report as one HTML file: styles, scripts, libraries and data in it, nothing outside.
+
+What a model says of itself (names, doc strings, constants) reaches the page as text only: Jinja2
+escapes what stands in the HTML, and the data for the scripts is JSON whose `<` is escaped, so that
+no name can end the element it stands in.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from ...rewrite.errors import ModelError
+from ..counts import rows
+from .build import ReportData
+from .rule_sources import highlighting
+
+SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "page")
+"""Scripts of the page, in the order in which they build on each other."""
+
+
+class Library(NamedTuple):
+    """A library from registry.npmjs.org that the page carries; `assets/README.md` says more."""
+
+    name: str
+    version: str
+    file: str
+    licence: str
+
+
+LIBRARIES = (
+    Library("d3", "7.9.2", "d3.min.js", "d3.LICENSE"),
+    Library("@dagrejs/dagre", "3.1.3", "dagre.min.js", "dagre.LICENSE"),
+)
+
+
+def render(report: ReportData) -> str:
+    """The page."""
+    page = (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            report=report,
+            counts=rows((report.before, report.after)),
+            data=_data(report),
+            style=_style(),
+            scripts=[_asset(f"{name}.js") for name in SCRIPTS],
+            libraries=[
+                (library, _asset(library.file), _asset(library.licence)) for library in LIBRARIES
+            ],
+            version=version("looplift"),
+        )
+    )
+    return page + "\n"
+
+
+def write(report: ReportData, path: Path) -> None:
+    """Writes the page. Raises ModelError if it cannot be written."""
+    try:
+        path.write_text(render(report), encoding="utf-8")
+    except OSError as error:
+        raise ModelError(
+            f"The report cannot be written: {error.strerror or error}",
+            where=f"file '{path}'",
+            remedy="Name a file in a folder that can be written to",
+        ) from error
+
+
+def _data(report: ReportData) -> dict[str, Any]:
+    """What the scripts draw from; the rest of the page is HTML already."""
+    return {
+        "steps": report.steps,
+        "left": [left["number"] for left in report.left],
+        "history": report.history,
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__, "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # No NaN: a browser's JSON parser refuses it.
+    environment.policies["json.dumps_kwargs"] = {
+        "separators": (",", ":"),
+        "ensure_ascii": False,
+        "allow_nan": False,
+    }
+    environment.filters["milliseconds"] = _milliseconds
+    return environment
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f}"
+
+
+def _style() -> str:
+    """The style sheet, with the colours of highlighted source for either theme."""
+    dark = highlighting("github-dark", ":root[data-theme=dark] .code")
+    return "\n".join((_asset("report.css"), highlighting("friendly", ".code"), dark))
+
+
+@cache
+def _asset(name: str) -> str:
+    folder = "assets" if name.endswith((".min.js", ".LICENSE")) else "front"
+    return (files(__package__) / folder / name).read_text(encoding="utf-8")

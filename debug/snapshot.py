@@ -1,0 +1,122 @@
+"""The model as it stands in the middle of a rewrite."""
+
+from __future__ import annotations
+
+import onnx
+
+from ..rewrite.engine import Engine
+from ..rewrite.index import Index
+from ..rewrite.ir import Annotation, Constant, Graph, Node, Tensor, Variable
+from ..rewrite.model import Model, export_model
+
+Copies = dict[tuple[Graph, Tensor], list[Node]]
+
+
+def snapshot(engine: Engine) -> onnx.ModelProto:
+    """What the rewrite would write if it ended here. The rewrite is not disturbed."""
+    copy = _Copy(engine)
+    # With no rules, what is left of a rewrite is its end, which leaves valid ONNX.
+    model = Model(copy.root, engine.model.header, engine.model.base_dir)
+    end = Engine(model, (), engine.assumptions)
+    end.index.newcomers.update(copy.newcomers())
+    end.body_outputs.copies.update(copy.copies_taken_out(engine.body_outputs.copies))
+    end.run()
+    return export_model(end.model)
+
+
+class _Copy:
+    """A copy of the live part of a graph, bodies included."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._index: Index = engine.index
+        self._unread = engine.unread
+        self._values: dict[Tensor, Tensor] = {}
+        self._nodes: dict[Node, Node] = {}
+        self._graphs: dict[Graph, Graph] = {}
+        self.root = self._graph(engine.model.graph)
+
+    def newcomers(self) -> dict[Node | Constant, None]:
+        """What is new in its graph, in the order in which it came."""
+        copies = (
+            self._nodes.get(each) if isinstance(each, Node) else self._values.get(each)
+            for each in self._index.newcomers
+        )
+        return {copy: None for copy in copies if isinstance(copy, (Node, Constant))}
+
+    def copies_taken_out(self, copies: Copies) -> Copies:
+        """Identities that stand nowhere now and come back at the end (see `BodyOutputs`)."""
+        return {
+            (self._graphs[body], self._values[source]): [self._node(node) for node in nodes]
+            for (body, source), nodes in copies.items()
+            if body in self._graphs and source in self._values
+        }
+
+    def _graph(self, graph: Graph) -> Graph:
+        copy = Graph(name=graph.name, doc_string=graph.doc_string)
+        self._graphs[graph] = copy
+        copy.origin = graph.origin
+        copy.inputs = [self._value(tensor) for tensor in graph.inputs]
+        copy.initializers = [self._value(constant) for constant in self._stored(graph)]
+        copy.nodes = [self._node(n) for n in sorted(self._index.nodes(graph), key=_order)]
+        copy.outputs = [self._value(tensor) for tensor in graph.outputs]
+        copy.output_info = {
+            self._values[tensor]: info
+            for tensor, info in graph.output_info.items()
+            if tensor in self._values
+        }
+        copy.annotations = [self._annotation(each) for each in graph.annotations]
+        return copy
+
+    def _stored(self, graph: Graph) -> list[Constant]:
+        """Initializers that the graph would be written with, each once."""
+        return [
+            constant
+            for constant in dict.fromkeys(graph.initializers)
+            if self._index.home(constant) is graph
+            and (self._index.use_count(constant) or constant in self._unread)
+        ]
+
+    def _node(self, node: Node) -> Node:
+        inputs = [self._value(tensor) for tensor in node.inputs]
+        attrs = {
+            name: self._graph(value) if isinstance(value, Graph) else value
+            for name, value in node.attrs.items()
+        }
+        outputs = [self._value(tensor) for tensor in node.outputs]
+        copy = Node(node.op, node.name, attrs, inputs, outputs, node.domain)
+        copy.origin, copy.order = node.origin, node.order
+        self._nodes[node] = copy
+        return copy
+
+    def _value(self, tensor: Tensor) -> Tensor:
+        copy = self._values.get(tensor)
+        if copy is None:
+            copy = _copied(tensor)
+            if tensor.name:  # an omitted input is nothing that two nodes could share
+                self._values[tensor] = copy
+        return copy
+
+    def _annotation(self, annotation: Annotation) -> Annotation:
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else self._values.get(tensor, tensor)
+
+        return Annotation(
+            annotation.origin,
+            moved(annotation.tensor),
+            tuple(moved(tensor) for tensor in annotation.parameters),
+        )
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, Constant):
+        constant = Constant(tensor.name, tensor._values)
+        constant.info = tensor.info
+        constant.overridable, constant.listed = tensor.overridable, tensor.listed
+        return constant
+    variable = Variable(tensor.name, tensor.dtype, tensor.shape)
+    variable.info, variable.type = tensor.info, tensor.type
+    return variable
+
+
+def _order(node: Node) -> float:
+    return node.order

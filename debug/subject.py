@@ -1,0 +1,65 @@
+"""What a debugging command works on: a model, what is asserted of it, and the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ..arguments import Assertions
+from ..plugins import all_phases
+from ..rewrite.assumptions import assert_facts, parse_dims
+from ..rewrite.engine import Engine
+from ..rewrite.files import load
+from ..rewrite.model import import_model
+from ..rewrite.rule import Options, Phase
+from ..rewrite.trace import Observer, Trace
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that can be rewritten again and again, each time in the same way."""
+
+    proto: onnx.ModelProto
+    base_dir: str = ""
+    """The folder that external data is relative to."""
+    assertions: Assertions = field(default_factory=Assertions)
+    phases: Sequence[Phase] = ()
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Path | onnx.ModelProto,
+        assertions: Assertions | None = None,
+        phases: Sequence[Phase] | None = None,
+    ) -> Subject:
+        """Reads a model; the phases are by default looplift's and those of installed packages.
+
+        Raises ModelError if it cannot be read.
+        """
+        proto, folder = load(model)
+        chosen = all_phases() if phases is None else phases
+        return cls(proto, folder, assertions or Assertions(), chosen)
+
+    def engine(self, observer: Observer | None = None, step_limit: int | None = None) -> Engine:
+        """A rewrite that has not begun. Raises what `rewrite` raises."""
+        model = import_model(self.proto, self.base_dir)
+        given = self.assertions
+        assumptions, _ = assert_facts(
+            model, given.inputs, parse_dims(given.dims), given.shapes
+        )  # fmt: skip
+        options, trace = Options(strict=given.strict), Trace(observer=observer)
+        return Engine(model, self.phases, assumptions, options, step_limit, trace)
+
+    def asserted(self) -> dict[str, Any]:
+        """The assertions as the parameters of `rewrite`."""
+        given = self.assertions
+        return {
+            "inputs": given.inputs,
+            "dims": given.dims,
+            "shapes": given.shapes,
+            "strict": given.strict,
+        }

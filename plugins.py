@@ -1,0 +1,79 @@
+"""Rules from elsewhere: modules that a user names, and packages that offer rules when installed.
+
+A package offers phases under the entry-point group `looplift.rules`:
+
+    [project.entry-points."looplift.rules"]
+    mine = "my_package.my_rules"        # a module with PHASES, or "my_package.my_rules:PHASES"
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from .rewrite.errors import LoopliftError
+from .rewrite.rule import Phase
+from .rules import PHASES
+
+GROUP = "looplift.rules"
+"""The entry-point group."""
+
+
+def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
+    """looplift's phases, then those of installed packages, then the `PHASES` of modules.
+
+    Modules of the current folder are found, too. Raises LoopliftError for a module or an entry
+    point that cannot be imported or has no phases.
+    """
+    return PHASES + installed_phases() + tuple(p for name in modules for p in _phases_of(name))
+
+
+@functools.cache
+def installed_phases() -> tuple[Phase, ...]:
+    """What installed packages offer, in the order of their entry points' names."""
+    offers = sorted(entry_points(group=GROUP), key=lambda offer: offer.name)
+    return tuple(phase for offer in offers for phase in _offered(offer))
+
+
+def _offered(offer: EntryPoint) -> tuple[Phase, ...]:
+    place = f"entry point '{offer.name}' of the group {GROUP}"
+    try:
+        found = offer.load()
+    except (ImportError, AttributeError) as error:
+        raise LoopliftError(
+            f"The rules of an installed package cannot be imported: {error}",
+            where=place,
+            remedy="Repair or uninstall the package",
+        ) from error
+    return _checked(getattr(found, "PHASES", found), place)
+
+
+def _phases_of(name: str) -> tuple[Phase, ...]:
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise LoopliftError(
+            f"The rules cannot be imported: {error}",
+            where=f"--rules {name}",
+            remedy="Name a module that Python finds, such as package.module",
+        ) from error
+    finally:
+        sys.path.remove(here)
+    return _checked(getattr(module, "PHASES", ()), f"--rules {name}")
+
+
+def _checked(phases: object, place: str) -> tuple[Phase, ...]:
+    listed = tuple(phases) if isinstance(phases, (tuple, list)) else ()
+    if not listed or not all(isinstance(phase, Phase) for phase in listed):
+        raise LoopliftError(
+            "The module lists no rules",
+            where=place,
+            remedy="Define PHASES in it, a tuple of looplift.Phase",
+        )
+    return listed

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from looplift import LoopliftError, Match, Phase, Rule
+from looplift.arguments import Assertions
+from looplift.debug.bisect import bisect
+from looplift.debug.checks import Command, SameOutputs
+from looplift.debug.subject import Subject
+from looplift.plugins import all_phases
+from looplift.rewrite.ir import Node
+from looplift.rewrite.patch import Patch
+
+COUNT = 20
+
+
+class NegIsAbs(Rule):
+    """Which it is not."""
+
+    root = "Neg"
+
+    def match(self, m: Match) -> dict[str, Node]:
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        patch.replace(node.outputs[0], patch.node("Abs", node.inputs, node.outputs)[0])
+        patch.remove(node)
+        patch.toward_normal_form()
+
+
+def chain(ops: list[str]) -> onnx.ModelProto:
+    nodes = [helper.make_node(op, [f"v{k}"], [f"v{k + 1}"]) for k, op in enumerate(ops)]
+    info = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N"])
+        for name in ("v0", f"v{len(ops)}")
+    ]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def subject(ops: list[str]) -> Subject:
+    phases = (*all_phases(), Phase("wrong", (NegIsAbs,), "Wrong."))
+    return Subject.of(chain(ops), Assertions(), phases)
+
+
+def test_one_place() -> None:
+    given = subject(["Identity", "Sin"] * COUNT + ["Neg", "Sin"])
+    told: list[str] = []
+    found = bisect(given, SameOutputs.of(given), told.append)
+    assert (found.rule, found.node) == ("NegIsAbs", f"Neg of `v{2 * COUNT + 1}`")
+    assert found.step == found.steps
+    assert "output 'v" in found.finding
+    assert found.without_place == ""
+    assert found.without_rule is None
+    assert found.checks == len(told) <= math.log2(found.steps) + 3
+    assert found.status == 1
+
+
+def test_several_places() -> None:
+    """With 32 steps there is a check left to ask about the rule as a whole."""
+    given = subject(["Sin", "Neg", "Sin", "Neg", "Sin"] + ["Identity", "Sin"] * 30)
+    found = bisect(given, SameOutputs.of(given))
+    assert found.steps == 32
+    assert found.rule == "NegIsAbs"
+    assert found.without_place
+    assert found.without_rule == ""
+    assert found.checks <= math.log2(found.steps) + 3
+
+
+def test_a_good_rewrite() -> None:
+    given = Subject.of(chain(["Identity", "Sin"] * COUNT))
+    found = bisect(given, SameOutputs.of(given))
+    assert (found.step, found.checks, found.status) == (0, 1, 0)
+
+
+class TestCommands:
+    def test_any_command(self, tmp_path: Path) -> None:
+        """A device that knows no Abs."""
+        script = tmp_path / "device.py"
+        script.write_text(
+            "import pathlib, sys\n"
+            "model = pathlib.Path(sys.argv[1]).read_bytes()\n"
+            "sys.exit('no Abs here' if b'Abs' in model else 0)\n"
+        )
+        given = subject(["Identity", "Sin", "Neg", "Identity", "Sin"])
+        found = bisect(given, Command(f"{sys.executable} {script} {{}}"))
+        assert found.rule == "NegIsAbs"
+        assert found.finding == "the command ends with 1: no Abs here"
+
+    def test_a_model_that_is_bad_before(self) -> None:
+        given = subject(["Identity", "Neg"])
+        found = bisect(given, Command("false"))
+        assert found.original_is_bad
+        assert found.status == 1
+        assert found.rule == ""
+
+    def test_no_rewrite_at_all(self) -> None:
+        given = Subject.of(chain(["Sin"]))
+        assert bisect(given, Command("false")).original_is_bad
+        assert bisect(given, Command("true")).status == 0
+
+    @pytest.mark.parametrize("text", ["", "no-such-program-anywhere {}", "'"])
+    def test_what_cannot_be_run(self, text: str) -> None:
+        with pytest.raises(LoopliftError, match="command cannot be run"):
+            Command(text).finds(chain(["Sin"]))
+
+    def test_one_that_takes_too_long(self) -> None:
+        slow = Command(f"{sys.executable} -c 'import time; time.sleep(5)'", seconds=0.2)
+        assert "takes more than" in slow.finds(chain(["Sin"]))
+
+
+def test_nothing_to_compare_with() -> None:
+    model = chain(["Sin"])
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E4M3FN
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E4M3FN
+    model.graph.node[0].op_type = "Identity"
+    model.ir_version, model.opset_import[0].version = 9, 19
+    with pytest.raises(LoopliftError, match="nothing to compare with"):
+        SameOutputs.of(Subject.of(model))

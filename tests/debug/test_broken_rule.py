@@ -1,0 +1,105 @@
+"""A wrong rule of a user, found and cut down to a few nodes without anybody's help."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from . import swapped_gates
+
+NODES = 500
+MOST_LEFT = 12
+MOST_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("broken")
+    swapped_gates.write_module(path)
+    onnx.save(swapped_gates.large_model(NODES), path / "large.onnx")
+    return path
+
+
+def call(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """A command in a process of its own, as a user runs it."""
+    command = [sys.executable, "-m", "looplift", *arguments, "--rules", swapped_gates.MODULE]
+    done = subprocess.run([*command, "--json"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def count(path: Path) -> int:
+    pending, found = [onnx.load(path).graph], 0
+    while pending:
+        for node in pending.pop().node:
+            found += 1
+            pending += [a.g for a in node.attribute if a.HasField("g")]
+    return found
+
+
+def test_found_and_reduced_unattended(folder: Path) -> None:
+    start = time.monotonic()
+    assert count(folder / "large.onnx") == NODES
+    status, verified = call(folder, "verify", "large.onnx")
+    bad = verified["bad"]
+    assert status == 1
+    assert bad["rule"] == "SplitDirections"
+    assert bad["node"].startswith("LSTM")
+    assert "then_branch of If `choice`" in bad["place"]
+    assert bad["tensor"] == "chosen"
+    assert "both" in bad["touched"]
+    assert bad["output"] == "y"
+    assert bad["max_absolute"] > 1e-3
+
+    status, found = call(folder, "bisect", "large.onnx")
+    assert status == 1
+    for key in ("step", "rule", "node", "place"):
+        assert found[key] == bad[key]
+    assert found["without_place"] == ""
+    assert found["checks"] <= math.log2(found["steps"]) + 3
+
+    status, reduced = call(folder, "reduce", "large.onnx", "-o", "small.onnx")
+    assert status == 1
+    assert reduced["before"] == NODES
+    assert reduced["after"] == count(folder / "small.onnx") <= MOST_LEFT
+    assert time.monotonic() - start < MOST_SECONDS
+
+
+def test_the_test_that_is_written(folder: Path) -> None:
+    """It fails with the wrong rule and passes with the right one."""
+    if not (folder / "small.onnx").exists():
+        call(folder, "reduce", "large.onnx", "-o", "small.onnx")
+    test = folder / "test_small.py"
+    assert run_pytest(test, folder) == 1
+    module = folder / f"{swapped_gates.MODULE}.py"
+    wrong = module.read_text()
+    try:
+        module.write_text(wrong.replace("[i, f, o, c]", "[i, o, f, c]"))
+        assert run_pytest(test, folder) == 0
+    finally:
+        module.write_text(wrong)
+
+
+def run_pytest(test: Path, folder: Path) -> int:
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", "--rootdir", str(folder)], cwd=folder, capture_output=True
+    )
+    return done.returncode
+
+
+def test_the_nearest_model_does_not_show_it(folder: Path) -> None:
+    _, reduced = call(folder, "reduce", "large.onnx", "-o", "again.onnx")
+    assert reduced["clean"] is not None
+    status, _ = call(folder, "verify", str(reduced["clean"]))
+    assert status == 0
+    text = (folder / "again.txt").read_text()
+    assert "LSTM" in text

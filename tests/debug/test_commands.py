@@ -1,0 +1,171 @@
+"""The debugging commands as a user calls them: exit statuses, JSON, errors of one paragraph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from typer.testing import CliRunner, Result
+
+from looplift.cli import app
+from looplift.debug.trace_file import read_trace
+
+from ..gated import write
+
+COMMANDS = ("explain", "step", "verify", "bisect", "reduce")
+WRONG_RULES = '''
+from looplift import Phase, Rule
+
+class NegIsAbs(Rule):
+    """Which it is not."""
+
+    root = "Neg"
+
+    def match(self, m):
+        return {"node": m.node}
+
+    def apply(self, patch, node):
+        patch.replace(node.outputs[0], patch.node("Abs", node.inputs, node.outputs)[0])
+        patch.remove(node)
+        patch.toward_normal_form()
+
+PHASES = (Phase("wrong", (NegIsAbs,), "Wrong."),)
+'''
+
+
+@pytest.fixture
+def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "wrong_signs.py").write_text(WRONG_RULES)
+    monkeypatch.chdir(tmp_path)
+    return write(tmp_path / "gated.onnx")
+
+
+def call(*arguments: object, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def content(result: Result) -> dict[str, Any]:
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+class TestAll:
+    def test_help_has_examples(self, command: str) -> None:
+        assert "Example" in call(command, "--help").stdout
+
+    def test_a_wrong_call(self, command: str, gated: Path) -> None:
+        extra = ["-o", "small.onnx"] if command == "reduce" else []
+        missing = call(command, gated.with_name("none.onnx"), *extra)
+        assert missing.exit_code == 2
+        assert missing.stderr.startswith("looplift: ")
+        assert call(command, gated, *extra, "--rules", "no.such").exit_code == 2
+        assert call(command, gated, *extra, "--no-such-option").exit_code == 2
+
+
+def test_completion_is_there() -> None:
+    assert "--install-completion" in call("--help").stdout
+
+
+class TestExplain:
+    def test_statuses(self, gated: Path) -> None:
+        left = call("explain", gated)
+        assert left.exit_code == 1
+        assert "InlineDecidedIf" in left.stdout
+        assert "--input rate=…" in left.stdout
+        assert call("explain", gated, "--assume", "input rate=1").exit_code == 0
+        assert call("explain", gated, "--assume", "luck").exit_code == 2
+        assert call("explain", gated, "--node", "nobody").exit_code == 2
+
+    def test_json(self, gated: Path) -> None:
+        found = content(call("explain", gated, "--rule", "InlineDecidedIf", "--json"))
+        (left,) = found["left"]
+        assert left["op"] == "If"
+        assert [why["rule"] for why in left["why"]] == ["InlineDecidedIf"]
+        assert found["status"] == 1
+
+    def test_a_folder(self, gated: Path) -> None:
+        result = call("explain", gated.parent, "--summary")
+        assert result.exit_code == 1
+        assert "1 left in 1 models" in result.stdout
+        (gated.parent / "bad.onnx").write_bytes(b"no model")
+        assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
+
+
+class TestStep:
+    def test_commands_from_everywhere(self, gated: Path) -> None:
+        told = call("step", gated, "--input", "rate=1", "--do", "next", "--do", "dump now.onnx")
+        assert told.exit_code == 0, told.output
+        assert "step 1 of" in told.stdout
+        onnx.checker.check_model(onnx.load("now.onnx"))
+        piped = call("step", gated, "--input", "rate=1", "--json", stdin="next\nnext\nquit\n")
+        assert [json.loads(line)["step"] for line in piped.stdout.splitlines()] == [1, 2]
+        assert call("step", gated, "--do", "fly").exit_code == 2
+
+    def test_a_trace(self, gated: Path) -> None:
+        given = ("--input", "rate=1")
+        written = call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
+        assert written.exit_code == 0, written.output
+        told = call("step", gated, *given, "--trace", "t.jsonl", "--do", "list")
+        assert told.exit_code == 0
+        assert len(told.stdout.splitlines()) == len(read_trace("t.jsonl").commits) > 0
+        assert call("step", gated, "--trace", "none.jsonl").exit_code == 2
+
+
+class TestTrace:
+    def test_in_full(self, gated: Path) -> None:
+        call("rewrite", gated, "-o", "out.onnx", "--trace", "t.jsonl", "--trace-all", "-q")
+        trace = read_trace("t.jsonl")
+        assert trace.about["source"] == str(gated)
+        assert trace.attempts
+
+    def test_several_models(self, gated: Path) -> None:
+        write(gated.with_name("other.onnx"))
+        arguments = ("rewrite", gated, "other.onnx", "-o", "out", "--trace", "traces", "-q")
+        assert call(*arguments).exit_code == 2
+        Path("traces").mkdir()
+        assert call(*arguments).exit_code == 0
+        assert sorted(path.name for path in Path("traces").iterdir()) == [
+            "gated.jsonl", "other.jsonl",
+        ]  # fmt: skip
+
+    def test_a_file_that_cannot_be_written(self, gated: Path) -> None:
+        result = call("rewrite", gated, "-o", "out.onnx", "--trace", "no/t.jsonl")
+        assert result.exit_code == 2
+        assert "trace cannot be written" in result.stderr
+
+
+class TestFindings:
+    GIVEN = ("--input", "rate=1", "--rules", "wrong_signs")
+
+    def test_verify(self, gated: Path) -> None:
+        good = call("verify", gated)
+        assert good.exit_code == 0, good.output
+        assert "equal after each of" in good.stdout
+        bad = call("verify", gated, *self.GIVEN)
+        assert bad.exit_code == 1
+        assert "first bad step" in bad.stdout
+        found = content(call("verify", gated, *self.GIVEN, "--json"))
+        assert found["bad"]["rule"] == "NegIsAbs"
+
+    def test_bisect(self, gated: Path) -> None:
+        assert call("bisect", gated).exit_code == 0
+        bad = call("bisect", gated, *self.GIVEN)
+        assert bad.exit_code == 1
+        assert "NegIsAbs" in bad.stdout
+        assert "without NegIsAbs at this place the model is good" in bad.stdout
+        assert content(call("bisect", gated, "--check", "false", "--json"))["original_is_bad"]
+
+    def test_reduce(self, gated: Path) -> None:
+        bad = call("reduce", gated, "-o", "small.onnx", *self.GIVEN, "--json")
+        assert bad.exit_code == 1, bad.output
+        assert content(bad)["after"] == 1
+        assert {path.name for path in Path().iterdir()} >= {
+            "small.onnx", "small.txt", "test_small.py",
+        }  # fmt: skip
+        assert call("reduce", gated, "-o", "good.onnx").exit_code == 2
+        assert call("reduce", gated, "-o", gated).exit_code == 2

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from looplift import LoopliftError, Match, Phase, Rule
+from looplift.arguments import Assertions
+from looplift.debug.reduce import reduce
+from looplift.debug.reduction.edits import NotPossible, drop_nodes, normalised, size, tidy, walk
+from looplift.debug.reduction.progress import Progress
+from looplift.debug.reduction.questions import Verdict, question
+from looplift.debug.reduction.resizing import Resizing
+from looplift.debug.reduction.search import Search
+from looplift.debug.reduction.types import types_of
+from looplift.debug.subject import Subject
+from looplift.plugins import all_phases
+from looplift.rewrite.ir import Node
+from looplift.rewrite.patch import Patch
+
+NESTED = """g (float[T, 4] x, int64 m, bool c, float[4] b) => (float[T, 4] y, float[T, 4] z)
+<float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> {
+    p = Abs(x)
+    q = MatMul(p, w)
+    y = If (c) <
+        then_branch = t () => (float[T, 4] a) {
+            a, rows = Loop (m, , q, x) <
+                body = l (int64 i, bool go, float[T, 4] s, float[T, 4] u)
+                => (bool on, float[T, 4] n, float[T, 4] v) {
+                    on = Identity(go)
+                    k = Sin(s)
+                    h = Add(k, b)
+                    n = Tanh(h)
+                    v = Add(u, n)
+                }
+            >
+        },
+        else_branch = e () => (float[T, 4] d) { d = Neg(q) }
+    >
+    z = Exp(p)
+}"""
+
+
+class SinIsCos(Rule):
+    """Which it is not."""
+
+    root = "Sin"
+
+    def match(self, m: Match) -> dict[str, Node]:
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        patch.replace(node.outputs[0], patch.node("Cos", node.inputs, node.outputs)[0])
+        patch.remove(node)
+        patch.toward_normal_form()
+
+
+WRONG = (*all_phases(), Phase("wrong", (SinIsCos,), "Wrong."))
+
+
+def model(text: str = NESTED) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+
+
+def operators(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for _, graph in walk(proto.graph) for node in graph.node]
+
+
+class TestWhatIsKept:
+    def test_a_difference(self, tmp_path: Path) -> None:
+        found = reduce(Subject.of(model(), phases=WRONG), tmp_path / "s.onnx")
+        assert operators(found.reduction.model) == ["Sin"]
+        assert found.reduction.before == size(model()) == 11
+        assert found.status == 1
+        assert onnx.load(tmp_path / "s.onnx") == found.reduction.model
+        assert found.files.text.read_text().count("Sin") == 1
+        onnx.checker.check_model(found.reduction.model)
+
+    def test_control_flow_that_is_left(self, tmp_path: Path) -> None:
+        found = reduce(Subject.of(model()), tmp_path / "s.onnx", keep="left Loop")
+        assert operators(found.reduction.model).count("Loop") == 1
+        assert found.reduction.after <= 5
+        assert found.reduction.nearest is not None
+
+    def test_a_rule_that_fires(self, tmp_path: Path) -> None:
+        given = Subject.of(model(), Assertions({"c": True}))
+        found = reduce(given, tmp_path / "s.onnx", keep="fires InlineDecidedIf")
+        assert sorted(operators(found.reduction.model)).count("If") == 1
+        assert found.reduction.after <= 4
+
+    def test_a_reason(self, tmp_path: Path) -> None:
+        given = Subject.of(model())
+        keep = "reason InlineDecidedIf: the condition `c` is not known"
+        found = reduce(given, tmp_path / "s.onnx", keep=keep)
+        assert "If" in operators(found.reduction.model)
+
+    def test_a_command(self, tmp_path: Path) -> None:
+        script = tmp_path / "device.py"
+        script.write_text(
+            "import pathlib, sys\n"
+            "model = pathlib.Path(sys.argv[1]).read_bytes()\n"
+            "sys.exit(b'Tanh' in model and b'MatMul' in model)\n"
+        )
+        given = Subject.of(model())
+        command = f"{sys.executable} {script}"
+        found = reduce(given, tmp_path / "s.onnx", command=command)
+        assert {"MatMul", "Tanh"} <= set(operators(found.reduction.model))
+        assert found.reduction.after <= 5
+        assert "subprocess" in found.files.test.read_text()
+
+    def test_what_it_does_not_show(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopliftError, match="does not show what is to be kept: differs"):
+            reduce(Subject.of(model()), tmp_path / "s.onnx")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("keep", ["", "fires", "nonsense", "left"])
+    def test_what_says_nothing(self, keep: str) -> None:
+        with pytest.raises(LoopliftError, match="says nothing"):
+            question(Subject.of(model()), keep, "")
+
+
+class TestProgress:
+    def test_a_call_that_goes_on(self, tmp_path: Path) -> None:
+        """Interrupted by the clock again and again it finds the same model."""
+        given = Subject.of(model(), phases=WRONG)
+        straight = reduce(given, tmp_path / "a.onnx").reduction
+        asked = question(given, "differs", "")
+        checks = 0
+        for _ in range(100):
+            progress = Progress(tmp_path / "b.onnx", given.proto, asked.text)
+            found = Search(asked, "", progress, seconds=0.05).run(given.proto)
+            progress.close(found.finished)
+            checks += found.checks
+            if found.finished:
+                break
+            assert progress.path.exists()
+        assert found.finished
+        assert found.model == straight.model
+        assert checks == straight.checks
+        assert not progress.path.exists()
+
+    def test_another_question_begins_anew(self, tmp_path: Path) -> None:
+        output = tmp_path / "s.onnx"
+        first = Progress(output, model(), "one")
+        first.note("key", Verdict.CLEAN)
+        first.close(finished=False)
+        assert Progress(output, model(), "one").verdict("key") is Verdict.CLEAN
+        assert Progress(output, model(), "two").verdict("key") is None
+
+    def test_a_line_that_was_cut_off(self, tmp_path: Path) -> None:
+        output = tmp_path / "s.onnx"
+        first = Progress(output, model(), "one")
+        first.note("key", Verdict.SHOWS)
+        first.close(finished=False)
+        with first.path.open("a") as file:
+            file.write(json.dumps({"candidate": "half"})[:9])
+        assert Progress(output, model(), "one").verdict("key") is Verdict.SHOWS
+
+
+class TestEdits:
+    def test_what_is_no_longer_computed_becomes_an_input(self) -> None:
+        proto = normalised(model(), "")
+        types = types_of(proto, "")
+        drop_nodes(proto, (), 0, 2)
+        tidy(proto, types)
+        assert {info.name for info in proto.graph.input} >= {"p", "q", "c", "m"}
+        onnx.checker.check_model(proto, full_check=True)
+
+    def test_nothing_is_left(self) -> None:
+        proto = normalised(model(), "")
+        types = types_of(proto, "")
+        drop_nodes(proto, (), 0, 4)
+        with pytest.raises(NotPossible):
+            tidy(proto, types)
+
+    def test_names_are_given_once(self) -> None:
+        text = NESTED.replace("k = Sin(s)", "d = Sin(s)").replace("Add(k, b)", "Add(d, b)")
+        proto = normalised(model(text), "")
+        names = [name for _, graph in walk(proto.graph) for n in graph.node for name in n.output]
+        assert len(names) == len(set(names))
+
+    def test_sizes(self) -> None:
+        proto = normalised(model(), "")
+        Resizing(4, 2)(proto)
+        assert list(proto.graph.initializer[0].dims) == [2, 2]
+        widths = [info.type.tensor_type.shape.dim[-1].dim_value for info in proto.graph.output]
+        assert widths == [2, 2]

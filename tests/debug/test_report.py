@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from looplift.arguments import Assertions
+from looplift.cli import app
+from looplift.debug.replay import Replay
+from looplift.debug.report.build import ReportData, build
+from looplift.debug.report.history import History
+from looplift.debug.report.numeric import Wanted
+from looplift.debug.report.page import render, write
+from looplift.debug.subject import Subject
+from looplift.debug.trace_file import trace_of
+from looplift.plugins import all_phases
+from looplift.rewrite.errors import ModelError
+from looplift.rewrite.index import Index
+
+from . import report_models, swapped_gates
+
+Nodes = Counter[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str]]
+
+
+def nodes_of_index(index: Index) -> Nodes:
+    """Operator, name, operands, results and the place of each node."""
+    found: Nodes = Counter()
+    for node in index.walk():
+        graph = index.graph_of(node)
+        owner = index.owner(graph)
+        attribute = (
+            ""
+            if owner is None
+            else next(name for name, value in owner.attrs.items() if value is graph)
+        )
+        inputs, outputs = (tuple(t.name for t in side) for side in (node.inputs, node.outputs))
+        place = "" if owner is None else owner.outputs[0].name
+        found[node.op, node.name or "", inputs, outputs, place, attribute] += 1
+    return found
+
+
+def at(versions: list[list[Any]], step: int) -> list[Any] | None:
+    return next((version for version in reversed(versions) if version[0] <= step), None)
+
+
+def nodes_of_history(history: dict[str, Any], step: int) -> Nodes:
+    """The same, as a page reads it from its data."""
+
+    def name(value: int) -> str:
+        if value < 0:
+            return ""
+        version = at(history["values"][value], step)
+        assert version is not None
+        return str(version[1])
+
+    def record(number: int) -> Any:
+        version = at(history["nodes"][number], step)
+        return None if version is None or version[1] < 0 else history["records"][version[1]]
+
+    found: Nodes = Counter()
+    for number in range(len(history["nodes"])):
+        held = record(number)
+        if held is None:
+            continue
+        op, label, _, graph, inputs, outputs = held
+        about = history["graphs"][graph]
+        attribute = at(about["attribute"], step)
+        owner = record(about["owner"]) if about["owner"] >= 0 else None
+        assert attribute is not None
+        place = "" if owner is None else name(owner[5][0])
+        read, made = (tuple(map(name, side)) for side in (inputs, outputs))
+        found[history["texts"][op], label, read, made, place, attribute[1]] += 1
+    return found
+
+
+def assert_history_is_true(model: onnx.ModelProto | Path) -> None:
+    subject = Subject.of(model)
+    trace = trace_of(subject)
+    replay = Replay.of(subject, trace)
+    history = History(replay)
+    expected = [nodes_of_index(replay.engine.index)]
+    for commit in trace.commits:
+        replay.advance()
+        history.advance(commit)
+        expected.append(nodes_of_index(replay.engine.index))
+    content = json.loads(json.dumps(history.as_json()))
+    for step, nodes in enumerate(expected):
+        told = nodes_of_history(content, step)
+        if told != nodes:  # pytest would take minutes to draw up how two large counts differ
+            pytest.fail(f"step {step}: {list(told - nodes)[:2]} for {list(nodes - told)[:2]}")
+
+
+@pytest.mark.parametrize("model", [report_models.model(), report_models.hostile()])
+def test_the_history_tells_each_state(model: onnx.ModelProto) -> None:
+    assert_history_is_true(model)
+
+
+def test_the_history_of_models_of_many_exporters(corpus: Path) -> None:
+    for path in sorted(corpus.glob("*.onnx"))[::9]:
+        assert_history_is_true(path)
+
+
+def test_the_history_keeps_each_form_once() -> None:
+    model = report_models.chain(400)
+    subject = Subject.of(model)
+    trace = trace_of(subject)
+    replay = Replay.of(subject, trace)
+    history = History(replay)
+    for commit in trace.commits:
+        replay.advance()
+        history.advance(commit)
+    content = history.as_json()
+    assert len(trace.commits) >= 100
+    versions = sum(len(each) for each in content["nodes"])
+    assert versions <= 402 + 3 * len(trace.commits)
+    assert len(content["values"]) <= 2 * 402
+
+
+# --- what the page holds ---
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and the texts of those that have an id."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.data = ""
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self._inside = dict(attrs).get("id") or ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "data":
+            self.data += data
+
+
+def report(model: onnx.ModelProto, wanted: Wanted = Wanted.NONE, **given: Any) -> ReportData:
+    return build(Subject.of(model, **given), "model", wanted=wanted)
+
+
+def test_names_stay_text() -> None:
+    page = render(report(report_models.hostile()))
+    parsed = Tags(page)
+    assert parsed.tags["img"] == 0
+    history = json.loads(parsed.data)["history"]
+    assert report_models.HOSTILE in {
+        version[1] for versions in history["values"] for version in versions
+    }
+
+
+def test_the_page_asks_for_nothing_from_outside() -> None:
+    page = render(report(report_models.model()))
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
+    assert "default-src 'none'" in page
+
+
+def test_what_is_left_and_what_fired() -> None:
+    found = report(report_models.model())
+    assert [left["op"] for left in found.left] == ["If", "Loop"]
+    assert all(left["why"] for left in found.left)
+    fired = {step["rule"] for step in found.steps}
+    hits = {rule.name: rule.hits for rule in found.rules}
+    assert fired == {name for name, times in hits.items() if times}
+    assert sum(hits.values()) == len(found.steps)
+    sources = {source.name: source.html for source in found.sources}
+    assert fired <= set(sources)
+    assert all('<span class="nf">match</span>' in html for html in sources.values())
+    assert found.status == 0
+
+
+def test_nodes_left_have_their_numbers() -> None:
+    found = report(report_models.model())
+    for left in found.left:
+        version = at(found.history["nodes"][left["number"]], len(found.steps))
+        assert version is not None
+        assert found.history["texts"][found.history["records"][version[1]][0]] == left["op"]
+
+
+def test_each_step_is_run_when_that_is_cheap() -> None:
+    found = report(report_models.model(), Wanted.IF_CHEAP)
+    states = {found.start.state, found.result.state, *(s["check"]["state"] for s in found.steps)}
+    assert states == {"equal"}
+    assert "runs" in found.runs
+
+
+def test_nothing_is_run_when_nobody_asks() -> None:
+    found = report(report_models.model())
+    assert {step["check"]["state"] for step in found.steps} == {"unchecked"}
+    assert "no check was asked for" in found.result.text
+
+
+def test_a_step_that_changes_what_is_computed() -> None:
+    phases = (*all_phases(), *swapped_gates.PHASES)
+    found = report(swapped_gates.large_model(120), Wanted.ALL, phases=phases)
+    states = [step["check"]["state"] for step in found.steps]
+    bad = states.index("different")
+    assert found.steps[bad]["rule"] == "SplitDirections"
+    assert set(states[:bad]) <= {"equal"}
+    assert set(states[bad + 1 :]) <= {"unchecked"}
+    assert found.bad is not None
+    assert found.bad.tensor in found.steps[bad]["check"]["text"]
+    assert (found.result.state, found.status) == ("different", 1)
+
+
+def test_a_model_onnxruntime_does_not_take() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+    g (float[N] x) => (float[N] y) { a = Identity(x) y = own.Op(a) }"""
+    found = build(Subject.of(onnx.parser.parse_model(text)), "model", wanted=Wanted.ALL)
+    assert found.result.state == "unchecked"
+    assert "own:Op" in found.result.text
+    assert found.status == 0
+
+
+def test_a_model_without_steps() -> None:
+    found = report(report_models.model("g (float[N] x) => (float[N] y) { y = Relu(x) }"))
+    page = render(found)
+    assert found.steps == []
+    assert "No If, Loop or Scan is left" in page
+
+
+def test_assertions_are_told_as_options() -> None:
+    given = Assertions({"rate": 16000}, ("N>=1",), {"x": ("N",)}, strict=True)
+    found = report(report_models.model(), assertions=given)
+    assert found.assertions == ["--input rate=16000", "--dim N>=1", "--shape x=N", "--strict"]
+    assert "--dim N&gt;=1" in render(found)
+
+
+def test_the_file_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be written"):
+        write(report(report_models.model()), tmp_path)
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    path = tmp_path / "demo.onnx"
+    onnx.save(report_models.model(), path)
+    return path
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def test_the_command(demo: Path) -> None:
+    page = demo.with_suffix(".html")
+    status, output = call(demo, "-o", page, "--no-verify")
+    assert status == 0
+    assert f"written: {page}" in output
+    assert "left: If of `y`, Loop of `last`" in output
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_the_command_as_json(demo: Path) -> None:
+    page = demo.with_suffix(".html")
+    status, output = call(demo, "-o", page, "--json", "--verify", "--input", "rate=16000")
+    told = json.loads(output)
+    assert (status, told["status"], told["bad_step"]) == (0, 0, None)
+    assert told["left"] == ["Loop of `last`"]
+    assert told["result"]["state"] == "equal"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("no.onnx", "-o", "a.html"), ("{demo}", "-o", "no/such/a.html"), ("{demo}", "-o", "{demo}")],
+)
+def test_wrong_calls(demo: Path, arguments: tuple[str, ...]) -> None:
+    status, output = call(*(argument.format(demo=demo) for argument in arguments))
+    assert status == 2
+    assert "looplift: " in output
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    yield from path.read_text().splitlines()
+
+
+def test_the_libraries_are_those_that_are_named() -> None:
+    """The version that the page tells is the one that the file says it is."""
+    from looplift.debug.report.page import LIBRARIES
+
+    folder = Path(__file__).parents[2] / "debug" / "report" / "assets"
+    for library in LIBRARIES:
+        assert library.version in (folder / library.file).read_text()
+        assert any("Copyright" in line for line in lines_of(folder / library.licence))
+        assert f"| `{library.name}` | {library.version} |" in (folder / "README.md").read_text()

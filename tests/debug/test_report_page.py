@@ -1,0 +1,317 @@
+"""The page of a report in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from looplift.debug.report.build import ReportData, build
+from looplift.debug.report.numeric import Wanted
+from looplift.debug.report.page import write
+from looplift.debug.subject import Subject
+
+from . import report_models
+from .browser import Page, opened
+
+ENTER, ESCAPE, DOWN = "\ue007", "\ue00c", "\ue015"
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with opened(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+def written(model: onnx.ModelProto, path: Path, wanted: Wanted = Wanted.NONE) -> ReportData:
+    report = build(Subject.of(model), "a model", wanted=wanted)
+    write(report, path)
+    return report
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReportData]:
+    path = tmp_path_factory.mktemp("demo") / "demo.html"
+    return path, written(report_models.model(), path, Wanted.ALL)
+
+
+@pytest.fixture
+def report(demo: tuple[Path, ReportData]) -> ReportData:
+    return demo[1]
+
+
+@pytest.fixture
+def page(session: Any, demo: tuple[Path, ReportData]) -> Iterator[Page]:
+    page = Page(session, demo[0])
+    page.wait(lambda: page.all("#before .node"))
+    yield page
+    assert page.errors() == []
+
+
+def chosen(page: Page) -> str:
+    return page.text("[role=option][aria-selected=true] .number")
+
+
+def drawn(page: Page, pane: str) -> dict[int, str]:
+    """The nodes drawn in a pane, by number, with the classes that colour them."""
+    script = (
+        "return [...document.querySelectorAll(`#${pane} .node`)]"
+        ".map((node) => [Number(node.dataset.number), node.getAttribute('class')])"
+    )
+    return {int(n): str(c) for n, c in page.run(script.replace("${pane}", pane))}
+
+
+def go_to(page: Page, step: int) -> None:
+    page.click(f"#step-{step}")
+    page.wait(lambda: f"step {step} of" in page.text("#step-head"))
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Waits for the drawing that comes with the next frame."""
+    page.session.execute_async_script(
+        "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+    )
+
+
+# --- the whole ---
+
+
+def test_it_opens_with_the_model_before_and_after(page: Page, report: ReportData) -> None:
+    assert page.session.title == "a model · looplift report"
+    assert "Overview" in page.text("#step-head")
+    assert "equal to the original" in page.text("#step-head .check.equal")
+    operators = [element.get_attribute("data-op") for element in page.all("#before .node")]
+    assert {"If", "Loop"} <= set(operators)
+    assert len(page.all("#step-list [role=option]")) == len(report.steps) + 1
+
+
+def test_it_loads_nothing(page: Page) -> None:
+    assert page.run("return performance.getEntriesByType('resource').map((e) => e.name)") == []
+
+
+def test_names_are_no_markup(session: Any, tmp_path: Path) -> None:
+    written(report_models.hostile(), tmp_path / "hostile.html")
+    page = Page(session, tmp_path / "hostile.html")
+    page.wait(lambda: page.all("#before .node"))
+    names = page.run(
+        "return [...document.querySelectorAll('#before text')].map((t) => t.textContent)"
+    )
+    assert any(name.startswith("</script><img") for name in names)
+    page.press("2")
+    page.wait(lambda: page.shown("#why-details h2"))
+    assert report_models.HOSTILE in page.text("#why-details article:not([hidden]) h2")
+    assert page.run("return [window.hacked, document.images.length]") == [None, 0]
+    assert page.errors() == []
+
+
+# --- steps ---
+
+
+def test_each_step_shows_what_it_changes(page: Page, report: ReportData) -> None:
+    for number, step in enumerate(report.steps, 1):
+        go_to(page, number)
+        assert step["rule"] in page.text("#step-head h2")
+        assert page.all("#step-head .check.equal")
+        before, after = drawn(page, "before"), drawn(page, "after")
+        for gone in set(step["removed"]) & set(before):
+            assert "removed" in before[gone]
+        assert "root" in before[step["number"]]
+        assert set(step["added"]) <= set(after), "what a step adds is drawn"
+        assert all("added" in after[made] for made in step["added"])
+        marks = {line[0] for line in step["lines"]}
+        shown = {line.text.strip() for line in page.all("#change .sign")}
+        assert shown == {mark.replace("-", "\N{MINUS SIGN}").strip() for mark in marks}
+        assert "match" in page.text("#rule .code")
+
+
+def test_a_body_folds_and_unfolds(page: Page) -> None:
+    loop = page.session.find_element("css selector", "#before .node[data-op=Loop]")
+    inside = f"#before .node[data-number='{loop.get_attribute('data-number')}'] .node"
+    fold = f"#before .node[data-number='{loop.get_attribute('data-number')}'] > .fold"
+    unfolded = len(page.all(inside))
+    press_on(page, fold)
+    page.wait(lambda: len(page.all(inside)) != unfolded, "the fold")
+    toggled = len(page.all(inside))
+    assert {unfolded, toggled} >= {0}
+    assert max(unfolded, toggled) >= 5
+    state = page.session.find_element("css selector", fold).get_attribute("aria-expanded")
+    assert state == ("true" if toggled else "false")
+    page.press(ENTER)  # the focus is still there
+    page.wait(lambda: len(page.all(inside)) == unfolded, "the second fold")
+
+
+def press_on(page: Page, selector: str) -> None:
+    """What a reader without a mouse does: Tab to it, then Enter."""
+    page.run(f'document.querySelector("{selector}").focus()')
+    page.press(ENTER)
+
+
+def test_both_branches_of_an_if_are_drawn(page: Page) -> None:
+    texts = page.all("#before .node[data-op=If] > .body > text")
+    titles = [text.get_attribute("textContent") for text in texts]
+    assert [title.split(":")[0] for title in titles] == ["then_branch", "else_branch"]
+
+
+def test_a_node_tells_its_values_and_steps(page: Page, report: ReportData) -> None:
+    step = next(n for n, s in enumerate(report.steps, 1) if "Constant" in s["node"])
+    go_to(page, step)
+    page.click("#before .node.root")
+    page.wait(lambda: page.shown("#node-card"))
+    assert "Constant" in page.text("#node-card h3")
+    assert str(step) in [link.text for link in page.all("#node-card .link")]
+    page.press(ESCAPE)
+    page.wait(lambda: not page.shown("#node-card"))
+
+
+def test_more_is_drawn_around(session: Any, tmp_path: Path) -> None:
+    written(report_models.chain(60), tmp_path / "chain.html")
+    page = Page(session, tmp_path / "chain.html", "#steps=5")
+    page.wait(lambda: page.all("#before .node"))
+    settle(page)
+    near = len(drawn(page, "before"))
+    page.press("]")
+    settle(page)
+    page.wait(lambda: len(drawn(page, "before")) > near, "a wider region")
+    page.press("[")
+    settle(page)
+    page.wait(lambda: len(drawn(page, "before")) == near, "the narrow region")
+    page.run("document.querySelector('#before .more').dispatchEvent(new Event('click'))")
+    settle(page)
+    page.wait(lambda: len(drawn(page, "before")) > near, "hidden neighbours")
+
+
+def test_of_a_large_model_only_a_part_is_drawn(session: Any, tmp_path: Path) -> None:
+    report = written(report_models.chain(2000), tmp_path / "large.html")
+    page = Page(session, tmp_path / "large.html")
+    page.wait(lambda: page.all("#before .node"))
+    assert len(report.steps) >= 500
+    for step in (1, 250, 500):
+        go_to(page, step)
+        assert 1 <= len(drawn(page, "before")) <= 120
+        before = page.text("#panel-steps figure .count")
+        assert re.fullmatch(r"\d{1,3} of \d{4} nodes", before), before
+
+
+# --- finding one's way ---
+
+
+def test_keys_walk_through_the_steps(page: Page, report: ReportData) -> None:
+    places = []
+    for key in ("j", "j", DOWN, "k", "G", "g"):
+        page.press(key)
+        places.append(int(chosen(page)))
+    assert places == [1, 2, 3, 2, len(report.steps), 0]
+    assert page.run("return location.hash") == "#steps=0"
+
+
+def test_the_address_leads_back(session: Any, demo: tuple[Path, ReportData]) -> None:
+    page = Page(session, demo[0], "#steps=2")
+    page.wait(lambda: "step 2 of" in page.text("#step-head"))
+    page = Page(session, demo[0], "#why=1")
+    page.wait(lambda: page.shown("#why-details h2"))
+    assert "Loop" in page.text("#why-details article:not([hidden]) h2")
+
+
+def test_search_narrows_the_list(page: Page, report: ReportData) -> None:
+    word = report.steps[-1]["rule"]
+    page.press("/")
+    page.press(word.lower())
+    fitting = [n for n, step in enumerate(report.steps, 1) if word.lower() in str(step).lower()]
+    page.wait(lambda: len(page.shown("#step-list [role=option]")) <= len(fitting))
+    assert page.text("#search-count").endswith("found")
+    page.press(ENTER)
+    page.wait(lambda: word in page.text("#step-head"))
+    page.press("/", ESCAPE)
+    page.wait(lambda: len(page.shown("#step-list [role=option]")) > len(fitting))
+
+
+def test_search_finds_nodes_and_looks_at_them(page: Page) -> None:
+    page.press("/")
+    page.press("neg")
+    page.wait(lambda: page.shown("#found button"), "a node that is found")
+    page.click("#found button")
+    page.wait(lambda: page.all("#before .node[data-op=Neg].found"), "the node in the graph")
+
+
+def test_a_search_without_a_hit(page: Page) -> None:
+    page.press("/")
+    page.press("no such thing", ENTER)
+    assert page.text("#search-count") == "0 found"
+    assert chosen_or_none(page) == []
+
+
+def chosen_or_none(page: Page) -> list[Any]:
+    return page.shown("[role=option][aria-selected=true]")
+
+
+def test_help_tells_the_keys(page: Page) -> None:
+    page.press("?")
+    page.wait(lambda: page.shown("#help"))
+    assert "next, previous" in page.text("#help")
+    page.press(ESCAPE)
+    page.wait(lambda: not page.shown("#help"))
+
+
+def test_light_and_dark(page: Page) -> None:
+    def background() -> str:
+        return str(page.run("return getComputedStyle(document.body).backgroundColor"))
+
+    first = background()
+    page.click("#theme")
+    assert background() != first
+
+
+# --- the other tabs ---
+
+
+def test_why_not(page: Page, report: ReportData) -> None:
+    page.click("#tab-why")
+    page.wait(lambda: page.shown("#why-details h2"))
+    article = "#why-details article:not([hidden])"
+    for number, left in enumerate(report.left):
+        page.click(f"#left-{number}")
+        settle(page)
+        assert left["node"] in page.text(f"{article} h2")
+        reasons = [reason.text for reason in page.all(f"{article} .reason")]
+        assert reasons == [" ".join(why["reason"].split()) for why in left["why"]]
+        assert f"{left['number']}" in map(str, drawn(page, "remaining"))
+    page.press("k")
+    assert chosen_in(page, "#why-list") == "1"
+
+
+def chosen_in(page: Page, listing: str) -> str:
+    return page.text(f"{listing} [aria-selected=true] .number")
+
+
+def test_the_source_of_a_rule_that_did_not_fire(page: Page) -> None:
+    page.press("2")
+    page.wait(lambda: page.shown("#why-details summary"))
+    page.run(
+        "document.querySelector('#why-details article:not([hidden]) [data-source] summary').click()"
+    )
+    page.wait(lambda: page.shown("#why-details .source .code"), "the source")
+
+
+def test_rules_by_attempts_hits_and_time(page: Page, report: ReportData) -> None:
+    page.press("3")
+    page.wait(lambda: page.shown("#rules"))
+    tried = [rule for rule in report.rules if rule.attempts]
+    rows = "#rules > tbody > tr > td:first-child summary"
+    assert [row.text for row in page.all(rows)] == [rule.name for rule in tried]
+    page.run("document.querySelectorAll('#rules th button')[3].click()")
+    hits = [
+        int(c.get_attribute("data-value"))
+        for c in page.all("#rules > tbody > tr > td:nth-child(4)")
+    ]
+    assert hits == sorted((rule.hits for rule in tried), reverse=True)
+    page.press("/")
+    page.press("constant")
+    page.wait(lambda: len(page.shown("#rules > tbody")) < len(tried))
+    texts = [str(row.get_attribute("data-text")).lower() for row in page.shown("#rules > tbody")]
+    assert all("constant" in text for text in texts)
+    assert texts

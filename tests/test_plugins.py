@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from looplift import LoopliftError, plugins
+from looplift.rules import PHASES
+
+MODULE = """
+from looplift import Phase, Rule
+
+class Mine(Rule):
+    "Does nothing."
+
+PHASES = (Phase("mine", (Mine,), "Mine."),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    plugins.installed_phases.cache_clear()
+    yield
+    plugins.installed_phases.cache_clear()
+
+
+@pytest.fixture
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_rules.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        assert group == "looplift.rules"
+        return [EntryPoint(f"p{k}", value, group) for k, value in enumerate(values)]
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+
+
+@pytest.mark.usefixtures("_module")
+class TestPlugins:
+    def test_installed_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for value in ("some_rules", "some_rules:PHASES"):
+            plugins.installed_phases.cache_clear()
+            offer(monkeypatch, value)
+            assert [phase.name for phase in plugins.all_phases()[len(PHASES) :]] == ["mine"]
+
+    def test_modules_come_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        offer(monkeypatch, "some_rules")
+        phases = plugins.all_phases(["some_rules"])
+        assert phases[: len(PHASES)] == PHASES
+        assert [phase.name for phase in phases[len(PHASES) :]] == ["mine", "mine"]
+
+    @pytest.mark.parametrize("value", ["no_such_module", "some_rules:NOTHING"])
+    def test_what_cannot_be_imported(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        offer(monkeypatch, value)
+        with pytest.raises(LoopliftError, match="cannot be imported") as caught:
+            plugins.all_phases()
+        assert "entry point 'p0'" in str(caught.value)
+
+    def test_what_lists_no_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        offer(monkeypatch, "json")
+        with pytest.raises(LoopliftError, match="lists no rules"):
+            plugins.all_phases()
