@@ -1,12 +1,12 @@
 """looplift: dynamic ONNX models that compile.
 
 `rewrite` cleans a model and returns a standard ONNX model, `from_onnx` turns it into a TVM Relax
-module, `verify` compares two models on onnxruntime.
+module, `compile` compiles that with fast kernels, `verify` compares two models on onnxruntime.
 """
 
 from __future__ import annotations
 
-from .api import Report, RewriteResult, from_onnx, rewrite
+from .api import Report, RewriteResult, compile, from_onnx, rewrite  # noqa: A004
 from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
 from .rewrite.rule import Match, Miss, Phase, Rule
 from .rewrite.verify import Verification, verify
@@ -23,6 +23,7 @@ __all__ = [
     "Rule",
     "UnsupportedError",
     "Verification",
+    "compile",
     "from_onnx",
     "rewrite",
     "verify",

@@ -96,6 +96,23 @@ def test_the_wheel_is_marked_as_typed(installed: Path, tmp_path: Path) -> None:
     assert succeed(installed, "-c", show, cwd=tmp_path).strip() == "True"
 
 
+def test_the_wheel_holds_the_templates(installed: Path, tmp_path: Path) -> None:
+    """A report is written and a new rule passes its test, with nothing but the wheel."""
+    script = tmp_path / "model.py"
+    script.write_text(
+        "import onnx, onnx.parser\n"
+        "text = '<ir_version: 8, opset_import: [\"\" : 17]>'\n"
+        "text += 'g (float[2] x) => (float[2] y) { a = Neg(x) b = Neg(a) y = Relu(b) }'\n"
+        "onnx.save(onnx.parser.parse_model(text), 'model.onnx')\n"
+    )
+    succeed(installed, script, cwd=tmp_path)
+    looplift = (installed, "-m", "looplift")
+    succeed(*looplift, "report", "model.onnx", "-o", "model.html", cwd=tmp_path)
+    assert "dagre" in (tmp_path / "model.html").read_text()
+    succeed(*looplift, "rules", "new", "DropDoubleNeg", "-o", "mine", cwd=tmp_path)
+    assert "passed" in succeed(installed, "-m", "pytest", "-q", cwd=tmp_path / "mine")
+
+
 @pytest.mark.parametrize("command", [("python", "-m", "looplift"), ("looplift",)])
 def test_the_command_line_starts(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     program = installed.parent / command[0]

@@ -14,6 +14,7 @@ from onnx import printer
 from looplift import RewriteResult, rewrite
 from looplift.rewrite.compare import Tolerances, compare
 from looplift.rewrite.errors import LoopliftError
+from looplift.rewrite.rule import Phase
 from looplift.rewrite.runtime import Packed, Refused, Session
 
 Feed = Mapping[str, Any]
@@ -24,10 +25,12 @@ def judge(
     feeds: Sequence[Feed],
     tally: Counter[str] | None = None,
     seconds: float = 2.0,
+    rules: Sequence[Phase] | None = None,
 ) -> list[str]:
     """The findings, empty when all is well. What the original does not run says nothing.
 
-    A run of the original has so many seconds, one of the rewritten model twice as many.
+    A run of the original has so many seconds, one of the rewritten model twice as many. `rules`
+    stands in for looplift's phases.
     """
     tally = Counter() if tally is None else tally
     try:
@@ -40,7 +43,7 @@ def judge(
     tally["runs that fail in the original"] += len(feeds) - len(runs)
     untouched = model.SerializeToString()
     try:
-        result = rewrite(model)
+        result = rewrite(model, rules=rules)
     except Exception as error:  # noqa: BLE001  whatever it is, it is a finding
         if not is_valid(model):
             tally["models that break the specification"] += 1
@@ -53,7 +56,9 @@ def judge(
     if runs and is_valid(model):
         # Of a model that always fails, shape inference may see so once more is known.
         findings += _invalid(result.model)
-    return findings + _differences(result.model, model, runs, 2 * seconds) + _unstable(result)
+    return (
+        findings + _differences(result.model, model, runs, 2 * seconds) + _unstable(result, rules)
+    )
 
 
 def _count(result: RewriteResult, tally: Counter[str]) -> None:
@@ -128,14 +133,14 @@ def _are_no_rows(expected: Any, actual: Any) -> bool:
     )
 
 
-def _unstable(result: RewriteResult) -> list[str]:
+def _unstable(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]:
     try:
-        again = rewrite(result.model)
+        again = rewrite(result.model, rules=rules)
     except LoopliftError as error:
         return [f"a second rewrite refuses the result: {error}"]
     findings = [f"second rewrite, defect: {defect}" for defect in again.report.defects]
-    before, after = again.report.before, again.report.after
-    if before != after:
+    if again.report.commits:
+        before, after = again.report.before, again.report.after
         changed = {op: (before[op], after[op]) for op in before | after if before[op] != after[op]}
         findings.append(f"a second rewrite changes {changed} by {dict(again.report.commits)}")
     return findings

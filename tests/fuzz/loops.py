@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 
 from . import pieces
+from .axis_loops import axis_loop
 from .conditions import make_stop, trip_count
 from .scope import STACKED, Kind, Names, Scope, Value
 from .states import IN_LOOPS, IN_SCANS, Carried, collected
@@ -23,6 +24,7 @@ INPUTS = {
     "x": Kind.ROW,
     "y": Kind.ROW,
     "table": Kind.TABLE,
+    "block": Kind.BLOCK,
     "m": Kind.INT,
     "n": Kind.INT,
     "j": Kind.INT32,
@@ -39,7 +41,7 @@ def make_model(seed: int) -> onnx.ModelProto:
     _steps(scope, random.randrange(3))
     results: list[Value] = []
     for _ in range(random.choice([1, 1, 1, 2, 3])):
-        results += (_loop if random.random() < 0.8 else _scan)(scope)
+        results += random.choices((_loop, axis_loop, _scan), (5, 4, 1))[0](scope)
         _steps(scope, random.randrange(3))
     outputs = _outputs(scope, results)
     graph = scope.graph("g", inputs, outputs, exact=True)
@@ -78,7 +80,7 @@ def _body_steps(scope: Scope) -> None:
         if way < 0.08 and scope.depth <= DEEPEST:
             _branches(scope)
         elif way < 0.14 and scope.depth < DEEPEST:
-            (_loop if scope.chance(0.7) else _scan)(scope)
+            scope.random.choices((_loop, axis_loop, _scan), (5, 2, 2))[0](scope)
         else:
             pieces.step(scope)
 
@@ -231,6 +233,7 @@ def make_feeds(seed: int) -> list[dict[str, Any]]:
                     "x": rng.normal(size=3).astype(np.float32),
                     "y": rng.normal(size=3).astype(np.float32),
                     "table": rng.normal(size=(length, 3)).astype(np.float32),
+                    "block": _block(rng, trips),
                     "m": np.array(trips, np.int64),
                     "n": np.array(rng.choice([trips, 0, 3, 5, -2, 8]), np.int64),
                     "j": np.array(rng.choice([trips, 1, 4, -1, 6]), np.int32),
@@ -238,3 +241,11 @@ def make_feeds(seed: int) -> list[dict[str, Any]]:
                 }
             )
     return feeds
+
+
+def _block(rng: np.random.Generator, trips: int) -> np.ndarray:
+    """Of any sizes; one axis, any of them, often has as many slices as there are trips."""
+    sizes = rng.choice([0, 1, 1, 2, 3], size=3)
+    if rng.random() < 0.8:
+        sizes[rng.integers(3)] = trips
+    return rng.normal(size=tuple(sizes)).astype(np.float32)

@@ -22,6 +22,8 @@ class Kind(Enum):
     SERIES = (TensorProto.FLOAT, (None,))
     TABLE = (TensorProto.FLOAT, (None, 3))
     GRID = (TensorProto.FLOAT, (None, None))
+    BLOCK = (TensorProto.FLOAT, (None, None, None))
+    BLOCKS = (TensorProto.FLOAT, (None, None, None, None))
     INT = (TensorProto.INT64, ())
     INT32 = (TensorProto.INT32, ())
     INTS = (TensorProto.INT64, (None,))
@@ -32,6 +34,8 @@ class Kind(Enum):
     """The iteration number and the condition, where a body declares them so."""
     LIST = (TensorProto.FLOAT, None)
     """A sequence of rows."""
+    ROWS = (TensorProto.FLOAT, None, "of some shape")
+    """A sequence of tensors of one shape."""
 
     @property
     def element(self) -> int:
@@ -40,6 +44,10 @@ class Kind(Enum):
     @property
     def dims(self) -> Dims:
         return self.value[1] or ()
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.value[1] is None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -55,6 +63,8 @@ STACKED = {
     Kind.BOOL: Kind.BOOLS,
 }
 """What rows of a kind become along a new first axis."""
+BY_RANK = (Kind.SCALAR, Kind.SERIES, Kind.GRID, Kind.BLOCK, Kind.BLOCKS)
+"""Tensors of sizes that are not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,27 +205,35 @@ class Scope:
     # --- the finished graph ---
 
     def graph(
-        self, name: str, inputs: list[Value], outputs: list[Value], exact: bool = False
+        self,
+        name: str,
+        inputs: list[Value],
+        outputs: list[Value],
+        exact: bool = False,
+        honest: bool = False,
     ) -> onnx.GraphProto:
-        """With `exact` false, what inputs and outputs declare is sometimes less than is known."""
+        """With `exact` false, what inputs and outputs declare is sometimes less than is known, and
+        with `honest` false now and then wrong. onnxruntime believes it where a Shape is taken.
+        """
+        honest = honest or exact
         return helper.make_graph(
             self.nodes,
             name,
-            [self._lie(v) if self._may_lie(v, exact) else self._info(v, exact) for v in inputs],
+            [self._lie(v) if self._may_lie(v, honest) else self._info(v, exact) for v in inputs],
             [self._info(v, exact) for v in outputs],
             self.stored,
         )
 
-    def _may_lie(self, value: Value, exact: bool) -> bool:
+    def _may_lie(self, value: Value, honest: bool) -> bool:
         """Exporters declare the size 0 that a growing state has at first."""
-        return not exact and value.kind is Kind.SERIES and self.chance(0.1)
+        return not honest and value.kind is Kind.SERIES and self.chance(0.1)
 
     def _lie(self, value: Value) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(value.name, value.kind.element, [0])
 
     def _info(self, value: Value, exact: bool) -> onnx.ValueInfoProto:
         dims: list[int | str | None] = list(value.kind.dims)
-        if value.kind is Kind.LIST:
+        if value.kind.is_sequence:
             return helper.make_tensor_sequence_value_info(value.name, value.kind.element, None)
         if value.kind in (Kind.ONE_INT, Kind.ONE_BOOL):
             return helper.make_tensor_value_info(value.name, value.kind.element, [1])

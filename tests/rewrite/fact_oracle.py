@@ -21,7 +21,8 @@ from onnx import TensorProto, helper
 
 from looplift.rewrite import ir, symbolic
 from looplift.rewrite.facts import Assumptions, Fact, Facts
-from looplift.rewrite.index import Index, bodies
+from looplift.rewrite.index import Index
+from looplift.rewrite.ir import bodies
 from looplift.rewrite.model import import_model, opsets
 
 SIZES = (0, 1, 2, 7)

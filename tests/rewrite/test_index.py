@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 from looplift.rewrite.engine import Engine
-from looplift.rewrite.index import Index, Use, bodies
-from looplift.rewrite.ir import Graph, Node, Tensor
+from looplift.rewrite.index import Index, Use
+from looplift.rewrite.ir import Graph, Node, Tensor, bodies
 from looplift.rewrite.model import import_model
 
 from ..small_models import parse

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 
 from looplift import Match, Miss, Rule
@@ -16,7 +15,7 @@ from looplift.rewrite.index import NoRoom
 from looplift.rewrite.ir import Constant, Graph, Node, Tensor, Variable
 from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import ANY
+from looplift.rewrite.rule import ANY, fixture
 from looplift.rules import PHASES
 from looplift.rules.dead import RemoveCopy
 
@@ -79,7 +78,7 @@ def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, dict[str, Any]] | N
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name())
 def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     """After a rollback the model is written as before, and the same patch can be made again."""
-    proto = onnx.parser.parse_model(rule.fires)
+    proto = fixture(rule.fires)
     model = import_model(proto)
     engine = Engine(model, ())
     found = _firing(rule, engine)

@@ -33,8 +33,8 @@ FOLDED = {
         """g (float[3] x, int64 m) => (float[3] y) {
         y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
             p = Constant<value_floats = [1.0, 2.0, 3.0]>() q = Constant<value_floats = [4.0, 5.0, 6.0]>()
-            k = Add(p, q) co = Identity(ci) so = Mul(s, k) }> }""",
-        {"Loop": 1, "Mul": 1},
+            k = Add(p, q) co = Identity(ci) so = Sub(k, s) }> }""",
+        {"Loop": 1, "Sub": 1},
     ),
     "of_captured_constants": (
         """g (float[3] x, bool c) => (float[3] y) <float[3] w = {1, 2, 3}> {

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
-import onnx.parser
 import pytest
 
 from looplift import Match, Miss, Rule
-from looplift.rewrite.rule import ANY
+from looplift.rewrite.rule import ANY, fixture
 from looplift.rules import PHASES
 from looplift.rules.dead import RemoveCopy
 
@@ -47,7 +46,7 @@ def _commits(rule: type[Rule], model: onnx.ModelProto) -> tuple[onnx.ModelProto,
 @each_rule
 def test_fires(rule: type[Rule]) -> None:
     assert rule.fires, "a rule shows a model it fires on"
-    model = onnx.parser.parse_model(rule.fires)
+    model = fixture(rule.fires)
     assert is_valid(model)
     result, commits = _commits(rule, model)
     if not commits:
@@ -63,7 +62,7 @@ def test_fires(rule: type[Rule]) -> None:
 @each_rule
 def test_fires_among_all_rules(rule: type[Rule]) -> None:
     """The model also comes out right when all rules work on it together."""
-    rewritten(onnx.parser.parse_model(rule.fires), FEEDS, 1e-5)
+    rewritten(fixture(rule.fires), FEEDS, 1e-5)
 
 
 @each_rule
@@ -74,7 +73,7 @@ def test_is_documented(rule: type[Rule]) -> None:
 
 @pytest.mark.parametrize(("rule", "words", "text"), SPARES)
 def test_spares(rule: type[Rule], words: str, text: str) -> None:
-    model = onnx.parser.parse_model(text)
+    model = fixture(text)
     assert is_valid(model)
     result, commits = _commits(rule, model)
     assert commits == []
@@ -99,7 +98,7 @@ def _reasons(rule: type[Rule], model: onnx.ModelProto) -> Iterator[str]:
 )
 def test_spares_is_explained(rule: type[Rule], words: str, text: str) -> None:
     """`explain` gives the same reason, together with the place it speaks of."""
-    model = onnx.parser.parse_model(text)
+    model = fixture(text)
     _, _, engine = run_rules(model, [rule])
     reasons = [reason for node in engine.index.walk() for reason in engine.explain(node)]
     assert any(words in r.sentence and r.rule == rule.name() and r.at for r in reasons)

@@ -53,6 +53,13 @@ SELECTIONS = {
             co = Identity(ci) c = Less(i, two) u = Neg(s)
             so = If (c) <then_branch = tb () => (float[3] a) { a = Identity(u) },
                          else_branch = eb () => (float[3] bb) { bb = Identity(x) }> }> }""",
+    "condition_of_one_element": """g (float[2] x, float[2] z, bool[1] c) => (float[2] y) {
+        y = If (c) <then_branch = t () => (float[2] a) { a = Identity(x) },
+                    else_branch = e () => (float[2] b) { b = Identity(z) }> }""",
+    "ranks_that_readers_level": """g (float x, float[1] z, float[3] w, bool[1] c) => (float[3] y) {
+        v = If (c) <then_branch = t () => (float a) { a = Identity(x) },
+                    else_branch = e () => (float[1] b) { b = Div(x, z) }>
+        u = Mul(w, v) y = Add(v, u) }""",
     "condition_in_the_branch": """g (float x, bool c) => (float y, bool d) {
         y, d = If (c) <then_branch = t () => (float a, bool p) { a = Identity(x) p = Not(c) },
                        else_branch = e () => (float b, bool q) { b = Neg(x) q = Identity(c) }> }""",
@@ -97,9 +104,17 @@ BRANCHES_THAT_STAY = {
         s = If (c) <then_branch = t () => (seq(float[N]) a) { a = SequenceConstruct(x) },
                     else_branch = e () => (seq(float[N]) b) { b = SequenceConstruct(x, x) }>
         y = ConcatFromSequence<axis=0>(s) }""",
-    "one_element_condition": """g (float[2] x, float[2] z, bool[1] c) => (float[2] y) {
-        y = If (c) <then_branch = t () => (float[2] a) { a = Identity(x) },
-                    else_branch = e () => (float[2] b) { b = Identity(z) }> }""",
+    "condition_of_higher_rank": """g (float x, float z, bool[1] c) => (float y) {
+        y = If (c) <then_branch = t () => (float a) { a = Identity(x) },
+                    else_branch = e () => (float b) { b = Identity(z) }> }""",
+    "ranks_that_a_reader_sees": """g (float x, float[1] z, bool c) => (float[K] y) {
+        v = If (c) <then_branch = t () => (float a) { a = Identity(x) },
+                    else_branch = e () => (float[1] b) { b = Identity(z) }>
+        y = Exp(v) }""",
+    "ranks_that_reach_the_result": """g (float x, float[1] z, float w, bool c) => (float[K] y) {
+        v = If (c) <then_branch = t () => (float a) { a = Identity(x) },
+                    else_branch = e () => (float[1] b) { b = Identity(z) }>
+        y = Add(v, w) }""",
 }  # fmt: skip
 
 

@@ -87,6 +87,32 @@ def test_limits_at_the_end_of_the_range_count_right(limit: int, comparison: str)
     assert_equivalent(model, _counts(model), Feeds(values={"n": [limit], "m": [0, 1, 4]}))
 
 
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("comparison", ["less", "at most"])
+@pytest.mark.parametrize("first", ["c0", ""])
+@pytest.mark.parametrize("step", [1, 3])
+def test_counters_that_overflow_count_on(kind: str, comparison: str, first: str, step: int) -> None:
+    """Past the largest number of its type a counter goes on from the smallest."""
+    largest = 2**63 - 1 if kind == "int64" else 2**31 - 1
+    model = parse(
+        f"""g (float[3] x, {kind} start, {kind} n, int64 m) => (float[3] y, {kind} k)
+            <{kind} size = {{{step}}}> {{
+            {_holds(comparison, "c0", "start", "n")}
+            k, y = Loop (m, {first}, start, x) <
+                body = b (int64 i, bool ci, {kind} t, float[3] s)
+                    => (bool co, {kind} t1, float[3] s1) {{
+                    t1 = Add(t, size)
+                    {_holds(comparison, "co", "t1", "n")}
+                    one = Constant<value = float {{1}}>() s1 = Add(s, one) }}> }}""",
+        21,
+        10,
+    )
+    ends = [largest, largest - 1, largest - 3, largest // 2 + 10, 7, -largest - 1, -largest + 3]
+    starts = [largest, largest - 2, largest // 2 + 7, 0, -largest - 1, -largest]
+    feeds = Feeds(values={"start": starts, "n": ends, "m": [0, 1, 4]}, most=200)
+    assert_equivalent(model, _counts(model), feeds)
+
+
 def test_the_iteration_number_counts_too() -> None:
     model = parse(
         """g (float[3] x, int64 n, int64 m) => (float[3] y) <int64 two = {2}, int64 one = {1}> {

@@ -91,7 +91,7 @@ SCAN = """g (float[{length},3] xs, float[3] s0) => (float[3] y, float[P,Q] r) {{
     y, r = Scan <num_scan_inputs=1, scan_input_axes=[{axis}], scan_output_axes=[{out}],
         scan_input_directions=[1],
         body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {{
-        so = Add(s, xt) row = Neg(so) }}> (s0, xs) }}"""
+        so = Sub(xt, s) row = Neg(so) }}> (s0, xs) }}"""
 
 
 @pytest.mark.parametrize(("axis", "out"), [(0, 0), (-2, 1), (0, -1), (-2, -2)])

@@ -65,7 +65,7 @@ class TestHoist:
 
     def test_common_loops_and_ifs(self) -> None:
         loop = """{0} = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
-            co = Identity(ci) so = Add(s, x) }}>"""
+            co = Identity(ci) so = Sub(x, s) }}>"""
         text = f"""g (float[3] x, bool c, bool d, int64 m) => (float[3] y) {{
             y = If (c) <then_branch = t () => (float[3] r) {{ {loop.format("l")} r = Exp(l) }},
                         else_branch = e () => (float[3] r) {{ {loop.format("k")} r = Sin(k) }}> }}"""

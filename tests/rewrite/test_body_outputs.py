@@ -1,0 +1,56 @@
+"""What bodies return: copies that a file needs, and rules do not see."""
+
+from __future__ import annotations
+
+import pytest
+
+from looplift.rewrite.engine import Engine
+from looplift.rewrite.model import export_model, import_model
+from looplift.rules.equal import MergeEqualNodes
+from looplift.rules.loop_states import MergeEqualStates
+
+from ..equivalence import assert_equivalent, run_rules
+from ..rewrite.fact_oracle import Feeds
+from ..small_models import parse
+
+LOOP = """g (float[3] x, int64 m) => (float[3] y, int64[K] rows, float[L,3] more) {
+    y, rows, more = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s)
+        => (bool co, float[3] so, int64 row, float[3] again) {
+        co = Identity(ci) so = Neg(s) row = Identity(i) again = Identity(so) }> }"""
+LISTS = """g (float[3] x, int64 m) => (seq(float[3]) a, seq(float[3]) b) {
+    e = SequenceEmpty()
+    a, b = Loop (m, , e, e) <body = f (int64 i, bool ci, seq(float[3]) s, seq(float[3]) t)
+        => (bool co, seq(float[3]) s1, seq(float[3]) t1) {
+        co = Identity(ci) s1 = SequenceInsert(s, x) t1 = SequenceInsert(t, x) }> }"""
+
+
+def test_copies_are_out_of_sight_and_come_back() -> None:
+    model = import_model(parse(LOOP, 21, 10))
+    before = export_model(model).SerializeToString()
+    engine = Engine(model, ())
+    body = model.graph.nodes[0].attrs["body"]
+    # cond_out was a copy that is not needed: whether it goes is for rules to say.
+    assert [node.op for node in engine.index.nodes(body)] == ["Identity", "Neg"]
+    assert body.outputs[2] is body.inputs[0]
+    assert body.outputs[3] is body.outputs[1]
+    engine.run()
+    assert export_model(model).SerializeToString() == before
+
+
+def test_a_copy_that_is_read_is_no_output_alone() -> None:
+    text = LOOP.replace("again = Identity(so)", "again = Abs(row_f) row_f = Cast<to=1>(row)")
+    model = import_model(parse(text.replace("float[3] again", "float again"), 21, 10))
+    engine = Engine(model, ())
+    body = model.graph.nodes[0].attrs["body"]
+    assert body.outputs[2] is not body.inputs[0]
+    assert len(engine.index.nodes(body)) == 5
+
+
+@pytest.mark.parametrize(("opset", "merged"), [(13, 0), (14, 1)])
+def test_sequences_are_copied_where_there_is_an_operator_for_it(opset: int, merged: int) -> None:
+    """Two outputs of a model that are one value take an Identity, of sequences since opset 14."""
+    model = parse(LISTS, opset, 8)
+    result, trace, _ = run_rules(model, [MergeEqualNodes, MergeEqualStates])
+    assert trace.defects() == []
+    assert sum(commit.rule == "MergeEqualStates" for commit in trace.commits()) == merged
+    assert_equivalent(model, result, Feeds(values={"m": [0, 1, 3]}))

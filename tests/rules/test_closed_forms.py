@@ -1,0 +1,204 @@
+"""States with a closed form need no loop: sums, products, extrema, flags, delays."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from looplift.rewrite.rule import Rule
+from looplift.rules.closed_forms_fold import (
+    AllWithoutLoop,
+    AnyWithoutLoop,
+    MaximumWithoutLoop,
+    ProductWithoutLoop,
+)
+from looplift.rules.closed_forms_shift import DelayWithoutState
+from looplift.rules.closed_forms_sum import SumWithoutLoop
+
+from ..equivalence import assert_equal, ops, optimized_session, rewritten, run_rules, session
+from ..rewrite.fact_oracle import Feeds
+from ..small_models import parse
+from .reasons import reason_of
+
+COUNTS = Feeds(sizes=(7, 1, 0), values={"n": [0, 1, 2, 7]})
+"""Fewer iterations than slices too, none, and an empty batch."""
+BOTH = "float[B,3] y, float[R,B,3] ys"
+
+
+def _text(
+    work: str, *, dtype: str = "float", outputs: str = "", start: str = "s0", slices: str = "B,3"
+) -> str:
+    """A state s that starts as [B,3], slices x; `work` makes so and the row r of each iteration."""
+    outputs = outputs or f"{dtype}[B,3] y, {dtype}[R,B,3] ys"
+    return f"""g ({dtype}[T,{slices}] xs, {dtype}[B,3] s0, {dtype}[B,3] w, int64 n) => ({outputs})
+        <int64[1] zero = {{0}}, int64[1] three = {{3}}, float[3] v = {{1, -2, 3}}> {{
+        size = Shape<start=0,end=1>(s0) shape = Concat<axis=0>(size, three)
+        zeros = ConstantOfShape(shape)
+        y, ys = Loop (n, , {start}) <body = b (int64 i, bool ci, {dtype}[B,3] s)
+            => (bool co, {dtype}[B,3] so, {dtype}[Q,3] r) {{
+            co = Identity(ci) x = Gather(xs, i) {work} }}> }}"""
+
+
+LAST = "float[B,3] y"
+SUMS = {
+    "plain": "so = Add(s, x) r = Identity(so)",
+    "exclusive": "so = Add(x, s) r = Identity(s)",
+    "both": "so = Add(x, s) r = Sub(s, so)",
+    "difference": "so = Sub(s, x) r = Identity(so)",
+    "of a product": "p = Mul(x, x) q = Exp(p) so = Add(s, q) r = Identity(so)",
+    "of several": "a = Add(s, x) b = Sub(a, v) so = Add(w, b) r = Identity(so)",
+    "in between": "a = Add(s, x) so = Add(a, v) r = Identity(a)",
+    "of an outer value": "so = Add(s, w) r = Identity(so)",
+    "of a smaller value": "so = Add(s, v) r = Identity(so)",
+    "of the iteration number": "f = Cast<to=1>(i) so = Add(s, f) r = Identity(so)",
+}
+
+
+@pytest.mark.parametrize("start", ["s0", "zeros"])
+@pytest.mark.parametrize("work", SUMS.values(), ids=SUMS)
+def test_sums(work: str, start: str) -> None:
+    result = rewritten(parse(_text(work, start=start)), _with_rows(COUNTS), 1e-5)
+    assert "Loop" not in ops(result.model)
+
+
+def _with_rows(feeds: Feeds) -> Feeds:
+    """Without no rows at all: onnxruntime takes the batch of those to be empty."""
+    return Feeds(sizes=(7, 1), values={"n": [1, 2, 7]}, fixed=feeds.fixed)
+
+
+@pytest.mark.parametrize("work", SUMS.values(), ids=SUMS)
+def test_last_sums(work: str) -> None:
+    """The final value alone, also of a loop that does not run."""
+    text = _text(work, outputs=LAST)
+    result = rewritten(parse(text), COUNTS, 1e-5)
+    assert "Loop" not in ops(result.model)
+
+
+@pytest.mark.parametrize("dtype", ["float", "double", "int32", "int64"])
+def test_sums_of_other_types(dtype: str) -> None:
+    text = _text("so = Sub(s, x) r = Identity(so)", dtype=dtype)
+    result = rewritten(parse(text), _with_rows(COUNTS), 1e-5)
+    assert "Loop" not in ops(result.model)
+
+
+def test_an_empty_running_sum_has_a_batch() -> None:
+    result = rewritten(parse(_text(SUMS["plain"])), Feeds(fixed={"B": 4}, values={"n": [1]}), 1e-5)
+    feed = {
+        "xs": np.zeros((5, 4, 3), np.float32),
+        "s0": np.ones((4, 3), np.float32),
+        "w": np.zeros((4, 3), np.float32),
+        "n": np.array(0),
+    }
+    names = {i.name for i in result.model.graph.input}
+    last, rows = session(result.model).run(None, {k: v for k, v in feed.items() if k in names})
+    assert rows.shape == (0, 4, 3)
+    np.testing.assert_array_equal(last, feed["s0"])
+
+
+def test_a_sum_that_another_state_reads_is_read() -> None:
+    text = """g (float[T,3] xs, float[3] s0, float[3] u0, int64 n) => (float[3] y, float[3] z) {
+        y, z = Loop (n, , s0, u0) <body = b (int64 i, bool ci, float[3] s, float[3] u)
+            => (bool co, float[3] so, float[3] uo) {
+            co = Identity(ci) x = Gather(xs, i) so = Add(s, x) p = Mul(u, s) q = Add(p, so) uo = Sin(q) }> }"""
+    result, trace, _ = run_rules(parse(text), [SumWithoutLoop])
+    assert trace.defects() == []
+    assert len(result.graph.node[-1].output) == 1 or "CumSum" in ops(result)
+    rewritten(parse(text), COUNTS, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("work", "rule", "operator"),
+    [
+        ("so = Mul(s, x) r = Neg(x)", ProductWithoutLoop, "ReduceProd"),
+        ("a = Mul(x, s) so = Mul(a, v) r = Neg(x)", ProductWithoutLoop, "ReduceProd"),
+        ("so = Max(s, x) r = Neg(x)", MaximumWithoutLoop, "ReduceMax"),
+        ("so = Max(x, s, v) r = Neg(x)", MaximumWithoutLoop, "ReduceMax"),
+        ("so = Min(s, x) r = Neg(x)", None, "ReduceMin"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float", "int64"])
+def test_folds(work: str, rule: type[Rule] | None, operator: str, dtype: str) -> None:
+    if dtype == "int64":
+        work = work.replace("v", "w")
+    text = _text(work, outputs=f"{dtype}[B,3] y", dtype=dtype)
+    result = rewritten(parse(text), COUNTS, 1e-5)
+    assert "Loop" not in ops(result.model)
+    assert operator in ops(result.model)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min"])
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_no_number_stays_none(op: str, place: int) -> None:
+    """onnxruntime's ReduceMax sees NaN in its first operand only; Max hands every NaN on."""
+    text = _text(f"so = {op}(s, x) r = Neg(x)", outputs=LAST)
+    model = parse(text)
+    result = rewritten(model, COUNTS)
+    xs = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
+    xs[place, 1, 2] = np.nan
+    feed = {"xs": xs, "s0": np.ones((2, 3), np.float32), "w": xs[0], "n": np.array(5)}
+    expected = session(model).run(None, feed)
+    assert np.isnan(expected[0]).sum() == 1
+    given = {i.name for i in result.model.graph.input}
+    actual = optimized_session(result.model).run(None, {k: feed[k] for k in feed if k in given})
+    assert_equal(expected, actual)
+
+
+@pytest.mark.parametrize("row", ["so", "s", "x"])
+@pytest.mark.parametrize("op", ["Or", "And"])
+def test_flags(op: str, row: str) -> None:
+    text = _text(f"so = {op}(s, x) r = Identity({row})", dtype="bool")
+    result = rewritten(parse(text), _with_rows(COUNTS))
+    assert "Loop" not in ops(result.model)
+    text = _text(f"so = {op}(s, x) r = Identity({row})", dtype="bool", outputs="bool[B,3] y")
+    assert "Loop" not in ops(rewritten(parse(text), COUNTS).model)
+
+
+@pytest.mark.parametrize("work", ["so = Neg(x) r = Identity(s)", "so = Identity(x) r = Mul(x, s)"])
+def test_delays(work: str) -> None:
+    result = rewritten(parse(_text(work)), _with_rows(COUNTS))
+    assert "Loop" not in ops(result.model)
+    last = rewritten(parse(_text(work, outputs=LAST)), COUNTS)
+    assert "Loop" not in ops(last.model)
+
+
+def test_a_longer_delay_line() -> None:
+    text = """g (float[T,3] xs, float[3] a0, float[3] b0, int64 n) => (float[3] y, float[3] z, float[R,3] rs) {
+        y, z, rs = Loop (n, , a0, b0) <body = b (int64 i, bool ci, float[3] a, float[3] c)
+            => (bool co, float[3] ao, float[3] bo, float[3] r) {
+            co = Identity(ci) x = Gather(xs, i) ao = Identity(x) bo = Identity(a) s = Add(a, c) r = Add(s, x) }> }"""
+    result = rewritten(parse(text), COUNTS, 1e-6)
+    assert "Loop" not in ops(result.model)
+
+
+SPARED = {
+    "a sum that is turned round": (SumWithoutLoop, "so = Sub(x, s) r = Neg(x)", "no state is a sum"),
+    "a sum of sums": (SumWithoutLoop, "a = Add(s, s) so = Add(a, x) r = Neg(x)", "no state is a sum"),
+    "a product's values": (ProductWithoutLoop, "so = Mul(s, x) r = Identity(so)", "in between"),
+    "a maximum's values": (MaximumWithoutLoop, "so = Max(s, x) r = Identity(s)", "in between"),
+    "a mean": (SumWithoutLoop, "so = Mean(s, x) r = Neg(x)", "no state is a sum"),
+    "a delay of a state": (DelayWithoutState, "so = Neg(s) r = Neg(x)", "no state holds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "work", "words"), SPARED.values(), ids=SPARED)
+def test_other_states_stay(rule: type[Rule], work: str, words: str) -> None:
+    model = parse(_text(work))
+    assert words in reason_of(rule, model)
+    rewritten(model, _with_rows(COUNTS), 1e-5)
+
+
+def test_a_state_that_grows_with_the_first_slice_stays() -> None:
+    """[1,3] + [B,3] is [B,3] after one iteration, and [1,3] after none."""
+    text = """g (float[T,B,3] xs, float[1,3] s0, int64 n) => (float[P,3] y) {
+        y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P,3] s) => (bool co, float[P,3] so) {
+            co = Identity(ci) x = Gather(xs, i) so = Add(s, x) }> }"""
+    model = parse(text)
+    assert "may change in the loop" in reason_of(SumWithoutLoop, model)
+    rewritten(model, COUNTS, 1e-5)
+
+
+@pytest.mark.parametrize("rule", [AnyWithoutLoop, AllWithoutLoop])
+def test_numbers_are_no_flags(rule: type[Rule]) -> None:
+    model: onnx.ModelProto = parse(_text("so = Add(s, x) r = Neg(x)"))
+    assert "as soon as" in reason_of(rule, model)

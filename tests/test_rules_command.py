@@ -1,0 +1,287 @@
+"""`looplift rules`: the rules as documentation, and a new one of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from typer.testing import CliRunner, Result
+
+from looplift import LoopliftError, Match, Miss, Phase, Rule
+from looplift.cli import app
+from looplift.debug.rule_docs import contents, document, find_rule
+from looplift.debug.rule_reasons import sentences
+from looplift.debug.skeleton import module_name
+from looplift.rewrite.rule import fixture
+from looplift.rules import PHASES
+from looplift.testing import assert_fires, assert_spares, near_misses
+
+RULES = list(dict.fromkeys(rule for phase in PHASES for rule in phase.rules))
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["rules", *map(str, arguments)])
+
+
+def by_name(rule: type[Rule]) -> str:
+    return rule.name()
+
+
+# --- list ---
+
+
+@pytest.mark.parametrize("arguments", [(), ("list",)])
+def test_all_rules_are_listed(arguments: tuple[str, ...]) -> None:
+    listed = call(*arguments).stdout
+    for rule in RULES:
+        assert rule.name() in listed
+    assert json.loads(call(*arguments, "--json").stdout)[: len(PHASES)] == contents(PHASES)
+
+
+# --- show ---
+
+
+@pytest.mark.parametrize("rule", RULES, ids=by_name)
+def test_each_rule_is_documented(rule: type[Rule]) -> None:
+    doc = document(rule, PHASES)
+    assert doc.summary
+    assert doc.phases
+    assert doc.roots
+    assert Path(doc.file).is_file()
+    assert doc.before != doc.after
+    assert doc.reasons, "a rule that always fires needs no m.need"
+    assert [near.words for near in doc.near_misses] == list(rule.spares)
+    assert all(near.words in near.reason for near in doc.near_misses)
+
+
+def test_show_prints_examples_and_reasons() -> None:
+    shown = call("show", "IfToWhere").stdout
+    assert "y = Where (c, x, z)" in shown
+    assert "the branches do too much work to run both" in shown
+    assert "Left alone: `a` has shape 3 and `b` N (at If of `y`)" in shown
+
+
+def test_show_as_json() -> None:
+    told = json.loads(call("show", "IfToWhere", "--json").stdout)
+    assert told["roots"] == ["If"]
+    assert "Where" in told["after"]
+    assert any(reason["text"] == "a result is not a tensor" for reason in told["reasons"])
+
+
+def test_a_rule_that_is_not_there() -> None:
+    result = call("show", "LoopScan")
+    assert result.exit_code == 2
+    assert "Similar: LoopToScan" in result.output
+
+
+# --- reasons, read from the source ---
+
+LOCAL = "`{}` is {{odd}}"
+
+
+class Refused(Exception):
+    """What a helper raises."""
+
+
+class Telling(Rule):
+    """A rule that declines in every way there is."""
+
+    root = "Add"
+    nothing = "an attribute of the class"
+
+    def match(self, m: Match) -> dict[str, Any]:
+        m.need(True, "plain")
+        m.need(True, LOCAL, 1)
+        sentence = "a local name"
+        m.need(True, sentence)
+        m.need(True, "one of two" if m.node.name else "the other of two")
+        self.more(m)
+        _helper(m)
+        raise Miss(self.nothing, (), m.node)
+
+    def more(self, m: Match) -> None:
+        m.need(True, f"formatted {m.node.op}")
+
+    def apply(self, patch: Any) -> None:
+        raise AssertionError("it never fires")
+
+
+def _helper(m: Match) -> None:
+    if not m.node.inputs:
+        raise Refused(f"{m.node.op} has no input")
+    if m.node.attrs:
+        raise ValueError("no reason, but a mistake")
+
+
+def test_reasons_are_found_wherever_they_are_given() -> None:
+    assert [sentence.text for sentence in sentences(Telling)] == [
+        "plain",
+        "`…` is {odd}",
+        "a local name",
+        "one of two",
+        "the other of two",
+        "an attribute of the class",
+        "formatted …",
+        "… has no input",
+    ]
+    assert {Path(sentence.file) for sentence in sentences(Telling)} == {Path(__file__)}
+    source = Path(__file__).read_text().splitlines()
+    assert all("Miss" in line or "need" in line or "raise" in line
+               for line in (source[s.line - 1] for s in sentences(Telling)))  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=by_name)
+def test_reasons_that_are_given_are_known(rule: type[Rule]) -> None:
+    """What a near miss is told by, as far as it was written down where the source is read."""
+    known = [sentence.text for sentence in sentences(rule)]
+    told = [near.reason for near in document(rule, PHASES).near_misses]
+    assert any(_says(sentence, reason) for sentence in known for reason in told)
+
+
+def _says(sentence: str, reason: str) -> bool:
+    return all(part in reason for part in sentence.split("…"))
+
+
+def test_find_rule() -> None:
+    assert find_rule("LoopToScan", PHASES).name() == "LoopToScan"
+    with pytest.raises(LoopliftError, match="no rule 'X'"):
+        find_rule("X", PHASES)
+
+
+# --- new ---
+
+
+def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    result = call("new", "DropDoubleNeg", "-o", tmp_path / "mine")
+    assert result.exit_code == 0, result.output
+    return tmp_path / "mine"
+
+
+def test_a_new_rule_passes_its_test(package: Path) -> None:
+    done = run("-m", "pytest", "-q", cwd=package)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_a_new_rule_is_loaded_by_its_module(package: Path) -> None:
+    model = fixture("g (float[N] x) => (float[N] z) { a = Neg(x) y = Neg(a) z = Relu(y) }")
+    onnx.save(model, package / "model.onnx")
+    module = ("--rules", "drop_double_neg.rules")
+    done = run("-m", "looplift", "rewrite", "model.onnx", "-o", "out.onnx", *module, cwd=package)
+    assert done.returncode == 0, done.stderr
+    assert [node.op_type for node in onnx.load(package / "out.onnx").graph.node] == ["Relu"]
+    shown = run("-m", "looplift", "rules", "show", "DropDoubleNeg", *module, cwd=package)
+    assert "is not computed by Neg" in shown.stdout
+
+
+def test_a_new_rule_is_loaded_once_it_is_installed(package: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    pip = ("-m", "pip", "--quiet", "--disable-pip-version-check", "install")
+    done = run(
+        *pip, "--no-deps", "--no-index", "--no-build-isolation", "--target", str(site), ".",
+        cwd=package,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    listed = run("-m", "looplift", "rules", "list", "--json", cwd=tmp_path, path=site)
+    names = {rule["name"] for phase in json.loads(listed.stdout) for rule in phase["rules"]}
+    assert "DropDoubleNeg" in names
+
+
+def test_new_tells_what_it_wrote(tmp_path: Path) -> None:
+    told = json.loads(call("new", "MyRule", "-o", tmp_path / "a", "--json").stdout)
+    assert told["module"] == "my_rule.rules"
+    assert all(Path(file).is_file() for file in told["files"])
+
+
+def test_new_does_not_write_over_anything(package: Path) -> None:
+    result = call("new", "DropDoubleNeg", "-o", package)
+    assert result.exit_code == 2
+    assert "Something is there already" in result.output
+
+
+@pytest.mark.parametrize("name", ["lower", "Not-A-Name", "None", "9Lives", ""])
+def test_names_that_are_none(name: str, tmp_path: Path) -> None:
+    result = call("new", name, "-o", tmp_path / "a")
+    assert result.exit_code == 2
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("DropDoubleNeg", "drop_double_neg"), ("FuseLSTM", "fuse_lstm"), ("A2B", "a2_b"), ("X", "x")],
+)
+def test_module_names(name: str, module: str) -> None:
+    assert module_name(name) == module
+
+
+# --- checks for tests of one's own rules ---
+
+
+class DropAbs(Rule):
+    """An Abs goes, which is wrong."""
+
+    root = "Abs"
+    fires = "g (float[N] x) => (float[N] z) { y = Abs(x) z = Relu(y) }"
+    spares = {"never": "g (float[N] x) => (float[N] z) { y = Abs(x) z = Relu(y) }"}  # noqa: RUF012
+
+    def match(self, m: Match) -> dict[str, Any]:
+        m.need(m.node.inputs[0].name == "x", "it reads `{}`", m.node.inputs[0].name)
+        return {"node": m.node}
+
+    def apply(self, patch: Any, node: Any) -> None:
+        patch.replace(node.outputs[0], node.inputs[0])
+        patch.remove(node)
+
+
+def test_a_rule_that_computes_something_else_is_noticed() -> None:
+    wrong = type(
+        "Wrong", (DropAbs,), {"__doc__": "Wrong.", "fires": DropAbs.fires.replace("Relu", "Neg")}
+    )
+    with pytest.raises(AssertionError, match="different"):
+        assert_fires(wrong)
+
+
+def test_a_rule_that_does_not_fire_is_noticed() -> None:
+    text = "g (float[N] w) => (float[N] z) { y = Abs(w) z = Relu(y) }"
+    idle = type("Idle", (DropAbs,), {"__doc__": "Idle.", "fires": text})
+    with pytest.raises(AssertionError, match="does not fire: it reads `w`"):
+        assert_fires(idle)
+
+
+def test_a_near_miss_that_is_none_is_noticed() -> None:
+    assert near_misses(DropAbs) == ["never"]
+    with pytest.raises(AssertionError, match="fires on the near miss"):
+        assert_spares(DropAbs, "never")
+
+
+def test_a_near_miss_for_another_reason_is_noticed() -> None:
+    text = "g (float[N] w) => (float[N] z) { y = Abs(w) z = Relu(y) }"
+    other = type(
+        "Other", (DropAbs,), {"__doc__": "Other.", "spares": {"reads `w`": text, "rank": text}}
+    )
+    assert assert_spares(other, "reads `w`") == "it reads `w`"
+    with pytest.raises(AssertionError, match="is in none of"):
+        assert_spares(other, "rank")
+
+
+def test_a_rule_of_ones_own_is_documented() -> None:
+    phases = (Phase("mine", (DropAbs,), "Mine."),)
+    doc = document(DropAbs, phases)
+    assert (doc.phases, doc.description) == (["mine"], "")
+    assert Path(doc.file) == Path(__file__)
