@@ -43,6 +43,7 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/chain.py
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/branches.py
+	$(BIN)/python benchmarks/fused.py
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/many_loops.py
 

@@ -80,6 +80,8 @@ class Engine:
         self._steps = 0
         self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
         self._banned: set[tuple[type[Rule], Node]] = set()
+        self._unsettled: dict[Node, None] = {}
+        """Owners of bodies in which something changed since facts of their states were found."""
         observer = self.trace.observer
         self._attempt_observer = observer if observer and observer.sees_attempts else None
 
@@ -91,6 +93,8 @@ class Engine:
         while any(queues) and not self._limit_reached():
             for number in range(len(queues)):
                 self._run_phase(number, queues)
+                while self._settle(number, queues):
+                    self._run_phase(number, queues)
         self.finish()
 
     def match(self, rule: Rule, node: Node) -> dict[str, Any]:
@@ -156,6 +160,29 @@ class Engine:
             for node in nodes:
                 if _starts(roots, node):
                     queue.add(node)
+
+    def _settle(self, number: int, queues: list[Queue]) -> bool:
+        """Looks again at the states of loops whose bodies changed; whether more is known of one.
+
+        Facts are followed downstream, but what holds of a state at the start of an iteration rests
+        on what holds at the end of the one before.
+        """
+        unsettled, self._unsettled = self._unsettled, {}
+        for owner in unsettled:
+            if owner in self.index and owner.op in ("Loop", "Scan"):
+                self._revisit(self._settled(owner), number, queues)
+        return bool(unsettled) and bool(queues[number])
+
+    def _settled(self, loop: Node) -> list[Node]:
+        """Nodes of which more is known once the facts of a loop's states are found anew."""
+        body = loop.attrs["body"]
+        before = [self.facts.of(tensor) for tensor in body.inputs]
+        near: dict[Node, None] = dict.fromkeys(self.facts.refresh([loop]))
+        if [self.facts.of(tensor) for tensor in body.inputs] != before:
+            near[loop] = None
+            for graph in self.index.graphs(body):
+                near.update(dict.fromkeys(self.index.nodes(graph)))
+        return list(near)
 
     def _limit_reached(self) -> bool:
         return self.step_limit is not None and self._steps >= self.step_limit
@@ -281,6 +308,8 @@ class Engine:
             for tensor in node.outputs:
                 for reader in self.index.consumers(tensor)[:_FAN_OUT]:
                     near[reader] = None
+            for graph in self.index.ancestors(self.index.graph_of(node)):
+                self._add(self._unsettled, self.index.owner(graph))
             self._add(near, self.index.owner(self.index.graph_of(node)))
         for tensor in patch.freed:
             self._add(near, self.index.producer(tensor))

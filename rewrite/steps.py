@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import symbolic
 from .facts import Facts
 from .index import Use
 from .ir import Graph, Node, Tensor
@@ -75,23 +76,27 @@ def _steps_of_loop(facts: Facts, node: Node) -> Steps | None:
     ]
     count = facts.scalar(view.trip)
     known = count if count is not None and not isinstance(count, bool) else None
-    reads = _gathers(facts, view)
+    reads = _gathers(facts, view, known)
     return Steps(node, view.body, view.states, reads, rows, known, view.trip, view.iteration)
 
 
-def _gathers(facts: Facts, view: LoopView) -> list[Read]:
-    """Reads of outer values at the iteration number, in the order in which they run."""
+def _gathers(facts: Facts, view: LoopView, count: Dim | None) -> list[Read]:
+    """Reads of outer values at the iteration number, in the order in which they run.
+
+    One that surely leaves its axis is none: every run fails there.
+    """
     reads = []
     for reader in facts.index.consumers(view.iteration):
         if reader.op != "Gather" or reader.domain or facts.index.graph_of(reader) is not view.body:
             continue
         sequence, position = reader.inputs
-        rank = facts.rank(sequence)
+        shape = facts.shape(sequence)
         home = facts.index.home(sequence)
-        if position is not view.iteration or rank is None or home is None:
+        if position is not view.iteration or not shape or home is None:
             continue
-        if not facts.index.encloses(view.body, home):
-            axis = reader.attrs.get("axis", 0) % rank
+        axis = reader.attrs.get("axis", 0) % len(shape)
+        fits = count is None or symbolic.le(count, shape[axis]) is not False
+        if fits and not facts.index.encloses(view.body, home):
             reads.append(Read(sequence, reader.outputs[0], axis, False, reader))
     return sorted(reads, key=lambda read: read.gather.order if read.gather is not None else 0.0)
 

@@ -1,8 +1,8 @@
-"""Sequences that are only appended to are scan outputs.
+"""Sequences that are only added to, at one end, are scan outputs.
 
-   l = Loop(m, , SequenceEmpty()) { … return SequenceInsert(l, r) }   y = ConcatFromSequence(l)
--> ys = Loop(m, ) { … return r }   l = SplitToSequence(ys)   y = ConcatFromSequence(l)
--> ys = Loop(m, ) { … return r }   y = ys
+   l = Loop(m, , SequenceConstruct(a)) { … return SequenceInsert(l, r) }   y = ConcatFromSequence(l)
+-> ys = Loop(m, ) { … return r }   l = SplitToSequence(Concat([a], ys))   y = ConcatFromSequence(l)
+-> ys = Loop(m, ) { … return r }   y = Concat([a], ys)
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class LoopToScan(Rule):
         + """g (float[7,3] x, float[3] s0) => (float[3] y) {
       y = Loop (, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         xt = Gather(x, i) so = Max(s, xt) q = ReduceSum<keepdims=0>(so)
-        n = IsNaN(q) co = Not(n) }> }""",
+        co = IsNaN(q) }> }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:

@@ -109,7 +109,8 @@ def test_with_nothing_given_the_rate_is_the_only_if(detector: onnx.ModelProto) -
 def test_the_demo_runs() -> None:
     text = run_program(sys.executable, ROOT / "examples" / "demo.py", cwd=ROOT)
     steps = [line for line in text.splitlines() if re.match(r"\d\. ", line)]
-    assert [step[0] for step in steps] == list("12345")
+    assert [step[0] for step in steps] == list("1234567")
+    assert "one_lstm.onnx: no control flow" in text
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,7 @@ def test_the_demo_runs() -> None:
         ("chain.py", "--sizes", "40", "80", "--peer-size", "40", "--repeats", "1", "--peers"),
         ("import_time.py", "--rounds", "1", "--layers", "1"),
         ("branches.py", "--rounds", "1", "--size", "8"),
+        ("fused.py", "--rounds", "1", "--steps", "2"),
     ],
 )
 def test_the_benchmarks_run(tmp_path: Path, command: tuple[str, ...]) -> None:

@@ -58,6 +58,7 @@ class History:
         self._graph_facts: list[dict[str, Any]] = []
         self._node_versions: dict[int, list[Version]] = {}
         self._formals: dict[str, list[str]] = {}
+        self._returned = self._names_returned()
         self._note_graph(self._index.root, 0)
         for node in self._index.walk():
             self._note(node, 0)
@@ -71,7 +72,10 @@ class History:
             if node is not None and node in self._index:
                 self._note(node, commit.step)
         # A value that takes the place of an output takes over its name, too.
-        self._note_graph(self._index.root, commit.step)
+        returned = self._names_returned()
+        if returned != self._returned:
+            self._returned = returned
+            self._note_graph(self._index.root, commit.step)
 
     def as_json(self) -> dict[str, Any]:
         count = max(self._node_versions, default=-1) + 1
@@ -83,6 +87,9 @@ class History:
             "nodes": [self._node_versions.get(number, []) for number in range(count)],
             "formals": self._formals,
         }
+
+    def _names_returned(self) -> list[tuple[Tensor, str]]:
+        return [(tensor, tensor.name) for tensor in self._index.root.outputs]
 
     # --- nodes ---
 

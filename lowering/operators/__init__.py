@@ -14,6 +14,7 @@ from .products import convert_gemm, convert_matmul
 from .ranges import convert_range
 from .recurrent import convert_gru, convert_lstm, convert_rnn
 from .reductions import REDUCTIONS
+from .resize import convert_resize, convert_upsample
 from .reverse_sequence import convert_reverse_sequence
 from .runtime_shapes import convert_constant_of_shape, convert_expand, convert_reshape
 from .scatter import convert_scatter_nd
@@ -35,11 +36,13 @@ OPERATORS = MappingProxyType[tuple[str, str], Converter](
         ("", "RNN"): convert_rnn,
         ("", "Range"): convert_range,
         ("", "Reshape"): convert_reshape,
+        ("", "Resize"): convert_resize,
         ("", "ReverseSequence"): convert_reverse_sequence,
         ("", "ScatterND"): convert_scatter_nd,
         ("", "Slice"): convert_slice,
         ("", "Squeeze"): convert_squeeze,
         ("", "Unsqueeze"): convert_unsqueeze,
+        ("", "Upsample"): convert_upsample,
         **{("", op_type): convert for op_type, convert in ELEMENTWISE.items()},
         **{("", op_type): convert for op_type, convert in LOGIC.items()},
         **{("", op_type): convert for op_type, convert in REDUCTIONS.items()},

@@ -14,10 +14,10 @@ import numpy as np
 from tvm import relax, sym, te, tirx
 
 from ..tvm_onnx import Converter, InputList
-from ..values import Constant, as_int, as_tensor
+from ..values import as_int, as_tensor
 from .broadcasting import known_dims
 from .sizes import is_nonnegative
-from .tvm_converter import convert_as_tvm, is_weight
+from .tvm_converter import convert_as_tvm, known_content
 
 
 def may_be_zero(size: Any) -> bool:
@@ -48,7 +48,9 @@ def where_empty(bb: Any, tensor: Any, sizes: Sequence[Any], value: float) -> Any
     return bb.normalize(call)
 
 
-def convert_reduction(op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+def convert_reduction(
+    op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
+) -> Any:
     """A reduction of the standard domain, as onnxruntime defines it for empty axes."""
     tensors = InputList([None if value is None else as_tensor(bb, value) for value in inputs])
     result = bb.normalize(convert_as_tvm(op_type, bb, tensors, attrs, params))
@@ -66,11 +68,8 @@ def _axes(given: Any, attrs: dict[str, Any], params: Any) -> list[int]:
     """The reduced axes; none stand for all."""
     if "axes" in attrs:
         return list(attrs["axes"])
-    if isinstance(given, Constant):
-        return [int(axis) for axis in given.value.numpy()]
-    if is_weight(given, params):
-        return [int(axis) for axis in params[1][given.name][1].numpy()]
-    return []
+    content = known_content(given, params)
+    return [] if content is None else [int(axis) for axis in content]
 
 
 def _lowest(dtype: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from ..tvm_onnx import InputList, converter
+from ..values import Constant
 
 
 def convert_as_tvm(
@@ -21,3 +22,10 @@ def convert_as_tvm(
 def is_weight(value: Any, params: Any) -> bool:
     """Whether a value is a weight that was made a parameter; TVM's converters see through it."""
     return isinstance(value, relax.Var) and value.name in params[1]
+
+
+def known_content(value: Any, params: Any) -> Any:
+    """The array of a constant, or of a weight that was made a parameter; None of anything else."""
+    if isinstance(value, Constant):
+        return value.value.numpy()
+    return params[1][value.name][1].numpy() if is_weight(value, params) else None

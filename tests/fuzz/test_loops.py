@@ -49,7 +49,12 @@ def test_the_models_hold_what_the_rules_are_about() -> None:
         "Gather",
         "Concat",
         "ScatterND",
+        "ScatterElements",
+        "Slice",
+        "SplitToSequence",
+        "SequenceAt",
         "SequenceInsert",
+        "ConcatFromSequence",
         "LessOrEqual",
     }
     assert wanted <= set(operators)

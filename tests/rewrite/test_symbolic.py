@@ -208,6 +208,26 @@ class TestDecided:
         assert symbolic.bounds(symbolic.maximum(N, 3)) == (3, None)
 
 
+class TestMultiplesOfQuotients:
+    """`k * (n // k)` is n without the remainder, so at most n and more than n - k."""
+
+    QUOTIENT = symbolic.mul(symbolic.floordiv(N, 4), 4)
+
+    def test_are_compared_with_what_was_divided(self) -> None:
+        assert symbolic.le(self.QUOTIENT, N) is True
+        assert symbolic.lt(symbolic.sub(N, 4), self.QUOTIENT) is True
+        assert symbolic.lt(N, self.QUOTIENT) is False
+        assert symbolic.le(N, self.QUOTIENT) is None
+
+    def test_may_be_part_of_a_sum(self) -> None:
+        last = symbolic.mul(symbolic.sub(symbolic.floordiv(N, 4), 1), 4)
+        assert symbolic.le(symbolic.add(last, 4), N) is True
+        assert symbolic.le(symbolic.add(self.QUOTIENT, M), symbolic.add(N, M)) is True
+
+    def test_of_another_factor_stay(self) -> None:
+        assert symbolic.le(symbolic.mul(symbolic.floordiv(N, 4), 3), symbolic.add(N, -1)) is None
+
+
 class TestSymbols:
     def test_a_symbol_with_one_possible_value_is_that_number(self) -> None:
         assert symbolic.symbol("n", low=3, high=3) == 3

@@ -22,10 +22,13 @@ _SOURCE = f"""
     pitch_row = Unsqueeze (pitch, middle)
     curve = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (
         pitch_row, "", per_frame)
-    cycles = Div (curve, sampling_rate)
+    exact = Cast <to = 11> (curve)
+    cycles = Div (exact, sampling_rate)
     turns = CumSum (cycles, last)
-    phase0 = Mul (turns, two_pi)
-    phases = Mul (phase0, overtones)
+    overtone_turns = Mul (turns, overtones)
+    fractions = Mod <fmod = 1> (overtone_turns, whole)
+    wrapped = Cast <to = 1> (fractions)
+    phases = Mul (wrapped, two_pi)
     sines = Sin (phases)
     is_voiced = Greater (curve, threshold)
     silence = Mul (sines, tenth)
@@ -117,12 +120,15 @@ def model() -> onnx.ModelProto:
         "last_axis": [-1], "two": [2], "three": [3], "one_before": [0, 0, 1, 0, 0, 0],
     }  # fmt: skip
     floats = {
-        "per_frame": [1, 1, SAMPLES], "eightfold": [1, 1, 8], "sampling_rate": 24000.0,
-        "two_pi": 2 * np.pi, "overtones": np.arange(1, 5).reshape(1, 4, 1), "threshold": 10.0,
+        "per_frame": [1, 1, SAMPLES], "eightfold": [1, 1, 8], "two_pi": 2 * np.pi, "threshold": 10.0,
         "tenth": 0.1, "tiny": 1e-9, "unit_scale": np.ones(WIDTH), "no_shift": np.zeros(WIDTH),
+    }  # fmt: skip
+    doubles = {
+        "sampling_rate": 24000.0, "whole": 1.0, "overtones": np.arange(1, 5).reshape(1, 4, 1),
     }  # fmt: skip
     constants: dict[str, Any] = {name: np.array(v, np.int64) for name, v in integers.items()}
     constants.update((name, np.array(v, np.float32)) for name, v in floats.items())
+    constants.update((name, np.array(v, np.float64)) for name, v in doubles.items())
     return build(_TEXT, weights, constants)
 
 

@@ -47,14 +47,16 @@ _BOXES = """
     grid_shape = Slice (fine_shape, two, four)
     grid_y = Expand (y_column, grid_shape)
     grid_x = Expand (x_row, grid_shape)
+    grid_y1 = Reshape (grid_y, one_column)
+    grid_x1 = Reshape (grid_x, one_column)
     grid = Concat <axis = 1> (grid_y1, grid_x1)
     cells = Transpose <perm = [0, 2, 3, 1]> (head)
     flat = Reshape (cells, rows_of_eight)
-    at, extent, object, kinds = Split <axis = 1> (flat, parts)
+    at, growth, object, kinds = Split <axis = 1> (flat, parts)
     offsets = Sigmoid (at)
     centre0 = Add (offsets, grid)
     centres = Mul (centre0, stride)
-    grown = Exp (extent)
+    grown = Exp (growth)
     sizes = Mul (grown, anchor)
     halves = Mul (sizes, a_half)
     lows = Sub (centres, halves)
@@ -66,12 +68,7 @@ _BOXES = """
     chance1 = Mul (chance0, best_chance)
     chances = Squeeze (chance1, one)
     classes = ArgMax <axis = 1, keepdims = 0> (kind_chances)
-""".replace(
-    "    grid = Concat",
-    """    grid_y1 = Reshape (grid_y, one_column)
-    grid_x1 = Reshape (grid_x, one_column)
-    grid = Concat""",
-)
+"""
 
 _CANDIDATES = """
     is_likely = Greater (chances, least)
