@@ -20,7 +20,7 @@ from ..counts import rows
 from .build import ReportData
 from .rule_sources import highlighting
 
-SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "page")
+SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "finding", "page")
 """Scripts of the page, in the order in which they build on each other."""
 
 
