@@ -27,10 +27,10 @@ from ..rewrite.steps import Steps
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import State
 from .loop_states import without_states
-from .step_batch import Outside, Parallel, counted, is_outer, parallel_work
 from .step_batch_table import aligned
 from .step_edit import declare_rows, read_instead, remove_if_unused
 from .step_emit import Emit, count_vector, surely_runs
+from .step_parallel import Outside, Parallel, counted, is_outer, parallel_work
 
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 NUMBERS = FLOATS | {TensorProto.INT32, TensorProto.INT64}

@@ -15,9 +15,7 @@ from ..rewrite.ir import Tensor
 from ..rewrite.rule import Match
 from ..rewrite.views import State
 from .closed_forms import FLOATS, Chain, StateRule, Values, chain_of
-from .step_batch import Parallel
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+from .step_parallel import Parallel
 
 
 class ProductWithoutLoop(StateRule):
@@ -25,19 +23,14 @@ class ProductWithoutLoop(StateRule):
 
     nothing = "no state is a product of what iterations read"
     has_running_values = False
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+    fires = """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Mul(xt, s) }> }"""
-    )
     spares = {
-        "no state is a product": _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+        "no state is a product": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) xt = Gather(xs, i) a = Mul(s, s) so = Mul(a, xt) }> }""",
-        "values in between": _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
+        "values in between": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
       y, r = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) xt = Gather(xs, i) so = Mul(s, xt) row = Identity(so) }> }""",
     }
@@ -59,19 +52,14 @@ class MaximumWithoutLoop(StateRule):
     has_running_values = False
     op = "Max"
     reduction = "ReduceMax"
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+    fires = """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Max(s, xt) }> }"""
-    )
     spares = {
-        "values in between": _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
+        "values in between": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
       y, r = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) xt = Gather(xs, i) so = Max(s, xt) row = Identity(so) }> }""",
-        "no state is a maximum": _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+        "no state is a maximum": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) xt = Gather(xs, i) a = Neg(s) so = Max(a, xt) }> }""",
     }
@@ -117,15 +105,11 @@ class AnyWithoutLoop(StateRule):
     nothing = "no state is true as soon as one value read is"
     types = frozenset({TensorProto.BOOL})
     op = "Or"
-    fires = (
-        _HEADER
-        + """g (bool[T,3] xs, bool[3] s0, int64 n) => (bool[3] y, bool[R,3] r) {
+    fires = """g (bool[T,3] xs, bool[3] s0, int64 n) => (bool[3] y, bool[R,3] r) {
       y, r = Loop (n, , s0) <body = b (int64 i, bool ci, bool[3] s) => (bool co, bool[3] so, bool[3] row) {
         co = Identity(ci) xt = Gather(xs, i) so = Or(s, xt) row = Identity(s) }> }"""
-    )
     spares = {
-        "as soon as": _HEADER
-        + """g (bool[T,3] xs, bool[3] s0, int64 n) => (bool[3] y) {
+        "as soon as": """g (bool[T,3] xs, bool[3] s0, int64 n) => (bool[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, bool[3] s) => (bool co, bool[3] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Xor(s, xt) }> }""",
     }

@@ -12,28 +12,21 @@ from ..rewrite.rule import Match
 from ..rewrite.steps import Steps
 from ..rewrite.views import State
 from .closed_forms import Chain, StateRule, Term, Values
-from .step_batch import Parallel
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+from .step_parallel import Parallel
 
 
 class DelayWithoutState(StateRule):
     """A state that only holds what the iteration before read is a shifted sequence."""
 
     nothing = "no state holds what the iteration before read"
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[3] s0, float[3] u0, int64 n) => (float[3] y, float[3] z) {
+    fires = """g (float[T,3] xs, float[3] s0, float[3] u0, int64 n) => (float[3] y, float[3] z) {
       y, z = Loop (n, , s0, u0) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) xt = Gather(xs, i) so = Neg(xt) d = Mul(u, s) uo = Sin(d) }> }"""
-    )
     spares = {
-        "no state holds": _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+        "no state holds": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Mul(s, xt) }> }""",
-        "may change": _HEADER
-        + """g (float[T,3] xs, float[1] s0, int64 n) => (float[P] y) {
+        "may change": """g (float[T,3] xs, float[1] s0, int64 n) => (float[P] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[P] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Neg(xt) }> }""",
     }

@@ -12,32 +12,24 @@ from ..rewrite.ir import Tensor
 from ..rewrite.rule import Match
 from ..rewrite.views import State
 from .closed_forms import Chain, StateRule, Values, chain_of
-from .step_batch import Parallel
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+from .step_parallel import Parallel
 
 
 class SumWithoutLoop(StateRule):
     """A state that sums up what iterations read is a ReduceSum, its running values a CumSum."""
 
     nothing = "no state is a sum of what iterations read"
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
+    fires = """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
       y, r = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) xt = Gather(xs, i) so = Add(s, xt) row = Identity(so) }> }"""
-    )
     spares = {
-        "no state is a sum": _HEADER
-        + """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
+        "no state is a sum": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Sub(xt, s) }> }""",
-        "may change in the loop": _HEADER
-        + """g (float[T,3] xs, float[1] s0, int64 n) => (float[P] y) {
+        "may change in the loop": """g (float[T,3] xs, float[1] s0, int64 n) => (float[P] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[P] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Add(s, xt) }> }""",
-        "no operator for the type": _HEADER
-        + """g (float16[T,3] xs, float16[3] s0, int64 n) => (float16[3] y) {
+        "no operator for the type": """g (float16[T,3] xs, float16[3] s0, int64 n) => (float16[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float16[3] s) => (bool co, float16[3] so) {
         co = Identity(ci) xt = Gather(xs, i) so = Add(s, xt) }> }""",
     }

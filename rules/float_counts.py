@@ -16,7 +16,6 @@ from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE})
 _INT32 = onnx.TensorProto.INT32
 _EXACT = ("Max", "Min", "Add", "Sub", "Mul", "Neg")
@@ -38,17 +37,13 @@ class CountInIntegers(Rule):
     """A count that goes through floats only to be rounded stays an integer."""
 
     root = "Cast"
-    fires = (
-        _HEADER
-        + """g (float[N,3] x) => (int64 y) <float minus = {-1}> {
+    fires = """g (float[N,3] x) => (int64 y) <float minus = {-1}> {
       zero = Constant<value_int=0>() s = Shape(x) n = Gather(s, zero) k = Neg(n)
       f = Cast<to=1>(k) d = Div(f, minus) c = Ceil(d) y = Cast<to=7>(c) }"""
-    )
     spares = {
-        "not a whole number": _HEADER
-        + """g (float[1] x) => (int64[1] y) { c = Ceil(x) y = Cast<to=7>(c) }""",
-        "already": _HEADER + """g (int64 m) => (int64 y) { f = Cast<to=1>(m) y = Cast<to=7>(f) }""",
-        "not from a float": _HEADER + """g (int64 m) => (int32 y) { y = Cast<to=6>(m) }""",
+        "not a whole number": """g (float[1] x) => (int64[1] y) { c = Ceil(x) y = Cast<to=7>(c) }""",
+        "already": """g (int64 m) => (int64 y) { f = Cast<to=1>(m) y = Cast<to=7>(f) }""",
+        "not from a float": """g (int64 m) => (int32 y) { y = Cast<to=6>(m) }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:

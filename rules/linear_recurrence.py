@@ -21,9 +21,8 @@ from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import State
 from .closed_forms import FLOATS, equal_shapes, fits_into
-from .step_batch import Parallel, counted, is_outer, parallel_work
+from .step_parallel import Parallel, counted, is_outer, parallel_work
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _MINIMAL = 2
 """The nodes of `a * s + b`."""
 _LONGEST = 64
@@ -84,19 +83,14 @@ class SimplifyLinearRecurrence(Rule):
     """A state that is linear in itself is updated by one product and one sum."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[T,3] zs, float[3] s0) => (float[3] y, float[T,3] r) {
+    fires = """g (float[T,3] xs, float[T,3] zs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=2, body = b (float[3] s, float[3] xt, float[3] zt) => (float[3] so, float[3] row) {
         d = Sub(xt, s) p = Mul(zt, d) so = Add(s, p) row = Identity(so) }> (s0, xs, zs) }"""
-    )
     spares = {
-        "already": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y) <float a = {0.9}> {
+        "already": """g (float[T,3] xs, float[3] s0) => (float[3] y) <float a = {0.9}> {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so) {
         p = Mul(a, s) so = Add(p, xt) }> (s0, xs) }""",
-        "no state is linear": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y) {
+        "no state is linear": """g (float[T,3] xs, float[3] s0) => (float[3] y) {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so) {
         d = Sub(xt, s) p = Mul(s, d) so = Add(s, p) }> (s0, xs) }""",
     }

@@ -26,12 +26,11 @@ from ..rewrite.steps import Steps
 from ..rewrite.views import State
 from .closed_forms import FLOATS, equal_shapes, fits_into
 from .linear_recurrence_ranges import float_range
-from .step_batch import Outside, counted, is_outer
 from .step_batch_table import aligned
 from .step_edit import remove_if_unused
 from .step_emit import Emit, count_vector
+from .step_parallel import Outside, counted, is_outer
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _LONGEST_STATE = 64
 """Elements up to which chunks are faster; measured on onnxruntime, even at 512."""
 _FEWEST_STEPS = 256
@@ -53,28 +52,21 @@ class ChunkLinearRecurrence(Rule):
     """A long linear recurrence over a small state is worked off in chunks, side by side."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[300,3] xs, float[300,3] zs, float[3] s0) => (float[3] y, float[300,3] r) {
+    fires = """g (float[300,3] xs, float[300,3] zs, float[3] s0) => (float[3] y, float[300,3] r) {
       f = Sigmoid(zs)
       y, r = Scan <num_scan_inputs=2, body = b (float[3] s, float[3] x, float[3] z) => (float[3] so, float[3] row) {
         p = Mul(z, s) so = Add(p, x) row = Identity(so) }> (s0, xs, f) }"""
-    )
     spares = {
-        "may be too few": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y) <float a = {0.9}> {
+        "may be too few": """g (float[T,3] xs, float[3] s0) => (float[3] y) <float a = {0.9}> {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so) {
         p = Mul(a, s) so = Add(p, x) }> (s0, xs) }""",
-        "may grow": _HEADER
-        + """g (float[300,3] xs, float[3] s0) => (float[3] y) <float a = {1.1}> {
+        "may grow": """g (float[300,3] xs, float[3] s0) => (float[3] y) <float a = {1.1}> {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so) {
         p = Mul(a, s) so = Add(p, x) }> (s0, xs) }""",
-        "not known to be small": _HEADER
-        + """g (float[300,B] xs, float[B] s0) => (float[B] y) <float a = {0.9}> {
+        "not known to be small": """g (float[300,B] xs, float[B] s0) => (float[B] y) <float a = {0.9}> {
       y = Scan <num_scan_inputs=1, body = b (float[B] s, float[B] x) => (float[B] so) {
         p = Mul(a, s) so = Add(p, x) }> (s0, xs) }""",
-        "no recurrence": _HEADER
-        + """g (float[300,3] xs, float[3] s0) => (float[3] y) {
+        "no recurrence": """g (float[300,3] xs, float[3] s0) => (float[3] y) {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so) {
         p = Mul(x, s) so = Sin(p) }> (s0, xs) }""",
     }

@@ -171,11 +171,13 @@ def _collected(m: Match, view: LoopView, number: int, state: State) -> dict[str,
     m.need(not again, "the buffer `{}` is read in the body", state.output.name)
     m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
     found = need_progression(m, view, write.position, write.node.inputs[1])
-    count = _count(m, view)
-    return {
-        "state": state, "write": write, "place": _place(m, found, count, shape[write.axis], write),
-        "runs": surely_runs(m, view), "rank": len(shape),
-    }  # fmt: skip
+    place = _place(m, found, _count(m, view), shape[write.axis], write)
+    runs = surely_runs(m, view)
+    m.need(
+        runs or place.full or m.facts.opset >= 14,
+        "before opset 14 no Reshape can be told of sizes that may be 0",
+    )
+    return {"state": state, "write": write, "place": place, "runs": runs, "rank": len(shape)}
 
 
 def _place(m: Match, found: Progression, count: Dim | None, length: Dim, write: Write) -> Place:

@@ -132,13 +132,14 @@ def _collected(m: Match, view: LoopView, number: int, state: State, concat: Node
         symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
     )
     m.need(agree, "`{}` and what is added to it differ in more than one axis", name)
+    runs = surely_runs(m, view)
     m.need(
-        extent == 1 or m.facts.opset >= 14,
+        (extent == 1 and runs) or m.facts.opset >= 14,
         "before opset 14 no Reshape can be told of sizes that may be 0",
     )
     return {
         "concat": concat, "in_front": slot == last, "axis": axis, "rank": rank,
-        "single": extent == 1, "empty": start[axis] == 0, "runs": surely_runs(m, view),
+        "single": extent == 1, "empty": start[axis] == 0, "runs": runs,
     }  # fmt: skip
 
 

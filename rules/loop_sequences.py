@@ -110,9 +110,14 @@ class CollectInsertedRows(Rule):
         m.need(state.final is not None, "nobody reads the sequence")
         first = _first_elements(m, state.initial)
         self._need_equal_shapes(m, view, row, state.final, first)
+        runs = surely_runs(m, view)
+        m.need(
+            runs or not first or m.facts.opset >= 14,
+            "before opset 14 no Reshape can be told of sizes that may be 0",
+        )
         return {
             "number": number, "row": row, "state": state, "first": first,
-            "reverse": _adds_in_front(m, insert), "runs": surely_runs(m, view),
+            "reverse": _adds_in_front(m, insert), "runs": runs,
         }  # fmt: skip
 
     def _need_equal_shapes(

@@ -19,7 +19,6 @@ from ..rewrite.ir import Constant, Graph, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _MOST_NODES = 200
 """Nodes in a loop that is doubled."""
 _MOST_BYTES = 1 << 16
@@ -30,29 +29,23 @@ class UnswitchLoop(Rule):
     """An If in a loop whose condition does not change is asked once, with a loop in each branch."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[3] x, bool c, int64 n) => (float[3] y, float[R,3] ys) {
+    fires = """g (float[3] x, bool c, int64 n) => (float[3] y, float[R,3] ys) {
       y, ys = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] r) {
         co = Identity(ci)
         u = If (c) <then_branch = t () => (float[3] p) { e = Exp(s) p = Neg(e) },
                     else_branch = e () => (float[3] q) { q = Sin(s) }>
         so = Mul(u, x) r = Tanh(u) }> }"""
-    )
     spares = {
-        "no If": _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y) {
+        "no If": """g (float[3] x, int64 n) => (float[3] y) {
       y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Sin(s) }> }""",
-        "differ in shape": _HEADER
-        + """g (float[3] x, bool c, int64 n) => (float[3] y) <int64[1] zero = {0}> {
+        "differ in shape": """g (float[3] x, bool c, int64 n) => (float[3] y) <int64[1] zero = {0}> {
       y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci)
         u = If (c) <then_branch = t () => (float[1,3] p) { e = Exp(s) p = Unsqueeze(e, zero) },
                     else_branch = e () => (float[3] q) { q = Sin(s) }>
         m = Mul(u, x) k = Shape(x) so = Reshape(m, k) }> }""",
-        "computed in the loop": _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y) <int64 three = {3}> {
+        "computed in the loop": """g (float[3] x, int64 n) => (float[3] y) <int64 three = {3}> {
       y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) c = Less(i, three)
         so = If (c) <then_branch = t () => (float[3] p) { e = Exp(s) p = Neg(e) },

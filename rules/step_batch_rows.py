@@ -19,13 +19,13 @@ from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import ScanOutput
-from .step_batch import Outside, counted, is_moderate, is_outer, known_elements, worth
+from .step_batch import worth
 from .step_batch_table import Plan, Work, rule_for
 from .step_edit import collect_rows
 from .step_emit import EMPTY_RESHAPES, Emit, EmitBehind, surely_runs
 from .step_map import placed
+from .step_parallel import Outside, counted, is_moderate, is_outer, known_elements
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _ROWS_PER_NODE = 2
 """Rows that take as long to collect as one node takes in the body."""
 
@@ -42,19 +42,14 @@ class BatchBehind(Rule):
     """What only rows need is computed from other rows for all iterations behind the loop."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,2] r) <float[3,2] w = {1,2,3,4,5,6}> {
+    fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,2] r) <float[3,2] w = {1,2,3,4,5,6}> {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[2] row) {
         p = Mul(s, xt) so = Sin(p) q = MatMul(so, w) row = Exp(q) }> (s0, xs) }"""
-    )
     spares = {
-        "nothing is computed for rows alone": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
+        "nothing is computed for rows alone": """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {
         p = Mul(s, xt) so = Sin(p) row = Identity(p) }> (s0, xs) }""",
-        "may differ between iterations": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,1,1] r) {
+        "may differ between iterations": """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,1,1] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[1,1] row) {
         p = Mul(s, xt) so = Sin(p) m = NonZero(p) k = Cast<to=1>(m) row = ReduceSum<keepdims=1>(k) }> (s0, xs) }""",
     }

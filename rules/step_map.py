@@ -16,26 +16,20 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import ScanOutput
-from .step_batch import Outside, counted, is_outer
 from .step_edit import remove_if_unused
 from .step_emit import Emit, count_vector
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+from .step_parallel import Outside, counted, is_outer
 
 
 class RowsWithoutLoop(Rule):
     """Rows that are slices of an outer value, or the same in every iteration, are not collected."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
+    fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {
         p = Mul(s, xt) so = Sin(p) row = Identity(xt) }> (s0, xs) }"""
-    )
     spares = {
-        "all rows depend on states": _HEADER
-        + """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
+        "all rows depend on states": """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {
         p = Mul(s, xt) so = Sin(p) row = Neg(p) }> (s0, xs) }""",
     }

@@ -19,10 +19,8 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.steps import Steps, steps_of
 from ..rewrite.views import State
-from .step_batch import Outside, Parallel, is_outer, parallel_work
 from .step_emit import OLDEST, Emit, count_vector
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+from .step_parallel import Outside, Parallel, is_outer, parallel_work
 
 
 @dataclass(frozen=True)
@@ -39,27 +37,21 @@ class RepeatWithoutLoop(Rule):
     """Slices that a loop repeats and joins are gathered by their numbers."""
 
     root = "ConcatFromSequence"
-    fires = (
-        _HEADER
-        + """g (float[N,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
+    fires = """g (float[N,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
       l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[P,3]) q) => (bool co, seq(float[P,3]) qo) <int64[1] first = {0}, int64[1] one = {1}> {
         xt = Gather(x, i) row = Unsqueeze(xt, first) dt = Gather(d, i) du = Unsqueeze(dt, first)
         sizes = Concat<axis=0>(du, one) r = Expand(row, sizes) qo = SequenceInsert(q, r) co = Identity(ci) }>
       y = ConcatFromSequence<axis=0>(l) }"""
-    )
     spares = {
-        "not the list of a loop": _HEADER
-        + """g (float[N,3] x, int64[N] d) => (float[R,3] y) {
+        "not the list of a loop": """g (float[N,3] x, int64[N] d) => (float[R,3] y) {
       l = SequenceConstruct(x, x) y = ConcatFromSequence<axis=0>(l) }""",
-        "not repeated": _HEADER
-        + """g (float[N,3] x) => (float[R,3] y) <int64 zero = {0}> {
+        "not repeated": """g (float[N,3] x) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
       l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[P,3]) q) => (bool co, seq(float[P,3]) qo) <int64[1] first = {0}> {
         xt = Gather(x, i) row = Unsqueeze(xt, first) qo = SequenceInsert(q, row) co = Identity(ci) }>
       y = ConcatFromSequence<axis=0>(l) }""",
-        "not known to be 1": _HEADER
-        + """g (float[N,M,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
+        "not known to be 1": """g (float[N,M,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
       l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[P,3]) q) => (bool co, seq(float[P,3]) qo) <int64[1] first = {0}, int64[1] one = {1}> {
         row = Gather(x, i) dt = Gather(d, i) du = Unsqueeze(dt, first)

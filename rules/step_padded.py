@@ -26,11 +26,10 @@ from ..rewrite.rule import Match, Rule
 from ..rewrite.steps import Read, Steps
 from ..rewrite.views import LoopView
 from .closed_forms import FLOATS, equal_shapes
-from .step_batch import counted, known_elements
 from .step_edit import collect_rows
 from .step_emit import Emit, EmitBehind, all_slices, surely_runs
+from .step_parallel import counted, known_elements
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
 _MOST_NODES = 6
 _MOST_ELEMENTS = 1 << 12
@@ -41,31 +40,23 @@ class LoopToPaddedScan(Rule):
     """A light Loop over slices that may not run is a Scan that runs once more."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x, float[T,3] z, float[3] s0, int64 n) => (float[3] y, float[R,3] ys) {
+    fires = """g (float[T,3] x, float[T,3] z, float[3] s0, int64 n) => (float[3] y, float[R,3] ys) {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] r) {
         a = Gather(x, i) b = Gather(z, i) p = Mul(a, s) so = Add(p, b) r = Identity(so) co = Identity(ci) }> }"""
-    )
     spares = {
-        "surely runs": _HEADER
-        + """g (float[7,3] x, float[3] s0) => (float[3] y) <int64 n = {7}> {
+        "surely runs": """g (float[7,3] x, float[3] s0) => (float[3] y) <int64 n = {7}> {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         a = Gather(x, i) p = Mul(a, s) so = Sin(p) co = Identity(ci) }> }""",
-        "in vain": _HEADER
-        + """g (float[T,3,3] x, float[3] s0, int64 n) => (float[3] y) {
+        "in vain": """g (float[T,3,3] x, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         a = Gather(x, i) p = MatMul(a, s) so = Sin(p) co = Identity(ci) }> }""",
-        "reads no slices": _HEADER
-        + """g (float[3] s0, int64 n) => (float[3] y) {
+        "reads no slices": """g (float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         p = Cos(s) so = Sin(p) co = Identity(ci) }> }""",
-        "other than to read": _HEADER
-        + """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
+        "other than to read": """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         a = Gather(x, i) f = Cast<to=1>(i) p = Mul(a, s) so = Add(p, f) co = Identity(ci) }> }""",
-        "elements": _HEADER
-        + """g (float[T,9999] x, float[9999] s0, int64 n) => (float[9999] y) {
+        "elements": """g (float[T,9999] x, float[9999] s0, int64 n) => (float[9999] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[9999] s) => (bool co, float[9999] so) {
         a = Gather(x, i) p = Mul(a, s) so = Sin(p) co = Identity(ci) }> }""",
     }

@@ -21,7 +21,6 @@ from ..rewrite.rule import Match, Rule
 from ..rewrite.symbolic import Dim
 from .step_emit import OLDEST, Emit
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _DEEPEST = 16
 
 
@@ -39,22 +38,15 @@ class GatherSqueezedSlice(Rule):
     """A Slice that is squeezed to one element is a Gather."""
 
     root = "Squeeze"
-    fires = (
-        _HEADER
-        + """g (float[N,3] x, int64[1] k, int64[1] e) => (float[3] y) <int64[1] zero = {0}, int64[1] big = {99999}> {
+    fires = """g (float[N,3] x, int64[1] k, int64[1] e) => (float[3] y) <int64[1] zero = {0}, int64[1] big = {99999}> {
       s = Slice(x, k, e, zero, big) y = Squeeze(s, zero) }"""
-    )
     spares = {
-        "not a Slice": _HEADER
-        + """g (float[1,3] x) => (float[3] y) <int64[1] zero = {0}> { s = Neg(x) y = Squeeze(s, zero) }""",
-        "is cut as well": _HEADER
-        + """g (float[4,3] x, int64[2] k, int64[2] e) => (float[M] y) <int64[1] zero = {0}, int64[2] axes = {0, 1}> {
+        "not a Slice": """g (float[1,3] x) => (float[3] y) <int64[1] zero = {0}> { s = Neg(x) y = Squeeze(s, zero) }""",
+        "is cut as well": """g (float[4,3] x, int64[2] k, int64[2] e) => (float[M] y) <int64[1] zero = {0}, int64[2] axes = {0, 1}> {
       s = Slice(x, k, e, axes) y = Squeeze(s, zero) }""",
-        "backwards": _HEADER
-        + """g (float[4,3] x, int64[1] k) => (float[3] y) <int64[1] zero = {0}, int64[1] e = {-9}, int64[1] back = {-5}> {
+        "backwards": """g (float[4,3] x, int64[1] k) => (float[3] y) <int64[1] zero = {0}, int64[1] e = {-9}, int64[1] back = {-5}> {
       s = Slice(x, k, e, zero, back) y = Squeeze(s, zero) }""",
-        "is not cut": _HEADER
-        + """g (float[1,3] x, int64[1] k, int64[1] e) => (float[M] y) <int64[1] zero = {0}, int64[1] one = {1}> {
+        "is not cut": """g (float[1,3] x, int64[1] k, int64[1] e) => (float[M] y) <int64[1] zero = {0}, int64[1] one = {1}> {
       s = Slice(x, k, e, one) y = Squeeze(s, zero) }""",
     }
 

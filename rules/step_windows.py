@@ -20,7 +20,6 @@ from ..rewrite.symbolic import Dim
 from .loop_reads import loop_around, need_outer, need_progression
 from .step_emit import OLDEST, Emit, iteration_numbers
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _WIDEST = 64
 """Elements of a window: each element of x is held that many times."""
 
@@ -40,23 +39,18 @@ class WindowsInFront(Rule):
     """A Slice of several elements, at a position that advances, reads one of many windows."""
 
     root = "Slice"
-    fires = (
-        _HEADER
-        + """g (float[9,3] x) => (float[6,3] y) {
+    fires = """g (float[9,3] x) => (float[6,3] y) {
       zero = Constant<value_ints=[0]>() four = Constant<value_ints=[4]>() n = Constant<value_int=6>() t = Constant<value=bool {1}>()
       y = Loop (n, t) <body = b (int64 i, bool ci) => (bool co, float[3] r) {
         k = Unsqueeze(i, zero) e = Add(k, four) w = Slice(x, k, e, zero)
         co = Identity(ci) r = ReduceMax<keepdims=0>(w, zero) }> }"""
-    )
     spares = {
-        "may be outside": _HEADER
-        + """g (float[T,3] x, int64 n) => (float[R,3] y) {
+        "may be outside": """g (float[T,3] x, int64 n) => (float[R,3] y) {
       zero = Constant<value_ints=[0]>() four = Constant<value_ints=[4]>() t = Constant<value=bool {1}>()
       y = Loop (n, t) <body = b (int64 i, bool ci) => (bool co, float[3] r) {
         k = Unsqueeze(i, zero) e = Add(k, four) w = Slice(x, k, e, zero)
         co = Identity(ci) r = ReduceMax<keepdims=0>(w, zero) }> }""",
-        "not a fixed number": _HEADER
-        + """g (float[9,3] x) => (float[6,3] y) {
+        "not a fixed number": """g (float[9,3] x) => (float[6,3] y) {
       zero = Constant<value_ints=[0]>() four = Constant<value_ints=[4]>() n = Constant<value_int=6>() t = Constant<value=bool {1}>()
       y = Loop (n, t) <body = b (int64 i, bool ci) => (bool co, float[3] r) {
         k = Unsqueeze(i, zero) e = Add(k, four) w = Slice(x, zero, e, zero)

@@ -18,7 +18,7 @@ from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.steps import Read, Steps
 from ...rewrite.views import State
 from ..loop_states import without_states
-from ..step_batch import counted
+from ..step_parallel import counted
 from ..step_edit import read_instead
 from ..step_emit import Emit, all_slices, surely_runs
 from ..step_map import placed
