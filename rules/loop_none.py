@@ -42,7 +42,7 @@ class SkipLoop(Rule):
         for row, stacked in zip(view.scan_outputs, outputs):
             fact = m.facts.of(row)
             m.need(
-                fact.dtype
+                fact.dtype != 0
                 and fact.shape is not None
                 and all(isinstance(d, int) for d in fact.shape),
                 "the shape of the rows `{}` of `{}` is not known",

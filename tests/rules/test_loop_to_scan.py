@@ -60,7 +60,8 @@ def test_fewer_iterations_than_slices() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (_over("3,B,3", 0), "may be read beyond its end"),
+        (_over("T,B,3", 0), "may be read beyond its end"),
+        (_over("3,B,3", 0), "reads no slices"),
         (_over("4,B,3", 0, trip=0), "may not run at all"),
         (_over("4,B,3", 0, opset=10), "before opset 11"),
     ],
