@@ -15,6 +15,7 @@ from ..rewrite import symbolic
 from ..rewrite.facts import Facts
 from ..rewrite.ir import Tensor
 from ..rewrite.patch import Patch
+from ..rewrite.rule import Miss
 from ..rewrite.steps import Read, Steps
 
 OLDEST = 13
@@ -81,9 +82,12 @@ class Emit:
         return self("Slice", value, *bounds)
 
     def reshaped(self, value: Tensor, sizes: Tensor) -> Tensor:
-        """In a shape of computed sizes, of which any may be 0. From opset 14 on: before, a 0 copies
-        the size at its place.
+        """In a shape of computed sizes, of which any may be 0.
+
+        Raises Miss before opset 14, where a 0 copies the size at its place.
         """
+        if self.patch.opset < 14:
+            raise Miss("before opset 14 no Reshape can be told of sizes that may be 0", (), None)
         return self("Reshape", value, sizes, allowzero=1)
 
     def dims(self, value: Tensor, first: int, last: int) -> Tensor:

@@ -103,7 +103,7 @@ class GatherSqueezedSlice(Rule):
 def _bounds(m: Match, node: Node, rank: int) -> Bounds:
     starts, ends = node.inputs[1:3]
     shape = m.facts.shape(starts)
-    size = None if shape is None else shape[0]
+    size = None if shape is None or len(shape) != 1 else shape[0]
     m.need(isinstance(size, int), "it is not known how many axes are cut", at=node)
     assert isinstance(size, int)
     axes, steps = list(range(size)), [1] * size

@@ -210,7 +210,7 @@ def _nearest(data: Any, lines: dict[int, _Line], at: Sequence[Any]) -> Any:
         outside += _outside(line, source, before)
         rounded = tirx.Cast("int64", _ROUNDINGS[line.sampling.nearest](line, source))
         places[index] = _clamped(rounded, before)
-    return _unless(outside, data(*places), lines)
+    return _unless(outside, data(*places), line.sampling, str(data.dtype))
 
 
 def _interpolated(data: Any, lines: dict[int, _Line], at: Sequence[Any]) -> Any:
@@ -223,7 +223,7 @@ def _interpolated(data: Any, lines: dict[int, _Line], at: Sequence[Any]) -> Any:
 
     blend = _linear if line.sampling.mode == "linear" else _cubic
     value = blend(line.sampling, element, source, before, str(data.dtype))
-    return _unless(_outside(line, source, before), value, lines)
+    return _unless(_outside(line, source, before), value, line.sampling, str(data.dtype))
 
 
 def _linear(
@@ -273,11 +273,10 @@ def _outside(line: _Line, source: Any, before: Any) -> list[Any]:
     return [source < 0, source > _float(before) - 1] if line.sampling.crops else []
 
 
-def _unless(outside: Sequence[Any], value: Any, lines: dict[int, _Line]) -> Any:
+def _unless(outside: Sequence[Any], value: Any, sampling: Sampling, dtype: str) -> Any:
     if not outside:
         return value
-    sampling = next(iter(lines.values())).sampling
-    return tirx.Select(tirx.any(*outside), tirx.const(sampling.extrapolation, value.dtype), value)
+    return tirx.Select(tirx.any(*outside), tirx.const(sampling.extrapolation, dtype), value)
 
 
 def _clamped(place: Any, size: Any) -> Any:
@@ -289,4 +288,4 @@ def _float(value: Any) -> Any:
 
 
 def _number(value: float) -> Any:
-    return tirx.const(value, "float32")
+    return tirx.const(float(value), "float32")

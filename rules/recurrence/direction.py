@@ -14,6 +14,7 @@ from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
 from ..step_emit import OLDEST, Emit
+from .shapes import only_number
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _WEIGHTS = """<float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
@@ -101,7 +102,7 @@ class ReverseWhole(Rule):
         m.need(shape is not None, "the rank of {} is not known", node.inputs[0])
         assert shape is not None
         axis = int(node.attrs.get("time_axis", 0)) % len(shape)
-        length = _only_number(m.facts, node.inputs[1])
+        length = only_number(m.facts, node.inputs[1])
         whole = length is not None and symbolic.eq(length, shape[axis]) is True
         m.need(whole, "the lengths {} are not known to be {}", node.inputs[1], shape[axis])
         return {"node": node, "axis": axis}
@@ -111,23 +112,6 @@ class ReverseWhole(Rule):
         patch.replace(node.outputs[0], emit.reversed(node.inputs[0], axis))
         patch.remove(node)
         patch.toward_normal_form()
-
-
-def _only_number(facts: Facts, tensor: Tensor) -> symbolic.Dim | None:
-    """The number that all elements of an integer tensor are; None where it is not known."""
-    values = facts.of(tensor).values
-    if values:
-        first = values[0]
-        same = all(v == first for v in values)
-        return first if same and first is not None and not isinstance(first, bool) else None
-    node = facts.index.producer(tensor)
-    if node is None or node.domain or node.op not in _REPEATING:
-        return None
-    return _only_number(facts, node.inputs[0])
-
-
-_REPEATING = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
-"""Operators whose results hold nothing but elements of their first operand."""
 
 
 def direction(node: Node) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Tensor
 from ..step_emit import Emit
@@ -57,3 +58,20 @@ def is_zero(facts: Facts, tensor: Tensor) -> bool:
         return value is None or (isinstance(value, Constant) and not np.any(value.values))
     array = facts.constant(tensor)
     return array is not None and not array.any()
+
+
+def only_number(facts: Facts, tensor: Tensor) -> symbolic.Dim | None:
+    """The number that all elements of an integer tensor are; None where it is not known."""
+    values = facts.of(tensor).values
+    if values:
+        first = values[0]
+        same = all(v == first for v in values)
+        return first if same and first is not None and not isinstance(first, bool) else None
+    node = facts.index.producer(tensor)
+    if node is None or node.domain or node.op not in _REPEATING:
+        return None
+    return only_number(facts, node.inputs[0])
+
+
+_REPEATING = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
+"""Operators whose results hold nothing but elements of their first operand."""
