@@ -20,8 +20,6 @@ from .loop_growing import surely_runs
 from .loop_reads import Progression, need_progression
 from .row_layout import Behind, collect_rows, drop_state
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 @dataclass(frozen=True)
 class Write:
@@ -60,9 +58,7 @@ class CollectScatteredRows(Rule):
     """
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x, float[3] s0) => (float[3] y, float[T,3] ys) {
+    fires = """g (float[T,3] x, float[3] s0) => (float[3] y, float[T,3] ys) {
       zero = Constant<value_int=0>() none = Constant<value_int=-1>() all = Shape(x)
       n = Gather(all, zero) b0 = ConstantOfShape(all)
       y, ys = Loop (n, , s0, b0) <body = b (int64 i, bool ci, float[3] s, float[T,3] q)
@@ -70,28 +66,23 @@ class CollectScatteredRows(Rule):
         co = Identity(ci) xt = Gather(x, i) so = Max(s, xt)
         at = Constant<value_ints=[1,1]>() one = Constant<value_ints=[0]>()
         k = Reshape(i, at) r = Unsqueeze(so, one) qo = ScatterND(q, k, r) }> }"""
-    )
     spares = {
-        "is read in the body": _HEADER
-        + """g (float[T,3] x) => (float[T,3] ys) {
+        "is read in the body": """g (float[T,3] x) => (float[T,3] ys) {
       zero = Constant<value_int=0>() all = Shape(x) n = Gather(all, zero)
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
         co = Identity(ci) s = ReduceSum<keepdims=0>(q) wide = Constant<value_ints=[1,3]>()
         at = Constant<value_ints=[1,1]>() k = Reshape(i, at) r = Expand(s, wide)
         qo = ScatterND(q, k, r) }> }""",
-        "does not advance": _HEADER
-        + """g (float[T,3] x, float[1,3] r) => (float[T,3] ys) {
+        "does not advance": """g (float[T,3] x, float[1,3] r) => (float[T,3] ys) {
       zero = Constant<value_int=0>() all = Shape(x) n = Gather(all, zero)
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
         co = Identity(ci) at = Constant<value_ints=[1,1]>() two = Constant<value_int=2>()
         h = Div(i, two) k = Reshape(h, at) qo = ScatterND(q, k, r) }> }""",
-        "not one after the other": _HEADER
-        + """g (float[T,3] x, float[1,3] r, int64 n) => (float[T,3] ys) {
+        "not one after the other": """g (float[T,3] x, float[1,3] r, int64 n) => (float[T,3] ys) {
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
         co = Identity(ci) at = Constant<value_ints=[1,1]>() two = Constant<value_int=2>()
         h = Mul(i, two) k = Reshape(h, at) qo = ScatterND(q, k, r) }> }""",
-        "no state is a buffer": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "no state is a buffer": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }

@@ -16,35 +16,27 @@ from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView, State
 from .row_layout import Behind, collect_rows, drop_state
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class CollectConcatenatedRows(Rule):
     """A tensor that each iteration only appends to is a scan output."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
+    fires = """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
       none = Constant<value_ints=[0,3]>() e = ConstantOfShape(none)
       y, ys = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, float[P,3] q)
           => (bool co, float[3] so, float[Q,3] qo) {
         co = Identity(ci) so = Add(s, s) one = Constant<value_ints=[0]>() r = Unsqueeze(so, one)
         qo = Concat<axis=0>(q, r) }> }"""
-    )
     spares = {
-        "is read in the body": _HEADER
-        + """g (float[1,3] x, int64 m) => (float[K,3] ys) {
+        "is read in the body": """g (float[1,3] x, int64 m) => (float[K,3] ys) {
       ys = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] q) => (bool co, float[Q,3] qo) {
         co = Identity(ci) one = Constant<value_ints=[0]>() r = ReduceSum<keepdims=1>(q, one)
         qo = Concat<axis=0>(q, r) }> }""",
-        "may differ in shape": _HEADER
-        + """g (float[N,3] x, float[0,3] e, int64 m) => (float[L,3] y, float[K,3] ys) {
+        "may differ in shape": """g (float[N,3] x, float[0,3] e, int64 m) => (float[L,3] y, float[K,3] ys) {
       y, ys = Loop (m, , x, e) <body = b (int64 i, bool ci, float[O,3] s, float[P,3] q)
           => (bool co, float[R,3] so, float[Q,3] qo) {
         co = Identity(ci) so = Concat<axis=0>(s, s) qo = Concat<axis=0>(q, so) }> }""",
-        "no state only grows": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "no state only grows": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }

@@ -18,7 +18,6 @@ from ..rewrite.rule import Match, Rule
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _LAST = np.iinfo(np.int64).max
 _BEFORE_FIRST = np.iinfo(np.int64).min
 
@@ -75,27 +74,21 @@ class ReadAtIteration(Rule):
     """
 
     root = "Gather"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x, float[3] s0) => (float[3] y) {
+    fires = """g (float[T,3] x, float[3] s0) => (float[3] y) {
       zero = Constant<value_int=0>() one = Constant<value_int=1>() all = Shape(x)
       n = Gather(all, zero) last = Sub(n, one)
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         k = Sub(last, i) xt = Gather(x, k) co = Identity(ci) so = Max(s, xt) }> }"""
-    )
     spares = {
-        "already": _HEADER
-        + """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
+        "already": """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         xt = Gather(x, i) co = Identity(ci) so = Max(s, xt) }> }""",
-        "is not known to stay": _HEADER
-        + """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
+        "is not known to stay": """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
       zero = Constant<value_int=0>() one = Constant<value_int=1>() all = Shape(x)
       t = Gather(all, zero) last = Sub(t, one)
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         k = Sub(last, i) xt = Gather(x, k) co = Identity(ci) so = Max(s, xt) }> }""",
-        "does not advance": _HEADER
-        + """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
+        "does not advance": """g (float[T,3] x, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         k = Mul(i, i) xt = Gather(x, k) co = Identity(ci) so = Max(s, xt) }> }""",
     }

@@ -21,7 +21,6 @@ from ..rewrite.views import LoopView, State
 from .loop_growing import surely_runs
 from .row_layout import Behind, collect_rows, drop_state
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _SPLITTABLE = frozenset(
     {
         onnx.TensorProto.FLOAT,
@@ -39,41 +38,33 @@ class CollectInsertedRows(Rule):
     """A sequence that each iteration adds one tensor to is a scan output, split again after it."""
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
+    fires = """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
       e = SequenceConstruct(x) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0, new_axis=1>(l) }"""
-    )
     spares = {
-        "may differ in shape": _HEADER
-        + """g (float[N] x, int64 m) => (float[P] y, float[K] ys) {
+        "may differ in shape": """g (float[N] x, int64 m) => (float[P] y, float[K] ys) {
       e = SequenceEmpty() y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[P] s, seq(float[P]) q)
           => (bool co, float[P] so, seq(float[P]) qo) {
         co = Identity(ci) so = Concat<axis=0>(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0>(l) }""",
-        "no known tensors": _HEADER
-        + """g (float[3] x, int64 m, float[N,3] t) => (float[3] y, float[K,3] ys) {
+        "no known tensors": """g (float[3] x, int64 m, float[N,3] t) => (float[3] y, float[K,3] ys) {
       e = SplitToSequence<axis=0, keepdims=0>(t) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0, new_axis=1>(l) }""",
-        "another shape": _HEADER
-        + """g (float[3] x, float[M] z, int64 m) => (float[3] y, int64 n) {
+        "another shape": """g (float[3] x, float[M] z, int64 m) => (float[3] y, int64 n) {
       e = SequenceConstruct(z) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[M]) q)
           => (bool co, float[3] so, seq(float[M]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
       n = SequenceLength(l) }""",
-        "also reads": _HEADER
-        + """g (float[3] x, int64 m) => (int64 y, float[K,3] ys) <int64 z = {0}> {
+        "also reads": """g (float[3] x, int64 m) => (int64 y, float[K,3] ys) <int64 z = {0}> {
       e = SequenceEmpty() y, l = Loop (m, , z, e) <body = b (int64 i, bool ci, int64 s, seq(float[3]) q)
           => (bool co, int64 so, seq(float[3]) qo) {
         co = Identity(ci) so = SequenceLength(q) qo = SequenceInsert(q, x) }>
       ys = ConcatFromSequence<axis=0, new_axis=1>(l) }""",
-        "no state is a sequence": _HEADER
-        + """g (float[3] x, int64 m) => (float[3] y) {
+        "no state is a sequence": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }

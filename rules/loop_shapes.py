@@ -16,8 +16,6 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.symbolic import Dim
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -32,18 +30,13 @@ class ShapeFromOutside(Rule):
     """The shape of a value in a loop, where it is made of sizes of outer values."""
 
     root = "Shape"
-    fires = (
-        _HEADER
-        + """g (float[N,3] x, int64 m) => (float[N,3] y) {
+    fires = """g (float[N,3] x, int64 m) => (float[N,3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[N,3] s) => (bool co, float[N,3] so) {
         co = Identity(ci) h = Mul(s, s) n = Shape(h) v = CastLike(n, s) r = ReduceSum<keepdims=0>(v)
         so = Add(h, r) }> }"""
-    )
     spares = {
-        "not in a loop": _HEADER
-        + """g (float[N,3] x) => (int64[2] y) { h = Mul(x, x) y = Shape(h) }""",
-        "is not the size of an outer value": _HEADER
-        + """g (float[N,3] x, int64 m) => (float[P,3] y) {
+        "not in a loop": """g (float[N,3] x) => (int64[2] y) { h = Mul(x, x) y = Shape(h) }""",
+        "is not the size of an outer value": """g (float[N,3] x, int64 m) => (float[P,3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] s) => (bool co, float[Q,3] so) {
         co = Identity(ci) n = Shape(s) v = CastLike(n, s) r = ReduceSum<keepdims=0>(v)
         h = Concat<axis=0>(s, s) so = Add(h, r) }> }""",

@@ -19,31 +19,24 @@ from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView
 from .loop_reads import Progression, loop_around, need_outer, need_progression
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class ReadOneSlice(Rule):
     """A Slice of one element, at a position that depends on the iteration, is a Gather."""
 
     root = "Slice"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x, float[1,3] s0) => (float[1,3] y) {
+    fires = """g (float[T,3] x, float[1,3] s0) => (float[1,3] y) {
       zero = Constant<value_ints=[0]>() one = Constant<value_ints=[1]>()
       all = Shape(x) t = Gather(all, zero) n = Squeeze(t)
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[1,3] s) => (bool co, float[1,3] so) {
         k = Unsqueeze(i, zero) e = Add(k, one) xt = Slice(x, k, e, zero)
         co = Identity(ci) so = Max(s, xt) }> }"""
-    )
     spares = {
-        "may be outside": _HEADER
-        + """g (float[T,3] x, float[1,3] s0, int64 n) => (float[P,3] y) {
+        "may be outside": """g (float[T,3] x, float[1,3] s0, int64 n) => (float[P,3] y) {
       zero = Constant<value_ints=[0]>() one = Constant<value_ints=[1]>()
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P,3] s) => (bool co, float[P,3] so) {
         k = Unsqueeze(i, zero) e = Add(k, one) xt = Slice(x, k, e, zero)
         co = Identity(ci) so = Concat<axis=0>(s, xt) }> }""",
-        "more than one": _HEADER
-        + """g (float[9,3] x, float[2,3] s0) => (float[2,3] y) {
+        "more than one": """g (float[9,3] x, float[2,3] s0) => (float[2,3] y) {
       zero = Constant<value_ints=[0]>() two = Constant<value_ints=[2]>() n = Constant<value_int=4>()
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[2,3] s) => (bool co, float[2,3] so) {
         k = Unsqueeze(i, zero) e = Add(k, two) xt = Slice(x, k, e, zero)

@@ -18,8 +18,6 @@ from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView
 from .scan_axes import ready_to_scan
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class LoopToScan(Rule):
     """A Loop over the slices of tensors, one per iteration, is a Scan.
@@ -29,29 +27,22 @@ class LoopToScan(Rule):
     """
 
     root = "Loop"
-    fires = (
-        _HEADER
-        + """g (float[7,3] x, float[3] s0) => (float[3] y, float[7,3] ys) <int64 n = {7}> {
+    fires = """g (float[7,3] x, float[3] s0) => (float[3] y, float[7,3] ys) <int64 n = {7}> {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s)
           => (bool co, float[3] so, float[3] r) {
         xt = Gather(x, i) co = Identity(ci) m = MatMul(s, xt) so = Add(xt, m) r = Exp(so) }> }"""
-    )
     spares = {
-        "may not run": _HEADER
-        + """g (float[T,3] x, float[3] s0) => (float[3] y) {
+        "may not run": """g (float[T,3] x, float[3] s0) => (float[3] y) {
       zero = Constant<value_int=0>() all = Shape(x) n = Gather(all, zero)
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         xt = Gather(x, i) co = Identity(ci) so = Max(s, xt) }> }""",
-        "reads no slices": _HEADER
-        + """g (float[3] s0) => (float[3] y) <int64 n = {99}> {
+        "reads no slices": """g (float[3] s0) => (float[3] y) <int64 n = {99}> {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Sin(s) }> }""",
-        "changes its shape": _HEADER
-        + """g (float[7,1] x, float[N] s0) => (float[M] y) <int64 n = {7}> {
+        "changes its shape": """g (float[7,1] x, float[N] s0) => (float[M] y) <int64 n = {7}> {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[Q] so) {
         xt = Gather(x, i) co = Identity(ci) so = Concat<axis=0>(s, xt) }> }""",
-        "not known to end": _HEADER
-        + """g (float[7,3] x, float[3] s0) => (float[3] y) {
+        "not known to end": """g (float[7,3] x, float[3] s0) => (float[3] y) {
       y = Loop (, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         xt = Gather(x, i) so = Max(s, xt) q = ReduceSum<keepdims=0>(so)
         co = IsNaN(q) }> }""",

@@ -9,7 +9,6 @@ from ..rewrite.patch import Patch, can_be_output
 from ..rewrite.rule import Match, Rule
 from ..rewrite.symbolic import Dim
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _IN_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Operators that give the same elements in the same order, in another shape."""
 _LONGEST = 16
@@ -23,17 +22,12 @@ class DropReshape(Rule):
     """
 
     root = (*_IN_ORDER, "Expand", "Slice", "Transpose")
-    fires = (
-        _HEADER
-        + """g (float[N,3] x) => (float[N,3] y) {
+    fires = """g (float[N,3] x) => (float[N,3] y) {
       a = Constant<value_ints=[1]>() u = Unsqueeze(x, a) s = Squeeze(u, a) y = Neg(s) }"""
-    )
     spares = {
-        "has that shape": _HEADER
-        + """g (float[N,3] x) => (float[M] y) {
+        "has that shape": """g (float[N,3] x) => (float[M] y) {
       a = Constant<value_ints=[-1]>() u = Reshape(x, a) y = Neg(u) }""",
-        "a node of its own": _HEADER
-        + """g (float[N,3] x) => (float[N,3] y) {
+        "a node of its own": """g (float[N,3] x) => (float[N,3] y) {
       a = Constant<value_ints=[1]>() u = Unsqueeze(x, a) y = Squeeze(u, a) }""",
     }
 

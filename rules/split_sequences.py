@@ -16,8 +16,6 @@ from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
 
 class Pieces:
     """A tensor cut into pieces of one element along an axis."""
@@ -60,17 +58,12 @@ class ReadFromSplit(Rule):
     """An element of a split tensor is gathered from the tensor."""
 
     root = "SequenceAt"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x, int64 n) => (float[3] y) {
+    fires = """g (float[T,3] x, int64 n) => (float[3] y) {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = SequenceAt(s, n) }"""
-    )
     spares = {
-        "pieces of": _HEADER
-        + """g (float[4,3] x, int64 n) => (float[2,3] y) {
+        "pieces of": """g (float[4,3] x, int64 n) => (float[2,3] y) {
       two = Constant<value_int=2>() s = SplitToSequence<axis=0>(x, two) y = SequenceAt(s, n) }""",
-        "is not a tensor split": _HEADER
-        + """g (float[3] x, int64 n) => (float[3] y) { s = SequenceConstruct(x, x) y = SequenceAt(s, n) }""",
+        "is not a tensor split": """g (float[3] x, int64 n) => (float[3] y) { s = SequenceConstruct(x, x) y = SequenceAt(s, n) }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -90,14 +83,10 @@ class CountFromSplit(Rule):
     """The length of a split tensor is the size of its axis."""
 
     root = "SequenceLength"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x) => (int64 n) {
+    fires = """g (float[T,3] x) => (int64 n) {
       s = SplitToSequence<axis=0, keepdims=0>(x) n = SequenceLength(s) }"""
-    )
     spares = {
-        "is not a tensor split": _HEADER
-        + """g (float[3] x) => (int64 n) { s = SequenceConstruct(x, x) n = SequenceLength(s) }""",
+        "is not a tensor split": """g (float[3] x) => (int64 n) { s = SequenceConstruct(x, x) n = SequenceLength(s) }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -116,14 +105,10 @@ class JoinSplit(Rule):
     """The elements of a split tensor side by side are the tensor, its axes in another order."""
 
     root = "ConcatFromSequence"
-    fires = (
-        _HEADER
-        + """g (float[T,3] x) => (float[3,U] y) {
+    fires = """g (float[T,3] x) => (float[3,U] y) {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = ConcatFromSequence<axis=1, new_axis=1>(s) }"""
-    )
     spares = {
-        "is not a tensor split": _HEADER
-        + """g (float[3] x) => (float[K] y) { s = SequenceConstruct(x, x) y = ConcatFromSequence<axis=0>(s) }""",
+        "is not a tensor split": """g (float[3] x) => (float[K] y) { s = SequenceConstruct(x, x) y = ConcatFromSequence<axis=0>(s) }""",
         "before opset 14": """<ir_version: 8, opset_import: ["" : 13]>
     g (float[T,2,3] x) => (float[K,3] y) {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = ConcatFromSequence<axis=0>(s) }""",
@@ -174,10 +159,7 @@ def _merged(patch: Patch, x: Tensor, axis: int, rank: int, like: Tensor) -> Tens
 
     shape = patch.node("Shape", [x], [like])[0]
     bounds = numbers(0), numbers(axis), numbers(axis + 2), numbers(rank)
-    parts = [
-        patch.node("Slice", [shape, start, end], [like])[0]
-        for start, end in pairwise(bounds)
-    ]
+    parts = [patch.node("Slice", [shape, start, end], [like])[0] for start, end in pairwise(bounds)]
     parts[1] = patch.node("ReduceProd", [parts[1]], [like], {"keepdims": 1})[0]
     target = patch.node("Concat", parts, [like], {"axis": 0})[0]
     return patch.node("Reshape", [x, target], [like], {"allowzero": 1})[0]
@@ -187,14 +169,10 @@ class JoinConstructed(Rule):
     """Tensors that are made a sequence and joined are concatenated."""
 
     root = "ConcatFromSequence"
-    fires = (
-        _HEADER
-        + """g (float[3] x, float[3] z) => (float[2,3] y) {
+    fires = """g (float[3] x, float[3] z) => (float[2,3] y) {
       s = SequenceConstruct(x, z) y = ConcatFromSequence<axis=0, new_axis=1>(s) }"""
-    )
     spares = {
-        "is not made of tensors": _HEADER
-        + """g (float[4,3] x) => (float[K,3] y) { s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis=0>(s) }""",
+        "is not made of tensors": """g (float[4,3] x) => (float[K,3] y) { s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis=0>(s) }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
@@ -229,17 +207,12 @@ class ReadConstructed(Rule):
     """An element of a sequence of single tensors is that tensor."""
 
     root = "SequenceAt"
-    fires = (
-        _HEADER
-        + """g (float[3] x, float[3] z) => (float[3] y) {
+    fires = """g (float[3] x, float[3] z) => (float[3] y) {
       one = Constant<value_int=1>() s = SequenceConstruct(x, z) e = SequenceAt(s, one) y = Neg(e) }"""
-    )
     spares = {
-        "is not made of tensors": _HEADER
-        + """g (float[4,3] x, int64 n) => (float[3] y) {
+        "is not made of tensors": """g (float[4,3] x, int64 n) => (float[3] y) {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = SequenceAt(s, n) }""",
-        "position": _HEADER
-        + """g (float[3] x, float[3] z, int64 n) => (float[3] y) {
+        "position": """g (float[3] x, float[3] z, int64 n) => (float[3] y) {
       s = SequenceConstruct(x, z) y = SequenceAt(s, n) }""",
     }
 
@@ -261,17 +234,12 @@ class ConstructFromInserts(Rule):
     """A tensor added to a sequence of single tensors makes a longer such sequence."""
 
     root = "SequenceInsert"
-    fires = (
-        _HEADER
-        + """g (float[3] x, float[3] z) => (seq(float[3]) y) {
+    fires = """g (float[3] x, float[3] z) => (seq(float[3]) y) {
       e = SequenceEmpty() s = SequenceInsert(e, x) y = SequenceInsert(s, z) }"""
-    )
     spares = {
-        "not made of single tensors": _HEADER
-        + """g (float[4,3] t, float[3] x) => (seq(float[3]) y) {
+        "not made of single tensors": """g (float[4,3] t, float[3] x) => (seq(float[3]) y) {
       s = SplitToSequence<axis=0, keepdims=0>(t) y = SequenceInsert(s, x) }""",
-        "position": _HEADER
-        + """g (float[3] x, float[3] z, int64 n) => (seq(float[3]) y) {
+        "position": """g (float[3] x, float[3] z, int64 n) => (seq(float[3]) y) {
       s = SequenceConstruct(x, z) y = SequenceInsert(s, z, n) }""",
     }
 

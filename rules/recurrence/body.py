@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ...rewrite.ir import Node, Tensor
 from ...rewrite.steps import Read, Steps
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
-from . import movement, one_step, operators  # noqa: F401  they fill the lifter's table
+from . import masks, movement, one_step, operators  # noqa: F401  they fill the lifter's table
 from .cells import OVERFLOWING, Cell, NoCell, Part, unknown
 from .coefficients import NotAffine, Pick
 from .forms import Activation, Form, Picked, Product, Source
@@ -40,13 +41,19 @@ class Layout:
         return [k for k in range(self.rank) if k not in (self.features, self.batch)]
 
 
+_NOTHING: Mapping[Tensor, Value] = MappingProxyType({})
+
+
 class Body:
     """What one iteration of a loop computes."""
 
-    def __init__(self, facts: Facts, steps: Steps) -> None:
+    def __init__(
+        self, facts: Facts, steps: Steps, known: Mapping[Tensor, Value] = _NOTHING
+    ) -> None:
+        """`known` are masks of the body, taken for all true or all false."""
         self.facts = facts
         self.steps = steps
-        self._sources: dict[Tensor, Value] = {}
+        self._sources: dict[Tensor, Value] = dict(known)
         for read in steps.reads:
             name = ("read", id(read.sequence), read.axis, read.reverse)
             self._add_source(read.slice, name, read)

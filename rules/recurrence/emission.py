@@ -108,10 +108,16 @@ class InGraph:
 
 
 def emit_operator(
-    emit: Emit, cell: Cell, x: Tensor, initial: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    emit: Emit,
+    cell: Cell,
+    x: Tensor,
+    initial: Sequence[Tensor | None],
+    outputs: Sequence[Tensor],
+    lengths: Tensor | None = None,
 ) -> list[Tensor]:
     """The operator over all steps; `x` is (time, batch, features), `initial` h and c with a
-    direction in front. `outputs` name Y, Y_h and Y_c; a name that is empty is not made.
+    direction in front, `lengths` one number per row. `outputs` name Y, Y_h and Y_c; a name that is
+    empty is not made.
     """
     builder, done = InGraph(emit), dict[bytes, Any]()
 
@@ -119,7 +125,13 @@ def emit_operator(
         return nothing() if weight is None else weights.build(weight, builder, done)
 
     found = parameters(cell)
-    inputs = [x, built(found.w), built(found.r), built(found.b), nothing()]
+    inputs = [
+        x,
+        built(found.w),
+        built(found.r),
+        built(found.b),
+        nothing() if lengths is None else lengths,
+    ]
     inputs += [nothing() if t is None else t for t in initial]
     if found.p is not None:
         inputs.append(built(found.p))

@@ -23,6 +23,8 @@ from .values import Value
 from .weights import Array, Weight
 
 FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16})
+_LIFTED = FLOATS | {onnx.TensorProto.BOOL}
+"""Masks that are known to be all true or all false are followed to where they are used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,7 @@ class Lifter:
         try:
             if handler is None:
                 raise NotAffine(f"{node.op} is no affine function")
-            if self.facts.dtype(node.outputs[0]) not in FLOATS:
+            if self.facts.dtype(node.outputs[0]) not in _LIFTED:
                 raise NotAffine("it is not of a float type")
             results = handler(self, node)
         except NotAffine as reason:
@@ -122,7 +124,7 @@ class Lifter:
     def _outer(self, tensor: Tensor) -> Value | NotAffine:
         """A constant, a weight that is computed outside, or a value nothing is known of."""
         array = self.facts.constant(tensor)
-        if array is not None and array.dtype.kind == "f":
+        if array is not None and array.dtype.kind in "fb":
             return values.constant(array)
         if self._given_outer is not None:
             return self._given_outer(tensor)

@@ -10,7 +10,7 @@ from ...rewrite.ir import Node
 from . import forms, values, weights
 from .coefficients import NotAffine
 from .forms import Activation, Form
-from .lifting import Lifter, lifts
+from .lifting import Lifter, lifts, numpy_type
 from .values import Batch, Value
 from .weights import Weight
 
@@ -47,9 +47,14 @@ def _identity(lifter: Lifter, node: Node) -> list[Value]:
 
 @lifts("Cast")
 def _cast(lifter: Lifter, node: Node) -> list[Value]:
-    if lifter.facts.dtype(node.inputs[0]) != int(node.attrs["to"]):
-        raise NotAffine("Cast between types rounds")
-    return [lifter.operand(node, 0)]
+    value = lifter.operand(node, 0)
+    if lifter.facts.dtype(node.inputs[0]) == int(node.attrs["to"]):
+        return [value]
+    bias = value.form.bias
+    if not value.form.terms and isinstance(bias, np.ndarray) and bias.dtype.kind == "b":
+        numbers = bias.astype(numpy_type(lifter.facts, node.outputs[0]))
+        return [value.with_form(forms.constant(numbers))]
+    raise NotAffine("Cast between types rounds")
 
 
 @lifts("Neg")
@@ -59,7 +64,7 @@ def _neg(lifter: Lifter, node: Node) -> list[Value]:
 
 @lifts("Add", "Sum")
 def _add(lifter: Lifter, node: Node) -> list[Value]:
-    terms = _broadcast([lifter.value(t) for t in node.inputs])
+    terms = broadcast([lifter.value(t) for t in node.inputs])
     form = terms[0].form
     for term in terms[1:]:
         form = forms.added(form, term.form)
@@ -68,19 +73,19 @@ def _add(lifter: Lifter, node: Node) -> list[Value]:
 
 @lifts("Sub")
 def _sub(lifter: Lifter, node: Node) -> list[Value]:
-    left, right = _broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
+    left, right = broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
     return [left.with_form(forms.added(left.form, _times(right, -1.0).form))]
 
 
 @lifts("Mul")
 def _mul(lifter: Lifter, node: Node) -> list[Value]:
-    left, right = _broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
+    left, right = broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
     return [left.with_form(forms.product(left.form, right.form))]
 
 
 @lifts("Div")
 def _div(lifter: Lifter, node: Node) -> list[Value]:
-    left, right = _broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
+    left, right = broadcast([lifter.operand(node, 0), lifter.operand(node, 1)])
     divisor = right.form
     if not divisor.terms and isinstance(divisor.bias, np.ndarray):
         if np.any(divisor.bias == 0):
@@ -120,7 +125,7 @@ def _extremum(lifter: Lifter, node: Node) -> list[Value]:
     limits = [v for v in operands if not v.form.terms]
     if len(operands) != 2 or len(limits) != 1 or not isinstance(limits[0].form.bias, np.ndarray):
         raise NotAffine(f"{node.op} of two values is no affine function")
-    value, _ = _broadcast(sorted(operands, key=lambda v: v is limits[0]))
+    value, _ = broadcast(sorted(operands, key=lambda v: v is limits[0]))
     bounds = np.unique(limits[0].form.bias)
     if len(bounds) != 1:
         raise NotAffine("its bounds differ between features")
@@ -182,7 +187,7 @@ def _times(value: Value, factor: float) -> Value:
     return value.with_form(value.form.scaled(vector))
 
 
-def _broadcast(operands: Sequence[Value]) -> list[Value]:
+def broadcast(operands: Sequence[Value]) -> list[Value]:
     """Broadcast, after constants that are the same along a batch axis have lost it."""
     rank = max(len(v.axes) for v in operands)
     batch = {
@@ -252,7 +257,7 @@ def _gemm(lifter: Lifter, node: Node) -> list[Value]:
     if not lifter.has(node, 2) or beta == 0:
         return [result]
     addend = lifter.operand(node, 2)
-    total = _broadcast([result, _times(addend, beta) if beta != 1 else addend])
+    total = broadcast([result, _times(addend, beta) if beta != 1 else addend])
     return [total[0].with_form(forms.added(total[0].form, total[1].form))]
 
 

@@ -7,6 +7,7 @@ are known only at run time. One step is enough: the next one starts from equal s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
 """Largest difference between the two; sums are taken in another order."""
 
 
+_NOTHING: Mapping[Tensor, bool] = MappingProxyType({})
+
+
 class Disproved(Exception):
     """The two differ, or one of them does not run; the text says so."""
 
@@ -42,13 +46,17 @@ def probe(
     inputs: Sequence[Tensor],
     before: Sequence[Tensor],
     after: Sequence[Tensor],
+    known: Mapping[Tensor, bool] = _NOTHING,
 ) -> float:
     """The largest difference. Raises Disproved where it is too large.
 
-    `inputs` are the slices that `cell.inputs` stand for, `before` and `after` h and c.
+    `inputs` are the slices that `cell.inputs` stand for, `before` and `after` h and c. `known` are
+    masks and what they are.
     """
-    nodes, outer = _cone(facts, after, {*inputs, *before})
-    values = _random_values(facts, [*inputs, *before, *outer])
+    nodes, outer = _cone(facts, after, {*inputs, *before, *known})
+    values = _random_values(facts, [*inputs, *before, *outer, *known])
+    for tensor, truth in known.items():
+        values[tensor] = np.full_like(values[tensor], truth)
     for tensor in outer:
         values[tensor] = values[tensor] * _WEIGHTS
     try:

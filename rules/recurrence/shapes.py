@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.facts import Facts
@@ -70,6 +71,8 @@ def only_number(facts: Facts, tensor: Tensor) -> symbolic.Dim | None:
     node = facts.index.producer(tensor)
     if node is None or node.domain or node.op not in _REPEATING:
         return None
+    if facts.dtype(tensor) not in (TensorProto.INT32, TensorProto.INT64):
+        return None  # a Cast to another type may wrap around
     return only_number(facts, node.inputs[0])
 
 
