@@ -140,6 +140,9 @@ class StateRule(Rule):
             fits = fits_into(m.facts.shape(term.value), start)
             m.need(fits, "{} may change the shape of the state", term.value, at=term.value)
         before, after = self.wanted(m.index, steps, state, chain)
+        large = None if before or after else self.too_large_to_repeat(m, parallel, chain, start)
+        sentence = "{} is the same in every iteration, and too large to fold copies of it"
+        m.need(large is None, sentence, large, at=large or at)
         m.need(
             self.has_running_values or not (before or after),
             "there is no operator for the values in between, which the body reads",
@@ -147,6 +150,23 @@ class StateRule(Rule):
         )
         runs = surely_runs(m.facts, steps)
         return Found(steps, m.facts, parallel, number, state, chain, before, after, runs)
+
+    def too_large_to_repeat(
+        self, m: Match, parallel: Parallel, chain: Chain, state: Sequence[Dim]
+    ) -> Tensor | None:
+        """A term that no iteration changes, and of which a copy for each would take memory that
+        neither the loop nor what it reads does.
+        """
+        read = [m.facts.shape(t.value) for t in chain.terms if t.value in parallel.batched]
+        if any(shape is not None and equal_shapes(shape, state) for shape in read):
+            return None
+        for term in chain.terms:
+            shape = m.facts.shape(term.value)
+            size = None if shape is None else symbolic.product(shape)
+            small = size is not None and symbolic.le(size, _SMALL) is True
+            if term.value not in parallel.batched and not small:
+                return term.value
+        return None
 
     def wanted(self, index: Index, steps: Steps, state: State, chain: Chain) -> tuple[bool, bool]:
         """Whether something but the chain reads the state at the start, and the end, of a step."""
@@ -172,6 +192,10 @@ class StateRule(Rule):
         patch.toward_normal_form()
 
 
+_SMALL = 64
+"""Elements of a value that may be copied once per iteration."""
+
+
 def equal_shapes(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     return len(a) == len(b) and all(symbolic.eq(x, y) is True for x, y in zip(a, b))
 
@@ -193,17 +217,32 @@ class Values:
         self.outside = Outside(patch, found.steps, found.facts, found.parallel.plans)
         self.shape = found.facts.shape(self.initial) or ()
 
+    def is_fixed(self, term: Term) -> bool:
+        """Whether a term is the same in every iteration."""
+        return term.value not in self.found.parallel.batched
+
+    def fixed(self) -> list[Tensor]:
+        """The terms that are the same in every iteration, once."""
+        terms = [term for term in self.found.chain.terms if self.is_fixed(term)]
+        self.outside.compute_for(term.value for term in terms)
+        values = [self.outside[term.value] for term in terms]
+        return [self.emit("Neg", v) if t.negative else v for t, v in zip(terms, values)]
+
     @cached_property
     def terms(self) -> list[Tensor]:
         """One stacked value for each term, slices with as many axes as the state."""
+        return self.stacked(self.found.chain.terms)
+
+    def stacked(self, terms: Sequence[Term]) -> list[Tensor]:
+        """Such a value for each of these terms."""
         found, emit = self.found, self.emit
-        self.outside.compute_for(term.value for term in found.chain.terms)
+        self.outside.compute_for(term.value for term in terms)
         stacked = []
-        for term in found.chain.terms:
+        for term in terms:
             value = self.outside[term.value]
             rank = found.facts.rank(term.value)
             assert rank is not None, "its shape was compared with that of the state"
-            if term.value not in found.parallel.batched:
+            if self.is_fixed(term):
                 value = emit.repeated(value, self.count())
             value = aligned(emit, value, True, rank, len(self.shape))
             stacked.append(emit("Neg", value) if term.negative else value)

@@ -8,8 +8,12 @@ Floats are added in another order than in the loop, which changes the last digit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 from ..rewrite.ir import Tensor
 from ..rewrite.rule import Match
+from ..rewrite.symbolic import Dim
 from ..rewrite.views import State
 from .closed_forms import Chain, StateRule, Values, chain_of
 from .step_parallel import Parallel
@@ -43,10 +47,36 @@ class SumWithoutLoop(StateRule):
         sums = emit("CumSum", values.combined("Add"), emit.number(0), **attrs)
         return self._from_start(values, sums)
 
+    def too_large_to_repeat(
+        self, m: Match, parallel: Parallel, chain: Chain, state: Sequence[Dim]
+    ) -> Tensor | None:
+        return None  # what is added again and again is multiplied
+
     def last(self, values: Values) -> Tensor:
-        return self._from_start(
-            values, values.emit.reduced("ReduceSum", values.combined("Add"), [0], 0)
-        )
+        emit, terms = values.emit, values.found.chain.terms
+        changing = [term for term in terms if not values.is_fixed(term)]
+        parts = []
+        if changing:
+            total = reduce(lambda a, b: emit("Add", a, b), values.stacked(changing))
+            parts.append(emit.reduced("ReduceSum", total, [0], 0))
+        if len(changing) < len(terms):
+            parts.append(self._many_times(values))
+        return self._from_start(values, reduce(lambda a, b: emit("Add", a, b), parts))
+
+    @staticmethod
+    def _many_times(values: Values) -> Tensor:
+        """The terms that no iteration changes, times the number of iterations.
+
+        No times infinity is NaN, but a loop that does not run adds nothing.
+        """
+        emit, found = values.emit, values.found
+        once = reduce(lambda a, b: emit("Add", a, b), values.fixed())
+        count = emit.squeezed(values.count(), [0])
+        product = emit("Mul", once, emit("CastLike", count, once))
+        if found.runs:
+            return product
+        zero = emit("CastLike", emit.number(0), once)
+        return emit("Where", emit("Less", count, emit.number(1)), zero, product)
 
     @staticmethod
     def _from_start(values: Values, sums: Tensor) -> Tensor:

@@ -202,3 +202,22 @@ def test_a_state_that_grows_with_the_first_slice_stays() -> None:
 def test_numbers_are_no_flags(rule: type[Rule]) -> None:
     model: onnx.ModelProto = parse(_text("so = Add(s, x) r = Neg(x)"))
     assert "as soon as" in reason_of(rule, model)
+
+
+@pytest.mark.parametrize("trips", [0, 1, 3])
+def test_what_is_added_again_and_again_is_multiplied(trips: int) -> None:
+    """Without a copy per iteration; nothing times infinity is not added."""
+    text = f"""g (float[N] x, float[N] s0) => (float[N] y) <int64 m = {{{trips}}}, float big = {{1e38}}> {{
+        v = Mul(x, big) w = Mul(v, big)
+        y = Loop (m, , s0) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so) {{
+            co = Identity(ci) a = Sub(s, w) so = Sub(a, x) }}> }}"""
+    result = rewritten(parse(text), Feeds(sizes=(0, 1, 100)), 1e-5)
+    assert "Loop" not in ops(result.model)
+    assert "Expand" not in ops(result.model)
+
+
+def test_large_values_are_not_copied_for_each_iteration() -> None:
+    text = """g (float[N] x, float[N] s0, int64 m) => (float[N] y) {
+        y = Loop (m, , s0) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so) {
+            co = Identity(ci) so = Max(s, x) }> }"""
+    assert "too large to fold copies" in reason_of(MaximumWithoutLoop, parse(text))
