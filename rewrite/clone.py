@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .index import Index
 from .ir import Constant, Graph, Node, Tensor, Variable
 
 
-def clone_nodes(nodes: Sequence[Node], renamed: dict[Tensor, Tensor]) -> list[Node]:
+def clone_nodes(nodes: Sequence[Node], renamed: dict[Tensor, Tensor], index: Index) -> list[Node]:
     """Copies of nodes in their order; reads and results go through `renamed`, which grows by the
     copies' results. The copies are not registered anywhere.
+
+    Of their bodies, what the index knows is copied: the lists of a graph may still hold what was
+    removed or moved away.
     """
-    return [_clone(node, renamed) for node in nodes]
+    return [_clone(node, renamed, index) for node in nodes]
 
 
-def _clone(node: Node, renamed: dict[Tensor, Tensor]) -> Node:
+def _clone(node: Node, renamed: dict[Tensor, Tensor], index: Index) -> Node:
     inputs = [renamed.get(t, t) for t in node.inputs]
     outputs = [_fresh(t, renamed) for t in node.outputs]
     attrs = {
-        name: _clone_graph(value, renamed) if isinstance(value, Graph) else value
+        name: _clone_graph(value, renamed, index) if isinstance(value, Graph) else value
         for name, value in node.attrs.items()
     }
     copy = Node(node.op, node.name, attrs, inputs, outputs, node.domain)
@@ -38,14 +42,22 @@ def _fresh(tensor: Tensor, renamed: dict[Tensor, Tensor]) -> Tensor:
     return copy
 
 
-def _clone_graph(graph: Graph, outer: dict[Tensor, Tensor]) -> Graph:
+def clone_constants(
+    source: Graph, copy: Graph, renamed: dict[Tensor, Tensor], index: Index
+) -> None:
+    """Gives `copy` copies of the initializers that live in `source`."""
+    live = [c for c in source.initializers if index.home(c) is source]
+    copy.initializers += [_fresh(constant, renamed) for constant in live]
+
+
+def _clone_graph(graph: Graph, outer: dict[Tensor, Tensor], index: Index) -> Graph:
     renamed = dict(outer)
     copy = Graph(name=graph.name, doc_string=graph.doc_string)
     copy.origin = graph.origin
     copy.inputs = [_fresh(t, renamed) for t in graph.inputs]
-    copy.initializers = [_fresh(t, renamed) for t in graph.initializers]
-    ordered = sorted(graph.nodes, key=lambda n: n.order)
-    copy.nodes = clone_nodes(ordered, renamed)
+    clone_constants(graph, copy, renamed, index)
+    ordered = sorted(index.nodes(graph), key=lambda n: n.order)
+    copy.nodes = clone_nodes(ordered, renamed, index)
     for old, new in zip(ordered, copy.nodes):
         new.order = old.order
     copy.outputs = [renamed.get(t, t) for t in graph.outputs]

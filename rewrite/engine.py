@@ -134,6 +134,9 @@ class Engine:
                     except Miss as miss:
                         at = describe(miss.at if miss.at is not None else node)
                         reasons.append(Reason(rule.name(), str(miss), at))
+                    except Exception as error:  # noqa: BLE001  as in `_visit`
+                        raised = f"match raised {type(error).__name__}: {error}"
+                        reasons.append(Reason(rule.name(), raised, describe(node)))
         return reasons
 
     # --- one phase ---
@@ -277,19 +280,24 @@ class Engine:
                 patch.keep()
                 return patch
             except NoRoom:
-                patch.roll_back()
+                self._undo(patch)
                 for graph in self.index.ancestors(self.index.graph_of(node)):
                     self.index.renumber(graph)
-            except (PatchError, Miss) as error:
-                patch.roll_back()
-                self.facts.reset()
-                if isinstance(error, Miss):
-                    raise
+            except Miss:
+                self._undo(patch)
+                raise
+            except PatchError as error:
+                self._undo(patch)
                 return str(error)
             except Exception as error:  # noqa: BLE001  as in `_visit`
-                patch.roll_back()
+                self._undo(patch)
                 return f"apply raised {type(error).__name__}: {error}"
         return "no room for new nodes"
+
+    def _undo(self, patch: Patch) -> None:
+        """Takes a patch back, and what was found out about the graph while it was there."""
+        patch.roll_back()
+        self.facts.reset()
 
     def _neighbourhood(self, patch: Patch) -> list[Node]:
         """Nodes whose match may come out differently now: the touched ones, those around them,

@@ -115,7 +115,7 @@ class Patch(Edits):
         """Copies nodes to just before another; `renamed` says what the copies read instead, and
         takes up what they compute.
         """
-        copies = clone_nodes(nodes, renamed)
+        copies = clone_nodes(nodes, renamed, self.index)
         self.index.place_before(anchor, copies)
         graph = self.index.graph_of(anchor)
         for copy in copies:
@@ -130,9 +130,7 @@ class Patch(Edits):
         """The value with a new axis of size 1."""
         return self._with_axes("Unsqueeze", value, axis, like, before)
 
-    def squeeze(
-        self, value: Tensor, axis: int, like: Tensor, before: Node | None = None
-    ) -> Tensor:
+    def squeeze(self, value: Tensor, axis: int, like: Tensor, before: Node | None = None) -> Tensor:
         """The value without an axis of size 1."""
         return self._with_axes("Squeeze", value, axis, like, before)
 
@@ -297,8 +295,9 @@ class Patch(Edits):
         """
         body: Graph = node.attrs["body"]
         old = (list(node.inputs), list(body.inputs), list(body.outputs), list(node.outputs))
+        staying = {*parameters, *outputs}
         for tensor in (*old[1], *old[3]):
-            if tensor not in {*parameters, *outputs} and self.index.use_count(tensor):
+            if tensor not in staying and self.index.use_count(tensor):
                 raise PatchError(f"`{tensor.name}` of {describe(node)} is dropped but still read")
         for tensor in {*old[0], *old[2]} - {*inputs, *results}:
             self.freed[tensor] = None

@@ -9,6 +9,7 @@ such recurrences. Results change in the last digits, as with any rearrangement o
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,13 +125,19 @@ class SimplifyLinearRecurrence(Rule):
 def _update(m: Match, steps: Steps, parallel: Parallel, state: State) -> Update | None:
     """The update of a state, None if it is not linear. Raises Miss where there is no use in it."""
     known: dict[Tensor, Affine] = {state.input: Affine(ONE, ZERO)}
-    nodes = []
-    for node in sorted(m.index.nodes(steps.body), key=lambda n: n.order):
-        if any(t in known for t in node.inputs):
-            result = _step(m, steps, parallel, node, known)
-            if result is not None:
-                known[node.outputs[0]] = result
-                nodes.append(node)
+    nodes: list[Node] = []
+    waiting = [(n.order, id(n), n) for n in _readers(m, steps, state.input)]
+    heapq.heapify(waiting)
+    while waiting:  # in graph order, and only what the state reaches
+        _, _, node = heapq.heappop(waiting)
+        if nodes and nodes[-1] is node:
+            continue
+        result = _step(m, steps, parallel, node, known)
+        if result is not None:
+            known[node.outputs[0]] = result
+            nodes.append(node)
+            for reader in _readers(m, steps, node.outputs[0]):
+                heapq.heappush(waiting, (reader.order, id(reader), reader))
     if state.output not in known or state.output is state.input:
         return None
     needed = _needed(m, nodes, state)
@@ -159,6 +166,11 @@ def _update(m: Match, steps: Steps, parallel: Parallel, state: State) -> Update 
         own = node is needed[-1] or all(reader in path for reader in others)
         m.need(own, "{} is needed otherwise as well", node)
     return Update(state, affine, needed)
+
+
+def _readers(m: Match, steps: Steps, tensor: Tensor) -> list[Node]:
+    """The nodes of the body itself that read a value."""
+    return [n for n in m.index.consumers(tensor) if m.index.graph_of(n) is steps.body]
 
 
 def _needed(m: Match, nodes: list[Node], state: State) -> list[Node]:

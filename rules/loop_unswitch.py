@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..rewrite import symbolic
-from ..rewrite.clone import clone_nodes
+from ..rewrite.clone import clone_constants, clone_nodes
 from ..rewrite.index import Index
-from ..rewrite.ir import Constant, Graph, Node, Tensor, Variable
+from ..rewrite.ir import Graph, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 
@@ -129,16 +129,16 @@ def _specialised(index: Index, body: Graph, condition: Tensor, taken: bool) -> G
     copy = Graph(name=body.name, doc_string=body.doc_string)
     copy.origin = body.origin
     copy.inputs = [_renamed(t, renamed) for t in body.inputs]
-    _copy_constants(index, body, copy, renamed)
+    clone_constants(body, copy, renamed, index)
     for node in sorted(index.nodes(body), key=lambda n: n.order):
         if node.op == "If" and node.inputs[0] is condition:
             branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
-            _copy_constants(index, branch, copy, renamed)
+            clone_constants(branch, copy, renamed, index)
             chosen = sorted(index.nodes(branch), key=lambda n: n.order)
-            copy.nodes += clone_nodes(chosen, renamed)
+            copy.nodes += clone_nodes(chosen, renamed, index)
             renamed.update((t, renamed.get(r, r)) for t, r in zip(node.outputs, branch.outputs))
         else:
-            copy.nodes += clone_nodes([node], renamed)
+            copy.nodes += clone_nodes([node], renamed, index)
     for place, node in enumerate(copy.nodes):
         node.order = float(place)
     copy.outputs = [renamed.get(t, t) for t in body.outputs]
@@ -146,17 +146,6 @@ def _specialised(index: Index, body: Graph, condition: Tensor, taken: bool) -> G
         if old in body.output_info:
             copy.output_info[new] = body.output_info[old]
     return copy
-
-
-def _copy_constants(
-    index: Index, source: Graph, copy: Graph, renamed: dict[Tensor, Tensor]
-) -> None:
-    for constant in source.initializers:
-        if index.home(constant) is source:  # others have moved away
-            twin = Constant(constant.name, constant._values)
-            twin.info = constant.info
-            renamed[constant] = twin
-            copy.initializers.append(twin)
 
 
 def _renamed(tensor: Tensor, renamed: dict[Tensor, Tensor]) -> Tensor:

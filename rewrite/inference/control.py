@@ -129,10 +129,10 @@ def _stacked(site: Site, row: Fact, place: int, body: Graph, axis: int, count: D
 @shape_of("Scan")
 def scan(site: Site) -> Sequence[Fact]:
     """Final states, then stacked scan outputs (ONNX: Scan, opset 9 and later)."""
+    if site.opset < 9:  # another form, with a batch
+        return [UNKNOWN] * len(site.node.outputs)
     view = ScanView(site.node)
     facts = site.facts
-    if site.opset < 9:
-        return [UNKNOWN] * len(site.node.outputs)
     _ensure_body_inputs(facts, site.node, view.body)
     results = _final_states(site, view.states, view.body)
     count = _scan_length(site, view)

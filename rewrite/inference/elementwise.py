@@ -12,6 +12,7 @@ from .. import symbolic
 from ..facts import BOOL, FLOATS, INTEGERS, MOST_VALUES, Fact, Value
 from ..symbolic import Dim
 from .broadcast import broadcast
+from .choices import choice
 from .registry import Site, shape_of
 
 _UNARY = [
@@ -307,9 +308,17 @@ def where(site: Site) -> Sequence[Fact]:
     values = None
     if dtype in INTEGERS or dtype == BOOL:
         chosen = combine(site, _choose, [condition, yes, no])
+        if chosen == [None] and dtype in INTEGERS:
+            chosen = [_either_way(site, yes.scalar(), no.scalar())]
         if chosen is not None and (dtype == BOOL or None not in chosen):
             values = tuple(chosen)
     return [Fact(dtype, shape, None, values)]
+
+
+def _either_way(site: Site, yes: Value, no: Value) -> Value:
+    if yes is None or no is None or isinstance(yes, bool) or isinstance(no, bool):
+        return None
+    return choice(site, yes, no)
 
 
 def _choose(condition: Value, yes: Value, no: Value) -> Value:

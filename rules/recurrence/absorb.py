@@ -19,9 +19,9 @@ from ...rewrite.ir import Constant, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
 from ..step_emit import OLDEST, Emit
-from . import forms, movement, operators  # noqa: F401  the others fill the lifter's table
+from . import forms, movement, operators, products  # noqa: F401  the others fill the lifter's table
+from .atoms import Source
 from .coefficients import NotAffine, dense
-from .forms import Source
 from .lifting import FLOATS, Lifter, numpy_type
 from .values import Batch, Value
 from .weights import Array

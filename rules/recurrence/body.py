@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -13,17 +13,15 @@ from ...rewrite.ir import Node, Tensor
 from ...rewrite.steps import Read, Steps
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
-from . import masks, movement, one_step, operators  # noqa: F401  they fill the lifter's table
-from .cells import OVERFLOWING, Cell, NoCell, Part, unknown
-from .coefficients import NotAffine, Pick
-from .forms import Activation, Form, Picked, Product, Source
+from . import masks, movement, one_step, operators, products  # noqa: F401  they fill the lifter's table
+from .atoms import Source
+from .cells import Cell, Part
+from .coefficients import NotAffine
 from .gru import match_gru, match_rnn
-from .lifting import FLOATS, Lifter, Unknown, source_value
+from .lifting import FLOATS, Lifter, source_value
 from .lstm import match_lstm
+from .obstacles import obstacle
 from .values import Batch, Value
-
-NO_UPDATE = "the update of {} is that of no LSTM, GRU or RNN"
-"""What is said where nothing more telling is known."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Body:
 
     def _add_source(self, tensor: Tensor, name: object, origin: Read | State) -> None:
         shape = self.facts.shape(tensor)
-        if shape is None or self.facts.dtype(tensor) not in FLOATS:
+        if shape is None or self.facts.dtype(tensor) not in FLOATS or tensor in self._sources:
             return
         value = source_value(self.facts, tensor, shape, name, origin)
         if isinstance(value, Value):
@@ -125,50 +123,5 @@ def find_cell(h: Part, others: Sequence[Part]) -> Cell:
     """
     cell = match_lstm(h, others) or match_gru(h) or match_rnn(h)
     if cell is None:
-        raise _obstacle(h)
+        raise obstacle(h)
     return cell
-
-
-def _obstacle(h: Part) -> NoCell:
-    """Why an update is that of no cell, as far as one value is to blame."""
-    for source in h.update.sources():
-        if isinstance(source.origin, Unknown):
-            return unknown(source.origin)
-    if OVERFLOWING in _functions_in(h.update):
-        return NoCell("{} overflows inside onnxruntime's recurrent operators", OVERFLOWING)
-    for read in _reads_as_factors(h.update):
-        return NoCell(
-            "the update of {} is multiplied by slices of {}, which are data: no operator has such "
-            "a mask or decay",
-            _tensor(h.source),
-            read.sequence,
-        )
-    if any(not isinstance(a, Source) and not isinstance(c, Pick) for a, c in h.update.atoms):
-        return NoCell("{} is a matrix times what the cell computes: no operator has a projection",
-                      _tensor(h.source))  # fmt: skip
-    return NoCell(NO_UPDATE, _tensor(h.source))
-
-
-def _tensor(source: Source) -> object:
-    return source.origin.input if isinstance(source.origin, State) else source.origin
-
-
-def _reads_as_factors(form: Form) -> Iterator[Read]:
-    for atom, _ in form.atoms:
-        for factor in atom.factors if isinstance(atom, Product) else ():
-            if isinstance(factor, Picked) and isinstance(factor.source.origin, Read):
-                yield factor.source.origin
-
-
-def _functions_in(form: Form) -> set[str]:
-    """The activations that a form is made of, at whatever depth."""
-    found: set[str] = set()
-    waiting = [form]
-    while waiting:
-        for atom, _ in waiting.pop().atoms:
-            factors = atom.factors if isinstance(atom, Product) else (atom,)
-            for factor in factors:
-                if isinstance(factor, Activation):
-                    found.add(factor.function)
-                    waiting.append(factor.argument)
-    return found

@@ -14,8 +14,9 @@ import numpy as np
 
 from ...rewrite.views import State
 from . import weights
+from .atoms import Activation, Affine, Factor, Picked, Source
 from .coefficients import Pick, dense
-from .forms import Activation, Affine, Factor, Form, Picked, Source
+from .forms import Form
 from .lifting import Unknown
 from .weights import Array, Weight
 
@@ -38,6 +39,18 @@ class NoCell(Exception):
     def __init__(self, sentence: str, *given: object) -> None:
         self.sentence, self.given = sentence, given
         super().__init__(sentence)
+
+
+class Dependency(NoCell):
+    """A cell depends on a value that has no form."""
+
+    def __init__(self, origin: Unknown, is_factor: bool = False) -> None:
+        """`is_factor` says whether the update is multiplied by the value."""
+        self.origin, self.is_factor = origin, is_factor
+        if origin.node is None:
+            super().__init__("it reads {}, which {}", origin.tensor, origin.reason)
+        else:
+            super().__init__("it depends on {}: {}", origin.node, origin.reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +193,19 @@ def _with_slope(gate: Gate, wanted: Function) -> Gate:
 
 
 def unclipped(form: Form) -> tuple[Form, float | None]:
-    """What a form clips to -bound … bound, and the bound."""
+    """What a form clips to -bound … bound, and the bound. What is negated behind the clip may as
+    well be negated in front of it.
+    """
     whole = form.only()
-    if whole is None or not is_all(whole[1], 1) or not isinstance(whole[0], Activation):
+    if whole is None or not isinstance(whole[0], Activation):
         return form, None
-    atom = whole[0]
+    atom, scale = whole[0], whole[1]
+    same = is_all(scale, 1)
     if atom.function != "Clip" or atom.parameters[0] != -atom.parameters[1]:
         return form, None
-    return atom.argument, atom.parameters[1]
+    if not same and not is_all(scale, -1):
+        return form, None
+    return atom.argument if same else atom.argument.scaled(scale), atom.parameters[1]
 
 
 def opened(gates: Sequence[Gate]) -> tuple[list[Form], dict[str, float]]:
@@ -215,7 +233,7 @@ def taken_apart(form: Form, h: Part) -> Linear:
         if not isinstance(atom, Source):
             for source in atom.sources():
                 if isinstance(source.origin, Unknown):
-                    raise unknown(source.origin)
+                    raise Dependency(source.origin)
             raise NoCell("a gate reads what the cell computes in a way that no operator does")
         matrix = dense(coefficient, atom.width)
         if atom.key == h.source.key:
@@ -241,10 +259,4 @@ def check_input(source: Source) -> None:
     if isinstance(origin, State):
         raise NoCell("its input depends on the state {} of an earlier iteration", origin.input)
     if isinstance(origin, Unknown):
-        raise unknown(origin)
-
-
-def unknown(origin: Unknown) -> NoCell:
-    if origin.node is None:
-        return NoCell("it reads {}, which {}", origin.tensor, origin.reason)
-    return NoCell("it depends on {}: {}", origin.node, origin.reason)
+        raise Dependency(origin)

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from . import weights
+from .atoms import Activation, Affine, Atom, Factor, Picked, Product, Source, product_of
 from .coefficients import (
     Coefficient,
     NotAffine,
@@ -34,120 +35,6 @@ from .weights import Array, Weight
 
 _MOST_TERMS = 32
 """Terms a product may have when it is multiplied out."""
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """What a body reads: a slice of a sequence, a state, or a value nothing is known of."""
-
-    name: object
-    """Equal for the same source. A string or tuple of strings and numbers."""
-    width: int
-    origin: object
-    """What the source stands for, for whoever made it."""
-
-    @cached_property
-    def key(self) -> bytes:
-        return digest(b"source", repr(self.name).encode())
-
-
-@dataclass(frozen=True, eq=False)
-class Picked:
-    """Some features of a source, as a factor of a product."""
-
-    source: Source
-    columns: Array
-
-    @property
-    def width(self) -> int:
-        return len(self.columns)
-
-    @cached_property
-    def key(self) -> bytes:
-        return digest(b"picked", self.source.key, self.columns.tobytes())
-
-    def take(self, columns: Array) -> Picked:
-        return Picked(self.source, self.columns[columns])
-
-    def sources(self) -> Iterable[Source]:
-        yield self.source
-
-
-@dataclass(frozen=True, eq=False)
-class Activation:
-    """An elementwise function of a form."""
-
-    function: str
-    parameters: tuple[float, ...]
-    argument: Form
-
-    @property
-    def width(self) -> int:
-        return self.argument.width
-
-    @cached_property
-    def key(self) -> bytes:
-        name = f"{self.function}{self.parameters}"
-        return digest(b"activation", name.encode(), self.argument.key)
-
-    def take(self, columns: Array) -> Activation:
-        return Activation(self.function, self.parameters, self.argument.take(columns))
-
-    def sources(self) -> Iterable[Source]:
-        return self.argument.sources()
-
-
-@dataclass(frozen=True, eq=False)
-class Affine:
-    """A form that is not multiplied out, as a factor of a product."""
-
-    form: Form
-
-    @property
-    def width(self) -> int:
-        return self.form.width
-
-    @cached_property
-    def key(self) -> bytes:
-        return digest(b"affine", self.form.key)
-
-    def take(self, columns: Array) -> Affine:
-        return Affine(self.form.take(columns))
-
-    def sources(self) -> Iterable[Source]:
-        return self.form.sources()
-
-
-Factor = Picked | Activation | Affine
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """An elementwise product of two or more factors, in the order of their keys."""
-
-    factors: tuple[Factor, ...]
-
-    @property
-    def width(self) -> int:
-        return self.factors[0].width
-
-    @cached_property
-    def key(self) -> bytes:
-        return digest(b"product", *(f.key for f in self.factors))
-
-    def take(self, columns: Array) -> Product:
-        return _product_of([f.take(columns) for f in self.factors])
-
-    def sources(self) -> Iterable[Source]:
-        for factor in self.factors:
-            yield from factor.sources()
-
-
-Atom = Source | Activation | Product
-
-
-def _product_of(factors: Iterable[Factor]) -> Product:
-    return Product(tuple(sorted(factors, key=lambda f: f.key)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +225,7 @@ def _monomial(factors: list[Factor], scale: Weight) -> tuple[Atom, Coefficient]:
             return factor.source, Pick(factor.columns, scale)
         if isinstance(factor, Activation):
             return factor, Pick(np.arange(factor.width), scale)
-    atom = _product_of(factors)
+    atom = product_of(factors)
     return atom, Pick(np.arange(atom.width), scale)
 
 

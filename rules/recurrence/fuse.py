@@ -17,10 +17,10 @@ from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.steps import Steps
 from ..loop_states import without_states
-from ..step_parallel import counted
 from ..step_edit import read_instead
 from ..step_emit import Emit, all_slices, surely_runs
 from ..step_map import placed
+from ..step_parallel import counted
 from .cells import NoCell
 from .emission import emit_operator, nothing
 from .find import Recurrence, find_recurrence, is_read
@@ -146,7 +146,7 @@ def _finals(
     """
     empty: Tensor | None = None
     for state, layout, final in zip(found.states, found.layouts, last):
-        if not is_read(facts, state) or not final.name:
+        if state.final is None or not is_read(facts, state):
             continue
         value = from_operator(emit, final, layout, 0)
         if not surely_runs(facts, steps):

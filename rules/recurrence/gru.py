@@ -10,6 +10,7 @@ give h - z∘h + z∘n; z is then 1 minus the operator's.
 from __future__ import annotations
 
 from . import weights
+from .atoms import Activation, Affine, Atom, Factor, Product
 from .cells import (
     Cell,
     Gate,
@@ -26,7 +27,7 @@ from .cells import (
     with_scale,
 )
 from .coefficients import Coefficient, Pick, dense
-from .forms import Activation, Affine, Atom, Factor, Form, Product
+from .forms import Form
 
 
 def match_gru(h: Part) -> Cell | None:

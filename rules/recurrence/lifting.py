@@ -17,8 +17,8 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.symbolic import Dim
 from . import forms, values, weights
+from .atoms import Source
 from .coefficients import NotAffine
-from .forms import Source
 from .values import Value
 from .weights import Array, Weight
 

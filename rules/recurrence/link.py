@@ -10,10 +10,11 @@ import numpy as np
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable, bodies
 from . import values, weights
+from .atoms import Activation, Picked, Product, Source
 from .body import find_cell
 from .cells import Cell, NoCell, Part, unclipped
 from .coefficients import NotAffine, Pick
-from .forms import Activation, Form, Picked, Product, Source
+from .forms import Form
 from .lifting import FLOATS, Lifter, source_value
 from .slices import slice_of
 from .values import Value

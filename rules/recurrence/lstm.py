@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from . import forms, weights
+from .atoms import Activation, Atom, Factor, Product
 from .cells import (
     LINEAR,
     Cell,
@@ -32,7 +33,7 @@ from .cells import (
     without,
 )
 from .coefficients import Coefficient, Pick
-from .forms import Activation, Atom, Factor, Form, Product
+from .forms import Form
 from .weights import Weight
 
 _Terms = list[tuple[Atom, Weight]]

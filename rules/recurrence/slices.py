@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
+from .cuts import one_axis_cut
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,12 @@ def _gathered_one(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
 
 
 def _window(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
-    given = [facts.constant(t) for t in node.inputs[1:] if t.name]
-    if len(given) < 3 or any(a is None or a.size != 1 for a in given):
-        return None
-    start, end, along, *step = [int(a.ravel()[0]) for a in given if a is not None]
-    there = _length(facts, node.inputs[0], along)
-    if there is None or any(s != 1 for s in step):
+    cut = one_axis_cut(facts, node)
+    there = None if cut is None else _length(facts, node.inputs[0], cut.axis)
+    if cut is None or there is None:
         return None
     axis, length = there
-    first, last, _ = slice(start, end).indices(length)
+    first, last, _ = slice(cut.start, cut.end).indices(length)
     return Slice(node.inputs[0], axis, first) if last == first + 1 else None
 
 

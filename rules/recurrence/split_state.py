@@ -20,6 +20,7 @@ from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.views import State
 from ..loop_states import states_of
 from ..step_emit import OLDEST, Emit, EmitBehind
+from .cuts import one_axis_cut
 
 _HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -141,13 +142,10 @@ def _picked(
 
 def _window(facts: Facts, node: Node, axis: int, size: int) -> tuple[int, int] | None:
     """First and last of what a Slice along this axis alone takes, in steps of 1."""
-    given = [facts.constant(t) for t in node.inputs[1:] if t.name]
-    if len(given) < 3 or any(a is None or a.size != 1 for a in given):
+    cut = one_axis_cut(facts, node)
+    if cut is None or cut.axis != axis:
         return None
-    start, end, along, *step = [int(a.ravel()[0]) for a in given if a is not None]
-    if along != axis or any(s != 1 for s in step):
-        return None
-    first, last, _ = slice(start, end).indices(size)
+    first, last, _ = slice(cut.start, cut.end).indices(size)
     return first, last
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
 from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.patch import Patch
@@ -38,10 +39,11 @@ class OperatorToScan(Rule):
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r) }"""
     )
     spares = {
-        "sequence lengths": _HEADER
+        "backwards, with sequence lengths": _HEADER
         + """g (float[4,B,2] x, int32[B] l) => (float[4,1,B,3] y)
       <float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
-       float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r, , l) }""",
+       float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
+      y = RNN<hidden_size=3, direction="reverse">(x, w, r, , l) }""",
         "weights": _HEADER
         + """g (float[4,B,2] x, float[1,3,2] w) => (float[4,1,B,3] y)
       <float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r) }""",
@@ -50,7 +52,8 @@ class OperatorToScan(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
         m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
-        m.need(not _given(node, 4), "it has sequence lengths")
+        forward = direction(node) == "forward"
+        m.need(forward or not _given(node, 4), "it runs backwards, with sequence lengths")
         m.need(not node.attrs.get("layout", 0), "it has another layout")
         arrays = {
             slot: m.facts.constant(node.inputs[slot]) for slot in (1, 2, 3, 7) if _given(node, slot)
@@ -88,18 +91,36 @@ def _scan(
 ) -> list[Tensor]:
     """Y, Y_h and Y_c of one direction, without an axis for it."""
     states = [_initial(emit, node, slot, number, arrays[2]) for slot in (5, 6)[: _states(node)]]
-    body = _CellBody(node.op, node.attrs, arrays, functions_of(node, number, count))
-    graph = body.graph()
+    sequences = [node.inputs[0], *([_mask(emit, node)] if _given(node, 4) else [])]
+    functions = functions_of(node, number, count)
+    body = _CellBody(node.op, node.attrs, arrays, functions, masked=_given(node, 4))
     turned = int(way == "reverse")
     attrs = {
-        "body": graph,
-        "num_scan_inputs": 1,
-        "scan_input_directions": [turned],
+        "body": body.graph(),
+        "num_scan_inputs": len(sequences),
+        "scan_input_directions": [turned] * len(sequences),
         "scan_output_directions": [turned],
     }
     names = [Variable(node.inputs[0].name) for _ in range(len(states) + 1)]
-    *finals, rows = emit.nodes("Scan", [*states, node.inputs[0]], names, **attrs)
-    return [rows, *finals]
+    *finals, rows = emit.nodes("Scan", [*states, *sequences], names, **attrs)
+    zero = emit.array(np.zeros((), arrays[2].dtype))
+    return [rows, *(_final(emit, node, 5 + k, final, zero) for k, final in enumerate(finals))]
+
+
+def _mask(emit: Emit, node: Node) -> Tensor:
+    """Whether a step is within the length of a row: (time, batch, 1)."""
+    count = emit.squeezed(emit.dims(node.inputs[0], 0, 1), [0])
+    numbers = emit("Range", emit.number(0), count, emit.number(1))
+    lengths = emit("Cast", node.inputs[4], to=onnx.TensorProto.INT64)
+    return emit.unsqueezed(emit("Less", emit.unsqueezed(numbers, [1]), lengths), [2])
+
+
+def _final(emit: Emit, node: Node, slot: int, final: Tensor, zero: Tensor) -> Tensor:
+    """Y_h or Y_c of one direction: onnxruntime's are zero for rows of length 0."""
+    if not _given(node, 4) or not _given(node, slot):
+        return final
+    runs = emit("Greater", node.inputs[4], emit.array(np.zeros(1, np.int32)))
+    return emit("Where", emit.unsqueezed(runs, [1]), final, zero)
 
 
 def _states(node: Node) -> int:
@@ -120,7 +141,12 @@ class _CellBody:
     """The body of the Scan: one step of the cell (ONNX operator specification)."""
 
     def __init__(
-        self, op: str, attrs: dict[str, Any], arrays: dict[int, Array], functions: list[Function]
+        self,
+        op: str,
+        attrs: dict[str, Any],
+        arrays: dict[int, Array],
+        functions: list[Function],
+        masked: bool,
     ) -> None:
         self._op, self._attrs, self._functions = op, attrs, functions
         count = _GATES[op]
@@ -133,11 +159,18 @@ class _CellBody:
         self._nodes: list[Node] = []
         self._constants: list[Constant] = []
         self._x, self._h, self._c = Variable("x"), Variable("h"), Variable("c")
+        self._mask = Variable("mask") if masked else None
 
     def graph(self) -> Graph:
+        before = [self._h, *([self._c] if self._op == "LSTM" else [])]
         states = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self._op]()
-        row = self._make("Identity", states[0])
-        inputs = [self._h, *([self._c] if self._op == "LSTM" else []), self._x]
+        inputs = [*before, self._x]
+        if self._mask is None:
+            row = self._make("Identity", states[0])
+        else:
+            inputs.append(self._mask)
+            row = self._make("Where", self._mask, states[0], self._number(0))
+            states = [self._make("Where", self._mask, *pair) for pair in zip(states, before)]
         graph = Graph(self._nodes, inputs, [*states, row], name="cell")
         graph.initializers = self._constants
         return graph

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -19,6 +20,7 @@ from looplift.rewrite.patch import Patch
 from looplift.rewrite.rule import ANY, Options, fixture
 from looplift.rewrite.trace import Commit, Defect, Event
 from looplift.rules import PHASES
+from looplift.rules.constants import FoldConstant
 from looplift.rules.dead import RemoveUnread
 from looplift.rules.decided_if import InlineDecidedIf
 
@@ -451,3 +453,39 @@ def test_thousands_of_ifs_take_linear_time() -> None:
 
     small = min(seconds(100) for _ in range(3))
     assert seconds(1000) < 30 * small  # ten times the size; quadratic time would be 100
+
+
+class _AsksThenRaises(Rule):
+    """Finds out something about a graph that it then fails to finish."""
+
+    root = "Identity"
+
+    def match(self, m: Match) -> dict[str, Any]:
+        return {"node": m.node, "m": m}
+
+    def apply(self, patch: Patch, node: Node, m: Match) -> None:
+        reader = m.index.consumers(node.outputs[0])[0]
+        patch.replace(node.outputs[0], patch.constant(np.array(5, np.int64), like=node.outputs[0]))
+        assert m.facts.scalar(reader.outputs[0]) == 6
+        raise RuntimeError("not finished")
+
+
+def test_what_was_found_out_during_an_undone_patch_is_forgotten() -> None:
+    model = parse("""g (int64 x) => (int64 y) <int64 one = {1}> {
+        a = Identity(x) b = Add(a, one) y = Mul(b, b) }""")
+    result = rewrite(model, rules=[Phase("p", (_AsksThenRaises, FoldConstant), "")])
+    assert "not finished" in result.report.defects[0]
+    assert ops(result.model)["Add"] == 1
+    assert_equivalent(model, result.model, Feeds())
+
+
+def test_a_rule_that_raises_is_a_reason_too() -> None:
+    class Raises(Rule):
+        root = "If"
+
+        def match(self, m: Match) -> dict[str, Any]:
+            raise ValueError("no such thing")
+
+    result = rewrite(parse(TEXT), rules=[Phase("p", (Raises,), "")])
+    node = next(n for n in result.engine.index.walk() if n.op == "If")
+    assert "no such thing" in result.engine.explain(node)[0].sentence

@@ -416,6 +416,18 @@ def test_declared_shapes_of_a_body_are_not_believed() -> None:
     assert not isinstance(final[1], int)
 
 
+def test_scan_before_opset_9_has_another_form() -> None:
+    """Its first operand is the lengths, and all others have a batch axis."""
+    case = Case(
+        """g (float[B,T,3] xs, float[B,3] s0) => (y, ys) {
+        y, ys = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so, float[3] r) {
+            so = Add(s, x) r = Neg(so) }> (, s0, xs) }""",
+        opset=8,
+    )
+    facts = facts_of(case.model())
+    assert facts.shape(value(facts, "y")) is None
+
+
 @pytest.mark.parametrize("name", ["loop_gather_to_scan", "lstm_as_loop", "scan_hoist_matmul"])
 def test_matrix(name: str, matrix_dir: Path) -> None:
     check(onnx.load(matrix_dir / f"{name}.onnx"))

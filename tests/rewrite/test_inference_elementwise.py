@@ -225,6 +225,23 @@ DECISIONS = {
     "where_equal": Case(
         f"{_TWO} {{ {_NM} c = Equal(n, m) y = Where(c, n, n) }}", {"y=": "(N,)"}
     ),
+    "where_of_a_size_or_nothing": Case(
+        f"""{_TWO} <int64[1] none = {{0}}, int64[1] one = {{1}}, float[1] zero = {{0}}> {{ {_NM}
+        f = Cast<to=1>(n) c0 = Less(zero, f) c1 = Greater(n, none) c = And(c0, c1)
+        k = Max(n, one) y = Where(c, k, none) }}""",
+        {"y=": "(N,)"},
+    ),
+    "where_of_another_size": Case(
+        f"""{_TWO} <int64[1] none = {{0}}> {{ {_NM}
+        c0 = Less(none, n) c1 = Less(none, m) c = And(c0, c1) y = Where(c, n, none) }}""",
+        {"y=": "None"},
+    ),
+    "where_of_a_larger_size": Case(
+        f"""{_TWO} <int64[1] none = {{0}}, int64[1] one = {{1}}> {{ {_NM}
+        c = Less(one, n) d = Less(none, n) a = Where(c, n, none) b = Where(d, n, one)
+        y = Add(a, b) }}""",
+        {"a=": "None", "b=": "None"},
+    ),
     "where_of_bools": Case(
         "g (bool c, bool d) => (y) <bool t = {1}, bool f = {0}> { n = Not(c) a = Or(d, t)"
         " b = And(d, f) y0 = Cast<to=6>(a) y1 = Cast<to=6>(b) y = Where(c, y0, y1) }"

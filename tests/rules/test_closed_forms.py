@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from looplift import rewrite
 from looplift.rewrite.rule import Rule
 from looplift.rules.closed_forms_fold import (
     AllWithoutLoop,
@@ -16,7 +17,15 @@ from looplift.rules.closed_forms_fold import (
 from looplift.rules.closed_forms_shift import DelayWithoutState
 from looplift.rules.closed_forms_sum import SumWithoutLoop
 
-from ..equivalence import assert_equal, ops, optimized_session, rewritten, run_rules, session
+from ..equivalence import (
+    assert_equal,
+    ops,
+    optimized_session,
+    outcome,
+    rewritten,
+    run_rules,
+    session,
+)
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 from .reasons import reason_of
@@ -107,24 +116,50 @@ def test_a_sum_that_another_state_reads_is_read() -> None:
     rewritten(parse(text), COUNTS, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("work", "rule", "operator"),
-    [
-        ("so = Mul(s, x) r = Neg(x)", ProductWithoutLoop, "ReduceProd"),
-        ("a = Mul(x, s) so = Mul(a, v) r = Neg(x)", ProductWithoutLoop, "ReduceProd"),
-        ("so = Max(s, x) r = Neg(x)", MaximumWithoutLoop, "ReduceMax"),
-        ("so = Max(x, s, v) r = Neg(x)", MaximumWithoutLoop, "ReduceMax"),
-        ("so = Min(s, x) r = Neg(x)", None, "ReduceMin"),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float", "int64"])
-def test_folds(work: str, rule: type[Rule] | None, operator: str, dtype: str) -> None:
-    if dtype == "int64":
-        work = work.replace("v", "w")
-    text = _text(work, outputs=f"{dtype}[B,3] y", dtype=dtype)
-    result = rewritten(parse(text), COUNTS, 1e-5)
+PRODUCTS = {
+    "so = Mul(s, x) r = Neg(x)": "ReduceProd",
+    "a = Mul(x, s) so = Mul(a, v) r = Neg(x)": "ReduceProd",
+}
+EXTREMA = {
+    "so = Max(s, x) r = Neg(x)": "ReduceMax",
+    "so = Max(x, s, w) r = Neg(x)": "ReduceMax",
+    "so = Min(s, x) r = Neg(x)": "ReduceMin",
+}
+
+
+@pytest.mark.parametrize(("work", "operator"), [*PRODUCTS.items(), *EXTREMA.items()])
+def test_folds(work: str, operator: str) -> None:
+    result = rewritten(parse(_text(work, outputs=LAST)), COUNTS, 1e-5)
     assert "Loop" not in ops(result.model)
     assert operator in ops(result.model)
+
+
+@pytest.mark.parametrize(("work", "operator"), EXTREMA.items())
+def test_folds_of_integers(work: str, operator: str) -> None:
+    result = rewritten(parse(_text(work, outputs="int64[B,3] y", dtype="int64")), COUNTS)
+    assert "Loop" not in ops(result.model)
+    assert operator in ops(result.model)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(
+    "work", ["so = Add(s, x)", "so = Sub(s, x)", "a = Add(s, w) so = Add(a, w)", "so = Mul(s, x)"]
+)
+def test_integers_wrap_round(work: str, dtype: str, count: int) -> None:
+    """onnxruntime's ReduceSum and ReduceProd compute integers as floats."""
+    text = _text(f"{work} r = Neg(x)", outputs=f"{dtype}[B,3] y", dtype=dtype)
+    model = parse(text)
+    kind = np.dtype(dtype)
+    bounds = np.iinfo(kind).min, np.iinfo(kind).max
+    feed = {
+        name: np.random.default_rng(seed).integers(*bounds, shape, kind, endpoint=True)
+        for seed, (name, shape) in enumerate({"xs": (5, 2, 3), "s0": (2, 3), "w": (2, 3)}.items())
+    }
+    feed["n"] = np.array(count, np.int64)
+    result = rewrite(model)
+    assert result.report.defects == []
+    assert_equal(outcome(session(model), feed), outcome(session(result.model), feed))
 
 
 @pytest.mark.parametrize("op", ["Max", "Min"])

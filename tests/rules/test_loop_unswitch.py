@@ -138,3 +138,20 @@ def test_large_constants_are_not_doubled() -> None:
     result, trace, _ = run_rules(model, [UnswitchLoop])
     assert trace.defects() == []
     assert len(result.SerializeToString()) < 2 * weights.nbytes
+
+
+def test_what_has_left_a_branch_is_not_copied_with_it() -> None:
+    """The copies of a body hold only what the body still holds."""
+    text = """g (float[3] x, bool c, int64 n) => (float[3] y) {
+        y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+            co = Identity(ci) m = ReduceMax<keepdims=0>(s) z = Constant<value_float=1.0>()
+            d = Less(m, z)
+            u = If (c) <then_branch = t () => (float[3] p) { e = Exp(s) p = Neg(e) },
+                        else_branch = e () => (float[3] q) { q = Sin(s) }>
+            v = If (d) <then_branch = t2 () => (float[3] p2) { dead = Abs(s) f = Cos(s) p2 = Neg(f) },
+                        else_branch = e2 () => (float[3] q2) { q2 = Tan(s) }>
+            so = Mul(u, v) }> }"""
+    result = rewritten(parse(text, 21, 10), FEEDS, 1e-5)
+    assert result.report.commits["UnswitchLoop"] == 1
+    places = [c for c in result.trace.commits() if "`dead`" in c.node]
+    assert len(places) == 1

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
-from ..equivalence import ops, rewritten
+from looplift import rewrite
+
+from ..equivalence import ops, optimized_session, outcome, rewritten, session
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 
@@ -62,6 +67,8 @@ LAYOUT = {
     "slice": "r = Slice(x, first, second, second)",
     "slice from behind": "r = Slice(x, first, second, behind)",
     "slice without axes": "r = Slice(x, first, second)",
+    "slice by int32": "r = Slice(x, first32, second32, second32)",
+    "slice by int32 without axes": "r = Slice(x, first32, second32)",
     "slice backwards": "r = Slice(x, behind, lowest, behind, behind)",
     "concat": "r = Concat<axis=-1>(x, x)",
     "concat with a constant": "r = Concat<axis=1>(x, w23)",
@@ -87,6 +94,7 @@ AXES = {
     "reduce from behind": "r = ReduceMean<keepdims=1>(x, behind)",
     "reduce all": "r = ReduceMax<keepdims=0>(x)",
     "reduce nothing": "r = ReduceSum<noop_with_empty_axes=1>(x, none)",
+    "reduce scalars": "a = ReduceMax<keepdims=0>(x) b = ReduceSum(a) r = ReduceProd(b)",
     "softmax": "r = Softmax(x)",
     "softmax of rows": "r = LogSoftmax<axis=0>(x)",
     "hardmax": "r = Hardmax(x)",
@@ -115,6 +123,7 @@ CONSTANTS = f"""float scalar = {{0.5}}, float[4] v4 = {{{_numbers(4)}}}, float[2
     float[3,2,4] w324 = {{{_numbers(24)}}}, float[2,4,5] w245 = {{{_numbers(40)}}},
     float[2,5,4] w254 = {{{_numbers(40)}}}, float[3,1,3] w313 = {{{_numbers(9)}}},
     int64[0] none = {{}}, int64[1] first = {{0}}, int64[1] second = {{1}}, int64[1] behind = {{-1}}, int64[1] behind1 = {{1}},
+    int32[1] first32 = {{0}}, int32[1] second32 = {{1}},
     int64[1] lowest = {{-100}}, int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}}, int64[2] pick = {{2, 0}},
     int64[2] shape81 = {{8, 1}}, int64[3] shape0 = {{0, 2, 2}}, int64[2] rest = {{-1, 2}}, int64[2] sizes = {{1, 3}},
     int64[3] shape324 = {{3, 2, 4}}, int64[2] twice = {{2, 1}}, int64[4] pads = {{1, 0, 0, 2}}, float[2] offon = {{0, 1}}"""
@@ -150,3 +159,53 @@ def test_a_map_of_no_slices(name: str) -> None:
     result = rewritten(loop, COUNTS, 1e-5).model
     if name not in _MAY_FAIL:
         assert "Loop" not in ops(result)
+
+
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"])
+def test_reductions_of_single_elements_compute(op: str) -> None:
+    """Of no axes, onnxruntime reduces each element for itself."""
+    work = f"a = Abs(x) b = {op}<noop_with_empty_axes=1>(a, none) c = Neg(b) r = Exp(c)"
+    rewritten(parse(_text(work, loop=True), opset=18), COUNTS, 1e-5)
+
+
+_FAILING = {
+    "positions outside": ("int64[2] k", [0, 9], "r = Gather<axis=1>(x, k)"),
+    "pieces": ("int64[2] k", [1, 1], "r, rest = Split<axis=1>(x, k)"),
+    "negative tile": ("int64[2] k", [-1, 1], "r = Tile(x, k)"),
+    "no scalar": ("float[K] k", [0, 1], "r = Clip(x, k)"),
+    "division by zero": ("int64[K] k", [0], "c = Cast<to=7>(x) d = Div(c, k) r = Cast<to=1>(d)"),
+    "modulo zero": ("int64[K] k", [0], "c = Cast<to=7>(x) d = Mod(c, k) r = Cast<to=1>(d)"),
+    "channels": ("float[K] k", [1, 1, 1], "r = BatchNormalization(x, k, k, k, k)"),
+    "group norm": (
+        "float[4] k", [1, 1, 1, 1], "q = Unsqueeze(x, last) r = GroupNormalization<num_groups=2>(q, k, k)"
+    ),
+    "fused product": ("float[2] k", [1, 1], "t = Transpose(x) r = MatMul(t, k)"),
+    "fused gemm": ("float[2,1] k", [[1], [1]], "r = Gemm<transA=1>(x, k)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("operand", "value", "work"), _FAILING.values(), ids=_FAILING)
+def test_a_loop_that_does_not_run_does_not_fail(operand: str, value: Any, work: str) -> None:
+    """What onnxruntime refuses even of no slices stays in the loop."""
+    model = parse(
+        f"""g (float[T,2,4] xs, int64 n, {operand}) => (r_all) <bool true = {{1}}, int64[1] last = {{-1}}> {{
+        r_all = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, r) {{
+            co = Identity(ci) x = Gather(xs, i) {work} }}> }}""",
+        opset=21,
+    )
+    kind = np.float32 if operand.startswith("float") else np.int64
+    feed = {"xs": np.ones((5, 2, 4), np.float32), "n": np.array(0), "k": np.array(value, kind)}
+    assert outcome(optimized_session(model), feed) is not None
+    result = rewrite(model)
+    assert result.report.defects == []
+    for runnable in (session(result.model), optimized_session(result.model)):
+        assert outcome(runnable, feed) is not None
+
+
+def test_turned_slices_of_a_loop_that_may_not_run_stay() -> None:
+    model = parse("""g (float[T,4,3] xs, float[4,2] w) => (r_all) <int64 first = {0}, bool true = {1}> {
+        turned = Transpose<perm=[0,2,1]>(xs) sizes = Shape(xs) n = Gather(sizes, first)
+        r_all = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, r) {
+            co = Identity(ci) x = Gather(turned, i) r = MatMul(x, w) }> }""")
+    feed = {"xs": np.ones((0, 4, 3), np.float32), "w": np.ones((4, 2), np.float32)}
+    assert outcome(optimized_session(rewrite(model).model), feed) is not None

@@ -1,0 +1,234 @@
+"""Looks for a cell in a counted loop, and for what of it the rest of the loop needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...rewrite import symbolic
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Node, Tensor, bodies
+from ...rewrite.steps import Read, Steps
+from ...rewrite.views import State
+from . import weights
+from .body import Body, Layout, find_cell
+from .cells import Cell, NoCell, Part
+from .lengths import Mask, masks_of
+from .obstacles import NO_UPDATE, explained
+from .probe import Disproved, probe
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A value of the body that is the new h and is read other than by the cell."""
+
+    value: Tensor
+    layout: Layout
+    held: bool
+    """Whether it stays as it is beyond the length of a row, where Y is zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """A cell in a loop, with what surrounds it."""
+
+    cell: Cell
+    states: list[State]
+    """h and, for an LSTM, c."""
+    layouts: list[Layout]
+    """Of the states."""
+    reads: list[tuple[Read, Layout]]
+    """What the cell's inputs stand for, in the order of `cell.inputs`."""
+    results: list[Result]
+    mask: Mask | None
+    """Where rows have lengths of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A way to read a body: as it is, or within and beyond the lengths of a mask."""
+
+    body: Body
+    beyond: Body | None = None
+    mask: Mask | None = None
+
+
+def find_recurrence(facts: Facts, steps: Steps) -> Recurrence:
+    """The first cell of a body. Raises NoCell with what is most telling of what is in the way."""
+    first: NoCell | None = None
+    for reading in _readings(facts, steps):
+        try:
+            return _first_cell(reading, steps)
+        except NoCell as reason:
+            first = first or explained(facts, steps, reason)
+    assert first is not None, "a body is also read as it is"
+    raise first
+
+
+def _first_cell(reading: Reading, steps: Steps) -> Recurrence:
+    """Raises NoCell where no state is that of a cell."""
+    reasons: list[NoCell] = []
+    parts = reading.body.parts()
+    for state in steps.states:
+        if state.input not in parts:
+            continue
+        try:
+            return _recurrence(reading, parts[state.input], parts)
+        except NoCell as reason:
+            reasons.append(reason)
+    reasons = reasons or [NoCell("no state keeps its shape and is of a float type")]
+    raise next((r for r in reasons if r.sentence != NO_UPDATE), reasons[0])
+
+
+def _readings(facts: Facts, steps: Steps) -> Iterator[Reading]:
+    for mask in masks_of(facts, steps):
+        within, beyond = (Body(facts, steps, mask.known(facts, side)) for side in (True, False))
+        yield Reading(within, beyond, mask)
+    yield Reading(Body(facts, steps))
+
+
+def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> Recurrence:
+    """Raises NoCell with what is in the way."""
+    body = reading.body
+    cell = find_cell(h, [part for part in parts.values() if part is not h])
+    states = [_origin_state(p) for p in (cell.h, cell.c) if p is not None]
+    _check_kept(reading, states)
+    layouts = [_layout(body, s.input) for s in states]
+    reads = [(read, _layout(body, read.slice)) for read in _reads(cell)]
+    if not reads:
+        raise NoCell("it reads no sequence")
+    for read, layout in reads:
+        _check_batch(read, layout, states[0], layouts[0])
+    results = _uses_of_output(reading, cell, states)
+    if not results and not any(is_read(body.facts, s) for s in states):
+        raise NoCell("nothing of it is read")
+    _prove(reading, cell, reads, states)
+    return Recurrence(cell, states, layouts, reads, results, reading.mask)
+
+
+def _check_kept(reading: Reading, states: Sequence[State]) -> None:
+    """Beyond its length a row must hand its states on."""
+    if reading.beyond is None or reading.mask is None:
+        return
+    for state in states:
+        if not _is_same(reading.beyond, state.output, state.input):
+            raise NoCell(
+                "the state {} changes beyond the length {}", state.input, reading.mask.limit
+            )
+
+
+def _is_same(body: Body, tensor: Tensor, other: Tensor) -> bool:
+    """Whether two values of a body are surely equal."""
+    value, expected = body.value(tensor), body.value(other)
+    if value is None or expected is None:
+        return False
+    return value.form.key == expected.form.key and value.axes == expected.axes
+
+
+def _check_batch(read: Read, layout: Layout, state: State, other: Layout) -> None:
+    if symbolic.eq(layout.size, other.size) is not True:
+        raise NoCell(
+            "the batch of {}, {}, and that of the state {}, {}, may differ",
+            read.sequence,
+            layout.size,
+            state.input,
+            other.size,
+        )
+
+
+def _prove(
+    reading: Reading,
+    cell: Cell,
+    reads: Sequence[tuple[Read, Layout]],
+    states: Sequence[State],
+) -> None:
+    """Raises NoCell where the operator differs from the body on random numbers."""
+    inputs = [read.slice for read, _ in reads]
+    before, after = [s.input for s in states], [s.output for s in states]
+    known = {} if reading.mask is None else reading.mask.comparisons
+    try:
+        probe(reading.body.facts, cell, inputs, before, after, known)
+    except Disproved as reason:
+        raise NoCell("{}", reason) from None
+
+
+def is_read(facts: Facts, state: State) -> bool:
+    """Whether anyone reads what a state is in the end."""
+    return state.final is not None and facts.index.use_count(state.final) > 0
+
+
+def _origin_state(part: Part) -> State:
+    origin = part.source.origin
+    assert isinstance(origin, State), "parts are made of states"
+    return origin
+
+
+def _reads(cell: Cell) -> list[Read]:
+    return [s.origin for s in cell.inputs if isinstance(s.origin, Read)]
+
+
+def _layout(body: Body, tensor: Tensor) -> Layout:
+    layout = body.layout(tensor)
+    if layout is None:
+        raise NoCell("{} has several batch axes or several feature axes", tensor)
+    return layout
+
+
+def _uses_of_output(reading: Reading, cell: Cell, states: Sequence[State]) -> list[Result]:
+    """The values that are the new h and that the rest of the body needs.
+
+    Raises NoCell where the rest needs the states themselves: the operator returns h only.
+    """
+    body, index = reading.body, reading.body.facts.index
+    found: dict[Tensor, Result] = {}
+    before = {s.input: s for s in states}
+    waiting = list(_roots(body.steps, states))
+    seen: set[Tensor] = set()
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in seen or not tensor.name:
+            continue
+        seen.add(tensor)
+        if tensor in before:
+            raise NoCell("{} is read by more than the cell, step by step", tensor)
+        node = index.producer(tensor)
+        if node is None or not index.encloses(body.steps.body, index.graph_of(node)):
+            continue
+        result = _as_result(reading, cell, states[0], tensor)
+        if result is not None:
+            found[tensor] = result
+        else:
+            waiting += [*node.inputs, *_captures(body.facts, node)]
+    return list(found.values())
+
+
+def _captures(facts: Facts, node: Node) -> Sequence[Tensor]:
+    return list(facts.index.captures(node)) if bodies(node) else ()
+
+
+def _roots(steps: Steps, states: Sequence[State]) -> Iterator[Tensor]:
+    gone = {s.output for s in states}
+    finals = {s.output for s in steps.states if s not in states}
+    rows = {row.row for row in steps.rows}
+    for tensor in steps.body.outputs:
+        if tensor not in gone or tensor in rows or tensor in finals:
+            yield tensor
+
+
+def _as_result(reading: Reading, cell: Cell, h: State, tensor: Tensor) -> Result | None:
+    """A value that is the new h, feature by feature; None for any other.
+
+    Raises NoCell where it is neither zero nor the state beyond the length.
+    """
+    value = reading.body.value(tensor)
+    if value is None or value.form.key != cell.h.update.key:
+        return None
+    layout = _layout(reading.body, tensor)
+    if reading.beyond is None:
+        return Result(tensor, layout, held=False)
+    held = _is_same(reading.beyond, tensor, h.input)
+    there = reading.beyond.value(tensor)
+    is_zero = there is not None and not there.form.terms and weights.is_zero(there.form.bias)
+    if held or is_zero:
+        return Result(tensor, layout, held)
+    raise NoCell("{} is read beyond the length, where it is neither zero nor the state", tensor)

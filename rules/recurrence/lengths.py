@@ -1,0 +1,185 @@
+"""Length masks: what a body does only while the iteration number is below a length.
+
+Padded batches are run to the longest sequence, and every row keeps its state from its own length on.
+However that is spelled (Where, `m*new + (1-m)*old`, …), the body is the cell where the comparison
+`iteration < length` holds, and hands its states on where it does not. The operators take the lengths
+as `sequence_lens` (ONNX operator specification, LSTM, GRU, RNN) and fill Y with zeros from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from ...rewrite import symbolic
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Node, Tensor
+from ...rewrite.steps import Steps
+from ...rewrite.symbolic import Dim
+from ...rewrite.views import State
+from ..step_emit import Emit, count_vector, iteration_numbers
+from . import forms
+from .length_reads import INTEGERS, MIRRORED, Comparison, compared, compared_outside, first_position
+from .lifting import numpy_type
+from .shapes import only_number
+from .values import Axis, Batch, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Iteration i is within the length of a row if i < limit + shift."""
+
+    limit: Tensor
+    """Integers, one per row or one for all (outside)."""
+    shift: int
+    comparisons: dict[Tensor, bool]
+    """Values of the body, and what they are within the length; beyond it they are the opposite.
+    Masks that were cast to floats are 1 and 0.
+    """
+
+    def known(self, facts: Facts, within: bool) -> dict[Tensor, Value]:
+        """The comparisons as what they are on one side of the length."""
+        values = {}
+        for tensor, truth in self.comparisons.items():
+            number = np.array([truth == within], numpy_type(facts, tensor))
+            values[tensor] = Value(forms.constant(number), _axes(facts, tensor))
+        return values
+
+
+def _axes(facts: Facts, tensor: Tensor) -> tuple[Axis, ...]:
+    """The axis that a mask has is one of the batch: the lifter sees to it that it stays there."""
+    return tuple(1 if n == 1 else Batch(n) for n in facts.shape(tensor) or ())
+
+
+def masks_of(facts: Facts, steps: Steps) -> list[Mask]:
+    """The masks of a body, told apart by their lengths."""
+    found: dict[tuple[Tensor, int], Mask] = {}
+    for tensor, (limit, shift, within) in _comparisons(facts, steps):
+        shape = facts.shape(tensor)
+        if shape is not None and sum(n != 1 for n in shape) < 2:
+            mask = found.setdefault((limit, shift), Mask(limit, shift, {}))
+            mask.comparisons[tensor] = within
+    return list(found.values())
+
+
+def _comparisons(facts: Facts, steps: Steps) -> Iterator[tuple[Tensor, Comparison]]:
+    for read in steps.reads:
+        found = compared_outside(facts, read)
+        if found is not None:
+            yield read.slice, found
+    counters = dict(_counters(facts, steps))
+    for node in facts.index.nodes(steps.body) if counters else ():
+        found = _comparison(facts, steps, counters, node)
+        if found is not None:
+            yield node.outputs[0], found
+
+
+def _comparison(
+    facts: Facts, steps: Steps, counters: dict[Dim, int], node: Node
+) -> Comparison | None:
+    """A comparison of the iteration number with a limit from outside."""
+    if node.domain or node.op not in MIRRORED:
+        return None
+    (left, right), op = node.inputs, node.op
+    start = _ahead(facts, counters, left)
+    if start is None:
+        (left, right), op = (right, left), MIRRORED[op]
+        start = _ahead(facts, counters, left)
+    limit = _from_outside(facts, steps, right)
+    return None if start is None or limit is None else compared(op, start, limit)
+
+
+def _from_outside(facts: Facts, steps: Steps, tensor: Tensor) -> Tensor | None:
+    """The integers from outside that a value is, up to axes of size 1."""
+    while (home := facts.index.home(tensor)) is not None and facts.dtype(tensor) in INTEGERS:
+        if not facts.index.encloses(steps.body, home):
+            return tensor
+        node = facts.index.producer(tensor)
+        if node is None or node.domain or node.op not in ("Identity", "Squeeze", "Unsqueeze"):
+            return None
+        tensor = node.inputs[0]
+    return None
+
+
+def _ahead(facts: Facts, counters: dict[Dim, int], tensor: Tensor) -> int | None:
+    """k where a value is the iteration number plus k."""
+    number = only_number(facts, tensor)
+    if number is None or isinstance(number, int):
+        return None
+    for counter, start in counters.items():
+        distance = symbolic.sub(number, counter)
+        if isinstance(distance, int):
+            return start + distance
+    return None
+
+
+def _counters(facts: Facts, steps: Steps) -> Iterator[tuple[Dim, int]]:
+    """Numbers of the body that are k, k+1, k+2, … in the iterations, and k."""
+    if steps.iteration is not None:
+        yield from _numbered(facts, steps.iteration, 0)
+    for state in steps.states:
+        start = facts.scalar(state.initial)
+        if isinstance(start, int) and _grows_by_one(facts, state):
+            yield from _numbered(facts, state.input, start)
+    for read in steps.reads:
+        first = None if read.reverse else first_position(facts, read.sequence, read.axis)
+        if first is not None:
+            yield from _numbered(facts, read.slice, first)
+
+
+def _grows_by_one(facts: Facts, state: State) -> bool:
+    node = facts.index.producer(state.output)
+    if node is None or node.domain or node.op != "Add" or state.input not in node.inputs:
+        return False
+    other = node.inputs[1] if node.inputs[0] is state.input else node.inputs[0]
+    return facts.scalar(other) == 1 and facts.dtype(other) in INTEGERS
+
+
+def _numbered(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, int]]:
+    number = facts.scalar(tensor)
+    if number is not None and not isinstance(number, (bool, int)):
+        yield number, start
+
+
+# --- into the graph ---
+
+
+class Lengths:
+    """The lengths of a mask as the operators take them, and what is computed from them."""
+
+    def __init__(self, emit: Emit, facts: Facts, steps: Steps, mask: Mask, x: Tensor) -> None:
+        """`x` is the operator's input (time, batch, features)."""
+        self._emit, self._facts, self._steps = emit, facts, steps
+        self._clamped = emit("Expand", self._lengths(mask), emit.dims(x, 1, 2))
+        self.operand = emit("Cast", self._clamped, to=TensorProto.INT32)
+        """sequence_lens: int32, one per row, from 0 to the number of steps."""
+
+    def _lengths(self, mask: Mask) -> Tensor:
+        """From 0 to the number of steps: onnxruntime refuses others."""
+        emit, shift = self._emit, mask.shift
+        flat = emit("Reshape", mask.limit, emit.ints(-1))
+        if self._facts.dtype(mask.limit) != TensorProto.INT64:
+            flat = emit("Cast", flat, to=TensorProto.INT64)
+        steps = count_vector(emit, self._facts, self._steps)
+        # The shift comes behind the bounds, so that no sum overflows.
+        last = emit("Sub", steps, emit.ints(shift)) if shift else steps
+        bounded = emit("Max", emit("Min", flat, last), emit.ints(-shift))
+        return emit("Add", bounded, emit.ints(shift)) if shift else bounded
+
+    def final(self, value: Tensor, initial: Tensor | None) -> Tensor:
+        """Y_h or Y_c, which are zero for rows of length 0, with the initial state there."""
+        if initial is None:
+            return value
+        empty = self._emit("Less", self._clamped, self._emit.ints(1))
+        return self._emit("Where", self._emit.unsqueezed(empty, [1]), initial, value)
+
+    def held(self, sequence: Tensor, last: Tensor) -> Tensor:
+        """Y with the last state in place of the zeros beyond the length."""
+        emit = self._emit
+        numbers = iteration_numbers(emit, self._facts, self._steps)
+        lengths = emit.unsqueezed(self._clamped, [1])
+        within = emit("Less", emit.unsqueezed(numbers, [1, 2, 3]), lengths)
+        return emit("Where", within, sequence, last)

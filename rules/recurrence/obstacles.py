@@ -1,0 +1,165 @@
+"""Why an update is that of no LSTM, GRU or RNN, in the terms of those who wrote the cell."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ...rewrite.facts import Facts
+from ...rewrite.ir import Node, Tensor
+from ...rewrite.steps import Read, Steps
+from ...rewrite.views import State
+from .atoms import Activation, Factor, Picked, Product, Source
+from .cells import OVERFLOWING, Dependency, NoCell, Part
+from .coefficients import Pick
+from .forms import Form
+from .lifting import Unknown
+
+NO_UPDATE = "the update of {} is that of no LSTM, GRU or RNN"
+"""What is said where nothing more telling is known."""
+_MOST_NODES = 64
+"""As many nodes around an obstacle are looked at to give it a name."""
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
+_NORMALIZATIONS = frozenset(
+    {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
+     "MeanVarianceNormalization", "RMSNormalization"}
+)  # fmt: skip
+_ROOTS = frozenset({"Pow", "Sqrt"})
+
+
+def obstacle(h: Part) -> NoCell:
+    """What is in the way of a cell, as far as one value is to blame."""
+    for factor in _factors(h.update):
+        if isinstance(factor, Picked) and isinstance(factor.source.origin, Unknown):
+            return Dependency(factor.source.origin, is_factor=True)
+    for source in h.update.sources():
+        if isinstance(source.origin, Unknown):
+            return Dependency(source.origin)
+    if OVERFLOWING in _functions_in(h.update):
+        return NoCell("{} overflows inside onnxruntime's recurrent operators", OVERFLOWING)
+    for factor in _factors(h.update):
+        if isinstance(factor, Picked) and isinstance(factor.source.origin, Read):
+            return NoCell(
+                "the update of {} is multiplied by slices of {}: such a mask or decay is data, not "
+                "known to be a length prefix",
+                _tensor(h.source),
+                factor.source.origin.sequence,
+            )
+    if _keeps_a_share(h):
+        return NoCell("a fixed share of {} is kept (zoneout): no operator does", _tensor(h.source))
+    if any(not isinstance(a, Source) and not isinstance(c, Pick) for a, c in h.update.atoms):
+        return NoCell("{} is a matrix times what the cell computes: no operator has a projection",
+                      _tensor(h.source))  # fmt: skip
+    return NoCell(NO_UPDATE, _tensor(h.source))
+
+
+def _tensor(source: Source) -> object:
+    return source.origin.input if isinstance(source.origin, State) else source.origin
+
+
+def _factors(form: Form) -> Iterator[Factor]:
+    for atom, _ in form.atoms:
+        if isinstance(atom, Product):
+            yield from atom.factors
+
+
+def _keeps_a_share(h: Part) -> bool:
+    """Whether a part is added to the rest as it was, times numbers between 0 and 1."""
+    share = h.scale_in(h.update)
+    if not isinstance(share, np.ndarray) or len(h.update.terms) < 2:
+        return False
+    return bool(np.all((share > 0) & (share < 1)))
+
+
+def _functions_in(form: Form) -> set[str]:
+    """The activations that a form is made of, at whatever depth."""
+    found: set[str] = set()
+    waiting = [form]
+    while waiting:
+        for atom, _ in waiting.pop().atoms:
+            for factor in atom.factors if isinstance(atom, Product) else (atom,):
+                if isinstance(factor, Activation):
+                    found.add(factor.function)
+                    waiting.append(factor.argument)
+    return found
+
+
+# --- what a value that has no form is part of ---
+
+
+def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
+    """The reason, with the name of what the node in the way is part of."""
+    if not isinstance(reason, Dependency) or reason.origin.node is None:
+        return reason
+    node = reason.origin.node
+    around = [node, *_before(facts, node)]
+    convolution = next((n for n in around if n.op in _CONVOLUTIONS), None)
+    if convolution is not None and _needs_state(facts, steps, convolution):
+        return NoCell("{} is a convolution in place of a product: no operator has it", convolution)
+    if _normalizes(facts, node):
+        return NoCell("{} belongs to a layer normalisation: no operator has it", node)
+    mask = reason.origin.tensor if reason.is_factor else None
+    if mask is None or _needs_state(facts, steps, node):
+        mask = _data_on_state(facts, steps, node)
+    if mask is not None:
+        return NoCell("the mask {} is data: not known to be a length prefix", mask)
+    return reason
+
+
+def _data_on_state(facts: Facts, steps: Steps, node: Node) -> Tensor | None:
+    """What a product or a choice applies to a state, where the body computes it from data alone."""
+    if node.op not in ("Mul", "Where"):
+        return None
+    producers = {t: facts.index.producer(t) for t in node.inputs}
+    states = {s.input for s in steps.states}
+    needing = {t for t, n in producers.items() if n is not None and _needs_state(facts, steps, n)}
+    for tensor, producer in producers.items():
+        inside = producer is not None and facts.index.graph_of(producer) is steps.body
+        if inside and tensor not in needing and needing | (states & set(node.inputs)):
+            return tensor
+    return None
+
+
+def _normalizes(facts: Facts, node: Node) -> bool:
+    """Whether a node is a normalisation, or one of the steps of one: a mean, and a root of one."""
+    if node.op in _NORMALIZATIONS:
+        return True
+    means = [n for n in (node, *_before(facts, node)) if n.op == "ReduceMean"]
+    around = (n for mean in means[:1] for n in (mean, *_behind(facts, mean)))
+    return any(n.op in _ROOTS for n in around)
+
+
+def _needs_state(facts: Facts, steps: Steps, node: Node) -> bool:
+    states = {s.input for s in steps.states}
+    return any(t in states for n in (node, *_before(facts, node)) for t in n.inputs)
+
+
+def _before(facts: Facts, node: Node) -> list[Node]:
+    """What the node needs, in the same graph."""
+    graph = facts.index.graph_of(node)
+
+    def producers(of: Node) -> Iterator[Node]:
+        for tensor in of.inputs:
+            producer = facts.index.producer(tensor)
+            if producer is not None and facts.index.graph_of(producer) is graph:
+                yield producer
+
+    return _reached(node, producers)
+
+
+def _behind(facts: Facts, node: Node) -> list[Node]:
+    """What needs the node."""
+    return _reached(node, lambda of: (n for t in of.outputs for n in facts.index.consumers(t)))
+
+
+def _reached(node: Node, step: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    found: dict[Node, None] = {}
+    waiting = deque([node])
+    while waiting and len(found) < _MOST_NODES:
+        for other in step(waiting.popleft()):
+            if other not in found:
+                found[other] = None
+                waiting.append(other)
+    return list(found)
