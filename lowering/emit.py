@@ -16,6 +16,7 @@ from .branches import emit_if
 from .control_checks import check_control, check_functions
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
+from .forms import Hear
 from .loops import emit_loop
 from .scans import emit_scan
 from .signature import Shape, Signature
@@ -35,12 +36,14 @@ def emit(
     keep_params_in_input: bool = False,
     sanitize_input_names: bool = True,
     base_dir: str = "",
+    on_form: Hear | None = None,
 ) -> Any:
     """The model as a Relax module with one public function, `main`.
 
     The arguments are those of `tvm.relax.frontend.onnx.from_onnx`, and so is the result for a
     model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
-    `base_dir` is the folder of the model's external data.
+    `base_dir` is the folder of the model's external data; `on_form` is told what became of every
+    loop.
 
     Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
     operators, all of them at once, or the first node that cannot be translated as it is used.
@@ -65,6 +68,9 @@ def emit(
 
     emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
+    if on_form is not None:
+        for form in emitter.forms:
+            on_form(form)
     module = without_unused(emitter.bb.get())
     module["main"] = module["main"].with_attrs(signature.attributes)
     return module

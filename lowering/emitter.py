@@ -13,9 +13,10 @@ from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
 from .attributes import attributes
-from .bodies import Body, Step
+from .bodies import Body, Step, place
 from .constants import array, constant, dense
 from .failures import failure
+from .forms import RECURRENT, Form
 from .operators import (
     TAKES_ANY_RANK,
     TAKES_NARROW_SIZES,
@@ -55,8 +56,17 @@ class Emitter:
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
     ranks: Ranks = field(default_factory=Ranks)
-    loop_forms: list[Any] = field(default_factory=list)
-    """A `LoopForm` for each Loop and Scan, in the order of emission."""
+    _forms: dict[int, Form] = field(default_factory=dict)
+    """By the identity of the node: a body is emitted again if its types have to be wider."""
+
+    @property
+    def forms(self) -> list[Form]:
+        """What became of the nodes that iterate, in the order of emission."""
+        return list(self._forms.values())
+
+    def note_form(self, node: onnx.NodeProto, form: Form) -> None:
+        """Remember what became of a node, instead of what an earlier attempt made of it."""
+        self._forms[id(node)] = form
 
     def emit_body(self, scope: Scope, body: Body, values: dict[str, Value]) -> list[Value]:
         """Emit a graph into a function; `values` are the names it sees. Gives its outputs."""
@@ -118,6 +128,8 @@ class Emitter:
             "num_outputs": len(node.output),
             "opset": self.opset,
         }
+        if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
+            self.note_form(node, Form(node.op_type, place(node, frame.body.path)))
         convert = find(node.domain, node.op_type, self.opset)
         assert convert is not None, "the model was searched for unknown operators beforehand"
         try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx
 
 from .emitter import Emitter
+from .forms import Form
 from .loop_kernel import try_kernel
 from .loops_plan import Plan
 from .loops_tower import by_output, emit_as_tower
@@ -14,21 +13,11 @@ from .scope import Scope
 from .values import Value
 
 
-@dataclass(frozen=True)
-class LoopForm:
-    """What became of one loop."""
-
-    place: str
-    """The node, for messages."""
-    reason: str
-    """A sentence on why it is no kernel; empty if it is one."""
-
-
 def emit_plan(emitter: Emitter, scope: Scope, node: onnx.NodeProto, plan: Plan) -> list[Value]:
     """The outputs of the node of a plan, whose operands are values of the current segment."""
     results = try_kernel(emitter, plan)
     reason = results if isinstance(results, str) else ""
-    emitter.loop_forms.append(LoopForm(plan.place, reason))
+    emitter.note_form(node, Form(node.op_type, plan.place, reason))
     if isinstance(results, str):
         return emit_as_tower(emitter, scope, node, plan)
     return by_output(plan, results)

@@ -21,6 +21,7 @@ from .values import Constant, Value
 
 _NAME = "body"
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_FOREIGN_SIZES = "its body computes with sizes that none of the tensors it reads has"
 _PRIMITIVE = ir.make_node("ir.DictAttrs", Primitive=True)
 
 
@@ -68,10 +69,12 @@ def fuse_body(
         raise NoKernelError("its body computes nothing")
     lifted = _constants(function)
     primitive = _primitive(function, computed, lifted)
+    if relax.analysis.free_symbolic_vars(primitive):
+        raise NoKernelError(_FOREIGN_SIZES)
     kernel = _lower(with_fast_math(schedule_kernel(_fuse(module, primitive))))
     values_of_kernel = [*primitive.params, *computed]
     if len(kernel.params) != len(values_of_kernel):
-        raise NoKernelError("its body computes with sizes that none of its operands has")
+        raise NoKernelError(_FOREIGN_SIZES)
     buffers = dict(zip(values_of_kernel, kernel.params, strict=True))
     symbols = _symbols(buffers)
     for unread in (*function.params, *lifted.values()):

@@ -41,8 +41,10 @@ def count_steps(bb: Any, plan: Plan, *, conditional: bool) -> Steps:
         raise NoKernelError("nothing ends it")
     static = _known(plan.limit)
     starts = True if plan.condition is None else _known(plan.condition)
+    if starts is not None and not starts:
+        static = 0
     if static is not None and starts is not None:
-        static = max(static, 0) if starts else 0
+        static = max(static, 0)
         return Steps(static, tirx.IntImm("int64", static))
     limit = plan.limit
     if starts is None:
@@ -70,5 +72,5 @@ def _with_condition(plan: Plan) -> Steps:
 
 
 def _known(scalar: Value) -> int | None:
-    """The content of a scalar, if it is known."""
+    """The content of an integer or bool scalar, if it is known."""
     return int(scalar.value.numpy().item()) if isinstance(scalar, Constant) else None

@@ -44,6 +44,7 @@ def _for_cpu() -> Any:
             relax.backend.DispatchSortScan(),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
+            _module_pass(_keep_scalars_apart),
             passes.FoldConstant(),
             passes.FuseOps(),
             passes.FuseTIR(),
@@ -63,6 +64,27 @@ def _for_cpu() -> Any:
             _module_pass(_keep_noalias),
         ]
     )
+
+
+_OPAQUE = 8
+"""The pattern of kernels that FuseOps leaves alone."""
+
+
+def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
+    """Do not fuse kernels that take a scalar among the tensors, which make tensors of sizes.
+
+    FuseTIR in TVM 0.27 fails where such a kernel meets one that takes sizes after the tensors.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and _takes_scalar(kernel):
+            module[variable] = kernel.with_attr("op_pattern", _OPAQUE)
+    return module
+
+
+def _takes_scalar(kernel: tirx.PrimFunc) -> bool:
+    """Whether a scalar stands before a tensor among the parameters."""
+    is_tensor = [hasattr(param.ty, "shape") for param in kernel.params]
+    return True in is_tensor and False in is_tensor[: len(is_tensor) - is_tensor[::-1].index(True)]
 
 
 def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:

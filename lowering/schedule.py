@@ -11,7 +11,7 @@ four treatments, by what it computes:
 - a reduction along the last dimension of what it reads (a dot product, a mean) is computed in
   lanes that are added up at the end.
 
-What none of them fits stays as it is.
+What none of them fits stays as it is, and so does what reads, writes or joins truth values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from .processor import vector_bytes
-from .schedule_blocks import Nest, inlinable, nest, reads_along
+from .schedule_blocks import Nest, has_truth_values, inlinable, nest, reads_along
 
 _MOST_LANES = 16
 _FEWEST_LANES = 4
@@ -64,7 +64,7 @@ def _inline(schedule: s_tir.Schedule, block: Any) -> None:
 
 def _vectorise(schedule: s_tir.Schedule, block: Any) -> None:
     loops = nest(schedule, block)
-    if loops is None:
+    if loops is None or has_truth_values(loops.block):
         return
     if not loops.reduced:
         _vectorise_elementwise(schedule, loops)

@@ -147,3 +147,25 @@ def _in_order(indices: Sequence[Any], variable: Any, analyzer: Any) -> bool:
         last, (ir.Var, lambda var: variable + 1 if var.same_as(variable) else var), order="post"
     )
     return bool(analyzer.can_prove_equal(following - last, 1))
+
+
+def has_truth_values(block: tirx.SBlock) -> bool:
+    """Whether a block reads, writes or joins truth values.
+
+    TVM's LLVM code for vectors of them is wrong: `not` of a vector of bytes turns every bit round,
+    and some kernels fail its verification (apache-tvm 0.27).
+    """
+    found: list[Any] = []
+
+    def visit_load(load: ir.TensorLoad) -> None:
+        if str(load.source.dtype) == "bool":
+            found.append(load)
+
+    def visit_store(store: tirx.BufferStore) -> None:
+        if str(store.buffer.dtype) == "bool":
+            found.append(store)
+
+    joined = [(kind, found.append) for kind in (tirx.Not, tirx.And, tirx.Or)]
+    accesses = [(ir.TensorLoad, visit_load), (tirx.BufferStore, visit_store)]
+    tvm_ffi.structural_walk(block.body, [*joined, *accesses])
+    return bool(found)

@@ -10,13 +10,14 @@ from typing import Any
 
 from tvm import relax
 
-from ..tvm_onnx import Converter
-from .broadcasting import align
+from ..tvm_onnx import Converter, InputList
+from ..values import as_int
+from .broadcasting import align, known_dims
 from .tvm_converter import convert_as_tvm
 
 _OPERATORS = (
-    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Pow", "PRelu",
-    "Sum", "Where", "Xor",
+    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Pow", "Sum",
+    "Where", "Xor",
 )  # fmt: skip
 
 _STATIC_ONLY = frozenset({"Max", "Min"})
@@ -50,5 +51,18 @@ def _converter(op_type: str) -> Converter:
     return convert
 
 
-ELEMENTWISE = MappingProxyType[str, Converter]({name: _converter(name) for name in _OPERATORS})
+def _prelu(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """Before version 7 there was no broadcasting: several slopes are those of the channels."""
+    data, slope = inputs[0], inputs[1]
+    dims = known_dims(slope)
+    is_per_channel = dims is not None and len(dims) == 1 and as_int(dims[0]) != 1
+    if attrs["tvm_custom"]["opset"] < 7 and is_per_channel:
+        shape = [*(dims or []), *[1] * (data.ty.ndim - 2)]
+        slope = bb.normalize(relax.op.reshape(slope, shape))
+    return convert_elementwise("PRelu", bb, InputList([data, slope]), attrs, params)
+
+
+ELEMENTWISE = MappingProxyType[str, Converter](
+    {"PRelu": _prelu, **{name: _converter(name) for name in _OPERATORS}}
+)
 """Those of the standard domain that have no other converter of ours."""

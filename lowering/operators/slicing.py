@@ -1,70 +1,75 @@
-"""Slice with constant bounds along dimensions whose sizes are symbolic."""
+"""Slice along dimensions whose sizes are symbolic, with bounds of any kind."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tvm import relax, sym, tirx
+from tvm import relax, tirx
 
 from ..tvm_onnx import InputList
-from ..values import Constant, as_int, as_tensor, match
+from ..values import Constant, as_int, as_tensor, fresh_dim, match
 from .broadcasting import known_dims
-from .sizes import read_symbolic, write_sizes
+from .runtime_shapes import sizes_of
+from .sizes import read_sizes, read_symbolic, write_sizes
+from .slice_bounds import Cut
 from .tvm_converter import convert_as_tvm
-
-_END = 2**31 - 1
-"""Exporters write this or a larger number for "to the end"."""
-
-
-@dataclass(frozen=True)
-class _Cut:
-    axis: int
-    start: int
-    end: int
-    step: int
 
 
 def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """Slice, see https://onnx.ai/onnx/operators/onnx__Slice.html: bounds are cut to the size.
 
     TVM's converter cuts "to the end" to `min(9223372036854775807, size)`, which no later shape is
-    recognised to be equal to, and knows only the form with inputs.
+    recognised to be equal to, takes formulas to lie inside, turns some cuts backwards into empty
+    ones, fails at run time where a cut is empty, and knows only the form with inputs.
     """
     inputs = _with_known_length(bb, inputs)
-    data, cuts = inputs[0], _cuts(inputs, attrs)
+    data, cuts = inputs[0], _cuts(bb, inputs, attrs)
     sizes = read_symbolic([data])
-    if sizes and cuts is not None and len(cuts) == 1:
-        # ONNX's bounds of a vector mean what Python's do.
-        kept = sizes[0].items[cuts[0].start : cuts[0].end : cuts[0].step]
-        return write_sizes(replace(sizes[0], items=kept))
+    if sizes and cuts is not None and len(cuts) == 1 and cuts[0].is_constant:
+        return write_sizes(replace(sizes[0], items=list(cuts[0].picks(sizes[0].items))))
     data = as_tensor(bb, data)
     inputs = InputList([data, *inputs[1:]])
     dims = None if isinstance(data, Constant) else known_dims(data)
-    if dims is None or cuts is None:
+    if dims is None or cuts is None or _is_static(cuts, dims, attrs):
         return convert_as_tvm("Slice", bb, inputs, attrs, params)
-    turned = [cut for cut in cuts if _is_reversal(cut)]
-    if any(cut.step < 0 for cut in cuts if cut not in turned):
-        return convert_as_tvm("Slice", bb, inputs, attrs, params)
-    if turned:
-        for cut in turned:
+    for cut in cuts:
+        if cut.step < 0:
             data = bb.normalize(relax.op.flip(data, cut.axis % len(dims)))
-        cuts = [cut for cut in cuts if cut not in turned]
-    is_static = all(as_int(dims[cut.axis]) is not None for cut in cuts)
-    if is_static and not turned and "starts" not in attrs:
-        return convert_as_tvm("Slice", bb, inputs, attrs, params)
-    cuts = [cut for cut in cuts if not _is_whole(cut)]
-    if not cuts:
-        return data
-    bounds = [_bounds(cut, dims[cut.axis]) for cut in cuts]
-    return relax.op.strided_slice(
+    cuts = [cut for cut in cuts if not cut.is_whole]
+    return _cut(bb, data, dims, cuts) if cuts else data
+
+
+def _is_static(cuts: Sequence[Cut], dims: Sequence[Any], attrs: dict[str, Any]) -> bool:
+    """Whether all is known, and given as inputs: then TVM's converter is right."""
+    sizes = [as_int(dims[cut.axis]) for cut in cuts]
+    return None not in sizes and all(cut.is_constant for cut in cuts) and "starts" not in attrs
+
+
+def _cut(bb: Any, data: Any, dims: Sequence[Any], cuts: Sequence[Cut]) -> Any:
+    """The part of a tensor in which the axes that are cut backwards are turned around already."""
+    bounds = [cut.bounds(dims[cut.axis]) for cut in cuts]
+    part = relax.op.strided_slice(
         data,
         [cut.axis for cut in cuts],
         [relax.prim_value(start) for start, _ in bounds],
         [relax.prim_value(end) for _, end in bounds],
-        [relax.prim_value(cut.step) for cut in cuts],
+        [relax.prim_value(abs(cut.step)) for cut in cuts],
         assume_inbound=True,
     )
+    if any(cut.is_read for cut in cuts):
+        return _with_fresh_sizes(bb, bb.normalize(part), cuts)
+    return part
+
+
+def _with_fresh_sizes(bb: Any, part: Any, cuts: Sequence[Cut]) -> Any:
+    """The part with symbols for sizes whose formulas would grow from cut to cut."""
+    dims = known_dims(part) or []
+    for cut in cuts:
+        if as_int(dims[cut.axis]) is None:
+            dims[cut.axis] = fresh_dim("part")
+    return match(bb, part, relax.TensorType(dims, part.ty.dtype))
 
 
 def _with_known_length(bb: Any, inputs: Any) -> Any:
@@ -85,47 +90,34 @@ def _with_known_length(bb: Any, inputs: Any) -> Any:
     return InputList([given[0], *(cast(bound) for bound in given[1:3]), *given[3:]])
 
 
-def _cuts(inputs: Any, attrs: dict[str, Any]) -> list[_Cut] | None:
-    """The bounds along each axis, or None if they are not all constant."""
-    columns = _columns(inputs, attrs)
-    if columns is None:
+def _cuts(bb: Any, inputs: Any, attrs: dict[str, Any]) -> list[Cut] | None:
+    """The cut along each axis, or None if axes or steps are not constant."""
+    if "starts" in attrs:
+        starts, ends = (
+            [tirx.IntImm("int64", bound) for bound in attrs[name]] for name in ("starts", "ends")
+        )
+        return _rows(starts, ends, attrs.get("axes"), None, is_read=False)
+    if not all(isinstance(value, Constant | None) for value in (inputs[3], inputs[4])):
         return None
-    starts, ends, axes, steps = columns
+    axes, steps = (
+        None if value is None else value.value.numpy().tolist() for value in (inputs[3], inputs[4])
+    )
+    given = [read_sizes(bounds) for bounds in (inputs[1], inputs[2])]
+    starts, ends = (
+        sizes_of(bb, bounds) if sizes is None else sizes.items
+        for sizes, bounds in zip(given, (inputs[1], inputs[2]), strict=True)
+    )
+    return _rows(starts, ends, axes, steps, is_read=None in given)
+
+
+def _rows(
+    starts: Sequence[Any],
+    ends: Sequence[Any],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+    *,
+    is_read: bool,
+) -> list[Cut]:
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
-    return [_Cut(*map(int, row)) for row in zip(axes, starts, ends, steps, strict=True)]
-
-
-def _columns(inputs: Any, attrs: dict[str, Any]) -> list[Any] | None:
-    if "starts" in attrs:
-        return [attrs["starts"], attrs["ends"], attrs.get("axes"), None]
-    given = [inputs[index] for index in range(1, 5)]
-    if not all(value is None or isinstance(value, Constant) for value in given):
-        return None
-    return [None if value is None else value.value.numpy().tolist() for value in given]
-
-
-def _is_whole(cut: _Cut) -> bool:
-    return cut.start == 0 and cut.end >= _END and cut.step == 1
-
-
-def _is_reversal(cut: _Cut) -> bool:
-    """Whether a cut is the whole dimension backwards."""
-    return cut.step == -1 and (cut.start == -1 or cut.start >= _END) and cut.end <= -_END
-
-
-def _bounds(cut: _Cut, size: Any) -> tuple[Any, Any]:
-    """The bounds as they lie within the dimension, the end not before the start."""
-    analyzer = sym.Analyzer()
-    start, end = (analyzer.simplify(_cut_to(bound, size)) for bound in (cut.start, cut.end))
-    if cut.end >= _END or cut.start == 0 or cut.start <= cut.end < 0 or 0 <= cut.start <= cut.end:
-        return start, end
-    return start, analyzer.simplify(tirx.max(start, end))
-
-
-def _cut_to(bound: int, size: Any) -> Any:
-    if bound >= _END:
-        return size
-    if bound < 0:
-        return tirx.max(size + bound, tirx.IntImm("int64", 0))
-    return tirx.min(tirx.IntImm("int64", bound), size)
+    return [Cut(*row, is_read) for row in zip(axes, starts, ends, steps, strict=True)]

@@ -232,8 +232,7 @@ def taken_apart(form: Form, h: Part) -> Linear:
     for key, (atom, coefficient) in form.terms.items():
         if not isinstance(atom, Source):
             for source in atom.sources():
-                if isinstance(source.origin, Unknown):
-                    raise Dependency(source.origin)
+                check_known(source)
             raise NoCell("a gate reads what the cell computes in a way that no operator does")
         matrix = dense(coefficient, atom.width)
         if atom.key == h.source.key:
@@ -258,5 +257,10 @@ def check_input(source: Source) -> None:
     origin = source.origin
     if isinstance(origin, State):
         raise NoCell("its input depends on the state {} of an earlier iteration", origin.input)
-    if isinstance(origin, Unknown):
-        raise Dependency(origin)
+    check_known(source)
+
+
+def check_known(source: Source) -> None:
+    """Raises NoCell for a value that has no form."""
+    if isinstance(source.origin, Unknown):
+        raise Dependency(source.origin)

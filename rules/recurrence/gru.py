@@ -18,6 +18,7 @@ from .cells import (
     NoCell,
     Part,
     alike,
+    check_known,
     complement,
     gate_of,
     is_all,
@@ -88,6 +89,8 @@ def _keep_and_candidate(h: Part) -> tuple[Gate, Gate] | None:
 
 def _candidate(form: Form, h: Part) -> tuple[Gate, Linear, bool]:
     """The reset gate, the affine form of the candidate, and whether the reset comes after R."""
+    for source in form.sources():
+        check_known(source)
     products = [(a, c) for a, c in form.atoms if isinstance(a, Product)]
     if len(products) != 1 or len(products[0][0].factors) != 2:
         raise NoCell("its candidate has no reset gate")

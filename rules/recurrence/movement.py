@@ -101,8 +101,10 @@ _ENDLESS = np.iinfo(np.int32).max
 
 
 def _sliced(value: Value, axis: int, start: int, end: int, step: int) -> Value:
-    if isinstance(value.axes[axis], Batch):
-        if start == 0 and step == 1 and end >= _ENDLESS:
+    there = value.axes[axis]
+    if isinstance(there, Batch):
+        last = there.size if isinstance(there.size, int) else _ENDLESS
+        if start == 0 and step == 1 and end >= last:
             return value
         raise NotAffine("it picks elements along a batch axis")
     return values.along(value, axis, lambda numbers: numbers[start:end:step])

@@ -241,6 +241,17 @@ def test_operators_of_com_microsoft(imported: Load) -> None:
     model.check(np.array([[-1, 3], [0, 5]], np.float32), np.array([1, 2], np.float32))
 
 
+def test_slopes_belong_to_channels_before_there_was_broadcasting(imported: Load) -> None:
+    text = "g (float[2, 3, 3] x, float[3] slope) => (float[2, 3, 3] y) { y = PRelu (x, slope) }"
+    x, slope = (
+        np.linspace(-1, 1, 18, dtype="float32").reshape(2, 3, 3),
+        np.array([1, 2, 3], "float32"),
+    )
+    for opset, own in ((6, slope.reshape(3, 1)), (7, slope)):
+        (got,) = imported(f'<ir_version: 4, opset_import: ["" : {opset}]> {text}').run(x, slope)
+        np.testing.assert_allclose(got, np.where(x < 0, own * x, x))
+
+
 def test_sequences_are_taken_apart(imported: Load) -> None:
     model = imported("""
     g (float[4, 2] x) => (float[2, 2] y, int64 n) {

@@ -13,10 +13,8 @@ import tvm
 from tvm import relax
 
 import looplift
-from looplift.lowering.bodies import read_body
-from looplift.lowering.emit import CONTROL
-from looplift.lowering.emitter import Emitter
-from looplift.lowering.signature import Signature
+from looplift.lowering import emit
+from looplift.lowering.forms import Form
 
 from .conftest import Imported, parse
 
@@ -58,6 +56,18 @@ loop (float s0) => (float s)
         most = Constant <value = float {100.0}> ()
         q = Mul (p, two)
         goes = Less (q, most)
+    }>
+}"""
+NEVER = """
+loop (int64 n, float[3] a) => (float[3] x, float[k, 3] rows)
+{
+    no = Constant <value = bool {0}> ()
+    x, rows = Loop (n, no, a) <body = step (int64 i, bool go, float[3] p)
+        => (bool goes, float[3] q, float[3] row)
+    {
+        goes = Constant <value = bool {1}> ()
+        q = Add (p, p)
+        row = Exp (p)
     }>
 }"""
 MAYBE = """
@@ -168,6 +178,7 @@ FEEDS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         ],
     ),
     "endless": (ENDLESS, [(np.array(first, np.float32),) for first in (1.0, 99.0, 1000.0)]),
+    "never": (NEVER, [(count(n), floats(3)) for n in (0, 1, 4)]),
     "maybe": (
         MAYBE,
         [(np.array([n]), np.array([s]), floats(3)) for n in (0, 1, 4) for s in (True, False)],
@@ -273,6 +284,16 @@ loop (int64 n, float[m] a) => (float[k] x)
         q = Concat <axis = 0> (p, p)
     }>
 }""",
+    "its body computes with sizes that none of the tensors it reads has": """
+loop (int64 n, float[a, b] table, float[a] s0) => (float[a] s)
+{
+    s = Loop (n, "", s0) <body = step (int64 i, bool go, float[a] p) => (bool goes, float[a] q) {
+        goes = Identity (go)
+        shape = Shape <start = 1> (table)
+        columns = Cast <to = 1> (shape)
+        q = Add (p, columns)
+    }>
+}""",
     "its body calls relax.topk, which is not a loop nest": """
 loop (int64 n, float[4] a) => (float[4] x)
 {
@@ -312,11 +333,9 @@ def test_there_are_no_kernels_for_a_gpu() -> None:
 
 def forms(model: onnx.ModelProto) -> Sequence[str]:
     """Why the loops of a model are no kernels; empty for one that is."""
-    signature = Signature(None, "float32", True)
-    signature.add_inputs(model.graph)
-    emitter = Emitter(relax.BlockBuilder(), 17, CONTROL)
-    emitter.emit_function("main", signature.variables, read_body(model.graph), signature.values)
-    return [form.reason for form in emitter.loop_forms]
+    found: list[Form] = []
+    emit(model, on_form=found.append)
+    return [form.reason for form in found]
 
 
 def test_float_outputs_agree_with_onnxruntime_after_many_steps() -> None:

@@ -53,6 +53,13 @@ MODELS = {
         deviation = Sqrt (variance)
         y = Div (rest, deviation)""",
     ),
+    "sizes": (
+        "float[n, m] x", "float[n] y",
+        """columns = Shape <start = 1> (x)
+        rows = Shape <end = 1> (x)
+        number = Cast <to = 1> (columns)
+        y = Expand (number, rows)""",
+    ),
     "softmax": ("float[n, 48] x", "float[n, 48] y", "y = Softmax (x)"),
     "rows": ("float[32, 48] x", "float[48] y", "y = ReduceMax <axes = [0], keepdims = 0> (x)"),
     "all": ("float[32, 48] x", "float y", "y = ReduceSum <keepdims = 0> (x)"),

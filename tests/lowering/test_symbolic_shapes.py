@@ -180,7 +180,8 @@ def test_a_shape_that_is_an_input_is_filled(imported: Load) -> None:
 @pytest.mark.parametrize(
     "bounds",
     [(1, 2**63 - 1, 1), (0, -1, 1), (-3, 2**63 - 1, 1), (1, -1, 1), (1, 3, 2), (-3, -1, 1),
-     (0, 2**31 - 1, 2), (2, 1, 1), (-1, -(2**63), -1)],
+     (0, 2**31 - 1, 2), (2, 1, 1), (-1, -(2**63), -1), (-1, -(2**63), -2), (-2, -(2**63), -1),
+     (4, 0, -1), (2**63 - 1, 1, -3), (-2, -5, -2), (1, -1, -1), (5, -(2**63), -2), (2, 2**31 - 1, -1), (-9, -1, -1)],
 )  # fmt: skip
 def test_slices_are_cut_to_the_size(imported: Load, bounds: tuple[int, int, int]) -> None:
     start, end, step = bounds
@@ -194,6 +195,19 @@ def test_slices_are_cut_to_the_size(imported: Load, bounds: tuple[int, int, int]
     }}""")
     for rows in (0, 1, 2, 3, 7):
         model.check(random(rows, 2))
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -2])
+def test_slices_with_bounds_that_are_inputs(imported: Load, step: int) -> None:
+    model = imported(f"""
+    g (float[n, 2] x, int64[1] start, int64[1] end) => (float[k, 2] y) {{
+        axis = Constant <value_ints = [0]> ()
+        step = Constant <value_ints = [{step}]> ()
+        y = Slice(x, start, end, axis, step)
+    }}""")
+    for start, end in ((0, 3), (-1, 0), (4, 1), (1, 2**31 - 1), (-1, -(2**31)), (-3, -1), (5, -9)):
+        for rows in (1, 4, 7):
+            model.check(random(rows, 2), np.array([start]), np.array([end]))
 
 
 def test_slice_with_bounds_as_attributes(imported: Load) -> None:

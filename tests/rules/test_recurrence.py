@@ -74,6 +74,21 @@ def test_what_follows_the_cell_leaves_the_loop() -> None:
     assert (counts["LSTM"], counts.get("Loop", 0)) == (1, 0)
 
 
+def test_gates_cut_out_along_all_axes() -> None:
+    """The batch is cut from end to end."""
+    names = [f"{gate} = Slice(g0, from{k}, to{k}, axes)"
+             for k, gate in enumerate(("gi", "gf", "gg", "go"))]  # fmt: skip
+    split = "gi, gf, gg, go = Split<axis=1, num_outputs=4>(g0)"
+    bounds = "".join(
+        f", int64[2] from{k} = {{0, {3 * k}}}, int64[2] to{k} = {{2, {3 * k + 3}}}"
+        for k in range(4)
+    )
+    text = _loop(LSTM.replace(split, " ".join(names)), ALL)
+    text = text.replace(CONSTANTS, f"{CONSTANTS}{bounds}, int64[2] axes = {{0, 1}}")
+    counts = _fused(text, ALSO_EMPTY)
+    assert (counts["LSTM"], counts.get("Loop", 0)) == (1, 0)
+
+
 def test_weights_that_are_inputs_are_reordered_in_the_graph() -> None:
     text = f"""g (float[T,B,2] x, float[B,3] h0, float[B,3] c0, float[2,12] w, float[3,12] r)
       => (float[T,B,3] y) <float[12] b = {{{_numbers(12, 2.0)}}}> {{

@@ -27,7 +27,9 @@ class Shape:
     batch_first: bool
     reverse: bool
     collected: str
-    """How the sequence of h is collected: rows, a list, or not at all."""
+    """How the sequence of h is collected: rows, a list, a tensor that grows, a buffer that is
+    written at the iteration number, or not at all.
+    """
     given: bool
     """Whether initial states are inputs; zeros otherwise."""
     swapped: bool
@@ -40,10 +42,10 @@ def make_model(op: str, seed: int, flaw: str = "") -> onnx.ModelProto:
     numbers = np.random.default_rng(seed)
     shape = Shape(
         choose.randint(2, 4), choose.randint(2, 4), choose.choice(["Scan", "Loop", "Loop"]),
-        choose.random() < 0.3, choose.random() < 0.3, choose.choice(["rows", "rows", "list", ""]),
+        choose.random() < 0.3, choose.random() < 0.3, choose.choice(["rows", "rows", "list", "grown", "buffer", ""]),
         choose.random() < 0.5, choose.random() < 0.5,
     )  # fmt: skip
-    if shape.loop == "Scan" and shape.collected == "list":
+    if shape.loop == "Scan" and shape.collected:
         shape.collected = "rows"
     constants: dict[str, np.ndarray] = {}
     outer = Writer(choose, constants)
@@ -111,6 +113,16 @@ def _body(
         inputs.append(kind)
         w.nodes.append(helper.make_node("SequenceInsert", ["rows", h], ["rows_out"]))
         outputs.append(helper.make_tensor_sequence_value_info("rows_out", FLOAT, None))
+    if shape.collected in ("grown", "buffer"):
+        rows = [None, "B", shape.hidden]
+        inputs.append(tensor("rows", rows))
+        row = w.op("Unsqueeze", h, w.integers(0))
+        if shape.collected == "grown":
+            w.nodes.append(helper.make_node("Concat", ["rows", row], ["rows_out"], axis=0))
+        else:
+            place = w.op("Reshape", "i", w.integers(1, 1))
+            w.nodes.append(helper.make_node("ScatterND", ["rows", place, row], ["rows_out"]))
+        outputs.append(tensor("rows_out", rows))
     return helper.make_graph(w.nodes, "body", inputs, outputs)
 
 
@@ -129,7 +141,7 @@ def _loop(
     else:
         outer.nodes.append(helper.make_node("Identity", [x], ["sequence"]))
         length = outer.op("Gather", outer.op("Shape", x), outer.constant(0, np.int64))
-        more = [outer.op("SequenceEmpty", dtype=FLOAT)] if shape.collected == "list" else []
+        more = _empty(outer, shape, x)
         outer.nodes.append(helper.make_node("Loop", [length, "", *initial, *more], results,
                                             body=body))  # fmt: skip
     if shape.collected:
@@ -137,6 +149,20 @@ def _loop(
         if shape.collected == "list":
             y = outer.op("ConcatFromSequence", y, axis=0, new_axis=1)
         outer.nodes.append(helper.make_node("Identity", [y], ["y"]))
+
+
+def _empty(outer: Writer, shape: Shape, x: str) -> list[str]:
+    """What the loop collects h in before the first iteration, unless it collects rows."""
+    if shape.collected == "list":
+        return [outer.op("SequenceEmpty", dtype=FLOAT)]
+    if shape.collected not in ("grown", "buffer"):
+        return []
+    first = 0 if shape.collected == "buffer" else 1
+    sizes = [outer.op("Slice", outer.op("Shape", x), outer.integers(first), outer.integers(2))]
+    if shape.collected == "grown":
+        sizes.insert(0, outer.integers(0))
+    return [outer.op("ConstantOfShape", outer.op("Concat", *sizes, outer.integers(shape.hidden),
+                                                 axis=0))]  # fmt: skip
 
 
 def _model(

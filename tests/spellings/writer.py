@@ -157,5 +157,5 @@ class Writer:
         return str(self.op(name, value))
 
 
-def tensor(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+def tensor(name: str, shape: Sequence[int | str | None]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, FLOAT, shape)

@@ -45,7 +45,7 @@ _SOURCE = f"""
     spectrum = Concat <axis = 1> (magnitude, real)
 """
 
-_GENERATOR = f"""
+_GENERATOR = """
     columns_shape = Shape (spectrum)
     columns = Slice (columns_shape, two, three)
     up8 = ConvTranspose <strides = [8], kernel_shape = [16], pads = [4, 4]> (frames, up8_kernel)

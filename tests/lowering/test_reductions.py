@@ -1,0 +1,82 @@
+"""Reductions of no elements: neutral elements as onnxruntime has them, never what memory held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+Load = Callable[..., Any]
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+
+
+def positive(*shape: int) -> Array:
+    return np.random.default_rng(0).random(shape, np.float32) + 0.5
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_of_no_elements(imported: Load, op_type: str) -> None:
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, 3] x) => (float[3] y, float[1, 1] z) {{
+        first = Constant <value_ints = [0]> ()
+        y = {op_type} <keepdims = 0> (x, first)
+        z = {op_type} (x)
+    }}""")
+    for rows in (0, 1, 5):
+        model.check(positive(rows, 3))
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_of_no_integers(imported: Load, op_type: str, dtype: str) -> None:
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+    g ({dtype}[n, 3] x) => ({dtype}[n] rows, {dtype}[3] columns) {{
+        first = Constant <value_ints = [0]> ()
+        last = Constant <value_ints = [1]> ()
+        rows = {op_type} <keepdims = 0> (x, last)
+        columns = {op_type} <keepdims = 0> (x, first)
+    }}""")
+    for rows in (0, 4):
+        model.check(np.arange(3 * rows, dtype=dtype).reshape(rows, 3))
+
+
+def test_axes_that_are_known_to_be_empty(imported: Load) -> None:
+    model = imported("""
+    g (float[n, 0] x) => (float[n] y, float[n, 0] z) {
+        last = Constant <value_ints = [1]> ()
+        none = Constant <value = int64[0] {}> ()
+        y = ReduceSum <keepdims = 0> (x, last)
+        z = ReduceSum <noop_with_empty_axes = 1> (x, none)
+    }""")
+    model.check(positive(2, 0))
+
+
+def test_sums_of_no_products(imported: Load) -> None:
+    model = imported("""
+    g (float[2, n] a, float[n, 3] b, float[3] c) => (float[2, 3] x, float[2, 3] y, float[2, 3] z) {
+        x = MatMul (a, b)
+        y = Gemm <alpha = 2.0> (a, b)
+        z = Gemm <alpha = 0.5> (a, b, c)
+    }""")
+    for inner in (0, 1, 5):
+        model.check(positive(2, inner), positive(inner, 3), positive(3))
+
+
+def test_rows_that_a_filter_leaves(imported: Load) -> None:
+    """A number of rows that only the run tells, and which may be 0."""
+    model = imported("""
+    g (float[n] x) => (float y) {
+        zero = Constant <value_float = 0.0> ()
+        is_positive = Greater (x, zero)
+        kept = Compress <axis = 0> (x, is_positive)
+        y = ReduceMax <keepdims = 0> (kept)
+    }""")
+    model.check(positive(4))
+    model.check(-positive(4))
