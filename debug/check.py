@@ -18,7 +18,7 @@ from rich.text import Text
 from ..api import RewriteResult, rewrite
 from ..arguments import Assertions
 from ..rewrite.cases import Case, Cases, Effort
-from ..rewrite.chance import random_outputs
+from ..rewrite.chance import random_outputs, recurrent_outputs
 from ..rewrite.compare import Tolerances, working_precision
 from ..rewrite.files import load
 from ..rewrite.isolate import Process
@@ -133,7 +133,8 @@ def check(
         others = _others(found, result, stack)
         tolerances = Tolerances(working_precision(proto))
         random = random_outputs(proto)
-        sides = {n: Side(r, original.outputs, random, tolerances) for n, r in others.items()}
+        empty = recurrent_outputs(proto)
+        sides = {n: Side(r, original.outputs, random, tolerances, empty) for n, r in others.items()}
         for case in cases:
             run = _judge(case, sides, assertions)
             if with_latency:

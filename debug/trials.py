@@ -14,7 +14,7 @@ import onnx
 
 from ..rewrite.assumptions import parse_dims
 from ..rewrite.cases import Case, Cases, Effort
-from ..rewrite.chance import random_outputs
+from ..rewrite.chance import random_outputs, recurrent_outputs
 from ..rewrite.compare import Difference, Tolerances, compare, working_precision
 from ..rewrite.facts import Assumptions
 from ..rewrite.protos import nodes
@@ -47,6 +47,7 @@ class Trials:
         proto = self.subject.proto
         self._packed = Packed(proto, self.subject.base_dir)
         self._random = random_outputs(proto)
+        self._unspecified = recurrent_outputs(proto)
         self._tolerances = Tolerances(working_precision(proto))
         self._session: IsolatedSession | None = None
         try:
@@ -88,7 +89,8 @@ class Trials:
 
     def _judge(self, session: IsolatedSession) -> list[Difference]:
         assert self._session is not None
-        side = Side(session, self._session.outputs, self._random, self._tolerances)
+        outputs = self._session.outputs
+        side = Side(session, outputs, self._random, self._tolerances, self._unspecified)
         for case in self.cases:
             try:
                 found = side.judge(case, self.effort.run_seconds).differences

@@ -10,16 +10,32 @@ from onnx import helper
 from .protos import bodies
 from .purity import RANDOM
 
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:
     """The outputs that depend on a random operator, in the order of the graph."""
-    walk = _Walk(model)
+    return _depending(model, RANDOM)
+
+
+def recurrent_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on an LSTM, GRU or RNN.
+
+    The final states of these are not specified for an empty sequence, and in onnxruntime are what
+    happens to be in memory.
+    """
+    return _depending(model, RECURRENT)
+
+
+def _depending(model: onnx.ModelProto, sources: frozenset[str]) -> list[str]:
+    walk = _Walk(model, sources)
     drawn = walk.graph(model.graph, set())
     return [info.name for info in model.graph.output if info.name in drawn]
 
 
 class _Walk:
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, sources: frozenset[str]) -> None:
+        self._sources = sources
         self._trained = _constant_booleans(model.graph)
         self._functions: set[tuple[str, str]] = set()
         # Functions may call one another in any order: repeat until no more are found.
@@ -46,13 +62,15 @@ class _Walk:
         return drawn - outer
 
     def _is_random(self, node: onnx.NodeProto, drawn: set[str]) -> bool:
-        if node.op_type in RANDOM or (node.domain, node.op_type) in self._functions:
+        if node.op_type in self._sources or (node.domain, node.op_type) in self._functions:
             return True
         if not drawn.isdisjoint(node.input) or self._is_training(node):
             return True
         return any(self._nodes(body.node, drawn) for body in bodies(node))
 
     def _is_training(self, node: onnx.NodeProto) -> bool:
+        if self._sources is not RANDOM:
+            return False
         if node.op_type != "Dropout" or len(node.input) < 3 or not node.input[2]:
             return False
         return self._trained.get(node.input[2], True)

@@ -40,6 +40,10 @@ class UnsupportedError(LoopliftError):
     """The lowering has no translation for something in the model."""
 
 
+class MissingTvmError(UnsupportedError, ImportError):
+    """TVM is not installed, or its libraries cannot be loaded."""
+
+
 def _rebuilt(kind: type[LoopliftError], what: str, where: str, remedy: str) -> LoopliftError:
     """An error that crossed a process boundary."""
     return kind(what, where=where, remedy=remedy)

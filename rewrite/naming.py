@@ -3,7 +3,8 @@
 Inside looplift a value is an object. In a file it is a name, and a body sees the names of the
 graphs around it. Before a model is written, values that would be mistaken for one another get
 names of their own: two of one graph with the same name, and a node output of a body that bears a
-name already visible from outside, which ONNX forbids.
+name visible from outside, which ONNX forbids. What another node around it makes counts as visible
+wherever that stands: onnxruntime may run it first.
 """
 
 from __future__ import annotations
@@ -41,22 +42,29 @@ def separate_names(root: ir.Graph, names: Names) -> None:
     _Separation(root, names).visit(root, [], "")
 
 
+Around = tuple[tuple[dict[str, ir.Node], ir.Node], ...]
+"""For each graph around a body: which node makes which name, and the node that has the body."""
+
+
 class _Separation:
     def __init__(self, root: ir.Graph, names: Names) -> None:
         self._interface = {*root.inputs, *root.outputs}
         self._names = names
 
-    def visit(self, graph: ir.Graph, outer: list[dict[str, ir.Tensor]], path: str) -> None:
+    def visit(
+        self, graph: ir.Graph, outer: list[dict[str, ir.Tensor]], path: str, around: Around = ()
+    ) -> None:
         scopes = [*outer, {}]
+        makers = {tensor.name: node for node in graph.nodes for tensor in node.outputs}
         for tensor in (*graph.inputs, *graph.initializers):
             self._define(tensor, scopes)
         for node in graph.nodes:
             self._check(node.inputs, scopes, node, path)
             for name, body in ir.named_bodies(node):
-                self.visit(body, scopes, body_label(name, node, path))
+                self.visit(body, scopes, body_label(name, node, path), (*around, (makers, node)))
             for tensor in node.outputs:
                 if tensor.name:
-                    self._define_output(tensor, scopes)
+                    self._define_output(tensor, scopes, around)
         self._check(graph.outputs, scopes, f"outputs of the graph '{graph.name}'", path)
 
     def _define(self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]]) -> None:
@@ -68,8 +76,13 @@ class _Separation:
             names[renamed.name] = renamed
         names[tensor.name] = tensor
 
-    def _define_output(self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]]) -> None:
-        if any(tensor.name in names for names in scopes[:-1]):
+    def _define_output(
+        self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]], around: Around
+    ) -> None:
+        made_elsewhere = any(
+            makers.get(tensor.name, owner) is not owner for makers, owner in around
+        )
+        if made_elsewhere or any(tensor.name in names for names in scopes[:-1]):
             self._rename(tensor)
         self._define(tensor, scopes)
 

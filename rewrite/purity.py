@@ -71,11 +71,7 @@ def is_pure(node: Node) -> bool:
     """Whether the outputs depend on nothing but the operands: standard, not random, all through."""
     if node.domain or is_random(node):
         return False
-    return all(
-        is_pure(inner)
-        for body in bodies(node)
-        for inner in body.nodes
-    )
+    return all(is_pure(inner) for body in bodies(node) for inner in body.nodes)
 
 
 def cannot_fail(node: Node, facts: Facts) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from .cases import Case, Cases, Effort
-from .chance import random_outputs
+from .chance import random_outputs, recurrent_outputs
 from .compare import Difference, Tolerances, compare, distance, working_precision
 from .facts import Assumptions
 from .files import load
@@ -125,7 +125,8 @@ def verify(
     tolerances = tolerances or Tolerances(working_precision(proto))
     result = Verification(random=random_outputs(proto))
     with closing(original), closing(rewritten):
-        side = Side(rewritten, original.outputs, result.random, tolerances)
+        empty = recurrent_outputs(proto)
+        side = Side(rewritten, original.outputs, result.random, tolerances, empty)
         _compare_cases(result, cases, side, effort)
     return result
 
@@ -164,6 +165,8 @@ class Side:
     random: Collection[str]
     """Outputs of which only types and shapes are compared."""
     tolerances: Tolerances
+    unspecified: Collection[str] = ()
+    """Outputs of which no more is compared where a size is 0."""
 
     def judge(self, case: Case, seconds: float) -> Judgement:
         """Run a case and compare; failing where the other did not is a difference.
@@ -177,14 +180,16 @@ class Side:
                 raise
             what = f"the original runs, this one fails: {refusal}"
             return Judgement([Difference("", what, sizes=case.sizes)])
-        expected, actual = self._comparable(case.outputs), self._comparable(actual)
+        empty = 0 in case.sizes.values()
+        expected, actual = (self._comparable(v, empty) for v in (case.outputs, actual))
         found = compare(self.outputs, expected, actual, self.tolerances)
         placed = [replace(difference, sizes=case.sizes) for difference in found]
         return Judgement(placed, distance(expected, actual))
 
-    def _comparable(self, values: Sequence[Value]) -> list[Value]:
+    def _comparable(self, values: Sequence[Value], empty: bool) -> list[Value]:
+        hidden = {*self.random, *(self.unspecified if empty else ())}
         pairs = zip(self.outputs, values, strict=False)
-        return [zeroed(value) if name in self.random else value for name, value in pairs]
+        return [zeroed(value) if name in hidden else value for name, value in pairs]
 
 
 def zeroed(value: Value) -> Value:

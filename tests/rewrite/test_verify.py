@@ -256,3 +256,22 @@ class TestRandomModels:
             <domain: "own", opset_import: ["" : 20]>
             inner (x) => (y) { y = Bernoulli(x) }"""
         assert random_outputs(parser.parse_model(text)) == ["y"]
+
+
+def test_final_states_of_an_empty_sequence_are_not_compared() -> None:
+    """onnxruntime leaves what happens to be in memory."""
+    text = """g (float[T,2,4] x) => (float[1,2,64] h, float[1,2,64] c, float[1,2,64] other) {
+        y, h, c = LSTM <hidden_size = 64> (x, w, r) zero = ReduceSum <keepdims = 0> (x)
+        other = Add(bias, zero) }"""
+    weights = {
+        "w": np.ones((1, 256, 4), np.float32),
+        "r": np.ones((1, 256, 64), np.float32),
+        "bias": np.ones((1, 2, 64), np.float32),
+    }
+    result = verify(model(text, **weights), model(text, **weights))
+    assert result.verified
+    assert {"T": 0} in result.sizes
+    changed = model(
+        text.replace("c = LSTM", "d = LSTM").replace("other =", "c = Neg(h) other ="), **weights
+    )
+    assert {found.output for found in verify(model(text, **weights), changed).differences} == {"c"}
