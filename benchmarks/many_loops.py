@@ -21,7 +21,8 @@ import looplift
 _COUNT = "all{k} = Shape({x}) n{k} = Gather(all{k}, zero)\n"
 _RECURRENCE = """e{k} = SequenceEmpty()
   h{k}, l{k} = Loop (n{k}, yes, start, e{k}) <
-      body = b (int64 i, bool c, float[8] h, seq(float[8]) l) => (bool co, float[8] ho, seq(float[8]) lo) {{
+      body = b (int64 i, bool c, float[8] h, seq(float[8]) l)
+      => (bool co, float[8] ho, seq(float[8]) lo) {{
     co = Identity(c) xt = Gather({x}, i) p = MatMul(h, w) q = Add(p, xt) ho = Tanh(q)
     lo = SequenceInsert(l, ho) }}>
   {y} = ConcatFromSequence<axis = 0, new_axis = 1>(l{k})

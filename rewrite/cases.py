@@ -61,7 +61,7 @@ class Cases:
 
     `inputs` are given values, which the made-up ones agree with in their sizes; `choices` lists
     the sizes to try for some dimensions, all combinations of them. Raises `NoValues` if values
-    for an input cannot be made up.
+    for an input cannot be made up, and AssumptionError for a choice that is none.
     """
 
     def __init__(
@@ -85,13 +85,26 @@ class Cases:
         self._given = given_values(model, inputs or {})
         self._exact = {**assumptions.dims, **_sizes_of(whole, self._given)}
         self._minima = assumptions.minima
-        self._choices = {n: c for n, c in (choices or {}).items() if n not in self._exact}
         rest = {name: i for name, i in whole.inputs.items() if name not in self._given}
         self._signature = Signature(rest)
+        self._choices = dict(choices or {})
+        self._check_choices()
         self._compared = comparisons(model)
         self._likely = declared_sizes(model)
         self._seed = seed
         self._effort = effort or Effort()
+
+    def _check_choices(self) -> None:
+        ranked = [self._signature.with_rank(rank) for rank in RANKS]
+        names = dict.fromkeys(name for each in ranked for name in each.open_dims())
+        open_dims = [name for name in names if name not in self._exact]
+        unknown = next((name for name in self._choices if name not in open_dims), None)
+        if unknown is not None:
+            told = ", ".join(open_dims) or "none"
+            raise AssumptionError(
+                f"'{unknown}' is no open dimension of the inputs",
+                remedy=f"The open dimensions are: {told}",
+            )
 
     def __iter__(self) -> Iterator[Case]:
         """First what the sizes ask for, then what the constants in comparisons do."""

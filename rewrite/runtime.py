@@ -104,9 +104,12 @@ class Runner(Runnable, Protocol):
 class Session:
     """A model on onnxruntime in this process. Raises `Refused` if it does not take the model."""
 
-    def __init__(self, packed: Packed, threads: int = 1) -> None:
+    def __init__(self, packed: Packed, threads: int = 1, optimizes: bool = True) -> None:
+        """`optimizes` is whether onnxruntime may change the graph before it runs it."""
         self._packed = packed
         options = _options(threads, packed.folder)
+        if not optimizes:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with _errors():
             self._session = ort.InferenceSession(
                 packed.source, options, providers=["CPUExecutionProvider"]
@@ -147,9 +150,15 @@ class Session:
 class IsolatedSession:
     """A model on onnxruntime in a child process, which a run may end without harm to this one."""
 
-    def __init__(self, packed: Packed, threads: int = 1, process: Process | None = None) -> None:
+    def __init__(
+        self,
+        packed: Packed,
+        threads: int = 1,
+        process: Process | None = None,
+        optimizes: bool = True,
+    ) -> None:
         try:
-            self._remote = Remote(process or shared(), Session, packed, threads)
+            self._remote = Remote(process or shared(), Session, packed, threads, optimizes)
             self.inputs, self.defaults, self.outputs = self._remote.call("interface")
         except Died as death:
             raise Ended(str(death)) from None

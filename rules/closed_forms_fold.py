@@ -19,9 +19,13 @@ from .step_parallel import Parallel
 
 
 class ProductWithoutLoop(StateRule):
-    """A state that multiplies what iterations read is a ReduceProd."""
+    """A state that multiplies what iterations read is a ReduceProd.
+
+    Of floats only: onnxruntime multiplies integers as floats, which do not wrap round.
+    """
 
     nothing = "no state is a product of what iterations read"
+    types = FLOATS
     has_running_values = False
     fires = """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
@@ -33,6 +37,9 @@ class ProductWithoutLoop(StateRule):
         "values in between": """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
       y, r = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
         co = Identity(ci) xt = Gather(xs, i) so = Mul(s, xt) row = Identity(so) }> }""",
+        "no operator for the type": """g (int64[T,3] xs, int64[3] s0, int64 n) => (int64[3] y) {
+      y = Loop (n, , s0) <body = b (int64 i, bool ci, int64[3] s) => (bool co, int64[3] so) {
+        co = Identity(ci) xt = Gather(xs, i) so = Mul(s, xt) }> }""",
     }
 
     def chain(self, m: Match, parallel: Parallel, state: State) -> Chain | None:

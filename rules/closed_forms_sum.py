@@ -3,7 +3,8 @@
     y, ys = Loop(n, , s0) { a = s + x_t  return true, a, a }
  -> ys = s0 + CumSum(x[:n], 0)    y = s0 + ReduceSum(x[:n], 0)
 
-Floats are added in another order than in the loop, which changes the last digits.
+Floats are added in another order than in the loop, which changes the last digits; integers are
+exact.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from ..rewrite.ir import Tensor
+import numpy as np
+from onnx import helper
+
+from ..rewrite.ir import Constant, Tensor
 from ..rewrite.rule import Match
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import State
-from .closed_forms import Chain, StateRule, Values, chain_of
+from .closed_forms import FLOATS, Chain, StateRule, Values, chain_of
 from .step_parallel import Parallel
 
 
@@ -58,10 +62,27 @@ class SumWithoutLoop(StateRule):
         parts = []
         if changing:
             total = reduce(lambda a, b: emit("Add", a, b), values.stacked(changing))
-            parts.append(emit.reduced("ReduceSum", total, [0], 0))
+            parts.append(self._added(values, total))
         if len(changing) < len(terms):
             parts.append(self._many_times(values))
         return self._from_start(values, reduce(lambda a, b: emit("Add", a, b), parts))
+
+    @staticmethod
+    def _added(values: Values, rows: Tensor) -> Tensor:
+        """The sum of stacked values.
+
+        onnxruntime's ReduceSum adds integers as floats: past 2**53, and where the loop wraps round,
+        it gives other numbers. Its CumSum does not, but has no last number where there are no rows.
+        """
+        emit, found = values.emit, values.found
+        dtype = found.facts.dtype(values.initial)
+        if dtype in FLOATS:
+            return emit.reduced("ReduceSum", rows, [0], 0)
+        if not found.runs:
+            one_row = emit.joined([emit.ints(1), emit.dims(rows, 1, len(values.shape) + 1)])
+            zero = Constant("value", np.zeros(1, helper.tensor_dtype_to_np_dtype(dtype)))
+            rows = emit("Concat", emit("ConstantOfShape", one_row, value=zero), rows, axis=0)
+        return emit("Gather", emit("CumSum", rows, emit.number(0)), emit.number(-1), axis=0)
 
     @staticmethod
     def _many_times(values: Values) -> Tensor:
@@ -72,10 +93,11 @@ class SumWithoutLoop(StateRule):
         emit, found = values.emit, values.found
         once = reduce(lambda a, b: emit("Add", a, b), values.fixed())
         count = emit.squeezed(values.count(), [0])
-        product = emit("Mul", once, emit("CastLike", count, once))
+        dtype = found.facts.dtype(values.initial)
+        product = emit("Mul", once, emit("Cast", count, to=dtype))
         if found.runs:
             return product
-        zero = emit("CastLike", emit.number(0), once)
+        zero = emit.array(np.array(0, helper.tensor_dtype_to_np_dtype(dtype)))
         return emit("Where", emit("Less", count, emit.number(1)), zero, product)
 
     @staticmethod

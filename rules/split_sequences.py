@@ -64,10 +64,16 @@ class ReadFromSplit(Rule):
         "pieces of": """g (float[4,3] x, int64 n) => (float[2,3] y) {
       two = Constant<value_int=2>() s = SplitToSequence<axis=0>(x, two) y = SequenceAt(s, n) }""",
         "is not a tensor split": """g (float[3] x, int64 n) => (float[3] y) { s = SequenceConstruct(x, x) y = SequenceAt(s, n) }""",
+        "is no scalar": """g (float[T,3] x) => (float[3] y) <int64[1] n = {0}> {
+      s = SplitToSequence<axis=0, keepdims=0>(x) y = SequenceAt(s, n) }""",
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        return {"node": m.node, "pieces": need_pieces(m, m.node.inputs[0])}
+        place = m.node.inputs[1]
+        pieces = need_pieces(m, m.node.inputs[0])
+        # onnxruntime takes a vector of one number as well, of which Gather would keep the axis.
+        m.need(m.facts.shape(place) == (), "position `{}` is no scalar", place.name, at=place)
+        return {"node": m.node, "pieces": pieces}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
         old, attrs = node.outputs[0], {"axis": pieces.axis}

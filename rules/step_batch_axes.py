@@ -9,6 +9,9 @@ from ..rewrite.ir import Tensor
 from .step_batch_table import Plan, Work, as_is, batching
 from .step_emit import Emit
 
+_OF_ONE_ITSELF = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
+"""Reductions that give a single element as it is."""
+
 
 @batching(
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
@@ -21,11 +24,13 @@ def reduction(work: Work) -> Plan:
     axes = [work.axis(a, rank) + 1 for a in given]
     if not axes:
         if work.attr("noop_with_empty_axes", 0):
+            plain = work.node.op in _OF_ONE_ITSELF
+            work.need(plain, "it reduces each element for itself")
             return Plan(lambda emit, operands: [operands[0]])
         axes = list(range(1, rank + 1))
     keep = int(work.attr("keepdims", 1))
     if not axes:
-        work.need(work.node.op in ("ReduceMax", "ReduceMin", "ReduceMean"), "it reduces scalars")
+        work.need(work.node.op in _OF_ONE_ITSELF, "it reduces scalars")
         return Plan(lambda emit, operands: [operands[0]])
     return Plan(lambda emit, operands: [emit.reduced(work.node.op, operands[0], axes, keep)])
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
+from ..rewrite.facts import FLOATS
 from ..rewrite.ir import Tensor
 from ..rewrite.purity import TOTAL_ELEMENTWISE
 from .step_batch_table import Plan, Work, aligned, as_is, batching
@@ -24,6 +25,8 @@ def elementwise(work: Work) -> Plan:
     if work.node.op == "Cast":
         texts = TensorProto.STRING in (work.facts.dtype(work.operand(0)), work.attr("to"))
         work.must_run(not texts, "texts may not be numbers")
+    if work.node.op in ("Div", "Mod") and not work.batched[1]:
+        work.must_run(_is_no_zero(work), "a divisor may be 0")
     shapes = [work.shape(slot) for slot in range(len(work.node.inputs))]
     work.must_broadcast(*shapes)
     wanted = max(map(len, shapes))
@@ -39,10 +42,23 @@ def elementwise(work: Work) -> Plan:
     return Plan(build)
 
 
+def _is_no_zero(work: Work) -> bool:
+    """Whether nothing is divided by an integer 0: onnxruntime refuses one even where there is
+    nothing to divide.
+    """
+    divisor = work.operand(1)
+    if work.facts.dtype(divisor) in FLOATS:
+        return True
+    known = work.facts.constant(divisor)
+    return known is not None and bool(known.all())
+
+
 @batching("Clip")
 def clip(work: Work) -> Plan:
     """The bounds are scalars, and those of all iterations are no scalars any more."""
     work.only(0)
+    bounds = [work.shape(slot) for slot in range(1, len(work.node.inputs)) if work.present(slot)]
+    work.must_run(not any(bounds), "a bound may be no scalar")
     return Plan(as_is(work))
 
 

@@ -23,6 +23,11 @@ def batch_axis_first(work: Work) -> Plan:
     if not _are_sizes((*before[1:], *after)):
         work.computes_shapes()
     work.must_run(_are_sizes((*before[1:], *after[1:])), "a size of {} is open", work.operand(0))
+    for slot in range(1, len(work.node.inputs)):
+        fixed = not work.present(slot) or _are_sizes(work.shape(slot))
+        work.must_run(fixed, "{} may not fit", work.operand(slot))
+    # onnxruntime computes it by a Reshape that takes no empty batch.
+    work.must_run(work.node.op != "GroupNormalization", "it takes no empty batch")
 
     def build(emit: Emit, operands: Sequence[Tensor]) -> list[Tensor]:
         x, *weights = operands

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from onnx import helper
+
 from ..rewrite import symbolic
 from ..rewrite.ir import Tensor
+from ..rewrite.symbolic import Dim
 from .step_batch_table import Plan, Work, aligned, as_is, batching
 from .step_emit import Emit
 
@@ -120,9 +124,15 @@ def slice_(work: Work) -> Plan:
         work.need(len(starts) == 1 and isinstance(starts[0], int), "the axes are not known")
         axes = list(range(int(starts[0])))  # type: ignore[arg-type]
 
+    positions = work.facts.dtype(work.operand(1))
+    known = work.need(positions, "the type of {} is not known", work.operand(1))
+    # Slice wants its bounds, int32 or int64, and its axes in one type.
+    kind = helper.tensor_dtype_to_np_dtype(known)
+
     def build(emit: Emit, operands: Sequence[Tensor]) -> list[Tensor]:
         x, *bounds = operands
-        bounds = [*bounds[:2], emit.ints(*(a + 1 for a in axes)), *bounds[3:]]
+        moved = emit.array(np.array([a + 1 for a in axes], kind))
+        bounds = [*bounds[:2], moved, *bounds[3:]]
         return emit.nodes("Slice", [x, *bounds], work.node.outputs)
 
     return Plan(build)
@@ -159,6 +169,10 @@ def split(work: Work) -> Plan:
     shape = work.shape(0)
     axis = work.axis(work.attr("axis", 0), len(shape))
     work.must_run(isinstance(shape[axis], int), "the size of the split axis is open")
+    if work.present(1):
+        known = work.facts.constant(work.operand(1))
+        fits = known is not None and int(known.sum()) == shape[axis]
+        work.must_run(fits, "the pieces may not fit")
     return Plan(as_is(work, axis=axis + 1))
 
 
@@ -168,6 +182,7 @@ def gather(work: Work) -> Plan:
     axis = work.axis(work.attr("axis", 0), rank)
     if work.batched[0]:
         work.only(0)
+        work.must_run(_are_inside(work, work.shape(0)[axis]), "a position may be outside")
         return Plan(as_is(work, axis=axis + 1))
     more = work.rank(1)
 
@@ -176,6 +191,18 @@ def gather(work: Work) -> Plan:
         return [emit.moved(found, axis, 0, rank + more)]
 
     return Plan(build)
+
+
+def _are_inside(work: Work, size: Dim) -> bool:
+    """Whether the positions of a Gather, the same in every iteration, surely are on the axis."""
+    known = work.facts.constant(work.operand(1))
+    if known is None:
+        return False
+    ends = (int(known.min()), int(known.max())) if known.size else ()
+    return all(
+        symbolic.lt(end, size) is True and symbolic.le(symbolic.sub(0, size), end) is True
+        for end in ends
+    )
 
 
 @batching("GatherElements")
@@ -206,6 +233,8 @@ def expand(work: Work) -> Plan:
 @batching("Tile")
 def tile(work: Work) -> Plan:
     work.only(0)
+    times = work.facts.constant(work.operand(1))
+    work.must_run(times is not None and bool((times >= 0).all()), "a number may be negative")
 
     def build(emit: Emit, operands: Sequence[Tensor]) -> list[Tensor]:
         return [emit("Tile", operands[0], emit.joined([emit.ints(1), operands[1]]))]

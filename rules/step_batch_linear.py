@@ -8,7 +8,7 @@ import numpy as np
 
 from ..rewrite import symbolic
 from ..rewrite.facts import Facts
-from ..rewrite.ir import Constant, Tensor
+from ..rewrite.ir import Constant, Node, Tensor
 from ..rewrite.symbolic import Dim
 from .step_batch_table import Plan, Work, aligned, as_is, batching
 from .step_emit import Emit
@@ -24,6 +24,8 @@ def matmul(work: Work) -> Plan:
         flat = ranks[1] == 1 and ranks[0] <= 2
         work.must_run(flat, "the left operand is the same in every iteration")
     if not work.batched[1]:
+        if ranks[0] > 1:
+            _must_not_fuse(work, work.operand(0))
         work.must_run(ranks[1] <= 2, "the right operand is a uniform stack of matrices")
     return Plan(lambda emit, operands: [_product(emit, operands, work.batched, ranks)])
 
@@ -34,6 +36,23 @@ def _must_fit(work: Work, left: Sequence[Dim], right: Sequence[Dim]) -> None:
     same = symbolic.eq(left[-1], inner)
     work.must_run(same, "sizes {} and {} may differ", left[-1], inner)
     work.must_broadcast(left[:-2], right[:-2])
+
+
+def _must_not_fuse(work: Work, left: Tensor) -> None:
+    """onnxruntime makes one operator of a Transpose and a product, which takes no empty stack."""
+    producer = work.facts.index.producer
+    made_by = producer(left)
+    if made_by is not None and made_by.op == "Gather":
+        made_by = producer(made_by.inputs[0])  # what iterations read, turned as a whole
+    work.must_run(not _turns_matrices(made_by), "the left operand is transposed")
+
+
+def _turns_matrices(node: Node | None) -> bool:
+    """Whether it is a Transpose that moves the last axis."""
+    if node is None or node.op != "Transpose":
+        return False
+    order = node.attrs.get("perm")
+    return order is None or (bool(order) and order[-1] != len(order) - 1)
 
 
 def _product(
@@ -89,6 +108,8 @@ def gemm(work: Work) -> Plan:
     b = _turned_shape(work, 1, "transB")
     _must_fit(work, a, b)
     work.must_run(work.batched[0], "the left operand is the same in every iteration")
+    turned = bool(work.attr("transA", 0)) and not work.batched[1]
+    work.must_run(not turned, "the left operand is transposed")
     bias = work.shape(2) if work.present(2) else None
     if bias is not None:
         work.must_broadcast((a[0], b[1]), bias)

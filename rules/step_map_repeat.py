@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from onnx import TensorProto
+
 from ..rewrite.facts import Facts
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
@@ -94,8 +96,7 @@ class RepeatWithoutLoop(Rule):
         counts = emit("Gather", sizes, emit.number(axis), axis=1)
         flat = emit.moved(emit.squeezed(slices, [axis + 1]), 0, axis, rank)
         rows = emit("Gather", flat, _numbers(emit, counts), axis=axis)
-        # The first step tells how the other axes are expanded: all steps do it alike.
-        others = emit("Gather", sizes, emit.number(0), axis=0)
+        others = emit("Gather", sizes, _first_with_elements(emit, sizes), axis=0)
         ends = ((0, axis), (axis + 1, rank))
         before, behind = (
             [emit("Slice", others, emit.ints(a), emit.ints(b))] if a < b else [] for a, b in ends
@@ -113,6 +114,17 @@ def _stacked(
     if inner in parallel.batched:
         return value
     return emit.repeated(value, count_vector(emit, facts, steps))
+
+
+def _first_with_elements(emit: Emit, sizes: Tensor) -> Tensor:
+    """The number of the first step that appends any element, or 0.
+
+    That one tells how the other axes are expanded: all such steps do it alike, but onnxruntime
+    joins pieces of no elements to any others.
+    """
+    least = emit.reduced("ReduceMin", sizes, [1], 0)
+    flags = emit("Cast", emit("Greater", least, emit.number(0)), to=TensorProto.INT32)
+    return emit("ArgMax", flags, axis=0, keepdims=0)
 
 
 def _numbers(emit: Emit, counts: Tensor) -> Tensor:

@@ -206,3 +206,24 @@ class TestNames:
         ]
         assert any(isinstance(body.outputs[0], ir.Constant) for body in branches)
         assert export_model(model) == proto
+
+
+def test_a_body_keeps_off_names_that_are_made_behind_it() -> None:
+    """What stands behind a loop in the file onnxruntime may run before it, and then refuses a body
+    that makes a value of that name.
+    """
+    model = parse("""g (float[T,3] xs, float[3] h, float[3] c) => (float[3] y, float[3] z) {
+        p = Neg(xs)
+        y = Scan <num_scan_inputs=1, body = b (float[3] s, x) => (float[3] so) {
+            z = Add(s, x) so = Sin(z) }> (h, p)
+        z = Neg(c) }""")
+    written = export_model(import_model(model))
+    (scan,) = (n for n in written.graph.node if n.op_type == "Scan")
+    (body,) = (a.g for a in scan.attribute if a.name == "body")
+    assert all("z" not in n.output for n in body.node)
+    assert [info.name for info in written.graph.output] == ["y", "z"]
+    shapes = {"xs": (2, 3), "h": (3,), "c": (3,)}
+    feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    y, z = run(written, **feed)
+    np.testing.assert_allclose(y, np.full(3, np.sin(np.sin(0.0) - 1)), rtol=1e-6)
+    np.testing.assert_array_equal(z, -np.ones(3))

@@ -5,13 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from looplift import rewrite
 from looplift.rewrite.rule import Options
 from looplift.rules.step_map import RowsWithoutLoop
 from looplift.rules.step_map_repeat import RepeatWithoutLoop
 from looplift.rules.step_squeezed import GatherSqueezedSlice
 from looplift.rules.step_windows import WindowsInFront
 
-from ..equivalence import assert_equivalent, ops, rewritten, run_rules
+from ..equivalence import (
+    assert_equal,
+    assert_equivalent,
+    ops,
+    outcome,
+    rewritten,
+    run_rules,
+    session,
+)
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 from .reasons import reason_of
@@ -159,3 +168,22 @@ def test_strictly_a_slice_is_not_read() -> None:
         s = Slice(x, k, e, zero) y = Squeeze(s, zero) }"""
     reason = reason_of(GatherSqueezedSlice, parse(text), Options(strict=True))
     assert "strict" in reason
+
+
+def test_pieces_of_no_elements_do_not_tell_the_sizes() -> None:
+    """onnxruntime joins a piece of shape [0, 5] to one of shape [2, 3]."""
+    model = parse("""g (float[N,1] xs, int64[N,2] d) => (y) <int64 zero = {0}> {
+        all = Shape(xs) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
+        l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float) q) => (bool co, seq(float) qo)
+            <int64[1] first = {0}> {
+            x = Gather(xs, i) row = Unsqueeze(x, first) sizes = Gather(d, i)
+            r = Expand(row, sizes) qo = SequenceInsert(q, r) co = Identity(ci) }>
+        y = ConcatFromSequence<axis=0>(l) }""")
+    result = rewrite(model)
+    assert "Loop" not in ops(result.model)
+    xs = np.array([[1], [2], [3]], np.float32)
+    for sizes in ([[0, 5], [2, 3], [1, 3]], [[2, 3], [0, 5], [1, 3]], [[0, 5], [0, 3], [0, 1]]):
+        feed = {"xs": xs, "d": np.array(sizes, np.int64)}
+        expected = outcome(session(model), feed)
+        assert expected is not None
+        assert_equal(expected, outcome(session(result.model), feed))
