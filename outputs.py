@@ -29,22 +29,26 @@ def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path
     return plan
 
 
-def plan_traces(targets: Sequence[Path], trace: Path | None) -> list[Path | None]:
+def plan_traces(plan: Sequence[tuple[Path, Path]], trace: Path | None) -> list[Path | None]:
     """The trace of each model: the file named, or for several models one each in that folder.
 
-    Raises ModelError if there is no such folder.
+    `plan` has the models with the files to write. Raises ModelError if there is no such folder, or
+    a trace would take the place of one of these files.
     """
     if trace is None:
-        return [None] * len(targets)
-    if len(targets) == 1 and not trace.is_dir():
-        return [trace]
-    if not trace.is_dir():
+        return [None] * len(plan)
+    if len(plan) == 1 and not trace.is_dir():
+        traces = [trace]
+    elif trace.is_dir():
+        traces = [trace / f"{target.stem}.jsonl" for _, target in plan]
+    else:
         raise ModelError(
             "The traces of several models need a folder",
             where=f"--trace {trace}",
             remedy="Make the folder first",
         )
-    return [trace / f"{target.stem}.jsonl" for target in targets]
+    _check_traces(traces, plan)
+    return list(traces)
 
 
 def check_target(target: Path, source: Path, output: Path) -> None:
@@ -86,6 +90,12 @@ def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
         )
     if not source.is_dir():
         return [(source, Path(source.name))]
+    if output.is_dir() and output.samefile(source):
+        raise ModelError(
+            "The output is the folder that is read",
+            where=f"folder '{source}'",
+            remedy="Write to another folder: a model is never changed in place",
+        )
     inside = output.absolute()
     found = sorted(
         path
@@ -101,8 +111,21 @@ def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
     return [(path, path.relative_to(source)) for path in found]
 
 
+def _check_traces(traces: Sequence[Path], plan: Sequence[tuple[Path, Path]]) -> None:
+    models = {path.resolve() for pair in plan for path in pair}
+    for trace in traces:
+        if trace.resolve() in models:
+            raise ModelError(
+                "The trace would be written over a model",
+                where=f"--trace {trace}",
+                remedy="Name another file, such as trace.jsonl",
+            )
+
+
 def _check_folder(output: Path) -> None:
-    if output.exists() and not output.is_dir():
+    if output.is_dir():
+        return
+    if output.exists() or output.suffix == ".onnx":
         raise ModelError(
             "The output of several models must be a folder",
             where=f"file '{output}'",

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import sysconfig
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -43,9 +45,9 @@ def _offered(offer: EntryPoint) -> tuple[Phase, ...]:
     place = f"entry point '{offer.name}' of the group {GROUP}"
     try:
         found = offer.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # foreign code may raise anything
         raise LoopliftError(
-            f"The rules of an installed package cannot be imported: {error}",
+            f"The rules of an installed package cannot be imported: {_told(error)}",
             where=place,
             remedy="Repair or uninstall the package",
         ) from error
@@ -57,15 +59,40 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     sys.path.append(here)
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # foreign code may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
-            f"The rules cannot be imported: {error}",
+            f"The rules cannot be imported: {error if missing else _told(error)}",
             where=f"--rules {name}",
-            remedy="Name a module that Python finds, such as package.module",
+            remedy="Name a module that Python finds, such as package.module"
+            if missing
+            else "Repair the module",
         ) from error
     finally:
         sys.path.remove(here)
     return _checked(getattr(module, "PHASES", ()), f"--rules {name}")
+
+
+def _told(error: Exception) -> str:
+    """An error while a module was loaded, with the line of the module that made it."""
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{kind}: {error.msg} at {error.filename}:{error.lineno}"
+    place = _place_of(error)
+    return f"{kind}: {error}" + (f" at {place}" if place else "")
+
+
+def _place_of(error: Exception) -> str:
+    """The last line that is neither Python's nor an installed package's, `file:line`; empty if
+    there is none.
+    """
+    installed = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+    places = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", __file__, *installed))
+    ]
+    return places[-1] if places else ""
 
 
 def _checked(phases: object, place: str) -> tuple[Phase, ...]:

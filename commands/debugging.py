@@ -187,8 +187,11 @@ def step(
     from ..debug.trace_file import read_trace
 
     subject = _subject(model, inputs, dims, shapes, strict, rules)
+    recorded = None if trace is None else read_trace(trace)
+    if recorded is not None:
+        recorded.check_assertions(subject.assertions)
     with presentation.busy(f"rewriting {model.name}"):
-        walk = Walk(subject, None if trace is None else read_trace(trace))
+        walk = Walk(subject, recorded, model)
     console = presentation.stdout()
     shell = Shell(walk, console, as_json)
     if do:

@@ -15,6 +15,7 @@ from ..arguments import parse_assertions, parse_sizes
 from ..batch import DIFFERENT, FAILED, Job
 from ..options import AsJson, Dims, Inputs, Model, Rules, Seed, Shapes, Strict
 from ..outputs import check_target, plan_outputs, plan_traces
+from ..rewrite.errors import LoopliftError
 from .base import FINDING, WRONG, app, reporting
 
 
@@ -94,8 +95,12 @@ def rewrite(
     status is 1.
     """
     assertions = parse_assertions(inputs, dims, shapes, strict)
+    if trace_all and trace is None:
+        raise LoopliftError(
+            "There is no trace that could tell more", where="--trace-all", remedy="Add --trace FILE"
+        )
     plan = plan_outputs(models, output)
-    traces = plan_traces([target for _, target in plan], trace)
+    traces = plan_traces(plan, trace)
     work = [
         Job(source, target, assertions, tuple(rules), steps, verify, seed, place, trace_all)
         for (source, target), place in zip(plan, traces)
@@ -162,8 +167,8 @@ def import_(
             "-o",
             "--output",
             metavar="OUT",
-            help="What to write: .py (the module as text), .json (the module for tvm.ir.load_json) "
-            "or .so (a compiled library).",
+            help="What to write: .py (the module as text for reading, without its weights), or to "
+            "run it .json (for tvm.ir.load_json) or .so (a compiled library).",
         ),
     ],
     target: Annotated[
@@ -174,8 +179,13 @@ def import_(
     dims: Dims,
     shapes: Shapes,
     strict: Strict = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Rewrite a model and convert it into a TVM Relax module."""
+    """Rewrite a model and convert it into a TVM Relax module.
+
+    Tells which loops became one kernel and which a tower of functions, why, and which operators
+    the module has.
+    """
     from ..debug.relax import check_format, write_module
 
     check_format(output)
@@ -184,8 +194,10 @@ def import_(
         remarks = write_module(
             model, output, target, parse_assertions(inputs, dims, shapes, strict)
         )
-    presentation.print_notes(remarks.notes)
-    presentation.print_notes(remarks.warnings, "warning")
+    if as_json:
+        typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(remarks)}, indent=2))
+        return
+    presentation.print_module(remarks)
     typer.echo(f"written: {output}")
 
 

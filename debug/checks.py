@@ -46,7 +46,7 @@ class SameOutputs:
 
     def finds(self, model: onnx.ModelProto) -> str:
         found = self.trials.differences(model)
-        return str(found[0]) if found else ""
+        return str(found[0]) if found else self.trials.crash
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from .control import value_text
 
 FORMAT = 1
 """Version of the lines; readers refuse others."""
+_START = b'{"kind"'
+"""What every trace begins with."""
 
 
 # Made once: `json.dumps` would make an encoder for each line.
@@ -57,7 +60,7 @@ class Recorder(Observer):
         self._file = file
         self._about = {
             "source": str(source),
-            **_asserted(assertions or Assertions()),
+            **asserted(assertions or Assertions()),
             "rules": list(rules),
             "in_full": in_full,
         }
@@ -229,17 +232,43 @@ class Recorder(Observer):
 
 @contextmanager
 def trace_file(path: Path) -> Iterator[IO[str]]:
-    """A file for a trace. Raises ModelError if it cannot be written."""
+    """A file for a trace, which gets its name when the block is left. It does not if nothing was
+    written; what ended a rewrite stands in its trace.
+
+    Only another trace is replaced: a model named by mistake would be lost. Raises ModelError for
+    any other file, and if the trace cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        file = path.open("w", encoding="utf-8")
+        if path.exists():
+            _check_is_trace(path)
+        file = temporary.open("x", encoding="utf-8")
     except OSError as error:
         raise ModelError(
             f"The trace cannot be written: {error.strerror or error}",
             where=f"file '{path}'",
             remedy="Name a file in a folder that can be written to",
         ) from error
-    with file:
-        yield file
+    try:
+        with file:
+            yield file
+    finally:
+        if temporary.stat().st_size:
+            temporary.replace(path)
+        temporary.unlink(missing_ok=True)
+
+
+def _check_is_trace(path: Path) -> None:
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(_START))
+        if start in (b"", _START):
+            return
+    raise ModelError(
+        "The file is there and is no trace, so it is not overwritten",
+        where=f"--trace {path}",
+        remedy="Name a file that does not exist yet",
+    )
 
 
 def digest(engine: Engine) -> str:
@@ -289,7 +318,8 @@ def bound(value: object) -> str | int | list[Any]:
     return describe(inner) if isinstance(inner, Node) else type(value).__name__
 
 
-def _asserted(given: Assertions) -> dict[str, Any]:
+def asserted(given: Assertions) -> dict[str, Any]:
+    """Assertions as the first line of a trace has them."""
     inputs = {}
     for name, value in given.inputs.items():
         array = np.asarray(value)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -23,6 +23,9 @@ from ..arguments import Assertions
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError
 from ..rewrite.isolate import Died, Process, Remote
 from ..rewrite.runtime import Array, Ended, Packed, Refused, Value, median_time
+
+if TYPE_CHECKING:
+    from ..lowering.forms import Form
 
 FORMATS = (".py", ".json", ".so")
 
@@ -37,10 +40,28 @@ def check_format(output: Path) -> None:
         )
 
 
+KERNEL, TOWER = "kernel", "tower"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A node that iterates, and what became of it in the module."""
+
+    operator: str
+    place: str
+    form: str
+    """One kernel with the loop inside, or a tower of functions that the virtual machine runs."""
+    reason: str
+    """Why it is a tower; empty for a kernel."""
+
+
 @dataclass
 class Remarks:
-    """What was said while a model was converted."""
+    """What a module consists of, and what was said while it was made."""
 
+    loops: list[Loop]
+    operators: dict[str, int]
+    """Relax operators in all functions of the module, the most frequent first."""
     notes: list[str]
     """What the module relies on beyond the file."""
     warnings: list[str]
@@ -94,6 +115,7 @@ class _Writer:
 
     def write(self, source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
         said = _Said()
+        loops: list[Loop] = []
         log = logging.getLogger("looplift")
         log.addHandler(said)
         try:
@@ -105,11 +127,19 @@ class _Writer:
                     dims=assertions.dims,
                     shapes=assertions.shapes,
                     strict=assertions.strict,
+                    on_form=lambda form: loops.append(_loop(form)),
                 )
         finally:
             log.removeHandler(said)
         _write(module, output, target)
-        return Remarks(said.notes, list(dict.fromkeys(str(w.message) for w in caught)))
+        operators = dict(_counts(module).most_common())
+        operators.pop("If", None)  # most of them belong to towers
+        said_by_tvm = list(dict.fromkeys(str(w.message) for w in caught))
+        return Remarks(loops, operators, said.notes, said_by_tvm)
+
+
+def _loop(form: Form) -> Loop:
+    return Loop(form.op_type, form.place, KERNEL if form.is_kernel else TOWER, form.reason)
 
 
 class _Said(logging.Handler):

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from ..outputs import check_target
 from ..rewrite.errors import LoopliftError
 from ..rewrite.files import save
 from .regions import Step, advance
@@ -30,8 +31,12 @@ COLOURS = {"+": "green", "-": "red"}
 class Walk:
     """A place in a rewrite. Raises LoopliftError for a place that is not there."""
 
-    def __init__(self, subject: Subject, trace: TraceFile | None = None) -> None:
+    def __init__(
+        self, subject: Subject, trace: TraceFile | None = None, source: Path | None = None
+    ) -> None:
+        """`source` is the file of the model, which is never written to."""
         self._subject = subject
+        self._source = source
         self._trace = trace if trace is not None else trace_of(subject)
         self._replay = Replay.of(subject, self._trace)
         self.shown: Step | None = None
@@ -71,7 +76,11 @@ class Walk:
         )
 
     def dump(self, path: Path) -> None:
-        """Writes the model as it stands. Raises ModelError if it cannot be written."""
+        """Writes the model as it stands. Raises ModelError if it cannot be written, or if that
+        would overwrite the model that is walked through.
+        """
+        if self._source is not None:
+            check_target(path, self._source, path)
         save(self._replay.model(), path, base_dir=self._subject.base_dir)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..arguments import Assertions
-from ..rewrite.errors import ModelError
-from .recording import FORMAT, Recorder
+from ..rewrite.errors import AssumptionError, ModelError
+from ..rewrite.runtime import Array
+from .recording import FORMAT, Recorder, asserted
 from .subject import Subject
 
 
@@ -77,6 +78,44 @@ class TraceFile:
         }
         shapes = {name: tuple(shape) for name, shape in about["shapes"].items()}
         return Assertions(inputs, tuple(about["dims"]), shapes, about["strict"])
+
+    def check_assertions(self, given: Assertions) -> None:
+        """Raises AssumptionError if others were made when the trace was written: its steps follow
+        from those.
+        """
+        wanted, made = ({**told, "dims": sorted(told["dims"])} for told in self._told(given))
+        # As text: a NaN among the values is not equal to itself.
+        if json.dumps(wanted, sort_keys=True) != json.dumps(made, sort_keys=True):
+            raise AssumptionError(
+                "The trace was written with other assertions",
+                where=f"trace of '{self.about['source']}'",
+                remedy=f"Give these: {_options(self.assertions) or 'none'}",
+            )
+
+    def _told(self, given: Assertions) -> tuple[dict[str, Any], dict[str, Any]]:
+        wanted = asserted(given)
+        return {name: self.about[name] for name in wanted}, wanted
+
+
+def _options(made: Assertions) -> str:
+    """Assertions as the command line takes them."""
+    return " ".join(
+        [
+            *(f"--input {name}={_compact(value)}" for name, value in made.inputs.items()),
+            *(f'--dim "{dim}"' for dim in made.dims),
+            *(f"--shape {name}={_spelled(shape)}" for name, shape in made.shapes.items()),
+            *(["--strict"] if made.strict else []),
+        ]
+    )
+
+
+def _compact(value: Array) -> str:
+    text = json.dumps(value.tolist(), separators=(",", ":"))
+    return text if len(text) <= 60 else "…"
+
+
+def _spelled(shape: tuple[int | str | None, ...]) -> str:
+    return ",".join("?" if size is None else str(size) for size in shape)
 
 
 def read_trace(path: str | Path) -> TraceFile:

@@ -50,6 +50,10 @@ class Trials:
         self._unspecified = recurrent_outputs(proto)
         self._tolerances = Tolerances(working_precision(proto))
         self._session: IsolatedSession | None = None
+        self.crash = ""
+        """How onnxruntime's own optimizer failed over the form judged last, which computes the
+        same without it; empty if it did not.
+        """
         try:
             self._session = IsolatedSession(self._packed)
             self.cases = list(self._search(self._session))
@@ -75,13 +79,29 @@ class Trials:
     def differences(self, model: onnx.ModelProto) -> list[Difference]:
         """What a form of the model does otherwise, at the first case where it does; empty if it
         computes the same in all of them.
+
+        A form that onnxruntime does not load, or that ends its process, is run again with graph
+        optimizations off: an optimizer that fails says nothing about what the model computes.
         """
-        assert self._session is not None, "there is nothing to compare with"
+        packed = Packed(model, self.subject.base_dir)
+        self.crash = ""
         try:
-            session = IsolatedSession(Packed(model, self.subject.base_dir))
+            return self._differences(packed)
+        except Refused as refusal:
+            crash = str(refusal).splitlines()[0]
+        try:
+            found = self._differences(packed, optimizes=False)
         except Refused as refusal:
             return [Difference("", f"onnxruntime does not take it: {refusal}")]
-        with closing(session):
+        self.crash = "" if found else f"onnxruntime's own optimizer fails: {crash}"
+        return found
+
+    def _differences(self, packed: Packed, optimizes: bool = True) -> list[Difference]:
+        """Raises `Refused` if onnxruntime does not load it, and `Ended` if a run ends the process,
+        unless over an empty input.
+        """
+        assert self._session is not None, "there is nothing to compare with"
+        with closing(IsolatedSession(packed, optimizes=optimizes)) as session:
             problem = interface_problem(self._session, session, self.subject.assertions.inputs)
             if problem:
                 return [Difference("", problem)]
@@ -89,13 +109,17 @@ class Trials:
 
     def _judge(self, session: IsolatedSession) -> list[Difference]:
         assert self._session is not None
+        runner = _Watched(session)
         outputs = self._session.outputs
-        side = Side(session, outputs, self._random, self._tolerances, self._unspecified)
+        side = Side(runner, outputs, self._random, self._tolerances, self._unspecified)
         for case in self.cases:
+            runner.end = None
             try:
                 found = side.judge(case, self.effort.run_seconds).differences
             except Ended:
                 continue  # over an empty input, which says nothing about the rewrite
+            if runner.end is not None:
+                raise runner.end
             if found:
                 return found
         return []
@@ -181,6 +205,24 @@ class Trials:
                 for name in names:
                     seen[name][_single(values.get(name, case.feed.get(name)))] += 1
         return {node: _told(seen[name]) for node, name in asked.items() if name in seen}
+
+
+@dataclass
+class _Watched:
+    """Remembers that a run ended the process, which a comparison takes for a failure like any."""
+
+    session: IsolatedSession
+    end: Ended | None = None
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        try:
+            return self.session.run(feed, seconds)
+        except Ended as end:
+            self.end = end
+            raise
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        return self.session.latency(feed, seconds)
 
 
 def exposing(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import onnx
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -62,6 +63,10 @@ class StepVerification:
     coverage: dict[str, str] = field(default_factory=dict)
     """Trip counts and branches that the cases came upon, for Loops and Ifs of the main graph."""
     bad: BadStep | None = None
+    crashes: dict[int, str] = field(default_factory=dict)
+    """Steps after which onnxruntime's own optimizer fails, though without it the model computes
+    the same: a defect of onnxruntime, not of the step.
+    """
     defects: list[str] = field(default_factory=list)
     """Rules whose patch was wrong and undone."""
     reason: str = ""
@@ -70,7 +75,7 @@ class StepVerification:
     @property
     def status(self) -> int:
         """The exit status."""
-        if self.bad is not None:
+        if self.bad is not None or self.steps in self.crashes:
             return FINDING
         return WRONG if self.reason else 0
 
@@ -102,8 +107,7 @@ def _walk(
     result: StepVerification, replay: Replay, trials: Trials, progress: Progress | None
 ) -> None:
     before = replay.model()
-    found = trials.differences(before)
-    result.checked = 1
+    found = _judged(result, trials, 0, before)
     if found:
         result.bad = _described(BadStep(0), found[0], None)
         return
@@ -112,8 +116,7 @@ def _walk(
             progress(line.step, len(replay.commits))
         patch = replay.advance()
         after = replay.model()
-        found = trials.differences(after)
-        result.checked += 1
+        found = _judged(result, trials, line.step, after)
         if found:
             bad = bad_step(line, found[0], trials.first_inner(before, after))
             names = (t.name for node in patch.touched for t in node.outputs if t.name)
@@ -121,6 +124,16 @@ def _walk(
             result.bad = bad
             return
         before = after
+
+
+def _judged(
+    result: StepVerification, trials: Trials, step: int, model: onnx.ModelProto
+) -> list[Difference]:
+    found = trials.differences(model)
+    result.checked += 1
+    if trials.crash:
+        result.crashes[step] = trials.crash
+    return found
 
 
 def bad_step(line: CommitLine, found: Difference, inner: Difference | None) -> BadStep:
@@ -157,9 +170,19 @@ def render(result: StepVerification, title: str) -> list[RenderableType]:
     if result.reason:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
     ran = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
+    if result.crashes:
+        parts.append(Text(_told_crashes(result), style="yellow"))
     if result.bad is None:
         return [*parts, Text(f"equal after each of {result.steps} steps, in {ran}", style="green")]
     return [*parts, *render_step(result.bad), Text(f"steps: {result.steps}; {ran}", style="dim")]
+
+
+def _told_crashes(result: StepVerification) -> str:
+    first, last = min(result.crashes), max(result.crashes)
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    if len(result.crashes) <= last - first:
+        steps = f"{len(result.crashes)} of the {steps}"
+    return f"{steps} run with graph optimizations off: {result.crashes[first]}"
 
 
 def render_step(bad: BadStep) -> list[RenderableType]:

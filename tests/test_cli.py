@@ -209,6 +209,31 @@ class TestWrongCalls:
             assert "is the model itself" in complaint(call("rewrite", gated, "-o", output))
         assert gated.read_bytes() == before
 
+    def test_a_trace_overwrites_no_model(self, gated: Path, tmp_path: Path) -> None:
+        other = write(tmp_path / "other.onnx")
+        output = tmp_path / "out.onnx"
+        before = gated.read_bytes()
+        for trace, words in (
+            (gated, "over a model"),
+            (output, "over a model"),
+            (other, "is no trace"),
+        ):
+            assert words in complaint(call("rewrite", gated, "-o", output, "--trace", trace))
+        assert gated.read_bytes() == other.read_bytes() == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["gated.onnx", "other.onnx"]
+
+    def test_a_trace_is_replaced(self, gated: Path, tmp_path: Path) -> None:
+        trace = tmp_path / "t.jsonl"
+        arguments = ("rewrite", gated, "-o", tmp_path / "out.onnx", "--trace", trace, "-q")
+        assert call(*arguments, "--steps", "0").exit_code == 0
+        before = trace.read_text()
+        complaint(call(*arguments, "--input", "no=1"))
+        assert trace.read_text() == before
+        assert call(*arguments, "--input", "rate=1").exit_code == 0
+        assert len(trace.read_text()) > len(before)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["gated.onnx", "out.onnx", "t.jsonl"]
+
     def test_outputs_that_cannot_be(self, gated: Path, tmp_path: Path) -> None:
         folder = tmp_path / "folder"
         folder.mkdir()
@@ -239,6 +264,27 @@ class TestWrongCalls:
     def test_sizes(self, gated: Path) -> None:
         error = complaint(call("check", gated, "--no-tvm", "--size", "batch=1,x"))
         assert "'1,x' is not a list of sizes" in error
+
+    def test_sizes_of_what_is_no_dimension(self, gated: Path) -> None:
+        error = complaint(call("check", gated, "--no-tvm", "--size", "nosuch=2"))
+        assert "'nosuch' is no open dimension" in error
+        assert "batch, samples" in error
+        fixed = complaint(call("check", gated, "--no-tvm", "--dim", "batch=1", "--size", "batch=2"))
+        assert "'batch' is no open dimension" in fixed
+
+    def test_more_of_no_trace(self, gated: Path, tmp_path: Path) -> None:
+        error = complaint(call("rewrite", gated, "-o", tmp_path / "out.onnx", "--trace-all"))
+        assert "--trace FILE" in error
+
+    def test_a_file_for_several_models(self, gated: Path, tmp_path: Path) -> None:
+        other = write(tmp_path / "other.onnx")
+        error = complaint(call("rewrite", gated, other, "-o", tmp_path / "one.onnx"))
+        assert "must be a folder" in error
+        assert not (tmp_path / "one.onnx").exists()
+
+    def test_a_folder_for_itself(self, gated: Path) -> None:
+        error = complaint(call("rewrite", gated.parent, "-o", gated.parent))
+        assert "is the folder that is read" in error
 
     def test_options(self) -> None:
         for arguments in (["rewrite"], ["rewrite", "m.onnx"], ["nonsense"], ["check", "--nope"]):
@@ -297,3 +343,14 @@ class TestTheRest:
             " standalone_mode=False); sys.exit('tvm' in sys.modules)"
         )
         assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+    def test_import_without_tvm(
+        self, gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "hidden").mkdir()
+        (tmp_path / "hidden" / "tvm.py").write_text("raise ImportError('as if not installed')\n")
+        monkeypatch.syspath_prepend(tmp_path / "hidden")
+        error = complaint(call("import", gated, "-o", tmp_path / "out.py"))
+        assert "needs TVM" in error
+        assert 'pip install "looplift[tvm]"' in error
+        assert not (tmp_path / "out.py").exists()

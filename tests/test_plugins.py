@@ -62,6 +62,27 @@ class TestPlugins:
             plugins.all_phases()
         assert "entry point 'p0'" in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("x = 1\ny = = 2\n", ["SyntaxError: invalid syntax", "broken.py:2"]),
+            ("x = 1\n\nno_such_name\n", ["NameError: name 'no_such_name'", "broken.py:3"]),
+            ("import json\njson.loads('{')\n", ["JSONDecodeError", "broken.py:2"]),
+            ("import no_such_module\n", ["No module named 'no_such_module'", "broken.py:1"]),
+        ],
+    )
+    def test_a_module_with_an_error(
+        self, text: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "broken.py").write_text(text)
+        for modules in (["broken"], []):
+            with pytest.raises(LoopliftError, match="cannot be imported") as caught:
+                plugins.all_phases(modules)
+            assert [word for word in words if word not in str(caught.value)] == []
+            assert "Name a module" not in str(caught.value)
+            plugins.installed_phases.cache_clear()
+            offer(monkeypatch, "broken")
+
     def test_what_lists_no_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
         offer(monkeypatch, "json")
         with pytest.raises(LoopliftError, match="lists no rules"):

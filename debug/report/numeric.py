@@ -85,8 +85,12 @@ class Checks:
     def _judge(self, commit: CommitLine | None, model: onnx.ModelProto) -> Verdict:
         assert self._trials is not None
         found = self._trials.differences(model)
+        crash = self._trials.crash
+        if not found and crash and commit is None:
+            return Verdict("different", crash)
         if not found:
-            return Verdict("equal", f"equal to the original in {self.runs}")
+            without = f", with graph optimizations off ({crash})" if crash else ""
+            return Verdict("equal", f"equal to the original in {self.runs}{without}")
         if commit is None or self._before is None:
             return Verdict("different", f"`{found[0].output}`: {found[0].what}")
         self.bad = bad_step(commit, found[0], self._trials.first_inner(self._before, model))

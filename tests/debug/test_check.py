@@ -23,6 +23,29 @@ from ..gated import write
 
 tvm = pytest.importorskip("tvm")
 
+LOOPS = """<ir_version: 8, opset_import: ["" : 17]>
+loops (float[t, 1, 2] x, int64[t] times, float[1, 8, 2] w, float[1, 8, 2] r) => (float[k, 2] rows)
+<float[0, 2] none = {}> {
+    [recur] all, last, cell = LSTM <hidden_size = 2> (x, w, r)
+    pairs = Constant <value_ints = [-1, 2]> ()
+    table = Reshape (all, pairs)
+    count = Size (times)
+    [grow] rows = Loop (count, "", none) <body = repeat (
+        int64 i, bool go, float[m, 2] before) => (bool goes, float[m1, 2] after
+    ) {
+        goes = Identity (go)
+        axis = Constant <value_ints = [0]> ()
+        width = Constant <value_ints = [2]> ()
+        at = Unsqueeze (i, axis)
+        row = Gather (table, at)
+        often = Gather (times, at)
+        shape = Concat <axis = 0> (often, width)
+        copies = Expand (row, shape)
+        after = Concat <axis = 0> (before, copies)
+    }>
+}"""
+"""A recurrence, and a loop that repeats rows as often as the data says."""
+
 
 def shown(found: Check) -> str:
     console = Console(width=500, no_color=True)
@@ -150,6 +173,25 @@ class TestImport:
         result = CliRunner().invoke(app, ["import", str(model), "-o", str(output)])
         assert result.exit_code == 0, result.output
         assert "note: InlineDemandedBranch: If of `v` always takes" in result.stdout
+
+    def test_says_what_became_of_the_loops(self, tmp_path: Path) -> None:
+        model, output = tmp_path / "loops.onnx", tmp_path / "m.py"
+        onnx.save(onnx.parser.parse_model(LOOPS), model)
+        result = CliRunner().invoke(app, ["import", str(model), "-o", str(output)])
+        assert result.exit_code == 0, result.output
+        lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+        assert "LSTM 'recur' kernel" in lines
+        assert any(line.startswith("Loop 'grow' tower its body has values") for line in lines)
+        assert any(line.startswith("operators: ") and " concat " in line for line in lines)
+
+        result = CliRunner().invoke(app, ["import", str(model), "-o", str(output), "--json"])
+        printed = json.loads(result.stdout)
+        assert [(loop["operator"], loop["form"]) for loop in printed["loops"]] == [
+            ("LSTM", "kernel"),
+            ("Loop", "tower"),
+        ]
+        assert printed["operators"]["relax.concat"] >= 1
+        assert printed["output"] == str(output)
 
     @pytest.mark.parametrize(
         ("output", "options", "words"),

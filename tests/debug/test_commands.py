@@ -106,6 +106,13 @@ class TestStep:
         assert [json.loads(line)["step"] for line in piped.stdout.splitlines()] == [1, 2]
         assert call("step", gated, "--do", "fly").exit_code == 2
 
+    def test_dump_does_not_overwrite_the_model(self, gated: Path) -> None:
+        before = gated.read_bytes()
+        told = call("step", gated, "--do", "next", "--do", f"dump '{gated}'")
+        assert told.exit_code == 2
+        assert "never changed in place" in told.stdout.replace("\n", " ")
+        assert gated.read_bytes() == before
+
     def test_a_trace(self, gated: Path) -> None:
         given = ("--input", "rate=1")
         written = call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
@@ -114,6 +121,15 @@ class TestStep:
         assert told.exit_code == 0
         assert len(told.stdout.splitlines()) == len(read_trace("t.jsonl").commits) > 0
         assert call("step", gated, "--trace", "none.jsonl").exit_code == 2
+
+    def test_a_trace_with_other_assertions(self, gated: Path) -> None:
+        given = ("--input", "rate=16000", "--dim", "batch=2", "--shape", "x=?,40")
+        call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
+        assert call("step", gated, *given, "--trace", "t.jsonl", "--do", "list").exit_code == 0
+        for other in ((), ("--input", "rate=8000", *given[2:]), (*given, "--strict")):
+            told = call("step", gated, *other, "--trace", "t.jsonl", "--do", "list")
+            assert told.exit_code == 2
+            assert '--input rate=16000 --dim "batch=2" --shape x=?,40' in told.stderr
 
 
 class TestTrace:

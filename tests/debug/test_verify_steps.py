@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import parser
 
 from looplift import Match, Phase, Rule
+from looplift.debug import trials
 from looplift.debug.subject import Subject
 from looplift.debug.trials import Trials, exposing, trip_inputs
-from looplift.debug.verify_steps import verify_steps
+from looplift.debug.verify_steps import render, verify_steps
 from looplift.plugins import all_phases
 from looplift.rewrite.ir import Node
 from looplift.rewrite.patch import Patch
+from looplift.rewrite.runtime import Ended, IsolatedSession, Packed, Value
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)
@@ -45,6 +49,33 @@ class SinIsCos(Rule):
         patch.toward_normal_form()
 
 
+class SinIsNeg(SinIsCos):
+    """Which it is not."""
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        patch.replace(node.outputs[0], patch.node("Neg", node.inputs, node.outputs)[0])
+        patch.remove(node)
+        patch.toward_normal_form()
+
+
+class AbsHasNegs(SinIsCos):
+    """Abs(-x) is Abs(x)."""
+
+    root = "Abs"
+
+    def match(self, m: Match) -> dict[str, Node]:
+        m.need(m.index.producer(m.node.inputs[0]) is None, "it was done")
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        negated = patch.node("Neg", node.inputs, node.inputs)
+        patch.replace(node.outputs[0], patch.node("Abs", negated, node.outputs)[0])
+        patch.remove(node)
+        patch.toward_normal_form()
+
+
+SIN_IS_NEG = (Phase("wrong", (SinIsNeg,), "Wrong."),)
+ABS_HAS_NEGS = (Phase("right", (AbsHasNegs,), "Right."),)
 WRONG = (*all_phases(), Phase("wrong", (SinIsCos,), "Wrong."))
 
 
@@ -86,6 +117,43 @@ def test_the_first_tensor_that_differs() -> None:
     assert bad is not None
     assert (bad.tensor, bad.output) == ("b", "y")
     assert bad.sizes["N"] > 0
+
+
+class _Fragile(IsolatedSession):
+    """As if onnxruntime's optimizer did not survive a Neg."""
+
+    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
+        if optimizes and b"Neg" in packed.source:
+            raise Ended("its process was ended by SIGSEGV")
+        super().__init__(packed, optimizes=optimizes)
+
+
+class _FragileInRuns(IsolatedSession):
+    """As if what the optimizer made of a Neg ended the process when it is run."""
+
+    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
+        super().__init__(packed, optimizes=optimizes)
+        self._ends = optimizes and b"Neg" in packed.source
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        if self._ends:
+            raise Ended("its process was ended by SIGSEGV")
+        return super().run(feed, seconds)
+
+
+@pytest.mark.parametrize("session", [_Fragile, _FragileInRuns])
+def test_an_optimizer_that_crashes_is_no_bad_step(
+    session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Abs(x) b = Sin(a) y = Tanh(b) }"
+    monkeypatch.setattr(trials, "IsolatedSession", session)
+    for phases, bad in ((ABS_HAS_NEGS, False), (SIN_IS_NEG, True)):
+        found = verify_steps(Subject.of(model(text), phases=phases))
+        assert (found.bad is not None) == bad
+        assert found.status == 1
+        assert (found.steps in found.crashes) == (not bad)
+        told = " ".join(str(part) for part in render(found, "m"))
+        assert ("optimizer fails: its process was ended by SIGSEGV" in told) == (not bad)
 
 
 def test_nothing_to_run() -> None:
