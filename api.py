@@ -26,6 +26,8 @@ from .rewrite.trace import Listener, Observer, Trace
 if TYPE_CHECKING:
     import tvm
 
+    from .lowering.forms import Hear
+
 _log = logging.getLogger("looplift")
 Source = str | Path | bytes | onnx.ModelProto
 
@@ -130,12 +132,14 @@ def from_onnx(
     dims: Mapping[str, int] | Sequence[str] = (),
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     strict: bool = False,
+    on_form: Hear | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 
     The parameters up to `sanitize_input_names` are TVM's; the others are those of `rewrite`, which
-    runs first where the model has control flow or something is asserted. Raises UnsupportedError
-    listing everything that cannot be converted.
+    runs first where the model has control flow or something is asserted. `on_form` is told what
+    became of every loop and recurrence: one kernel, or a tower of functions and why. Raises
+    UnsupportedError listing everything that cannot be converted.
     """
     from .lowering.emit import emit
 
@@ -155,6 +159,7 @@ def from_onnx(
         keep_params_in_input=keep_params_in_input,
         sanitize_input_names=sanitize_input_names,
         base_dir=base_dir,
+        on_form=on_form,
     )
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 from .debug.counts import before_after, brief
+from .debug.relax import Remarks
 from .rewrite.trace import Event
 
 MOST_DIFFERENCES = 3
@@ -146,6 +147,28 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
             console.print(f"  {outcome.verification}", markup=False)
     written = sum(outcome.status == WRITTEN for outcome in outcomes)
     console.print(f"{written} of {len(outcomes)} written")
+
+
+# --- results of `import` ---
+
+
+def print_module(remarks: Remarks) -> None:
+    """What a module consists of: its loops, each with its form and why, and its operators."""
+    console = stdout()
+    if remarks.loops:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in ("loop", "form", "why no kernel"):
+            table.add_column(column)
+        for loop in remarks.loops:
+            table.add_row(Text(loop.place), loop.form, Text(loop.reason))
+        console.print(table, "")
+    names = [f"{name.removeprefix('relax.')} {n}" for name, n in remarks.operators.items()]
+    console.print(f"operators: {', '.join(names) or 'none'}", markup=False)
+    print_notes(remarks.notes)
+    print_notes(remarks.warnings, "warning")
+
+
+# --- notes ---
 
 
 def print_notes(notes: Iterable[str], title: str = "note") -> None:

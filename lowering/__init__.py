@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..rewrite.errors import UnsupportedError
-
-
-class MissingTvmError(UnsupportedError, ImportError):
-    """TVM is not installed, or its libraries cannot be loaded."""
-
+from ..rewrite.errors import MissingTvmError
 
 try:
     import tvm  # noqa: F401  (asked for here, so that every module below may take it for granted)
@@ -17,7 +12,7 @@ except ImportError as error:
         remedy='Install it with: pip install "looplift[tvm]"',
     ) from error
 
-from . import pipeline  # noqa: E402, F401  (it makes itself known to TVM)
-from .emit import emit  # noqa: E402  (only now is TVM known to be there)
+from . import pipeline  # noqa: F401  (it makes itself known to TVM)
+from .emit import emit
 
 __all__ = ["MissingTvmError", "emit"]

@@ -8,6 +8,7 @@ pipeline does both, for kernels of static and of dynamic shape. For GPUs it is T
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tvm
@@ -15,6 +16,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from .pipeline_blocks import split_blocks
 from .pipeline_gpu import bind_scheduled_kernels
 from .schedule import schedule_kernel
 from .schedule_math import with_fast_math
@@ -46,6 +48,7 @@ def _for_cpu() -> Any:
             passes.AnnotateTIROpPattern(),
             _module_pass(_keep_scalars_apart),
             passes.FoldConstant(),
+            _module_pass(split_blocks),
             passes.FuseOps(),
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
@@ -71,7 +74,7 @@ _OPAQUE = 8
 
 
 def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
-    """Do not fuse kernels that take a scalar among the tensors, which make tensors of sizes.
+    """Do not fuse kernels that take a scalar before a tensor, which make tensors of sizes.
 
     FuseTIR in TVM 0.27 fails where such a kernel meets one that takes sizes after the tensors.
     """
@@ -84,7 +87,7 @@ def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
 def _takes_scalar(kernel: tirx.PrimFunc) -> bool:
     """Whether a scalar stands before a tensor among the parameters."""
     is_tensor = [hasattr(param.ty, "shape") for param in kernel.params]
-    return True in is_tensor and False in is_tensor[: len(is_tensor) - is_tensor[::-1].index(True)]
+    return any(not before and after for before, after in itertools.pairwise(is_tensor))
 
 
 def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:

@@ -1,10 +1,15 @@
-"""Random models with loops on TVM: every loop as a tower computes what onnxruntime computes."""
+"""Random models with loops on TVM compute what they compute on onnxruntime.
+
+Every loop as a tower, or in whatever form it takes, or after rewriting and with the pipeline.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import tvm
@@ -16,23 +21,44 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 )
 from tvm import relax
 
+import looplift
 from looplift.lowering import emit, loop_forms
 
 from .judge import shown
 from .loops import make_feeds, make_model
 
-SEEDS = range(100, 116)
+
+def _as_towers(model: onnx.ModelProto) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_forms, "try_kernel", lambda emitter, plan: "not asked for")
+        return _as_it_comes(model)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_loops_compute_the_same_on_tvm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_it_comes(model: onnx.ModelProto) -> Any:
+    return tvm.compile(emit(model), target="llvm")
+
+
+def _rewritten(model: onnx.ModelProto) -> Any:
+    return looplift.compile(looplift.from_onnx(model))
+
+
+@pytest.mark.parametrize(
+    ("seed", "build"),
+    [
+        *((seed, _as_towers) for seed in range(100, 112)),
+        *((seed, _as_it_comes) for seed in range(144, 152)),
+        *((seed, _rewritten) for seed in (29, 79, 288, *range(192, 200))),
+    ],
+)
+def test_random_loops_compute_the_same_on_tvm(
+    seed: int, build: Callable[[onnx.ModelProto], Any]
+) -> None:
     model = make_model(seed)
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString())
     except (Fail, InvalidGraph):
         pytest.skip("onnxruntime does not take the model")
-    monkeypatch.setattr(loop_forms, "try_kernel", lambda emitter, plan: "not asked for")
-    machine = relax.VirtualMachine(tvm.compile(emit(model), target="llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(build(model), tvm.cpu())
     names = [value.name for value in model.graph.input]
     for feed in make_feeds(seed):
         try:

@@ -16,6 +16,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 import looplift
+from looplift.lowering.pipeline_blocks import split_blocks
 from looplift.lowering.schedule import schedule_kernel
 from looplift.lowering.schedule_math import with_fast_math
 
@@ -236,3 +237,30 @@ def test_an_unknown_target_is_refused(imported: Callable[..., Imported]) -> None
 def test_importing_looplift_does_not_import_tvm() -> None:
     check = "import sys, looplift; looplift.compile; assert 'tvm' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_sizes_are_defined_between_dataflow_blocks(imported: Callable[..., Imported]) -> None:
+    """What needs sizes only, like the range, would be moved to before they are defined."""
+    model = imported("""
+    places (float[n] x) => (float[k] y) {
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        axis = Constant <value_ints = [0]> ()
+        scaled = Mul (x, x)
+        found = NonZero (scaled)
+        counts = Shape <start = 1> (found)
+        count = Squeeze (counts, axis)
+        places = Range (zero, count, one)
+        numbers = Cast <to = 1> (places)
+        chosen = Squeeze (found, axis)
+        values = Gather (scaled, chosen)
+        y = Mul (numbers, values)
+    }""")
+    module = split_blocks(tvm.IRModule(dict(model.module.functions_items())))
+    relax.analysis.well_formed(module)
+    for block in module["main"].body.blocks:
+        is_dataflow = isinstance(block, relax.DataflowBlock)
+        assert all(isinstance(b, relax.MatchCast) != is_dataflow for b in block.bindings)
+    machine = relax.VirtualMachine(looplift.compile(model.module), tvm.cpu())
+    x = np.array([0, 2, 0, 3, 0, 1], np.float32)
+    assert machine["main"](tvm.runtime.tensor(x)).numpy().tolist() == [0, 9, 2]

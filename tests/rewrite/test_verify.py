@@ -263,7 +263,7 @@ def test_final_states_of_an_empty_sequence_are_not_compared() -> None:
     text = """g (float[T,2,4] x) => (float[1,2,64] h, float[1,2,64] c, float[1,2,64] other) {
         y, h, c = LSTM <hidden_size = 64> (x, w, r) zero = ReduceSum <keepdims = 0> (x)
         other = Add(bias, zero) }"""
-    weights = {
+    weights: dict[str, Any] = {
         "w": np.ones((1, 256, 4), np.float32),
         "r": np.ones((1, 256, 64), np.float32),
         "bias": np.ones((1, 2, 64), np.float32),

@@ -1,0 +1,64 @@
+"""Dataflow blocks that define no sizes.
+
+FuseOps in TVM 0.27 orders the bindings of a dataflow block by the tensors they need. What needs
+sizes only, a range for example, may then stand before the `match_cast` that defines them, and
+cannot be compiled. Blocks keep their order, so every `match_cast` gets a block of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+
+def split_blocks(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with every `match_cast` outside of dataflow blocks."""
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            module[variable] = _split(function)
+    return relax.transform.Normalize()(module)
+
+
+def _split(function: Any) -> Any:
+    blocks = [part for block in function.body.blocks for part in _parts(block)]
+    if len(blocks) == len(function.body.blocks):
+        return function
+    visible = {variable: relax.Var(variable.name, variable.ty) for variable in _shared(blocks)}
+    body = tvm_ffi.structural_map(
+        relax.SeqExpr(blocks, function.body.body),
+        (relax.DataflowVar, lambda variable: visible.get(variable, variable)),
+        order="post",
+    )
+    return relax.Function(
+        function.params, body, function.ret_ty, function.is_pure, attrs=function.attrs
+    )
+
+
+def _parts(block: Any) -> Iterator[Any]:
+    """A block as blocks for the casts and dataflow blocks for what lies between them."""
+    if not isinstance(block, relax.DataflowBlock):
+        yield block
+        return
+    runs = itertools.groupby(block.bindings, lambda binding: isinstance(binding, relax.MatchCast))
+    for are_casts, bindings in runs:
+        yield (relax.BindingBlock if are_casts else relax.DataflowBlock)(list(bindings))
+
+
+def _shared(blocks: Sequence[Any]) -> list[Any]:
+    """The variables of dataflow blocks that are defined outside of one now, or read so."""
+    home: dict[Any, int] = {}
+    shared: dict[Any, None] = {}
+    for number, block in enumerate(blocks):
+        is_dataflow = isinstance(block, relax.DataflowBlock)
+        for binding in block.bindings:
+            found = [v for v in relax.analysis.free_vars(binding.value) if home.get(v) != number]
+            if not is_dataflow:
+                found.append(binding.var)
+            shared.update((v, None) for v in found if isinstance(v, relax.DataflowVar))
+            home[binding.var] = number
+    return list(shared)
