@@ -142,7 +142,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     commands = [
         line[2:] for block in blocks("console") for line in block.splitlines() if line[:2] == "$ "
     ]
-    ours = [shlex.split(command) for command in commands]
+    ours = [shlex.split(command, comments=True) for command in commands]
     ours = [command for command in ours if command[0] in ("looplift", "python")]
     assert len(ours) >= 4
     for program, *arguments in ours:

@@ -34,9 +34,10 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
     dims = None if isinstance(data, Constant) else known_dims(data)
     if dims is None or cuts is None or _is_static(cuts, dims, attrs):
         return convert_as_tvm("Slice", bb, inputs, attrs, params)
+    cuts = [replace(cut, axis=cut.axis % len(dims)) for cut in cuts]
     for cut in cuts:
         if cut.step < 0:
-            data = bb.normalize(relax.op.flip(data, cut.axis % len(dims)))
+            data = bb.normalize(relax.op.flip(data, cut.axis))
     cuts = [cut for cut in cuts if not cut.is_whole]
     return _cut(bb, data, dims, cuts) if cuts else data
 

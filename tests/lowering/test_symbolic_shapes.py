@@ -201,7 +201,7 @@ def test_slices_are_cut_to_the_size(imported: Load, bounds: tuple[int, int, int]
 def test_slices_with_bounds_that_are_inputs(imported: Load, step: int) -> None:
     model = imported(f"""
     g (float[n, 2] x, int64[1] start, int64[1] end) => (float[k, 2] y) {{
-        axis = Constant <value_ints = [0]> ()
+        axis = Constant <value_ints = [-2]> ()
         step = Constant <value_ints = [{step}]> ()
         y = Slice(x, start, end, axis, step)
     }}""")
