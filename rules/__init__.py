@@ -147,7 +147,15 @@ PHASES: tuple[Phase, ...] = (
     ),
     Phase(
         "recurrences",
-        (SplitState, FuseRecurrence, Reroll, JoinSlices, ReverseDirection, ReverseWhole, AbsorbLinear),
+        (
+            SplitState,
+            FuseRecurrence,
+            Reroll,
+            JoinSlices,
+            ReverseDirection,
+            ReverseWhole,
+            AbsorbLinear,
+        ),
         "Loops around a cell become LSTM, GRU and RNN.",
     ),
     Phase(
