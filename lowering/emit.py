@@ -71,7 +71,9 @@ def emit(
     if on_form is not None:
         for form in emitter.forms:
             on_form(form)
-    module = without_unused(emitter.bb.get())
+    module = emitter.bb.get()
+    if emitter.forms:  # only attempts at loops leave functions that nobody calls
+        module = without_unused(module)
     module["main"] = module["main"].with_attrs(signature.attributes)
     return module
 

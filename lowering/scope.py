@@ -60,7 +60,8 @@ class Scope:
     def bind(self, frame: Frame, name: str, value: Value) -> None:
         """Give a value its name in a graph."""
         frame.values[name] = value
-        if any(_ends_with_segment(leaf) for leaf in flatten([value])):
+        leaves = [value] if isinstance(value, relax.Var) else flatten([value])
+        if any(map(_ends_with_segment, leaves)):
             self._local.append((frame, name))
 
     @contextmanager

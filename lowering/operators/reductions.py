@@ -22,6 +22,9 @@ from .tvm_converter import convert_as_tvm, known_content
 
 def may_be_zero(size: Any) -> bool:
     """Whether a size is not known to be at least 1."""
+    known = as_int(size)
+    if known is not None:
+        return known < 1
     return not is_nonnegative(sym.Analyzer().simplify(size - 1))
 
 
