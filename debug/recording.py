@@ -25,6 +25,7 @@ import onnx
 from ..arguments import Assertions
 from ..rewrite.engine import Engine
 from ..rewrite.errors import ModelError
+from ..rewrite.exporter import copy_fields
 from ..rewrite.graph_hash import GraphHash
 from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.numbers import NoReference, Numbers
@@ -35,6 +36,8 @@ from .control import value_text
 
 FORMAT = 1
 """Version of the lines; readers refuse others."""
+_WEIGHTS = frozenset(("initializer", "sparse_initializer"))
+"""The fields of a graph that may be large."""
 _START = b'{"kind"'
 """What every trace begins with."""
 
@@ -75,7 +78,7 @@ class Recorder(Observer):
         self._misses: list[str] = []
         self._sentences: dict[tuple[str, str], str] = {}
         self._visited: Node | None = None
-        self._found: dict[str, Any] | None = None
+        self._found = "null"
         self._bindings: dict[str, Any] = {}
         self._facts: dict[str, str] = {}
         self._began = self._since = 0.0
@@ -145,9 +148,11 @@ class Recorder(Observer):
 
     def matched(self, rule: Rule, node: Node, found: Mapping[str, object]) -> None:
         try:
-            self._found = {name: self._numbers.refer(value) for name, value in found.items()}
+            refer = self._numbers.refer
+            told = (f"{_quoted(name)}:{refer(value)}" for name, value in found.items())
+            self._found = f"{{{','.join(told)}}}"
         except NoReference:
-            self._found = None
+            self._found = "null"
         if self.sees_attempts:
             self._flush()
             self._bindings = {name: bound(value) for name, value in found.items()}
@@ -163,7 +168,7 @@ class Recorder(Observer):
         parts = [
             f'{{"kind":"commit","step":{commit.step},{self._origin(commit.phase, rule)}',
             f'"node":{_quoted(commit.node)},"number":{number},"place":{_quoted(commit.place)}',
-            f'"found":{"null" if self._found is None else _encoded(self._found)}',
+            f'"found":{self._found}',
             f'"edits":[{",".join(map(_quoted, commit.edits))}]',
             f'"notes":[{",".join(map(_quoted, commit.notes))}]',
             f'"touched":{numbers.of(patch.touched)},"removed":{numbers.of(patch.removed)}',
@@ -274,28 +279,18 @@ def _check_is_trace(path: Path) -> None:
 def digest(engine: Engine) -> str:
     """What tells models apart: a hash of the graph as it stood in the file.
 
-    Of initializers only types and shapes count: hashing large weights would take longer than
-    rewriting does.
+    Of the main graph's initializers only types and shapes count: hashing large weights would take
+    longer than rewriting does.
     """
+    content = hashlib.sha256()
     origin = engine.model.graph.origin
-    content = b"" if origin is None else b"\0".join(_structure(origin))
-    return hashlib.blake2b(content, digest_size=32).hexdigest()
-
-
-def _structure(graph: onnx.GraphProto) -> Iterator[bytes]:
-    """A graph but for the values of its weights, and those of its bodies."""
-    for node in graph.node:
-        inner = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-        if not inner:
-            yield node.SerializeToString(deterministic=True)
-            continue
-        yield f"{node.op_type} {list(node.input)} {list(node.output)}".encode()
-        for body in inner:
-            yield from _structure(body)
-    for info in (*graph.input, *graph.output):
-        yield info.SerializeToString(deterministic=True)
-    for tensor in graph.initializer:
-        yield f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode()
+    if origin is not None:
+        structure = onnx.GraphProto()
+        copy_fields(origin, structure, _WEIGHTS)
+        content.update(structure.SerializeToString(deterministic=True))
+        for tensor in origin.initializer:
+            content.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
+    return content.hexdigest()
 
 
 def source_of(rule: type[Rule]) -> tuple[str, int]:

@@ -5,15 +5,15 @@ Names cannot: they repeat between bodies, and many nodes have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, bodies
 from .patch import Patch
 
-Reference = list[Any]
-"""What stands for a node, value or body in a trace; made of texts and numbers only."""
+_text = json.JSONEncoder().encode
 
 
 class NoReference(Exception):
@@ -76,44 +76,45 @@ class Numbers:
 
     # --- what a match found ---
 
-    def refer(self, thing: object) -> Any:
-        """A node, value, body, plain datum, or list of them, in numbers.
+    def refer(self, thing: object) -> str:
+        """A node, value, body, plain datum, or list of them, in numbers: as JSON, which `resolve`
+        takes once it is parsed. A rewrite refers to several things for each commit.
 
         Raises NoReference for anything else.
         """
-        if thing is None or isinstance(thing, (bool, int, str)):
-            return thing
         if isinstance(thing, Node):
-            return ["node", self._numbers[thing]]
+            return f'["node",{self._numbers[thing]}]'
         if isinstance(thing, Graph):
             return self._refer_graph(thing)
         if isinstance(thing, Tensor):
             return self._refer_value(thing)
         if type(thing) in (list, tuple):
-            return [type(thing).__name__, *map(self.refer, thing)]  # type: ignore[call-overload]
+            items = map(self.refer, thing)  # type: ignore[call-overload]
+            return f"[{','.join((_text(type(thing).__name__), *items))}]"
+        if thing is None or isinstance(thing, (bool, int, str)):
+            return _text(thing)
         raise NoReference(type(thing).__name__)
 
-    def _refer_value(self, tensor: Tensor) -> Reference:
+    def _refer_value(self, tensor: Tensor) -> str:
         if isinstance(tensor, Constant) and tensor in self._places:
-            return ["constant", self._places[tensor]]
+            return f'["constant",{self._places[tensor]}]'
         producer = self._index.producer(tensor)
         if producer is not None:
-            slot = next(k for k, output in enumerate(producer.outputs) if output is tensor)
-            return ["output", self._numbers[producer], slot]
+            slot = _slot(tensor, producer.outputs)
+            return f'["output",{self._numbers[producer]},{slot}]'
         home = self._index.home(tensor)
         if home is None:
             raise NoReference(f"`{tensor.name}`, which nothing defines")
-        slot = next(k for k, given in enumerate(home.inputs) if given is tensor)
-        return ["input", self._refer_graph(home), slot]
+        return f'["input",{self._refer_graph(home)},{_slot(tensor, home.inputs)}]'
 
-    def _refer_graph(self, graph: Graph) -> Reference:
+    def _refer_graph(self, graph: Graph) -> str:
         owner = self._index.owner(graph)
         if owner is None:
-            return ["main"]
-        return ["body", self._numbers[owner], bodies(owner).index(graph)]
+            return '["main"]'
+        return f'["body",{self._numbers[owner]},{bodies(owner).index(graph)}]'
 
     def resolve(self, reference: Any) -> Any:
-        """The inverse of `refer`, in the graph as it stands."""
+        """What `refer` referred to, in the graph as it stands."""
         if not isinstance(reference, list):
             return reference
         kind, *rest = reference
@@ -129,3 +130,8 @@ class Numbers:
         if kind == "constant":
             return self._constants[rest[0]]
         return self._index.root if kind == "main" else self._nodes[rest[0]]
+
+
+def _slot(tensor: Tensor, tensors: Sequence[Tensor]) -> int:
+    """Where the very object stands: equality of tensors compares names."""
+    return next(slot for slot, each in enumerate(tensors) if each is tensor)
