@@ -44,8 +44,12 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/branches.py
 	$(BIN)/python benchmarks/fused.py
+	$(BIN)/python benchmarks/recurrent.py
+	$(BIN)/python benchmarks/loops_vs_ort.py
+	$(BIN)/python benchmarks/loop_scale.py
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/many_loops.py
+	$(BIN)/python benchmarks/large_body.py
 
 clean:  ## remove everything the other targets made
 	rm -rf $(VENV) build dist examples/out benchmarks/results *.egg-info

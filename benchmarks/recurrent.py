@@ -1,6 +1,6 @@
 """LSTM and GRU of a Relax module next to onnxruntime's, one thread each.
 
-    python benchmarks/recurrent.py [--target native] [--rounds 15]
+    python benchmarks/recurrent.py [--target native] [--rounds 15] [--steps 10 100 1000]
 
 Times are medians of calls that take turns in one process. Ratios below 1 are in looplift's favour.
 """
@@ -27,7 +27,6 @@ from looplift.lowering.compile import as_target
 
 COLUMNS, HIDDEN = 64, 128
 GATES = {"LSTM": 4, "GRU": 3}
-LENGTHS = (10, 100, 1000)
 BATCHES = (1, 16)
 
 
@@ -65,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare recurrent layers with onnxruntime.")
     parser.add_argument("--target", default="native", help='native, or JSON such as {"kind": …}')
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, nargs="+", default=[10, 100, 1000])
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for op in GATES:
@@ -75,7 +75,7 @@ def main() -> None:
         executable = looplift.compile(module, target)
         machine, oracle = relax.VirtualMachine(executable, tvm.cpu()), session(model)
         for batch in BATCHES:
-            for length in LENGTHS:
+            for length in arguments.steps:
                 x = np.random.default_rng(1).standard_normal((length, batch, COLUMNS))
                 x = x.astype(np.float32)
                 rows.append(

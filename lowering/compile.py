@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..rewrite.errors import UnsupportedError
+from ..rewrite.errors import UnsupportedError, telling_line
 from .pipeline import NAME
 
 NATIVE = "native"
@@ -26,9 +26,8 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
     except UnsupportedError:
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UnsupportedError(
-            f"TVM cannot compile the module for '{target}': {first}",
+            f"TVM cannot compile the module for '{target}': {telling_line(error)}",
             remedy="Check the target; if it is right, please report the model",
         ) from error
 

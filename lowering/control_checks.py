@@ -32,6 +32,8 @@ def check_control(body: Body, outer: Types | None = None) -> None:
 
     Raises ModelError for the first that does not fit.
     """
+    if not any(step.bodies for step in body.steps):
+        return
     known = (ChainMap() if outer is None else outer).new_child(_own_types(body.graph))
     for step in body.steps:
         if step.bodies:

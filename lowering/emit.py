@@ -36,14 +36,16 @@ def emit(
     keep_params_in_input: bool = False,
     sanitize_input_names: bool = True,
     base_dir: str = "",
+    loop_kernels: bool = True,
     on_form: Hear | None = None,
 ) -> Any:
     """The model as a Relax module with one public function, `main`.
 
     The arguments are those of `tvm.relax.frontend.onnx.from_onnx`, and so is the result for a
     model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
-    `base_dir` is the folder of the model's external data; `on_form` is told what became of every
-    loop.
+    `base_dir` is the folder of the model's external data. Without `loop_kernels`, every loop takes
+    its general form, a tower, even where it could be one kernel; `on_form` is told what became of
+    each.
 
     Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
     operators, all of them at once, or the first node that cannot be translated as it is used.
@@ -66,7 +68,9 @@ def emit(
         signature.add_weights(model.graph, base_dir)
     signature.add_inputs(model.graph)
 
-    emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
+    emitter = Emitter(
+        relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters, loop_kernels
+    )
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
     if on_form is not None:
         for form in emitter.forms:

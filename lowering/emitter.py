@@ -28,7 +28,16 @@ from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequence_runtime import received
 from .tvm_onnx import EmptyOptional, InputList, building_function
-from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, with_shape
+from .values import (
+    ListValue,
+    Received,
+    Sizes,
+    Value,
+    as_tensor,
+    is_prim,
+    is_tensor,
+    with_shape,
+)
 
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
@@ -55,6 +64,8 @@ class Emitter:
     """Where external data lies."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
+    loop_kernels: bool = True
+    """Whether a loop becomes one kernel where it can be."""
     ranks: Ranks = field(default_factory=Ranks)
     _forms: dict[int, Form] = field(default_factory=dict)
     """By the identity of the node: a body is emitted again if its types have to be wider."""
@@ -71,7 +82,7 @@ class Emitter:
     def emit_body(self, scope: Scope, body: Body, values: dict[str, Value]) -> list[Value]:
         """Emit a graph into a function; `values` are the names it sees. Gives its outputs."""
         with scope.frame(body, values) as frame:
-            self._bind_initializers(scope, frame)
+            self._bind_initializers(frame)
             for position, step in enumerate(body.steps):
                 frame.position = position
                 results = self._emit(scope, frame, step)
@@ -108,20 +119,20 @@ class Emitter:
             return received(self.bb, value.variable, value.element)
         return value
 
-    def _bind_initializers(self, scope: Scope, frame: Frame) -> None:
+    def _bind_initializers(self, frame: Frame) -> None:
         graph = frame.body.graph
         for tensor in graph.initializer:
             if tensor.name not in frame.values:
-                scope.bind(frame, tensor.name, constant(array(tensor, self.base_dir)))
+                frame.values[tensor.name] = constant(array(tensor, self.base_dir))
         for sparse in graph.sparse_initializer:
-            scope.bind(frame, sparse.values.name, constant(dense(sparse, self.base_dir)))
+            frame.values[sparse.values.name] = constant(dense(sparse, self.base_dir))
 
     def _emit(self, scope: Scope, frame: Frame, step: Step) -> list[Value]:
         if step.bodies:
             return self.control[step.node.op_type](self, scope, frame, step)
-        return self._emit_plain(scope, frame, step.node)
+        return self._emit_plain(frame, step.node)
 
-    def _emit_plain(self, scope: Scope, frame: Frame, node: onnx.NodeProto) -> list[Value]:
+    def _emit_plain(self, frame: Frame, node: onnx.NodeProto) -> list[Value]:
         named = attributes(node)
         named["tvm_custom"] = {
             "name": node.name,
@@ -136,7 +147,7 @@ class Emitter:
             inputs = InputList([self._input(frame, node, name) for name in node.input])
             value = convert(self.bb, inputs, named, [frame.values, self.parameters])
             return self._outputs(frame, node, value)
-        except Exception as error:
+        except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[name] if name else None for name in node.input]
             raise failure(node, frame.body.path, given, self.ranks.explain(given), error) from error
 
@@ -145,20 +156,26 @@ class Emitter:
         if not name:
             return None
         value = frame.values[name]
+        if is_tensor(value):
+            return self._shaped(frame, node, name, value)
         if isinstance(value, EmptyOptional | ListValue):
             return value
         if isinstance(value, Sizes):
             return value if node.op_type in TAKES_NARROW_SIZES else as_tensor(self.bb, value)
         if is_prim(value):
             return value if node.op_type in TAKES_SCALARS else as_tensor(self.bb, value)
-        kind = value.ty
-        if isinstance(kind, relax.ShapeType):
+        if isinstance(value.ty, relax.ShapeType):
             return value if node.op_type in TAKES_SIZES else as_tensor(self.bb, value)
-        if isinstance(kind, relax.TensorType) and kind.shape is None:
-            if kind.ndim < 0 and node.op_type not in TAKES_ANY_RANK:
-                raise UnsupportedError(f"the rank of {name!r} is not known")
-            value = frame.values[name] = with_shape(self.bb, value)
         return value
+
+    def _shaped(self, frame: Frame, node: onnx.NodeProto, name: str, value: Value) -> Value:
+        """A tensor with a shape, if its rank is known."""
+        if value.ty.shape is not None:
+            return value
+        if value.ty.ndim < 0 and node.op_type not in TAKES_ANY_RANK:
+            raise UnsupportedError(f"the rank of {name!r} is not known")
+        shaped = frame.values[name] = with_shape(self.bb, value)
+        return shaped
 
     def _outputs(self, frame: Frame, node: onnx.NodeProto, value: Value) -> list[Value]:
         """The values of a node's outputs, from what its converter gave."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from ..rewrite.errors import LoopliftError, UnsupportedError
+from ..rewrite.errors import LoopliftError, UnsupportedError, telling_line
 from .bodies import place
 from .values import Value, describe
 
@@ -47,10 +47,6 @@ def _remedy(reason: str, inputs: Sequence[Value]) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """The telling line of an error; TVM puts it after a native backtrace, if anywhere."""
     if isinstance(error, LoopliftError):
         return error.what
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("File ", "Traceback"))]
-    text = telling[0] if telling else "no reason given"
-    return f"{text.rstrip('.')} ({type(error).__name__})"
+    return f"{telling_line(error).rstrip('.')} ({type(error).__name__})"

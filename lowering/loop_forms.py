@@ -19,5 +19,5 @@ def emit_plan(emitter: Emitter, scope: Scope, node: onnx.NodeProto, plan: Plan) 
     reason = results if isinstance(results, str) else ""
     emitter.note_form(node, Form(node.op_type, plan.place, reason))
     if isinstance(results, str):
-        return emit_as_tower(emitter, scope, node, plan)
+        return emit_as_tower(emitter, scope, plan)
     return by_output(plan, results)

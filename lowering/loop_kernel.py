@@ -33,7 +33,7 @@ def try_kernel(emitter: Emitter, plan: Plan) -> list[Value] | str:
     of the plan are values of the current segment, and so are the results.
     """
     try:
-        _check_target()
+        _check_wanted(emitter)
         _check_body(plan)
         inputs = Inputs(emitter.bb, plan)
         body = _fused(emitter, plan, inputs)
@@ -43,7 +43,9 @@ def try_kernel(emitter: Emitter, plan: Plan) -> list[Value] | str:
         return str(reason)
 
 
-def _check_target() -> None:
+def _check_wanted(emitter: Emitter) -> None:
+    if not emitter.loop_kernels:
+        raise NoKernelError("kernels with a loop inside were not asked for")
     if is_for_gpu():
         raise NoKernelError("kernels with a loop inside are for CPUs")
 

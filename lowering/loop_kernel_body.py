@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 from tvm.ir import is_prim_var
 
+from ..rewrite.errors import telling_line
 from .bodies import Body
 from .emitter import Emitter
 from .schedule import schedule_kernel
@@ -214,8 +215,7 @@ def _fuse(module: tvm.IRModule, primitive: Any) -> tirx.PrimFunc:
     try:
         return relax.transform.FuseTIR()(bb.get())[_NAME]
     except Exception as error:  # TVM raises built-in errors of all kinds.
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise NoKernelError(f"TVM cannot fuse its body: {first}") from error
+        raise NoKernelError(f"TVM cannot fuse its body: {telling_line(error)}") from error
 
 
 def _lower(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

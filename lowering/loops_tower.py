@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
@@ -27,7 +26,7 @@ from .values import Constant, Element, ListValue, Value, as_tensor, with_shape
 _COUNT = relax.TensorType([], "int64")
 
 
-def emit_as_tower(emitter: Emitter, scope: Scope, node: onnx.NodeProto, plan: Plan) -> list[Value]:
+def emit_as_tower(emitter: Emitter, scope: Scope, plan: Plan) -> list[Value]:
     """Emit a plan whose operands are values of the current segment; gives the node's outputs."""
     operands = plan.operands()
     with scope.between_segments(list(operands.values())) as settled:

@@ -141,8 +141,7 @@ class Scope:
 
 def _ends_with_segment(value: Value) -> bool:
     """Whether a value is not visible, or not even computed, outside of the current segment."""
-    if isinstance(value, EmptyOptional | Sizes) or is_prim(value):
-        return False
     if isinstance(value, relax.DataflowVar):
         return True
-    return not isinstance(value, relax.Var | Constant | relax.ShapeExpr)
+    placed = (relax.Var, Constant, relax.ShapeExpr, EmptyOptional, Sizes)
+    return not isinstance(value, placed) and not is_prim(value)

@@ -81,6 +81,11 @@ class Received:
     element: Element
 
 
+def is_tensor(value: Value) -> bool:
+    """Whether a value is a tensor already, as nearly all are."""
+    return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
 def is_prim(value: Value) -> bool:
     """Whether a value is a scalar computed from sizes."""
     return bool(tvm.ir.is_prim_expr(value))
@@ -98,7 +103,7 @@ def as_int(expression: Value) -> int | None:
 
 def as_tensor(bb: Any, value: Value) -> Value:
     """The same value, with sizes computed into a tensor at run time."""
-    if isinstance(value, EmptyOptional | ListValue):
+    if is_tensor(value) or isinstance(value, EmptyOptional | ListValue):
         return value
     if isinstance(value, Sizes):
         wide = relax.ShapeExpr(value.items) if value.rank else relax.prim_value(value.items[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -113,21 +114,38 @@ def test_the_demo_runs() -> None:
     assert "one_lstm.onnx: no control flow" in text
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("chain.py", "--sizes", "40", "80", "--peer-size", "40", "--repeats", "1", "--peers"),
-        ("import_time.py", "--rounds", "1", "--layers", "1"),
-        ("branches.py", "--rounds", "1", "--size", "8"),
-        ("fused.py", "--rounds", "1", "--steps", "2"),
-    ],
-)
-def test_the_benchmarks_run(tmp_path: Path, command: tuple[str, ...]) -> None:
+BENCHMARKS = {
+    "branches": "--rounds 1 --size 8",
+    "chain": "--sizes 40 80 --peer-size 40 --repeats 1 --peers",
+    "fused": "--rounds 1 --steps 2",
+    "import_time": "--rounds 1 --layers 1",
+    "large_body": "--sizes 2 4",
+    "loop_scale": "--most 20",
+    "loops_vs_ort": "--rounds 1 --most 3 --target llvm",
+    "many_loops": "--sizes 6 12",
+    "recurrent": "--rounds 1 --steps 2 --target llvm",
+    "tracing": "--rounds 1 --size 40",
+}
+"""All benchmarks, with the smallest sizes."""
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_benchmarks_run(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "benchmarks"
     shutil.copytree(ROOT / "benchmarks", folder, ignore=shutil.ignore_patterns("results"))
-    text = run_program(sys.executable, *command, cwd=folder)
-    assert "looplift" in text
-    assert list((folder / "results").glob("*.json"))
+    text = run_program(sys.executable, f"{name}.py", *BENCHMARKS[name].split(), cwd=folder)
+    written = list((folder / "results").glob("*.json"))
+    assert written
+    for path in written:
+        assert f"written to {path}" in text
+        assert json.loads(path.read_text())["rows"]
+
+
+def test_make_bench_runs_them_all() -> None:
+    recipes = (ROOT / "Makefile").read_text()
+    listed = re.findall(r"^\t.*python benchmarks/(\w+)\.py$", recipes, flags=re.MULTILINE)
+    scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if "main()" in path.read_text()]
+    assert sorted(listed) == sorted(path.stem for path in scripts) == sorted(BENCHMARKS)
 
 
 def blocks(language: str) -> list[str]:

@@ -7,40 +7,66 @@ from types import MappingProxyType
 
 from ..tvm_onnx import Converter, converter, operators
 from .constant import convert_constant
+from .convolution import convert_conv, convert_conv_transpose, convert_max_pool
+from .dropout import convert_dropout
 from .elementwise import ELEMENTWISE
+from .fourier import convert_dft, convert_stft
 from .logic import LOGIC
+from .normalization import (
+    convert_layer_normalization,
+    convert_lp_normalization,
+    convert_rms_normalization,
+)
+from .one_hot import convert_one_hot
 from .padding import convert_pad
 from .products import convert_gemm, convert_matmul
 from .ranges import convert_range
 from .recurrent import convert_gru, convert_lstm, convert_rnn
 from .reductions import REDUCTIONS
+from .regions import convert_roi_align
 from .resize import convert_resize, convert_upsample
 from .reverse_sequence import convert_reverse_sequence
 from .runtime_shapes import convert_constant_of_shape, convert_expand, convert_reshape
 from .scatter import convert_scatter_nd
+from .selection import convert_split, convert_top_k
 from .sequences import SEQUENCES
 from .size_operators import SIZE_OPERATORS
 from .slicing import convert_slice
 from .squeeze import convert_squeeze, convert_unsqueeze
+from .suppression import convert_non_max_suppression
 
 OPERATORS = MappingProxyType[tuple[str, str], Converter](
     {
         ("", "Constant"): convert_constant,
         ("", "ConstantOfShape"): convert_constant_of_shape,
+        ("", "Conv"): convert_conv,
+        ("", "ConvTranspose"): convert_conv_transpose,
+        ("", "DFT"): convert_dft,
+        ("", "Dropout"): convert_dropout,
         ("", "Expand"): convert_expand,
         ("", "GRU"): convert_gru,
         ("", "Gemm"): convert_gemm,
         ("", "LSTM"): convert_lstm,
+        ("", "LayerNormalization"): convert_layer_normalization,
+        ("", "LpNormalization"): convert_lp_normalization,
         ("", "MatMul"): convert_matmul,
+        ("", "MaxPool"): convert_max_pool,
+        ("", "NonMaxSuppression"): convert_non_max_suppression,
+        ("", "OneHot"): convert_one_hot,
         ("", "Pad"): convert_pad,
+        ("", "RMSNormalization"): convert_rms_normalization,
         ("", "RNN"): convert_rnn,
         ("", "Range"): convert_range,
         ("", "Reshape"): convert_reshape,
         ("", "Resize"): convert_resize,
         ("", "ReverseSequence"): convert_reverse_sequence,
+        ("", "RoiAlign"): convert_roi_align,
+        ("", "STFT"): convert_stft,
         ("", "ScatterND"): convert_scatter_nd,
         ("", "Slice"): convert_slice,
+        ("", "Split"): convert_split,
         ("", "Squeeze"): convert_squeeze,
+        ("", "TopK"): convert_top_k,
         ("", "Unsqueeze"): convert_unsqueeze,
         ("", "Upsample"): convert_upsample,
         **{("", op_type): convert for op_type, convert in ELEMENTWISE.items()},
@@ -61,7 +87,7 @@ _OF_MICROSOFT = frozenset({"Attention"})
 TAKES_SIZES = frozenset(
     {
         "CastLike", "ConstantOfShape", "Expand", "Identity", "Pad", "Reshape", "Resize", "Shape",
-        "Slice", "Squeeze", "Where", *SIZE_OPERATORS,
+        "Slice", "Split", "Squeeze", "TopK", "Where", *SIZE_OPERATORS,
     }
 )  # fmt: skip
 """Operators whose converters take a vector of sizes for a tensor of them."""

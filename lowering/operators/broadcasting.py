@@ -88,7 +88,7 @@ def align(bb: Any, inputs: Sequence[Any]) -> list[Any] | None:
         return aligned
     # A choice between two sizes becomes a symbol: choices among choices would grow without end.
     named = [fresh_dim("d") if isinstance(size, tirx.Select) else size for size in common]
-    return [_cast(bb, tensor, named) for tensor in aligned]
+    return [cast_sizes(bb, tensor, named) for tensor in aligned]
 
 
 def agree(bb: Any, inputs: Sequence[Any], *, except_axis: int) -> list[Any]:
@@ -101,11 +101,12 @@ def agree(bb: Any, inputs: Sequence[Any], *, except_axis: int) -> list[Any]:
     cast = []
     for tensor, shape in zip(inputs, shapes, strict=True):
         own = first if shape is None else [*first[:axis], shape[axis], *first[axis + 1 :]]
-        cast.append(_cast(bb, tensor, own))
+        cast.append(cast_sizes(bb, tensor, own))
     return cast
 
 
-def _cast(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
+def cast_sizes(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
+    """A tensor cast to sizes that are not known to be its own; a run where not, fails."""
     analyzer = sym.Analyzer()
     dims = known_dims(tensor)
     if dims is None or len(dims) != len(shape):

@@ -5,6 +5,7 @@ TVM's converters give these a result of unknown shape, which cannot be compiled.
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any
 
@@ -16,8 +17,8 @@ from .broadcasting import align, known_dims
 from .tvm_converter import convert_as_tvm
 
 _OPERATORS = (
-    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Pow", "Sum",
-    "Where", "Xor",
+    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Sum", "Where",
+    "Xor",
 )  # fmt: skip
 
 _STATIC_ONLY = frozenset({"Max", "Min"})
@@ -62,7 +63,36 @@ def _prelu(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     return convert_elementwise("PRelu", bb, InputList([data, slope]), attrs, params)
 
 
+def _power(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """The base and the exponent may differ in type; powers of integers are computed as doubles."""
+    base, exponent = inputs[0], inputs[1]
+    dtype = base.ty.dtype
+    kind = str(dtype) if "float" in str(dtype) else "float64"
+    operands = [
+        value if str(value.ty.dtype) == kind else bb.normalize(relax.op.astype(value, kind))
+        for value in (base, exponent)
+    ]
+    result = convert_elementwise("Pow", bb, InputList(operands), attrs, params)
+    return result if kind == str(dtype) else relax.op.astype(bb.normalize(result), dtype)
+
+
+def _is_infinite(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """TVM's converter ignores which of the two infinities are asked for."""
+    wanted = attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
+    if all(wanted):
+        return convert_as_tvm("IsInf", bb, inputs, attrs, params)
+    if not any(wanted):
+        return relax.op.full_like(inputs[0], relax.const(False, "bool"), "bool")
+    infinity = relax.const(-math.inf if wanted[0] else math.inf, inputs[0].ty.dtype)
+    return relax.op.equal(inputs[0], infinity)
+
+
 ELEMENTWISE = MappingProxyType[str, Converter](
-    {"PRelu": _prelu, **{name: _converter(name) for name in _OPERATORS}}
+    {
+        "IsInf": _is_infinite,
+        "PRelu": _prelu,
+        "Pow": _power,
+        **{name: _converter(name) for name in _OPERATORS},
+    }
 )
 """Those of the standard domain that have no other converter of ours."""

@@ -31,7 +31,7 @@ def convert_pad(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any
     mode = attrs.get("mode", b"constant").decode()
     if mode == "constant":
         fill = inputs[2] if inputs[2] is not None else relax.const(0, data.ty.dtype)
-        return bb.call_te(_pad_constant, data, fill, before, after, primfunc_name_hint="pad")
+        return bb.call_te(pad_constant, data, fill, before, after, primfunc_name_hint="pad")
     copy = partial(_pad_copy, _SOURCES[mode])
     return bb.call_te(copy, data, before, after, primfunc_name_hint="pad")
 
@@ -61,7 +61,9 @@ def _padded(data: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]
     return [size + a + b for size, a, b in zip(data.shape, before, after, strict=True)]
 
 
-def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
+def pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
+    """The computation of a tensor with `fill`, a scalar, around it."""
+
     def element(*positions: Any) -> Any:
         places = [position - a for position, a in zip(positions, before, strict=True)]
         inside = [

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from tvm import relax, sym, te, tirx
 
+from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import Converter, InputList
 from ..values import as_int, as_tensor
 from .broadcasting import known_dims
+from .reduction_axes import gather_reduced, sizes_left
 from .sizes import is_nonnegative
 from .tvm_converter import convert_as_tvm, known_content
 
@@ -56,6 +58,12 @@ def convert_reduction(
 ) -> Any:
     """A reduction of the standard domain, as onnxruntime defines it for empty axes."""
     tensors = InputList([None if value is None else as_tensor(bb, value) for value in inputs])
+    if str(tensors[0].ty.dtype) == "bool":  # TVM has no least and no greatest bool
+        tensors[0] = bb.normalize(relax.op.astype(tensors[0], "uint8"))
+        result = bb.normalize(convert_reduction(op_type, bb, tensors, attrs, params))
+        return relax.op.astype(result, "bool")
+    if tensors[1] is not None and known_content(tensors[1], params) is None:
+        return _along_computed_axes(op_type, bb, tensors, attrs, params)
     result = bb.normalize(convert_as_tvm(op_type, bb, tensors, attrs, params))
     dims = known_dims(tensors[0])
     if dims is None:
@@ -67,6 +75,21 @@ def convert_reduction(
     return where_empty(bb, result, reduced, _OF_NOTHING[op_type](str(result.ty.dtype)))
 
 
+def _along_computed_axes(
+    op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
+) -> Any:
+    data, axes = inputs[0], inputs[1]
+    if attrs.get("noop_with_empty_axes", 0) and may_be_zero((known_dims(axes) or [0])[0]):
+        raise UnsupportedError("whether there are axes to reduce is not known")
+    gathered = gather_reduced(bb, data, axes)
+    last = relax.const([data.ty.ndim], "int64")
+    without = {**attrs, "keepdims": 0}
+    result = convert_reduction(op_type, bb, InputList([gathered, last]), without, params)
+    if attrs.get("keepdims", 1):
+        return result
+    return relax.op.reshape(bb.normalize(result), relax.ShapeExpr(sizes_left(bb, data, axes)))
+
+
 def _axes(given: Any, attrs: dict[str, Any], params: Any) -> list[int]:
     """The reduced axes; none stand for all."""
     if "axes" in attrs:
@@ -75,7 +98,8 @@ def _axes(given: Any, attrs: dict[str, Any], params: Any) -> list[int]:
     return [] if content is None else [int(axis) for axis in content]
 
 
-def _lowest(dtype: str) -> float:
+def lowest(dtype: str) -> float:
+    """The least number of a type."""
     kind = np.dtype(dtype)
     return int(np.iinfo(kind).min) if kind.kind in "iu" else -np.inf
 
@@ -96,9 +120,9 @@ def _one(_: str) -> float:
 _OF_NOTHING: dict[str, Callable[[str], float]] = {
     "ReduceL1": _zero,
     "ReduceL2": _zero,
-    "ReduceLogSum": _lowest,
-    "ReduceLogSumExp": _lowest,
-    "ReduceMax": _lowest,
+    "ReduceLogSum": lowest,
+    "ReduceLogSumExp": lowest,
+    "ReduceMax": lowest,
     "ReduceMean": _zero,
     "ReduceMin": _highest,
     "ReduceProd": _one,

@@ -35,6 +35,10 @@ def convert_resize(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> 
         raise UnsupportedError("the shape of the data is not known")
     axes = [axis % len(dims) for axis in attrs.get("axes", range(len(dims)))]
     windows = _windows(roi, sampling, axes, params)
+    policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
+    if _is_absent(scales, params) and policy != "stretch":
+        scales = _common_scale(bb, dims, axes, sizes, policy)
+        return _by_unknown_scales(bb, data, axes, scales, windows, sampling, rounded=True)
     if _is_absent(scales, params):
         resized = _to_sizes(bb, dims, axes, sizes, windows)
         return resize(bb, data, resized, sampling)
@@ -58,19 +62,19 @@ def convert_upsample(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -
 def _refuse(attrs: dict[str, Any]) -> None:
     if attrs.get("antialias", 0):
         raise UnsupportedError("antialiasing is not supported")
-    if attrs.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
-        raise UnsupportedError("keeping the aspect ratio is not supported")
+
+
+def _text(attrs: dict[str, Any], name: str, default: str) -> str:
+    value = attrs.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _sampling(attrs: dict[str, Any], *, is_old: bool) -> Sampling:
-    def text(name: str, default: str) -> str:
-        value = attrs.get(name, default)
-        return value.decode() if isinstance(value, bytes) else str(value)
-
+    place = "asymmetric" if is_old else "half_pixel"
     return Sampling(
-        text("mode", "nearest"),
-        text("coordinate_transformation_mode", "asymmetric" if is_old else "half_pixel"),
-        text("nearest_mode", "simple" if is_old else "round_prefer_floor"),
+        _text(attrs, "mode", "nearest"),
+        _text(attrs, "coordinate_transformation_mode", place),
+        _text(attrs, "nearest_mode", "simple" if is_old else "round_prefer_floor"),
         attrs.get("cubic_coeff_a", -0.75),
         bool(attrs.get("exclude_outside", 0)),
         attrs.get("extrapolation_value", 0.0),
@@ -103,15 +107,38 @@ def _to_sizes(
     sizes: Any,
     windows: Sequence[tuple[float, float]],
 ) -> list[Axis]:
+    given = _given_sizes(bb, axes, sizes)
+    return [
+        Axis(axis, dims[axis], size, None, window)
+        for axis, size, window in zip(axes, given, windows, strict=True)
+    ]
+
+
+def _given_sizes(bb: Any, axes: Sequence[int], sizes: Any) -> list[Any]:
     if sizes is None:
         raise UnsupportedError("it has neither scales nor sizes")
     given = sizes_of(bb, sizes)
     if len(given) != len(axes):
         raise UnsupportedError(f"there are {len(given)} sizes for {len(axes)} axes")
-    return [
-        Axis(axis, dims[axis], size, None, window)
-        for axis, size, window in zip(axes, given, windows, strict=True)
-    ]
+    return given
+
+
+def _common_scale(
+    bb: Any, dims: Sequence[Any], axes: Sequence[int], sizes: Any, policy: str
+) -> Any:
+    """One scale for each axis, all equal, by which no size gets larger or smaller than is given."""
+    choose = {"not_larger": relax.op.min, "not_smaller": relax.op.max}.get(policy)
+    if choose is None:
+        raise UnsupportedError(f"keep_aspect_ratio_policy {policy!r} is not known")
+    wanted = _as_floats(bb, _given_sizes(bb, axes, sizes))
+    before = _as_floats(bb, [dims[axis] for axis in axes])
+    ratios = bb.normalize(relax.op.divide(wanted, before))
+    scale = bb.normalize(choose(ratios, axis=0, keepdims=True))
+    return bb.normalize(relax.op.broadcast_to(scale, (len(axes),)))
+
+
+def _as_floats(bb: Any, sizes: Sequence[Any]) -> Any:
+    return bb.normalize(relax.op.astype(as_tensor(bb, relax.ShapeExpr(sizes)), "float32"))
 
 
 def _by_scales(
@@ -143,11 +170,14 @@ def _by_unknown_scales(
     scales: Any,
     windows: Sequence[tuple[float, float]],
     sampling: Sampling,
+    *,
+    rounded: bool = False,
 ) -> Any:
-    """The sizes are computed at run time; a symbol stands for each."""
+    """The sizes are computed at run time, rounded or cut off; a symbol stands for each."""
     dims = known_dims(data) or []
-    before = as_tensor(bb, relax.ShapeExpr([dims[axis] for axis in axes]))
-    products = relax.op.multiply(relax.op.astype(before, "float32"), scales)
+    products = relax.op.multiply(_as_floats(bb, [dims[axis] for axis in axes]), scales)
+    if rounded:
+        products = relax.op.add(products, relax.const(0.5, "float32"))
     sizes = sizes_of(bb, bb.normalize(relax.op.astype(relax.op.floor(products), "int64")))
     resized = [
         Axis(axis, dims[axis], size, None, window)

@@ -13,7 +13,7 @@ from ..constants import array
 from ..values import Constant, as_int, as_tensor, fresh_dim
 from .broadcasting import broadcast_dims, expand, known_dims
 from .sizes import read_sizes
-from .tvm_converter import convert_as_tvm, is_weight
+from .tvm_converter import convert_as_tvm, is_weight, known_content
 
 
 def sizes_of(bb: Any, value: Any) -> list[Any]:
@@ -31,6 +31,15 @@ def sizes_of(bb: Any, value: Any) -> list[Any]:
     symbols = [fresh_dim("size") for _ in range(length)]
     bb.match_cast(bb.normalize(relax.op.tensor_to_shape(tensor)), relax.ShapeType(symbols))
     return symbols
+
+
+def size_of(bb: Any, value: Any, params: Any) -> Any:
+    """A size given as a scalar or a vector of one element; one computed becomes a new symbol."""
+    content = known_content(value, params)
+    if content is not None:
+        return tirx.IntImm("int64", int(content.item()))
+    (size,) = sizes_of(bb, bb.normalize(relax.op.reshape(as_tensor(bb, value), [1])))
+    return size
 
 
 def convert_constant_of_shape(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:

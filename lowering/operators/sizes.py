@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, Sizes, as_int, is_prim
+from ..values import Constant, Sizes, as_int, is_prim, is_tensor
 
 _TYPES = ("int64", "int32")
 """The types in which exporters compute sizes."""
@@ -27,6 +27,8 @@ def read_sizes(value: Any) -> Sizes | None:
     """The integers that a value stands for, or None if it is data."""
     if value is None or isinstance(value, Sizes):
         return value
+    if not isinstance(value, Constant) and is_tensor(value):
+        return None
     if is_prim(value):
         return Sizes([value], 0) if str(value.ty) == "int64" else None
     if isinstance(value, relax.ShapeExpr):
@@ -44,8 +46,13 @@ def read_symbolic(inputs: Sequence[Any]) -> list[Sizes]:
     """The integers of all inputs. Empty if one is data, or if all are constants."""
     if all(isinstance(value, Constant) for value in inputs):
         return []
-    operands = [read_sizes(value) for value in inputs]
-    return [] if None in operands else [operand for operand in operands if operand]
+    operands = []
+    for value in inputs:
+        operand = read_sizes(value)
+        if operand is None:
+            return []
+        operands.append(operand)
+    return operands
 
 
 def write_sizes(sizes: Sizes) -> Any:

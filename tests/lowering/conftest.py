@@ -14,7 +14,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from looplift.lowering import emit, loop_forms
+from looplift.lowering import emit
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
@@ -99,8 +99,6 @@ def as_tower() -> Callable[..., Imported]:
 
     @cache
     def load(model: str | bytes, **options: Any) -> Imported:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop_forms, "try_kernel", lambda emitter, plan: "not asked for")
-            return Imported(parse(model), **options)
+        return Imported(parse(model), loop_kernels=False, **options)
 
     return load

@@ -62,7 +62,7 @@ def test_a_domain_is_part_of_the_name_of_an_operator() -> None:
 FAILING = """
 g (float[n, 4] x, int64[1] k, bool c) => (float[n, m] y) {
     [choice] y = If (c) <
-        then_branch = t () => (float[n, p] v) { [best] v, i = TopK (x, k) },
+        then_branch = t () => (float[n, p] v) { [sums] v = CumSum (x, k) },
         else_branch = e () => (float[n, 4] w) { w = Identity(x) }
     >
 }"""
@@ -73,9 +73,9 @@ def test_a_converter_that_fails_names_the_node_and_its_inputs(
 ) -> None:
     error = refusal(FAILING)
     assert isinstance(error, UnsupportedError)
-    assert "TopK cannot be translated" in error.what
-    assert "k must be a constant" in error.what
-    assert "TopK 'best' in then_branch of If 'choice'" in error.where
+    assert "CumSum cannot be translated" in error.what
+    assert "CumSum with non-constant axis input is not supported" in error.what
+    assert "CumSum 'sums' in then_branch of If 'choice'" in error.where
     assert "x is float32[n, 4], k is int64[1]" in error.where
     assert "--input" in error.remedy
     assert isinstance(error.__cause__, ValueError)

@@ -12,17 +12,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from tvm import relax
 
-from looplift.lowering.emit import emit
-
-Array = np.ndarray[Any, Any]
-Feed = Mapping[str, Array]
+from .compiled import Array, Compiled
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS_PER_DIRECTION = {"LSTM": 3, "GRU": 2, "RNN": 1}
@@ -137,21 +132,6 @@ def build_feed(
         for k, layer in enumerate(layers)
         for name, value in layer.feed(rng, steps, batch).items()
     }
-
-
-class Compiled:
-    """A model imported to Relax and compiled by plain `tvm.compile`."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        executable = tvm.compile(emit(model), tvm.target.Target("llvm"))
-        self.machine = relax.VirtualMachine(executable, tvm.cpu())
-        self.inputs = [i.name for i in model.graph.input]
-
-    def __call__(self, feed: Feed) -> list[Array]:
-        arguments = [tvm.runtime.tensor(feed[name]) for name in self.inputs]
-        result = self.machine["main"](*arguments)
-        results = [result] if hasattr(result, "numpy") else list(result)
-        return [r.numpy() for r in results]
 
 
 def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:

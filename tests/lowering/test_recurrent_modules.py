@@ -19,8 +19,7 @@ from tvm import relax
 from looplift.lowering.emit import emit
 from looplift.lowering.operators.recurrent import convert_lstm
 
-Array = np.ndarray[Any, Any]
-Feed = Mapping[str, Array]
+from .compiled import Array, Compiled, Feed
 
 LAYER = """
 <ir_version: 8, opset_import: ["" : 14]>
@@ -87,22 +86,6 @@ def layer_feed(steps: int, batch: int) -> dict[str, Array]:
     feed = random_feed(onnx.parser.parse_model(LAYER), shapes)
     rng = np.random.default_rng(steps)
     return {**feed, "lengths": rng.integers(0, steps + 1, batch).astype("int32")}
-
-
-class Compiled:
-    """A module for one model, compiled."""
-
-    def __init__(self, model: onnx.ModelProto, module: Any = None, **options: Any) -> None:
-        module = emit(model) if module is None else module
-        self.executable = tvm.compile(module, tvm.target.Target("llvm"), **options)
-        self.machine = relax.VirtualMachine(self.executable, tvm.cpu())
-        self.inputs = [i.name for i in model.graph.input]
-
-    def __call__(self, feed: Feed) -> list[Array]:
-        arguments = [tvm.runtime.tensor(feed[name]) for name in self.inputs]
-        result = self.machine["main"](*arguments)
-        results = [result] if hasattr(result, "numpy") else list(result)
-        return [r.numpy() for r in results]
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, feed: Feed) -> list[Array]:

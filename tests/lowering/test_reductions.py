@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from looplift.rewrite.errors import UnsupportedError
+
 Load = Callable[..., Any]
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -80,3 +82,41 @@ def test_rows_that_a_filter_leaves(imported: Load) -> None:
     }""")
     model.check(positive(4))
     model.check(-positive(4))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_along_axes_that_are_an_input(imported: Load, op_type: str, keepdims: int) -> None:
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, 3, m] x, int64[2] axes) => (float[{"?, ?, ?" if keepdims else "?"}] y)
+    {{ y = {op_type} <keepdims = {keepdims}> (x, axes) }}""")
+    for axes in ([0, 1], [0, -1], [2, 1], [-2, -3]):
+        model.check(positive(4, 3, 5), np.array(axes))
+        model.check(positive(1, 3, 2), np.array(axes))
+
+
+SOME = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, 3] x, int64[k] axes) => (float[?, ?] y) {{ y = ReduceMax <{}> (x, axes) }}"""
+
+
+def test_along_any_number_of_axes(imported: Load) -> None:
+    model = imported(SOME.format("keepdims = 1"))
+    for axes in ([], [1], [0, -1]):
+        model.check(positive(4, 3), np.array(axes, np.int64))
+
+
+@pytest.mark.parametrize("attribute", ["keepdims = 0", "noop_with_empty_axes = 1"])
+def test_what_depends_on_the_number_of_axes_is_refused(imported: Load, attribute: str) -> None:
+    with pytest.raises(UnsupportedError, match="axes"):
+        imported(SOME.format(attribute))
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+def test_of_truth_values(imported: Load, op_type: str) -> None:
+    model = imported(f"""<ir_version: 9, opset_import: ["" : 20]>
+    g (bool[n, m] x, int64[1] axes) => (bool[?, ?] y, bool[n] z) <int64[1] last = {{1}}> {{
+        y = {op_type} (x, axes)
+        z = {op_type} <keepdims = 0> (x, last)
+    }}""")
+    for columns in (1, 4):
+        model.check(positive(3, columns) > 1, np.array([1]))

@@ -137,6 +137,19 @@ def test_old_versions_round_by_direction(imported: Load) -> None:
             model.check(random(1, 1, 5, 4))
 
 
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_the_aspect_ratio_can_be_kept(imported: Load, mode: str, policy: str) -> None:
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[1, 2, h, w] x, int64[2] sizes) => (float[?, ?, ?, ?] y) {{
+        y = Resize <mode = "{mode}", keep_aspect_ratio_policy = "{policy}", axes = [2, 3]>
+            (x, "", "", sizes)
+    }}""")
+    for sizes in ((7, 8), (3, 2), (9, 20), (6, 4)):
+        model.check(random(1, 2, 3, 4), np.array(sizes))
+        model.check(random(1, 2, 6, 4), np.array(sizes))
+
+
 def test_antialiasing_is_refused(imported: Load) -> None:
     text = by_scales('mode = "linear", antialias = 1', 1, 1, 0.5, 0.5)
     with pytest.raises(UnsupportedError, match="antialias"):

@@ -2,7 +2,8 @@
 
 A text encoder with a bidirectional LSTM over padded text, a style from a diffusion sampler of fixed
 steps, durations from two masked recurrences, a length regulator that repeats the features of every
-token, and a decoder that makes `RATE` samples of every frame. How many frames there are depends on
+token, and a decoder that makes 60 samples of every frame: it resizes by 2, then come transposed
+convolutions of strides 5 and 6. How many frames there are depends on
 the data.
 """
 
@@ -16,9 +17,6 @@ import onnx
 from .build import build
 
 SYMBOLS, WIDTH, HIDDEN, STYLE, STEPS = 24, 16, 8, 12, 5
-RATE = 60
-"""Samples of a frame: resized by 2, then transposed convolutions of strides 5 and 6."""
-
 _STEP = """
     products = MatMul (x, {side}_input)
     recurrent = MatMul (h, {side}_state)

@@ -1,0 +1,32 @@
+"""Modules that are compiled by plain `tvm.compile` and take their inputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+from looplift.lowering.emit import emit
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+
+
+class Compiled:
+    """A module for one model, compiled; `options` are those of `tvm.compile`."""
+
+    def __init__(self, model: onnx.ModelProto, module: Any = None, **options: Any) -> None:
+        module = emit(model) if module is None else module
+        self.executable = tvm.compile(module, tvm.target.Target("llvm"), **options)
+        self.machine = relax.VirtualMachine(self.executable, tvm.cpu())
+        self.inputs = [i.name for i in model.graph.input]
+
+    def __call__(self, feed: Feed) -> list[Array]:
+        arguments = [tvm.runtime.tensor(feed[name]) for name in self.inputs]
+        result = self.machine["main"](*arguments)
+        results = [result] if hasattr(result, "numpy") else list(result)
+        return [r.numpy() for r in results]
