@@ -22,28 +22,32 @@ def has_copies(kind: str, opset: int) -> bool:
     return opset >= _FIRST_IDENTITY.get(kind, 1)
 
 
-def may_return(index: Index, body: Graph, slot: int) -> bool:
+def copied_slots(index: Index, body: Graph) -> list[int]:
+    """The outputs of a body that a file needs a node of its own for; the main graph's outputs have
+    names of their own to keep.
+    """
+    slots: list[int] = []
+    returned: set[Tensor] = set()
+    for slot, tensor in enumerate(body.outputs if body is not index.root else ()):
+        if tensor not in returned and _may_return(index, body, slot, tensor):
+            returned.add(tensor)
+        else:
+            slots.append(slot)
+    return slots
+
+
+def _may_return(index: Index, body: Graph, slot: int, tensor: Tensor) -> bool:
     """Whether a file may have a body return a value, not yet returned in another slot, as it is."""
-    owner, tensor = index.owner(body), body.outputs[slot]
-    if owner is None:
-        return True
     if index.home(tensor) is not body:
         return False
     if index.producer(tensor) is not None:
         return True
+    owner = index.owner(body)
+    assert owner is not None, "the main graph is no body"
     if owner.op == "Loop":
         carried = slot < len(owner.inputs) - 1
         return carried and tensor is not body.inputs[0]
     return bool(owner.op == "If")
-
-
-def needs_copy(index: Index, body: Graph, slot: int) -> bool:
-    """Whether a file needs a node of its own for an output of a body; the main graph's outputs
-    have names of their own to keep.
-    """
-    if body is index.root:
-        return False
-    return body.outputs[slot] in body.outputs[:slot] or not may_return(index, body, slot)
 
 
 class BodyOutputs:
@@ -57,28 +61,32 @@ class BodyOutputs:
     def take_copies_out(self) -> None:
         """Lets bodies return values as they are; leaves copies that are not needed to rules."""
         for body in list(self._index.graphs(self._index.root)):
-            for slot, tensor in enumerate(body.outputs):
+            if body is self._index.root:
+                continue
+            outputs, taken = list(body.outputs), []
+            returned: set[Tensor] = set()
+            for slot, tensor in enumerate(outputs):
                 copy = self._index.producer(tensor)
-                if copy is None or not self._is_only_a_copy(copy, body):
-                    continue
-                self._return(body, slot, copy.inputs[0])
-                if needs_copy(self._index, body, slot):
-                    self.copies.setdefault((body, copy.inputs[0]), []).append(copy)
-                    self._index.remove_node(copy)
-                else:
-                    self._return(body, slot, tensor)
+                if copy is not None and self._is_only_a_copy(copy, body):
+                    source = copy.inputs[0]
+                    if source in returned or not _may_return(self._index, body, slot, source):
+                        self.copies.setdefault((body, source), []).append(copy)
+                        outputs[slot] = source
+                        taken.append(copy)
+                returned.add(outputs[slot])
+            if taken:
+                self._index.set_outputs(body, outputs)
+            for copy in taken:
+                self._index.remove_node(copy)
 
     def put_copies_in(self) -> None:
         """Gives each output that needs it a copy of its own: the file's, where it had one."""
         for body in list(self._index.graphs(self._index.root)):
-            for slot, tensor in enumerate(body.outputs):
-                if needs_copy(self._index, body, slot):
-                    self._return(body, slot, self._copy(body, tensor))
-
-    def _return(self, body: Graph, slot: int, tensor: Tensor) -> None:
-        outputs = list(body.outputs)
-        outputs[slot] = tensor
-        self._index.set_outputs(body, outputs)
+            outputs, slots = list(body.outputs), copied_slots(self._index, body)
+            for slot in slots:
+                outputs[slot] = self._copy(body, outputs[slot])
+            if slots:
+                self._index.set_outputs(body, outputs)
 
     def _is_only_a_copy(self, node: Node, body: Graph) -> bool:
         """Whether the node is an Identity of the body, for one output of it and nothing else."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from .body_outputs import has_copies, needs_copy
+from .body_outputs import copied_slots, has_copies
 from .declarations import without_shape
 from .facts import Fact, Facts
 from .index import Index, Use
@@ -35,6 +35,9 @@ class Edits:
         self.notes: list[str] = []
         self.touched: dict[Node, None] = {}
         """Nodes that are new or read other values than before."""
+        self._returned: dict[Node, list[tuple[Graph, Tensor, Tensor]]] = {}
+        """Of touched nodes of which nothing changed but what bodies return: the body, and what it
+        returned before and does now."""
         self.disturbed: dict[Node, None] = {}
         """Owners of bodies that nodes left."""
         self.freed: dict[Tensor, None] = {}
@@ -51,10 +54,32 @@ class Edits:
         """Values and those that all their readers read instead."""
         self._undo: list[Callable[[], None]] = []
         self._added: set[Node] = set()
+        self._first: dict[Graph, Node] = {}
+        """The nodes that stood first in bodies."""
         self.made = 0
         """Number of constants made."""
         self.stored: list[Constant] = []
         """The constants made."""
+
+    def touch(self, node: Node) -> None:
+        """Says that a node is new, or not what it was."""
+        self.touched[node] = None
+        self._returned.pop(node, None)
+
+    def changed(self, facts: Facts) -> list[Node]:
+        """The touched nodes of whose results something else may be known now. Where a body returns
+        a value of which the same is known as of the one before, there is nothing to find out: a
+        loop need not be looked at as a whole for each edit in its body.
+        """
+        return [
+            node
+            for node in self.touched
+            if node not in self._returned
+            or any(
+                facts.derived([old]).get(old) != facts.of(new)
+                for _, old, new in self._returned[node]
+            )
+        ]
 
     def _take_name(self, new: Tensor, old: Tensor) -> None:
         name, info = new.name, new.info
@@ -114,8 +139,15 @@ class Edits:
             self.index.set_use(use, new, old)
 
         self._undo.append(undo)
-        owner = reader if isinstance(reader, Node) else self.index.owner(reader)
+        if isinstance(reader, Node):
+            self.touch(reader)
+            return
+        owner = self.index.owner(reader)
         if owner is not None:
+            if owner not in self.touched:
+                self._returned[owner] = []
+            if owner in self._returned:
+                self._returned[owner].append((reader, old, new))
             self.touched[owner] = None
 
     def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
@@ -138,7 +170,7 @@ class Edits:
         self.index.newcomers[node] = None
         self._added.add(node)
         self._count(node, 1)
-        self.touched[node] = None
+        self.touch(node)
 
         def undo() -> None:
             self.index.remove_node(node)
@@ -156,7 +188,7 @@ class Edits:
         infos = [tensor.info for tensor in node.outputs]
         for tensor in node.outputs:
             tensor.info = without_shape(tensor.info)
-        self.touched[node] = None
+        self.touch(node)
 
         def undo() -> None:
             for tensor, info in zip(node.outputs, infos):
@@ -189,7 +221,7 @@ class Edits:
         self.index.add_constant(constant, graph)
         for reader, _ in self.index.uses(constant):  # there may be an equal one here
             if isinstance(reader, Node):
-                self.touched[reader] = None
+                self.touch(reader)
 
         def undo() -> None:
             _drop_last(graph.initializers, constant)
@@ -214,9 +246,16 @@ class Edits:
     def check(self) -> None:
         """Raises PatchError when a touched node reads a value that is not there before it."""
         for node in self.touched:
-            if node in self.index:
-                for tensor in self._reads(node):
-                    self._check_read(node, tensor)
+            if node not in self.index:
+                continue
+            if node in self._returned:
+                for body, _, tensor in self._returned[node]:
+                    home = self.index.home(tensor)
+                    if home is None or not self.index.encloses(body, home):
+                        self._check_read(node, tensor)
+                continue
+            for tensor in self._reads(node):
+                self._check_read(node, tensor)
 
     def check_types(self, facts: Facts) -> None:
         """Raises PatchError when a value replaces one that surely has another type or shape, and
@@ -235,11 +274,12 @@ class Edits:
 
     def _to_be_copied(self) -> Iterator[Tensor]:
         """What bodies whose nodes or outputs changed return and in a file cannot as it is."""
+        if has_copies("other", self.opset):
+            return
         for owner in {**self.touched, **self.disturbed}:
             for body in bodies(owner) if owner in self.index else ():
-                for slot, tensor in enumerate(body.outputs):
-                    if needs_copy(self.index, body, slot):
-                        yield tensor
+                for slot in copied_slots(self.index, body):
+                    yield body.outputs[slot]
 
     def _check_read(self, node: Node, tensor: Tensor) -> None:
         home = self.index.home(tensor)

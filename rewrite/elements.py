@@ -15,6 +15,7 @@ import onnx
 from . import symbolic
 from .facts import Facts, Value
 from .ir import Node, Tensor
+from .slices import Cut, cuts_of
 from .symbolic import Dim
 
 Coordinate = tuple[Dim, ...]
@@ -40,6 +41,11 @@ def numbers(facts: Facts, tensor: Tensor) -> list[Dim] | None:
     return _Reader(facts).numbers(tensor)
 
 
+def cuts(facts: Facts, node: Node) -> list[Cut] | None:
+    """What a Slice takes of each axis it cuts; None where rank, axes or steps are not known."""
+    return _Reader(facts).cuts(node)
+
+
 class _Reader:
     """Follows one element through index arithmetic; each part of it once."""
 
@@ -62,14 +68,22 @@ class _Reader:
         return self._found[tensor, at]
 
     def numbers(self, tensor: Tensor) -> list[Dim] | None:
+        found = self._vector(tensor)
+        known = [number for number in found or () if number is not None]
+        return known if found is not None and len(known) == len(found) else None
+
+    def cuts(self, node: Node) -> list[Cut] | None:
+        rank = self.facts.rank(node.inputs[0])
+        return None if rank is None else cuts_of(node, rank, self._vector)
+
+    def _vector(self, tensor: Tensor) -> list[Dim | None] | None:
+        """The elements of a vector of known length, None for those that are not known."""
         shape = self.facts.shape(tensor)
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
             return None
         if shape[0] > _LONGEST:
             return None
-        found = [self.element(tensor, (place,)) for place in range(shape[0])]
-        known = [number for number in found if number is not None]
-        return known if len(known) == len(found) else None
+        return [self.element(tensor, (place,)) for place in range(shape[0])]
 
     def _derived(self, tensor: Tensor, shape: tuple[Dim, ...], at: Coordinate) -> Dim | None:
         values = self.facts.of(tensor).values
@@ -203,20 +217,14 @@ def _sliced(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
 
     A start behind the end leaves no element to ask for.
     """
-    if len(node.inputs) < 3:
-        return None
-    given = [t if t.name else None for t in node.inputs[3:5]]
-    axes, steps = [*given, None, None][:2]
-    starts = reader.numbers(node.inputs[1])
-    places = list(range(len(starts or ()))) if axes is None else reader.numbers(axes)
-    plain = steps is None or set(reader.numbers(steps) or ()) == {1}
-    if starts is None or places is None or not plain:
+    found = reader.cuts(node)
+    if found is None:
         return None
     moved = list(at)
-    for axis, start in zip(places, starts):
-        if not isinstance(axis, int) or not symbolic.nonnegative(start):
+    for cut in found:
+        if cut.step != 1 or cut.start is None or not symbolic.nonnegative(cut.start):
             return None
-        moved[axis % len(at)] = symbolic.add(moved[axis % len(at)], start)
+        moved[cut.axis] = symbolic.add(moved[cut.axis], cut.start)
     return reader.element(node.inputs[0], tuple(moved))
 
 

@@ -7,18 +7,17 @@ demand, kept, and after an edit recomputed only as far as they change.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
 
 from . import symbolic
-from .fingerprint import constant_key
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, bodies
 from .symbolic import Dim
+from .twins import Twins
 
 Value = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""
@@ -26,12 +25,13 @@ Value = int | symbolic.Expr | bool | None
 BOOL = onnx.TensorProto.BOOL
 FLOAT = onnx.TensorProto.FLOAT
 FLOATS = frozenset({FLOAT, onnx.TensorProto.DOUBLE})
+INT32 = onnx.TensorProto.INT32
 INT64 = onnx.TensorProto.INT64
 INTEGERS = frozenset(
     {
         onnx.TensorProto.INT8,
         onnx.TensorProto.INT16,
-        onnx.TensorProto.INT32,
+        INT32,
         INT64,
         onnx.TensorProto.UINT8,
         onnx.TensorProto.UINT16,
@@ -71,9 +71,11 @@ class Fact:
 
     @property
     def rank(self) -> int | None:
+        """The number of axes, where it is known."""
         return None if self.shape is None else len(self.shape)
 
     def possible_ranks(self) -> frozenset[int] | None:
+        """All numbers of axes that the value may have; None when nothing is known of them."""
         return self.ranks if self.shape is None else frozenset({len(self.shape)})
 
     def array(self) -> np.ndarray | None:
@@ -96,11 +98,16 @@ NOTHING = Fact(kind="absent")
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the user asserts beyond the file: `--dim T=16`, `--dim "T>=2"`, `--shape x=1,T`."""
+    """What the user asserts beyond the file: `--dim T=16`, `--dim "T>=2"`, `--shape x=1,T`,
+    `--prefix-mask m`.
+    """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     minima: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+    prefix_masks: tuple[str, ...] = ()
+    """Values of the main graph, booleans or the numbers 0 and 1, that along the axis a loop steps
+    along are true first and false from some place on."""
 
     def dim(self, name: str) -> Dim:
         if name in self.dims:
@@ -120,15 +127,18 @@ class Facts:
         """Version of the standard operator set."""
         self.assumptions = assumptions or Assumptions()
         self._facts: dict[Tensor, Fact] = {}
+        self._since: list[Tensor] = []
+        """Values whose facts were found since the last `mark`."""
         self._fresh: dict[tuple[Tensor, int, int | None, int | None], Dim] = {}
         self._origins: dict[Dim, tuple[Tensor, int]] = {}
         self._inputs_named = False
-        self._first: dict[tuple[Graph | None, Hashable], Constant] = {}
-        """The first constant of each content that `twin` was asked about."""
+        self.twins = Twins(index)
         self._parent: Facts | None = None
         self._affected: frozenset[Tensor] = frozenset()
         self.failures: dict[Node, str] = {}
         """Nodes that fail in every run that reaches them, with the reason."""
+        self.prefix_masks = set(named(index.root, self.assumptions.prefix_masks).values())
+        """What the user asserts to be prefix masks, and what has taken its place since."""
 
     # --- questions ---
 
@@ -140,12 +150,15 @@ class Facts:
         return known if known is not None else self._derive(tensor)
 
     def shape(self, tensor: Tensor) -> tuple[Dim, ...] | None:
+        """The symbolic shape; None when not even the rank is known."""
         return self.of(tensor).shape
 
     def rank(self, tensor: Tensor) -> int | None:
+        """The number of axes, where it is known."""
         return self.of(tensor).rank
 
     def dtype(self, tensor: Tensor) -> int:
+        """The onnx.TensorProto.DataType; 0 when not known."""
         return self.of(tensor).dtype
 
     def scalar(self, tensor: Tensor) -> Value:
@@ -176,16 +189,8 @@ class Facts:
         assert array is not None
         return array.astype(onnx.helper.tensor_dtype_to_np_dtype(fact.dtype))
 
-    def twin(self, constant: Constant) -> Constant | None:
-        """A constant of the same graph with the same content, if one was asked about before."""
-        home = self.index.home(constant)
-        key = (home, constant_key(constant))
-        first = self._first.setdefault(key, constant)
-        if first is not constant and self.index.home(first) is not home:  # gone or moved since
-            first = self._first[key] = constant
-        return None if first is constant else first
-
     def opset_of(self, domain: str) -> int:
+        """Version of an operator set."""
         return self.opsets.get(domain, 1)
 
     def known(self, tensor: Tensor) -> Fact:
@@ -201,7 +206,8 @@ class Facts:
                 return self._parent._fresh[key]
             home = self.index.home(tensor)
             scope = None if home is self.index.root else home
-            name = f"{tensor.name or 'value'}.{axis}"
+            name = tensor.name or "value"
+            name += f".{axis}" if axis >= 0 else f"[{-1 - axis}]" if axis < -1 else ""
             self._fresh[key] = symbolic.fresh(name, low, high, scope)
             if axis >= 0:
                 self._origins[self._fresh[key]] = (tensor, axis)
@@ -247,7 +253,7 @@ class Facts:
                 continue
             node = self.index.producer(tensor)
             if node is None:
-                self._facts[tensor] = self._source(tensor)
+                self.assume(tensor, self._source(tensor))
                 continue
             missing = [t for t in self._dependencies(node) if self._lookup(t) is None]
             if missing:
@@ -258,7 +264,7 @@ class Facts:
 
     def _dependencies(self, node: Node) -> Iterator[Tensor]:
         yield from (t for t in node.inputs if t.name)
-        if bodies(node):
+        if any(self._lookup(t) is None for body in bodies(node) for t in body.outputs):
             yield from self.index.captures(node)
 
     def _source(self, tensor: Tensor) -> Fact:
@@ -279,6 +285,7 @@ class Facts:
         for position, tensor in enumerate(node.outputs):
             fact = results[position] if position < len(results) else UNKNOWN
             self._facts[tensor] = self._simplified(tensor, fact)
+        self._since += node.outputs
 
     def _simplified(self, tensor: Tensor, fact: Fact) -> Fact:
         """Replaces expressions that have grown large: arithmetic on them would never end. A shape
@@ -307,8 +314,9 @@ class Facts:
         return self.failures.get(node)
 
     def assume(self, tensor: Tensor, fact: Fact) -> None:
-        """Sets the fact of a body input while a loop's fixpoint is sought."""
+        """Sets the fact of a value, such as a body input while a loop's fixpoint is sought."""
         self._facts[tensor] = fact
+        self._since.append(tensor)
 
     def forget(self, graph: Graph) -> None:
         """Drops what was derived inside a body."""
@@ -322,75 +330,26 @@ class Facts:
 
     # --- change ---
 
-    def reset(self) -> None:
-        """Drops all facts: they may speak of a graph that was undone."""
-        self._facts.clear()
-        self.failures.clear()
+    def mark(self) -> None:
+        """Begins a patch that may be undone."""
+        self._since.clear()
 
-    def refresh(self, nodes: Iterable[Node]) -> list[Node]:
-        """Recomputes what edited nodes produce and follows the changes downstream.
+    def retract(self) -> None:
+        """Drops what was found since the last `mark`: it speaks of a graph that was undone."""
+        for tensor in self._since:
+            self._facts.pop(tensor, None)
+            node = self.index.producer(tensor)
+            if node is not None:
+                self.failures.pop(node, None)
+        self._since.clear()
 
-        Returns the nodes that read a value whose fact changed.
-        """
-        readers: dict[Node, None] = {}
-        waiting = {node for node in nodes if node in self.index}
-        pending = [(self.index.position(node), id(node), node) for node in waiting]
-        heapq.heapify(pending)
-        while pending:  # in graph order, so that each node is recomputed once
-            _, _, node = heapq.heappop(pending)
-            waiting.discard(node)
-            if not self._update(node):
-                continue
-            for tensor in node.outputs:
-                for reader in self._dependents(tensor):
-                    readers[reader] = None
-                    if reader not in waiting:
-                        waiting.add(reader)
-                        place = self.index.position(reader)
-                        heapq.heappush(pending, (place, id(reader), reader))
-        return list(readers)
+    def derived(self, tensors: Iterable[Tensor]) -> dict[Tensor, Fact]:
+        """The facts already there for these values."""
+        return {t: self._facts[t] for t in tensors if t in self._facts}
 
-    def _update(self, node: Node) -> bool:
-        """Whether a fact of the node's outputs was there and is different now."""
-        old = {t: self._facts.pop(t) for t in node.outputs if t in self._facts}
-        if not old:
-            return False
-        if node.op != "If":
-            for body in bodies(node):
-                self.forget(body)
-                for tensor in body.inputs:
-                    self._facts.pop(tensor, None)
-        return any(self.of(tensor) != fact for tensor, fact in old.items())
-
-    def _dependents(self, tensor: Tensor) -> Iterator[Node]:
-        for reader, _ in self.index.uses(tensor):
-            owner = reader if isinstance(reader, Node) else self.index.owner(reader)
-            if owner is None:
-                continue
-            yield owner
-            yield from self._enclosing_loops(owner, tensor)
-        yield from self._weak_loop(tensor)
-
-    def _weak_loop(self, tensor: Tensor) -> Iterator[Node]:
-        """The loop around a value, if little is known of a state: now it may be more."""
-        body = self.index.home(tensor)
-        owner = None if body is None else self.index.owner(body)
-        if body is None or owner is None or owner.op == "If":
-            return
-        shapes = (self.known(t).shape for t in body.inputs)
-        if any(s is None or any(self.escapes(d, body) for d in s) for s in shapes):
-            yield owner
-
-    def _enclosing_loops(self, node: Node, tensor: Tensor) -> Iterator[Node]:
-        """Nodes around `node` whose body captures the value, out to where it is defined."""
-        home = self.index.home(tensor)
-        graph: Graph | None = self.index.graph_of(node)
-        while graph is not None and graph is not home:
-            owner = self.index.owner(graph)
-            if owner is None:
-                return
-            yield owner
-            graph = self.index.graph_of(owner)
+    def drop(self, tensors: Iterable[Tensor]) -> dict[Tensor, Fact]:
+        """Forgets the facts of values; returns those that were there."""
+        return {t: self._facts.pop(t) for t in tensors if t in self._facts}
 
     # --- what if ---
 
@@ -400,7 +359,25 @@ class Facts:
         view._parent = self
         view._affected = frozenset(affected) | frozenset(facts)
         view._facts = dict(facts)
+        view.prefix_masks = self.prefix_masks
         return view
+
+    def hand_on(self, replaced: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """What was asserted of values holds of those that all their readers read instead."""
+        if not self.prefix_masks:
+            return
+        for old, new in replaced:
+            if old in self.prefix_masks and not self.index.use_count(old):
+                self.prefix_masks.add(new)
+
+
+def named(graph: Graph, names: Iterable[str]) -> dict[str, Tensor]:
+    """Those of a graph's inputs and of what its nodes compute that bear one of these names."""
+    wanted = set(names)
+    if not wanted:
+        return {}
+    values = (*graph.inputs, *(t for node in graph.nodes for t in node.outputs))
+    return {tensor.name: tensor for tensor in values if tensor.name in wanted}
 
 
 def _known_bounds(dim: Dim) -> tuple[int | None, int | None]:

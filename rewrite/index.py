@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from .ir import Constant, Graph, Node, Tensor, bodies
 
+SHARES = 64
+
 
 class Use(NamedTuple):
     """One place where a value is read: input `slot` of a node, or output `slot` of a graph."""
@@ -45,6 +47,9 @@ class Index:
         self._producer: dict[Tensor, Node] = {}
         self._home: dict[Tensor, Graph] = {}
         self._uses: dict[Tensor, dict[Use, None]] = {}
+        self.shares = SHARES
+        """A new node takes this part of the room before its anchor: many fit in front of the same
+        one, or few of each in front of the other."""
         self._floors: dict[Node, float] = {}
         self._returned: dict[Tensor, int] = {}
         self._last: dict[Graph, float] = {}
@@ -81,6 +86,7 @@ class Index:
         return next(iter(self._uses.get(tensor, ())), None)
 
     def use_count(self, tensor: Tensor) -> int:
+        """The number of readers, graph outputs included."""
         return len(self._uses.get(tensor, ()))
 
     def consumers(self, tensor: Tensor) -> list[Node]:
@@ -93,6 +99,7 @@ class Index:
         return self._returned.get(tensor, 0) > 0
 
     def is_unused(self, node: Node) -> bool:
+        """Whether nothing reads a result of the node."""
         uses = self._uses
         for output in node.outputs:  # noqa: SIM110  half the time of `all`, and asked at every node
             if uses.get(output):
@@ -108,7 +115,19 @@ class Index:
             current = self._graph_of[owner] if owner is not None else None
 
     def encloses(self, outer: Graph, inner: Graph) -> bool:
+        """Whether a graph is the other one or stands, however deep, in a body of it."""
         return any(graph is outer for graph in self.ancestors(inner))
+
+    def is_outside(self, tensor: Tensor, body: Graph) -> bool:
+        """Whether a value stands in a graph around a body: it stays the same while that runs."""
+        home = self.home(tensor)
+        return home is not None and not self.encloses(body, home)
+
+    def original(self, tensor: Tensor) -> Tensor:
+        """The value of which this one is a copy, through any number of Identity nodes."""
+        while (node := self.producer(tensor)) is not None and _is_copy(node):
+            tensor = node.inputs[0]
+        return tensor
 
     def ancestor_in(self, node: Node, graph: Graph) -> Node | None:
         """The node of `graph` in which `node` stands (or which it is); None if in neither."""
@@ -306,7 +325,7 @@ class Index:
         Raises NoRoom when the positions between have run out; `renumber` makes new ones.
         """
         low, room = self.floor(anchor), anchor.order - self.floor(anchor)
-        step = min(room / (len(nodes) + 1), room / 64)
+        step = min(room / (len(nodes) + 1), room / self.shares)
         for node in nodes:
             self._floors[node] = low
             low += step
@@ -346,6 +365,10 @@ class Index:
         self._unread(use, old)
         if new.name:
             self._read(use, new)
+
+
+def _is_copy(node: Node) -> bool:
+    return node.op == "Identity" and not node.domain
 
 
 def _order(node: Node) -> float:

@@ -16,6 +16,9 @@ from .index import Index, Use
 from .ir import Constant, Graph, Node, Tensor, Variable, bodies
 from .rule import describe
 
+Place = Node | Graph
+"""Where a new node goes: just before a node, or to the end of a graph."""
+
 
 class Patch(Edits):
     """The edits of one rule application around one root node."""
@@ -46,41 +49,36 @@ class Patch(Edits):
         inputs: Sequence[Tensor],
         like: Sequence[Tensor],
         attrs: Mapping[str, Any] | None = None,
-        before: Node | None = None,
+        before: Place | None = None,
     ) -> list[Tensor]:
-        """A new node of the standard domain just before another (by default the root).
+        """A new node of the standard domain just before another, by default the root; or the last
+        node of a graph.
 
         Its outputs are named after `like`.
         """
         before = before if before is not None else self.root
         outputs = [Variable(tensor.name) for tensor in like]
         node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
-        self.index.place_before(before, [node])
-        self._insert(node, self.index.graph_of(before))
+        if isinstance(before, Node):
+            self.index.place_before(before, [node])
+        else:
+            self.index.place_last(before, node)
+        self._insert(node, self.home(before))
         self.edits.append(f"new {describe(node)}")
         return list(outputs)
 
-    def node_behind(
-        self,
-        op: str,
-        inputs: Sequence[Tensor],
-        like: Sequence[Tensor],
-        attrs: Mapping[str, Any] | None = None,
-        *,
-        ahead_of: Tensor,
-    ) -> list[Tensor]:
-        """A new node behind the root, just before whatever reads a result of the root first."""
+    def home(self, place: Place) -> Graph:
+        """The graph in which a place is."""
+        return self.index.graph_of(place) if isinstance(place, Node) else place
+
+    def behind(self, results: Iterable[Tensor]) -> Place:
+        """The last place in the graph of the root where these results of it are not read yet: just
+        before their first reader, be it a node or a body within one, or else the graph's end.
+        """
         home = self.index.graph_of(self.root)
-        readers = [self._reader_in(home, use) for use in self.index.uses(ahead_of)]
-        first = min((r for r in readers if r is not None), key=lambda n: n.order, default=None)
-        if first is not None:
-            return self.node(op, inputs, like, attrs, before=first)
-        outputs = [Variable(tensor.name) for tensor in like]
-        node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
-        self.index.place_last(home, node)
-        self._insert(node, home)
-        self.edits.append(f"new {describe(node)}")
-        return list(outputs)
+        uses = (use for result in results for use in self.index.uses(result))
+        readers = [reader for use in uses if (reader := self._reader_in(home, use)) is not None]
+        return min(readers, key=lambda n: n.order, default=home)
 
     def _reader_in(self, home: Graph, use: Use) -> Node | None:
         """The node of a graph that reads a value there or in a body; None where it is returned."""
@@ -104,10 +102,13 @@ class Patch(Edits):
 
     def _body_start(self, body: Graph) -> Node:
         """The first node of a body that this patch did not add; makes one for an empty body."""
-        there = [n for n in self.index.nodes(body) if n not in self._added]
-        if not there:
-            raise PatchError(f"body `{body.name}` has no node to stand in front of")
-        return min(there, key=lambda n: n.order)
+        first = self._first.get(body)
+        if first is None or first not in self.index or self.index.graph_of(first) is not body:
+            there = [n for n in self.index.nodes(body) if n not in self._added]
+            if not there:
+                raise PatchError(f"body `{body.name}` has no node to stand in front of")
+            first = self._first[body] = min(there, key=lambda n: n.order)
+        return first
 
     def clone_before(
         self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], anchor: Node
@@ -123,26 +124,6 @@ class Patch(Edits):
                 tensor.info = without_shape(tensor.info)
             self._insert(copy, graph)
         self.edits.append(f"copied {len(copies)} nodes")
-
-    def unsqueeze(
-        self, value: Tensor, axis: int, like: Tensor, before: Node | None = None
-    ) -> Tensor:
-        """The value with a new axis of size 1."""
-        return self._with_axes("Unsqueeze", value, axis, like, before)
-
-    def squeeze(self, value: Tensor, axis: int, like: Tensor, before: Node | None = None) -> Tensor:
-        """The value without an axis of size 1."""
-        return self._with_axes("Squeeze", value, axis, like, before)
-
-    def _with_axes(
-        self, op: str, value: Tensor, axis: int, like: Tensor, before: Node | None
-    ) -> Tensor:
-        """The axes are an attribute until opset 12 and an input since."""
-        if self.opset < 13:
-            return self.node(op, [value], [like], {"axes": [axis]}, before)[0]
-        home = self.index.graph_of(before if before is not None else self.root)
-        axes = self.constant(np.array([axis], np.int64), like=like, graph=home)
-        return self.node(op, [value, axes], [like], None, before)[0]
 
     # --- changing readers ---
 
@@ -186,7 +167,7 @@ class Patch(Edits):
         """Exchanges the branches of an If."""
         self._swap(node)
         self._undo.append(lambda: self._swap(node))
-        self.touched[node] = None
+        self.touch(node)
         self.delta["negated"] -= 1
         self.edits.append(f"swapped the branches of {describe(node)}")
 
@@ -276,7 +257,7 @@ class Patch(Edits):
         self._undo.append(lambda: self.index.set_results(node, before))
         for body, more in results.items():
             self._set_body_outputs(body, [*body.outputs, *more])
-        self.touched[node] = None
+        self.touch(node)
         self.delta["outputs"] += len(added)
         self.edits.append(f"{describe(node)} returns {len(added)} values more")
         return added
@@ -306,7 +287,7 @@ class Patch(Edits):
         known = {*old[1], *old[3]}
         added = [tensor for tensor in (*parameters, *outputs) if tensor not in known]
         self.index.newcomers.update(dict.fromkeys(added))
-        self.touched[node] = None
+        self.touch(node)
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
 
@@ -349,7 +330,7 @@ class Patch(Edits):
         old = node.attrs.get(name)
         self._put_attribute(node, name, value)
         self._undo.append(lambda: self._put_attribute(node, name, old))
-        self.touched[node] = None
+        self.touch(node)
 
     def split_loop(self) -> None:
         """Counts a loop that gives way to two simpler ones, which no rule splits for ever."""
@@ -379,7 +360,7 @@ class Patch(Edits):
             for slot in set(range(len(before))) - kept:
                 self.freed[body.outputs[slot]] = None
             self._set_body_outputs(body, [body.outputs[slot] for slot in keep])
-        self.touched[node] = None
+        self.touch(node)
         self.delta["outputs"] -= len(before) - len(keep)
         self.edits.append(f"{describe(node)} returns {len(keep)} of {len(before)} values")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
+from . import symbolic
 from .facts import FLOATS, Facts
 from .ir import Node, bodies
-from .symbolic import Dim
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
@@ -89,13 +89,4 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
     if node.op == "Cast" and TensorProto.STRING in (known[0].dtype, int(node.attrs["to"])):
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]
-    return len(shapes) == len(known) and _surely_broadcast(shapes)
-
-
-def _surely_broadcast(shapes: list[tuple[Dim, ...]]) -> bool:
-    """Whether in every axis all sizes but 1 are the same."""
-    rank = max(map(len, shapes), default=0)
-    for axis in range(1, rank + 1):
-        if len({s[-axis] for s in shapes if len(s) >= axis and s[-axis] != 1}) > 1:
-            return False
-    return True
+    return len(shapes) == len(known) and symbolic.surely_broadcast(shapes)

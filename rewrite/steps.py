@@ -49,6 +49,11 @@ class Steps:
     iteration: Tensor | None
     """The iteration number, a scalar; None for a Scan."""
 
+    @property
+    def surely_runs(self) -> bool:
+        """Whether there is a first iteration in every run; onnxruntime refuses a Scan without."""
+        return self.trip is None or (self.count is not None and symbolic.positive(self.count))
+
     def iteration_uses(self, facts: Facts) -> list[Use]:
         """Where the iteration number is read other than to read slices."""
         if self.iteration is None:
@@ -74,10 +79,9 @@ def _steps_of_loop(facts: Facts, node: Node) -> Steps | None:
         ScanOutput(row, stacked if stacked.name else None, 0, False)
         for row, stacked in zip(view.scan_outputs, node.outputs[len(view.states) :])
     ]
-    count = facts.scalar(view.trip)
-    known = count if count is not None and not isinstance(count, bool) else None
-    reads = _gathers(facts, view, known)
-    return Steps(node, view.body, view.states, reads, rows, known, view.trip, view.iteration)
+    count = view.trips(facts)
+    reads = _gathers(facts, view, count)
+    return Steps(node, view.body, view.states, reads, rows, count, view.trip, view.iteration)
 
 
 def _gathers(facts: Facts, view: LoopView, count: Dim | None) -> list[Read]:
@@ -91,12 +95,11 @@ def _gathers(facts: Facts, view: LoopView, count: Dim | None) -> list[Read]:
             continue
         sequence, position = reader.inputs
         shape = facts.shape(sequence)
-        home = facts.index.home(sequence)
-        if position is not view.iteration or not shape or home is None:
+        if position is not view.iteration or not shape:
             continue
         axis = reader.attrs.get("axis", 0) % len(shape)
         fits = count is None or symbolic.le(count, shape[axis]) is not False
-        if fits and not facts.index.encloses(view.body, home):
+        if fits and facts.index.is_outside(sequence, view.body):
             reads.append(Read(sequence, reader.outputs[0], axis, False, reader))
     return sorted(reads, key=lambda read: read.gather.order if read.gather is not None else 0.0)
 

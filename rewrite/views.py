@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from . import symbolic
 from .ir import Graph, Node, Tensor
 
 if TYPE_CHECKING:
     from .facts import Facts
+    from .symbolic import Dim
 
 
 NO_LIMIT = 1 << 62
-"""A trip count at least this large is no bound; exporters write the largest int64 for none."""
+"""A trip count at least this large is no bound: at a nanosecond per iteration it lasts a century.
+Exporters write the largest int64 for none."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,13 @@ class ScanInput:
     """A tensor of which each iteration reads one slice."""
 
     sequence: Tensor
+    """The whole (outside)."""
     slice: Tensor
+    """What an iteration reads (inside)."""
     axis: int
+    """The axis of the sequence that the iterations run along; the slice lacks it."""
     reverse: bool
+    """Whether the first iteration reads the last slice."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,13 @@ class ScanOutput:
     """A tensor of which each iteration writes one slice."""
 
     row: Tensor
+    """What an iteration writes (inside)."""
     stacked: Tensor | None
+    """All rows (outside); None when the node does not list them."""
     axis: int
+    """The axis of `stacked` that the iterations run along."""
     reverse: bool
+    """Whether the first iteration writes the last row."""
 
 
 def _given(node: Node, slot: int) -> Tensor | None:
@@ -77,11 +88,16 @@ class IfView:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        """The If."""
         self.condition: Tensor = node.inputs[0]
+        """Which branch runs."""
         self.then: Graph = node.attrs["then_branch"]
+        """The branch for true."""
         self.orelse: Graph = node.attrs["else_branch"]
+        """The branch for false."""
 
     def branch(self, taken: bool) -> Graph:
+        """The branch for a condition."""
         return self.then if taken else self.orelse
 
 
@@ -90,14 +106,19 @@ class LoopView:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        """The Loop."""
         self.body: Graph = node.attrs["body"]
+        """What runs in each iteration."""
         self.trip = _given(node, 0)
         """Largest number of iterations; None when only the condition ends the loop."""
         self.condition = _given(node, 1)
         """Whether the first iteration runs; None for yes."""
         self.iteration: Tensor = self.body.inputs[0]
+        """The number of the iteration, from 0 (inside)."""
         self.condition_in: Tensor = self.body.inputs[1]
+        """The condition under which an iteration runs (inside): true."""
         self.condition_out: Tensor = self.body.outputs[0]
+        """Whether there is another iteration (inside)."""
         self.states = [
             State(
                 node.inputs[2 + place],
@@ -107,6 +128,7 @@ class LoopView:
             )
             for place in range(len(node.inputs) - 2)
         ]
+        """The loop-carried dependencies."""
         self.scan_outputs: list[Tensor] = list(self.body.outputs[1 + len(self.states) :])
         """The rows, inside the body."""
 
@@ -120,21 +142,24 @@ class LoopView:
         """Likewise for the condition a body is given."""
         return _declared_shape(self.condition_in)
 
+    def trips(self, facts: Facts) -> Dim | None:
+        """The number of iterations unless a condition ends the loop before; None if not known."""
+        count = None if self.trip is None else facts.scalar(self.trip)
+        return None if isinstance(count, bool) else count
+
+    def surely_runs(self, facts: Facts) -> bool:
+        """Whether there is a first iteration in every run."""
+        if self.condition is not None and facts.scalar(self.condition) is not True:
+            return False
+        count = self.trips(facts)
+        return self.trip is None or (count is not None and symbolic.positive(count))
+
     def never_stops_early(self, facts: Facts) -> bool:
         """Whether the condition is true before and after every iteration."""
         if self.condition is not None and facts.scalar(self.condition) is not True:
             return False
         out = self.condition_out
-        return out is self.condition_in or facts.scalar(out) is True or self._passes_on(facts)
-
-    def _passes_on(self, facts: Facts) -> bool:
-        """cond_out is cond_in through Identity nodes."""
-        tensor = self.condition_out
-        while True:
-            node = facts.index.producer(tensor)
-            if node is None or node.op != "Identity":
-                return tensor is self.condition_in
-            tensor = node.inputs[0]
+        return facts.scalar(out) is True or facts.index.original(out) is self.condition_in
 
 
 class ScanView:
@@ -142,13 +167,16 @@ class ScanView:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        """The Scan."""
         self.body: Graph = node.attrs["body"]
+        """What runs in each iteration."""
         count = int(node.attrs["num_scan_inputs"])
         carried = len(node.inputs) - count
         self.states = [
             State(node.inputs[i], self.body.inputs[i], self.body.outputs[i], _result(node, i))
             for i in range(carried)
         ]
+        """The loop-carried dependencies."""
         in_axes = node.attrs.get("scan_input_axes") or [0] * count
         in_ways = node.attrs.get("scan_input_directions") or [0] * count
         self.scan_inputs = [
@@ -160,6 +188,7 @@ class ScanView:
             )
             for i in range(count)
         ]
+        """The tensors that are read slice by slice."""
         rows = self.body.outputs[carried:]
         out_axes = node.attrs.get("scan_output_axes") or [0] * len(rows)
         out_ways = node.attrs.get("scan_output_directions") or [0] * len(rows)
@@ -167,3 +196,4 @@ class ScanView:
             ScanOutput(row, _result(node, carried + i), out_axes[i], bool(out_ways[i]))
             for i, row in enumerate(rows)
         ]
+        """The tensors that are written row by row."""

@@ -21,6 +21,7 @@ from .demanded_if import InlineDemandedBranch
 from .equal import MergeEqualNodes
 from .float_counts import CountInIntegers
 from .if_to_where import IfToWhere
+from .known_sequences import ConstructFromErase, ConstructFromSplit, SplitListState
 from .linear_recurrence import SimplifyLinearRecurrence
 from .linear_recurrence_chunks import ChunkLinearRecurrence
 from .loop_buffers import CollectScatteredRows
@@ -135,6 +136,9 @@ PHASES: tuple[Phase, ...] = (
             CountFromSplit,
             JoinSplit,
             ConstructFromInserts,
+            ConstructFromErase,
+            ConstructFromSplit,
+            SplitListState,
             JoinConstructed,
             ReadConstructed,
             ReadAtIteration,

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ..rewrite import symbolic
-from ..rewrite.facts import Facts
+from ..rewrite.facts import FLOATS, Facts
 from ..rewrite.index import Index
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
@@ -26,13 +26,13 @@ from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import State
+from .emit import Emit
 from .loop_states import without_states
 from .step_batch_table import aligned
 from .step_edit import declare_rows, read_instead, remove_if_unused
-from .step_emit import Emit, count_vector, surely_runs
+from .step_emit import count_vector
 from .step_parallel import Outside, Parallel, counted, is_outer, parallel_work
 
-FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 NUMBERS = FLOATS | {TensorProto.INT32, TensorProto.INT64}
 """Types of which onnxruntime has ReduceSum, ReduceProd, ReduceMax, ReduceMin and CumSum."""
 
@@ -103,16 +103,19 @@ class StateRule(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         steps = counted(m)
         parallel = parallel_work(m.facts, steps)
+        found: list[Found] = []
         first: Miss | None = None
         for number, state in enumerate(steps.states):
             chain = self.chain(m, parallel, state)
             if chain is None:
                 continue
             try:
-                return {"found": self._checked(m, steps, parallel, number, state, chain)}
+                found.append(self._checked(m, steps, parallel, number, state, chain))
             except Miss as miss:
                 first = first or miss
-        raise first or Miss(self.nothing, (), m.node)
+        if not found:
+            raise first or Miss(self.nothing, (), m.node)
+        return {"steps": steps, "facts": m.facts, "parallel": parallel, "found": found}
 
     nothing = ""
     """Why the rule does not fire where no state has such a chain."""
@@ -133,7 +136,7 @@ class StateRule(Rule):
         )
         shape = m.facts.shape(state.input)
         start = m.facts.shape(state.initial)
-        keeps = shape is not None and start is not None and equal_shapes(shape, start)
+        keeps = symbolic.equal_shapes(shape, start)
         m.need(keeps, "the shape of {} may change in the loop", state.input, at=at)
         assert start is not None
         for term in chain.terms:
@@ -148,7 +151,7 @@ class StateRule(Rule):
             "there is no operator for the values in between, which the body reads",
             at=at,
         )
-        runs = surely_runs(m.facts, steps)
+        runs = steps.surely_runs
         return Found(steps, m.facts, parallel, number, state, chain, before, after, runs)
 
     def too_large_to_repeat(
@@ -158,7 +161,7 @@ class StateRule(Rule):
         neither the loop nor what it reads does.
         """
         read = [m.facts.shape(t.value) for t in chain.terms if t.value in parallel.batched]
-        if any(shape is not None and equal_shapes(shape, state) for shape in read):
+        if any(symbolic.equal_shapes(shape, state) for shape in read):
             return None
         for term in chain.terms:
             shape = m.facts.shape(term.value)
@@ -174,30 +177,30 @@ class StateRule(Rule):
         before = any(use.reader not in chain.nodes for t in inner for use in index.uses(t))
         return before, len(index.uses(state.output)) > 1
 
-    def apply(self, patch: Patch, found: Found) -> None:
-        declare_rows(patch, found.facts, found.steps)
-        values = Values(patch, found)
-        state = found.state
-        reads = []
-        if found.before:
-            reads.append((state.input, self.running(values, False)))
-        if found.after:
-            reads.append((state.output, self.running(values, True)))
-        if found.final is not None:
-            patch.replace(found.final, self.last(values))
-        read_instead(patch, found.steps, reads)
-        patch.replace(state.input, state.initial)
-        without_states(patch, found.steps.node, [found.number])
-        remove_if_unused(patch, found.steps.node)
+    def apply(
+        self, patch: Patch, steps: Steps, facts: Facts, parallel: Parallel, found: list[Found]
+    ) -> None:
+        declare_rows(patch, facts, steps)
+        outside = Outside(patch, steps, facts, parallel.plans)
+        reads: list[tuple[Tensor, Tensor]] = []
+        for each in found:
+            values = Values(patch, each, outside)
+            if each.before:
+                reads.append((each.state.input, self.running(values, False)))
+            if each.after:
+                reads.append((each.state.output, self.running(values, True)))
+            if each.final is not None:
+                patch.replace(each.final, self.last(values))
+        read_instead(patch, steps, reads)
+        for each in found:
+            patch.replace(each.state.input, each.state.initial)
+        without_states(patch, steps.node, [each.number for each in found])
+        remove_if_unused(patch, steps.node)
         patch.toward_normal_form()
 
 
 _SMALL = 64
 """Elements of a value that may be copied once per iteration."""
-
-
-def equal_shapes(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    return len(a) == len(b) and all(symbolic.eq(x, y) is True for x, y in zip(a, b))
 
 
 def fits_into(shape: Sequence[Dim] | None, target: Sequence[Dim]) -> bool:
@@ -210,11 +213,11 @@ def fits_into(shape: Sequence[Dim] | None, target: Sequence[Dim]) -> bool:
 class Values:
     """The terms of a state for all iterations, and its initial value, outside the loop."""
 
-    def __init__(self, patch: Patch, found: Found) -> None:
+    def __init__(self, patch: Patch, found: Found, outside: Outside) -> None:
         self.found = found
         self.initial = found.state.initial
         self.emit = Emit(patch, found.state.input)
-        self.outside = Outside(patch, found.steps, found.facts, found.parallel.plans)
+        self.outside = outside
         self.shape = found.facts.shape(self.initial) or ()
 
     def is_fixed(self, term: Term) -> bool:
@@ -253,12 +256,12 @@ class Values:
         return reduce(lambda a, b: self.emit(op, a, b), self.terms)
 
     def count(self) -> Tensor:
-        return count_vector(self.emit, self.found.facts, self.found.steps)
+        return count_vector(self.emit, self.found.steps)
 
     def has_full_shape(self) -> bool:
         """Whether a term has the shape of the state, so that their combination has it too."""
         shapes = [self.found.facts.shape(t.value) for t in self.found.chain.terms]
-        return any(s is not None and equal_shapes(s, self.shape) for s in shapes)
+        return any(symbolic.equal_shapes(s, self.shape) for s in shapes)
 
     def starts_as(self, number: float) -> bool:
         """Whether the initial state is this number everywhere."""

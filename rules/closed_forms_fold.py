@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
+from ..rewrite.facts import FLOATS
 from ..rewrite.ir import Tensor
 from ..rewrite.rule import Match
 from ..rewrite.views import State
-from .closed_forms import FLOATS, Chain, StateRule, Values, chain_of
+from .closed_forms import Chain, StateRule, Values, chain_of
 from .step_parallel import Parallel
 
 

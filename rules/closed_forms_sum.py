@@ -15,11 +15,12 @@ from functools import reduce
 import numpy as np
 from onnx import helper
 
+from ..rewrite.facts import FLOATS
 from ..rewrite.ir import Constant, Tensor
 from ..rewrite.rule import Match
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import State
-from .closed_forms import FLOATS, Chain, StateRule, Values, chain_of
+from .closed_forms import Chain, StateRule, Values, chain_of
 from .step_parallel import Parallel
 
 

@@ -154,7 +154,7 @@ class MergeConstants(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         for tensor in m.node.inputs:
             if isinstance(tensor, Constant) and not m.index.is_model_output(tensor):
-                twin = m.facts.twin(tensor)
+                twin = m.facts.twins.of_constant(tensor)
                 if twin is not None:
                     return {"old": tensor, "new": twin}
         raise Miss("no other constant with the same content stands in this graph", (), m.node)

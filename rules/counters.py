@@ -9,8 +9,9 @@ from onnx import helper
 
 from ..rewrite.facts import INT64
 from ..rewrite.ir import Constant, Tensor
-from ..rewrite.patch import Patch
-from ..rewrite.views import NO_LIMIT
+from ..rewrite.rule import Match
+from ..rewrite.views import NO_LIMIT, State
+from .emit import Emit
 
 FAR = 1 << 61
 """Differences of numbers up to this size are int64; no loop runs so often."""
@@ -37,42 +38,36 @@ class Counter:
     """Whether it may pass the largest number of its type, after which comes the smallest."""
 
 
-def trip_count(patch: Patch, counter: Counter, asked: bool, like: Tensor) -> Tensor:
+def step_of(m: Match, state: State) -> int | None:
+    """The positive constant that is added to an integer state in each iteration."""
+    add = m.producer(state.output, "Add")
+    if add is None or state.input not in add.inputs:
+        return None
+    other = add.inputs[1] if add.inputs[0] is state.input else add.inputs[0]
+    value = m.facts.scalar(other) if m.facts.shape(other) == () else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def trip_count(emit: Emit, counter: Counter, asked: bool) -> Tensor:
     """The number of iterations, an int64 scalar.
 
     `asked` says that the first condition asks of `start` what later ones ask of the counter; else
     the loop runs at least once.
     """
-    emit = _Emit(patch, like)
-    limit = emit.as_int64(counter.limit, counter.cast)
+    limit = _as_int64(emit, counter.limit, counter.cast)
     if counter.overflows:
         return _with_overflow(emit, counter, limit, asked)
     return _without_overflow(emit, counter, limit, asked)
 
 
-class _Emit:
-    """Nodes that compute int64 scalars before the loop."""
-
-    def __init__(self, patch: Patch, like: Tensor) -> None:
-        self._patch = patch
-        self._like = like
-
-    def __call__(self, op: str, *operands: Tensor) -> Tensor:
-        return self._patch.node(op, operands, [self._like])[0]
-
-    def number(self, value: int, dtype: int = INT64) -> Tensor:
-        array = np.array(value, helper.tensor_dtype_to_np_dtype(dtype))
-        return self._patch.constant(array, like=self._like)
-
-    def as_int64(self, value: Tensor, cast: bool = True) -> Tensor:
-        if isinstance(value, Constant):
-            return self.number(int(np.asarray(value.values).reshape(())))
-        if not cast:
-            return value
-        return self._patch.node("Cast", [value], [self._like], {"to": INT64})[0]
+def _as_int64(emit: Emit, value: Tensor, cast: bool) -> Tensor:
+    """A scalar as int64; `cast` says that it may be of another type."""
+    if isinstance(value, Constant):
+        return emit.number(int(np.asarray(value.values).reshape(())))
+    return emit("Cast", value, to=INT64) if cast else value
 
 
-def _without_overflow(emit: _Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
+def _without_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
     """Values start, start + step, … are below the limit ceil((limit - start) / step) times."""
     if counter.huge:
         limit = emit("Max", emit("Min", limit, emit.number(FAR)), emit.number(-FAR))
@@ -81,14 +76,14 @@ def _without_overflow(emit: _Emit, counter: Counter, limit: Tensor, asked: bool)
         extra -= counter.start
         span = limit
     else:
-        span = emit("Sub", limit, emit.as_int64(counter.start, counter.cast))
+        span = emit("Sub", limit, _as_int64(emit, counter.start, counter.cast))
     if extra:
         span = emit("Add", span, emit.number(extra))
     span = emit("Max", span, emit.number(0 if asked else counter.step))
     return span if counter.step == 1 else emit("Div", span, emit.number(counter.step))
 
 
-def _with_overflow(emit: _Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
+def _with_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
     """Values first, first + step, … are within the limit (limit - first) / step + 1 times.
 
     Where the value after these is not past the limit, the counter has overflown on the way, or the
@@ -111,17 +106,18 @@ def _with_overflow(emit: _Emit, counter: Counter, limit: Tensor, asked: bool) ->
     return count if asked else emit("Add", count, emit.number(1))
 
 
-def _first(emit: _Emit, counter: Counter, asked: bool) -> Tensor:
+def _first(emit: Emit, counter: Counter, asked: bool) -> Tensor:
     """The first value that is compared, which may have overflown."""
     if isinstance(counter.start, int):
         return emit.number(counter.start if asked else counter.start + counter.step)
     if asked:
-        return emit.as_int64(counter.start, counter.cast)
-    first = emit("Add", counter.start, emit.number(counter.step, counter.dtype))
-    return emit.as_int64(first, counter.dtype != INT64)
+        return _as_int64(emit, counter.start, counter.cast)
+    step = np.array(counter.step, helper.tensor_dtype_to_np_dtype(counter.dtype))
+    first = emit("Add", counter.start, emit.array(step))
+    return _as_int64(emit, first, counter.dtype != INT64)
 
 
-def _within(emit: _Emit, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:
+def _within(emit: Emit, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:
     if counter.inclusive:
         return emit("Not", emit("Greater", value, limit))
     return emit("Less", value, limit)

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from ..rewrite import symbolic
 from ..rewrite.facts import Fact
 from ..rewrite.ir import Node
@@ -22,6 +20,7 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule, describe
 from ..rewrite.symbolic import Dim
 from .demand import later_failure
+from .emit import Emit
 
 _MOST_OPEN = 3
 """Axes whose size may be 1: each doubles the number of choices."""
@@ -63,14 +62,7 @@ class NameDemandedAxes(Rule):
         if reasons:
             others = f"otherwise every run fails at {' or '.join(reasons)}"
             patch.note(f"{describe(node)} always drops the axes {axes}: {others}")
-        if not axes:
-            named = list(node.inputs)
-        elif patch.opset < 13:
-            named = patch.node("Squeeze", [node.inputs[0]], [output], {"axes": axes})
-        else:
-            constant = patch.constant(np.array(axes, np.int64), like=output)
-            named = patch.node("Squeeze", [node.inputs[0], constant], [output])
-        patch.replace_node(node, named)
+        patch.replace_node(node, [Emit(patch, output).squeezed(node.inputs[0], axes)])
         patch.toward_normal_form()
 
 

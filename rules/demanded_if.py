@@ -39,13 +39,16 @@ class InlineDemandedBranch(Rule):
         m.need(not m.options.strict, "--strict: a branch is not ruled out by failing")
         view = m.branches()
         m.need(
-            _branches_differ(m.facts, m.node), "the same is known of the results of both branches"
+            _branches_differ(m.facts, m.node),
+            "the same is known of {} in both branches: no reader fails for just one",
+            [t for t in m.node.outputs if t.name],
         )
         reasons = {taken: _failure_after(m, view.branch(taken)) for taken in (True, False)}
         for taken, reason in reasons.items():
             if reason is not None and reasons[not taken] is None:
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
-        raise Miss("no later operator fails for just one of the branches", (), m.node)
+        results = [t for t in m.node.outputs if t.name]
+        raise Miss("no later operator that reads {} fails for just one branch", (results,), m.node)
 
     def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
         patch.note(

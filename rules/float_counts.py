@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..rewrite.facts import INT64, INTEGERS
+from ..rewrite.facts import FLOATS, INT32, INT64, INTEGERS
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
+from .emit import Emit
 
-_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE})
-_INT32 = onnx.TensorProto.INT32
 _EXACT = ("Max", "Min", "Add", "Sub", "Mul", "Neg")
 """Operators that give the same on whole numbers as on floats, up to where floats are exact."""
 _DEEPEST = 8
@@ -49,8 +48,8 @@ class CountInIntegers(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         source, result = m.node.inputs[0], m.node.outputs[0]
         to = int(m.node.attrs["to"])
-        m.need(to in (INT64, _INT32), "it is not cast to int32 or int64")
-        m.need(m.facts.dtype(source) in _FLOATS, "it is not from a float")
+        m.need(to in (INT64, INT32), "it is not cast to int32 or int64")
+        m.need(m.facts.dtype(source) in FLOATS, "it is not from a float")
         shape = m.facts.shape(result)
         small = shape is not None and all(d == 1 for d in shape)
         m.need(small, "`{}` is not a single number", result.name)
@@ -65,7 +64,7 @@ class CountInIntegers(Rule):
     def apply(self, patch: Patch, node: Node, whole: Whole, to: int) -> None:
         result = node.outputs[0]
         patch.note(f"`{result.name}` is computed as a float: exact up to 2**24")
-        patch.replace(result, _emit(patch, whole, result, to))
+        patch.replace(result, _computed(Emit(patch, result), whole, to))
         patch.remove(node)
         patch.toward_normal_form()
 
@@ -103,21 +102,18 @@ def _rounded(m: Match, node: Node, depth: int) -> Whole | None:
     return above if below.number == 1 else Whole(op=node.op, operands=(above, below))
 
 
-def _emit(patch: Patch, whole: Whole, like: Tensor, to: int) -> Tensor:
+def _computed(emit: Emit, whole: Whole, to: int) -> Tensor:
     """The integer."""
     if whole.value is not None:
-        return patch.node("Cast", [whole.value], [like], {"to": to})[0]
+        return emit("Cast", whole.value, to=to)
     if not whole.op:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
-        return patch.constant(np.array(whole.number, dtype), like=like)
-    operands = [_emit(patch, o, like, to) for o in whole.operands]
+        return emit.array(np.array(whole.number, onnx.helper.tensor_dtype_to_np_dtype(to)))
+    operands = [_computed(emit, operand, to) for operand in whole.operands]
     if whole.op not in ("Ceil", "Floor"):
-        return patch.node(whole.op, operands, [like])[0]
+        return emit(whole.op, *operands)
     # Div rounds towards zero; without its remainder a number is divided without one. Mod has the
     # sign of the divisor, which is positive.
     number, divisor = operands
     up = whole.op == "Ceil"
-    rest_of = patch.node("Neg", [number], [like])[0] if up else number
-    rest = patch.node("Mod", [rest_of, divisor], [like])[0]
-    even = patch.node("Add" if up else "Sub", [number, rest], [like])[0]
-    return patch.node("Div", [even, divisor], [like])[0]
+    rest = emit("Mod", emit("Neg", number) if up else number, divisor)
+    return emit("Div", emit("Add" if up else "Sub", number, rest), divisor)

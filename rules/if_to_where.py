@@ -14,7 +14,7 @@ from ..rewrite.facts import BOOL
 from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.purity import cannot_fail
-from ..rewrite.rule import Match, Rule
+from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.symbolic import Dim
 
 _SELECTABLE = frozenset(
@@ -66,7 +66,7 @@ class IfToWhere(Rule):
         logical: list[bool] = []
         for output, a, b in zip(m.node.outputs, view.then.outputs, view.orelse.outputs):
             first, second = m.facts.of(a), m.facts.of(b)
-            m.need(first.kind == second.kind == "tensor", "a result is not a tensor")
+            m.need(first.kind == second.kind == "tensor", "{} is not a tensor", output)
             m.need(first.shape is not None, "the shape of `{}` is not known", a.name, at=a)
             shapes = (condition or (), first.shape or (), second.shape or ())
             m.need(
@@ -86,7 +86,8 @@ class IfToWhere(Rule):
                 at=a,
             )
         work = sum(_work(m, branch) for branch in (view.then, view.orelse))
-        m.need(work <= _MOST_WORK, "the branches do too much work to run both")
+        too_much = "the branches do too much work to run both: {} numbers, more than {}"
+        m.need(work <= _MOST_WORK, too_much, work, _MOST_WORK)
         return {"node": m.node, "branches": (view.then, view.orelse), "logical": logical}
 
     def apply(
@@ -138,15 +139,16 @@ def _select_by_logic(
     return patch.node("Or", [first, second], like=[output])[0]
 
 
-def _work(m: Match, branch: Graph) -> float:
-    """Elements a branch computes; infinite where a node may fail or has no known size."""
-    total: float = 0
+def _work(m: Match, branch: Graph) -> int:
+    """Elements a branch computes; declines where a node may fail or has no known size."""
+    total = 0
     for node in m.index.nodes(branch):
         if not cannot_fail(node, m.facts):
-            return float("inf")
-        for output in node.outputs:
+            raise Miss("{} may fail: it must not run where its branch is not taken", (node,), node)
+        for output in node.outputs if node.op != "Identity" else ():
             shape = m.facts.shape(output)
             count = None if shape is None else symbolic.product(shape)
-            if node.op != "Identity":
-                total += count if isinstance(count, int) else float("inf")
+            if not isinstance(count, int):
+                raise Miss("it is not known how much work {} is", (output,), output)
+            total += count
     return total

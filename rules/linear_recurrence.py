@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from ..rewrite import symbolic
+from ..rewrite.facts import FLOATS
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import State
-from .closed_forms import FLOATS, equal_shapes, fits_into
+from .closed_forms import fits_into
+from .emit import Emit
 from .step_parallel import Parallel, counted, is_outer, parallel_work
 
 _MINIMAL = 2
@@ -113,9 +116,10 @@ class SimplifyLinearRecurrence(Rule):
     def apply(self, patch: Patch, update: Update, dtype: int) -> None:
         kind = np.dtype(helper.tensor_dtype_to_np_dtype(dtype))
         state, last = update.state, update.nodes[-1]
-        emit = _Inside(patch, state.input, last, kind)
-        product = emit.node("Mul", emit.value(update.affine.factor), state.input)
-        patch.replace(state.output, emit.node("Add", product, emit.value(update.affine.offset)))
+        emit = Emit(patch, state.input, last)
+        inside = _Inside(emit, kind)
+        product = emit("Mul", inside.value(update.affine.factor), state.input)
+        patch.replace(state.output, emit("Add", product, inside.value(update.affine.offset)))
         for node in reversed(update.nodes):
             if patch.index.is_unused(node):
                 patch.remove(node)
@@ -151,7 +155,7 @@ def _update(m: Match, steps: Steps, parallel: Parallel, state: State) -> Update 
     )
     m.need(m.facts.dtype(state.initial) in FLOATS, "{} are no floats", state.initial)
     shape, start = m.facts.shape(state.input), m.facts.shape(state.initial)
-    keeps = shape is not None and start is not None and equal_shapes(shape, start)
+    keeps = symbolic.equal_shapes(shape, start)
     m.need(keeps, "the shape of {} may change in the loop", state.input)
     assert start is not None
     path = set(needed)
@@ -240,17 +244,12 @@ def _selected(mask: Affine, a: Affine, b: Affine) -> Affine | None:
 
 
 class _Inside:
-    """Makes the operators of terms in the body, just before a node."""
+    """Makes the operators of terms in the body, each once."""
 
-    def __init__(self, patch: Patch, like: Tensor, before: Node, kind: np.dtype) -> None:
-        self._patch = patch
-        self._like = like
-        self._before = before
+    def __init__(self, emit: Emit, kind: np.dtype) -> None:
+        self._emit = emit
         self._kind = kind
         self._made: dict[Term, Tensor] = {}
-
-    def node(self, op: str, *operands: Tensor) -> Tensor:
-        return self._patch.node(op, operands, [self._like], before=self._before)[0]
 
     def value(self, term: Term) -> Tensor:
         if term.value is not None:
@@ -261,7 +260,5 @@ class _Inside:
 
     def _new(self, term: Term) -> Tensor:
         if term.op:
-            return self.node(term.op, *(self.value(part) for part in term.parts))
-        number = np.array(term.number, self._kind)
-        home = self._patch.index.graph_of(self._before)
-        return self._patch.constant(number, like=self._like, graph=home)
+            return self._emit(term.op, *(self.value(part) for part in term.parts))
+        return self._emit.array(np.array(term.number, self._kind))

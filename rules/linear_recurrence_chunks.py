@@ -18,17 +18,18 @@ import numpy as np
 from onnx import helper
 
 from ..rewrite import symbolic
-from ..rewrite.facts import Facts
+from ..rewrite.facts import FLOATS, Facts
 from ..rewrite.ir import Constant, Graph, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import State
-from .closed_forms import FLOATS, equal_shapes, fits_into
+from .closed_forms import fits_into
+from .emit import Emit
 from .linear_recurrence_ranges import float_range
 from .step_batch_table import aligned
 from .step_edit import remove_if_unused
-from .step_emit import Emit, count_vector
+from .step_emit import count_vector
 from .step_parallel import Outside, counted, is_outer
 
 _LONGEST_STATE = 64
@@ -119,19 +120,21 @@ def _recurrence(m: Match, steps: Steps) -> Recurrence:
         shape is not None and all(isinstance(d, int) for d in shape),
         "{} is not known to be small",
         state.initial,
+        at=state.initial,
     )
     sizes = tuple(int(d) for d in shape or () if isinstance(d, int))
     count = int(np.prod(sizes))
     m.need(0 < count <= _LONGEST_STATE, "the state has {} elements", count)
     m.need(m.facts.dtype(state.initial) in FLOATS, "{} are no floats", state.initial)
-    m.need(equal_shapes(m.facts.shape(state.input) or (), sizes), "the state changes its shape")
+    m.need(symbolic.equal_shapes(m.facts.shape(state.input), sizes), "the state changes its shape")
     for value in (factor, offset):
         m.need(fits_into(m.facts.shape(value), sizes), "{} changes the state's shape", value)
     rows = []
     for row in steps.rows:
         if row.stacked is not None and m.index.use_count(row.stacked):
             plain = row.axis == 0 and not row.reverse
-            m.need(plain and _is_copy(m, row.row, state.output), "{} is another row", row.row)
+            kept = m.index.original(row.row) is state.output
+            m.need(plain and kept, "{} is another row", row.row)
             rows.append(row.stacked)
     return Recurrence(state, factor, offset, rows, sizes)
 
@@ -143,12 +146,6 @@ def _told_apart(m: Match, node: Node, free: Any) -> tuple[Tensor, Tensor]:
     return (b, a) if free(a) else (a, b)
 
 
-def _is_copy(m: Match, tensor: Tensor, source: Tensor) -> bool:
-    while (copy := m.producer(tensor, "Identity")) is not None:
-        tensor = copy.inputs[0]
-    return tensor is source
-
-
 def _all(
     outside: Outside, facts: Facts, steps: Steps, recurrence: Recurrence, inner: Tensor
 ) -> Tensor:
@@ -156,7 +153,7 @@ def _all(
     emit = outside.emit(inner)
     value, rank = outside[inner], facts.rank(inner)
     assert rank is not None, "its shape was compared with that of the state"
-    count = count_vector(emit, facts, steps)
+    count = count_vector(emit, steps)
     if not is_outer(facts, steps.body, inner):
         value = aligned(emit, value, True, rank, len(recurrence.shape))
     return emit("Expand", value, emit.joined([count, emit.ints(*recurrence.shape)]))
@@ -170,7 +167,7 @@ class _Chunks:
     ) -> None:
         self.emit = emit
         self.kind = kind
-        self.count = count_vector(emit, facts, steps)
+        self.count = count_vector(emit, steps)
         self.initial = recurrence.state.initial
         self.shape = recurrence.shape
         self.size = int(np.prod(recurrence.shape))

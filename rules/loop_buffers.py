@@ -6,19 +6,18 @@ y = Loop(n, , zeros(n, k)) { … return ScatterND(buffer, [[i]], r) }   ->   y =
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..rewrite import symbolic
 from ..rewrite.elements import element
 from ..rewrite.index import Use
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
-from ..rewrite.rule import Match, Miss, Rule
+from ..rewrite.rule import Match
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView, State
-from .loop_growing import surely_runs
-from .loop_reads import Progression, need_progression
-from .row_layout import Behind, collect_rows, drop_state
+from .accumulators import AccumulatorRule, need_only_updated, resized, shaped_like
+from .emit import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Emit
+from .loop_positions import Progression, need_progression
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,24 @@ class Place:
     """Whether there surely is room for all of them."""
 
 
-class CollectScatteredRows(Rule):
+@dataclass(frozen=True)
+class Buffer:
+    """Each iteration overwrites the next slice."""
+
+    write: Write
+    place: Place
+    runs: bool
+    """Whether there surely is a first iteration."""
+    rank: int
+
+
+class CollectScatteredRows(AccumulatorRule[Buffer]):
     """A buffer of which each iteration writes the next slice, unread before the end, is a scan output.
 
     What no iteration writes is taken from the initial buffer.
     """
 
-    root = "Loop"
+    nothing = "no state is a buffer that slices are written to"
     fires = """g (float[T,3] x, float[3] s0) => (float[3] y, float[T,3] ys) {
       zero = Constant<value_int=0>() none = Constant<value_int=-1>() all = Shape(x)
       n = Gather(all, zero) b0 = ConstantOfShape(all)
@@ -87,88 +97,65 @@ class CollectScatteredRows(Rule):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        view = m.loop()
-        miss = Miss("no state is a buffer that slices are written to", (), m.node)
-        for number, state in enumerate(view.states):
-            if m.producer(state.output, "ScatterND", "ScatterElements") is not None:
-                try:
-                    return {"node": m.node, "number": number, **_collected(m, view, number, state)}
-                except Miss as reason:
-                    miss = reason
-        raise miss
+    def accumulator(self, m: Match, view: LoopView, number: int, state: State) -> Buffer | None:
+        return _buffer(m, view, number, state)
 
-    def apply(
-        self,
-        patch: Patch,
-        node: Node,
-        number: int,
-        state: State,
-        write: Write,
-        place: Place,
-        runs: bool,
-        rank: int,
-    ) -> None:
-        row = write.row
-        for axis in reversed(write.dropped):
-            row = patch.squeeze(row, axis, row, before=write.node)
-        for axis in write.added:
-            row = patch.unsqueeze(row, axis, row, before=write.node)
-        final = state.final
-        assert final is not None
-        rows = collect_rows(patch, node, row, final)
-        behind = Behind(patch, final)
-        ordered = behind.reversed(rows) if place.reverse else rows
-        result = behind.moved(ordered, write.axis, rank)
-        if not runs and place.full:
-            result = behind.shaped_like(result, state.initial)
-        elif not runs:
-            count = behind.count(rows)
-            result = behind.resized(result, write.axis, rank, count, state.initial)
+    def row(self, patch: Patch, found: Buffer) -> Tensor:
+        write = found.write
+        inside = Emit(patch, write.row, write.node)
+        return inside.unsqueezed(inside.squeezed(write.row, write.dropped), write.added)
+
+    def result(self, emit: Emit, rows: Tensor, state: State, found: Buffer) -> Tensor:
+        place, axis, initial = found.place, found.write.axis, state.initial
+        count = emit.dims(rows, 0, 1)
+        ordered = emit.reversed(rows, 0) if place.reverse else rows
+        result = emit.moved(ordered, 0, axis, found.rank)
+        if not found.runs and place.full:
+            result = shaped_like(emit, result, initial)
+        elif not found.runs:
+            result = resized(emit, result, axis, found.rank, count, initial)
         if not place.full:
-            result = _with_the_rest(behind, rows, result, state.initial, write.axis, place)
-        patch.replace(final, result)
-        drop_state(patch, node, number, state)
+            result = _with_the_rest(emit, count, result, initial, axis, place)
+        return result
 
 
 def _with_the_rest(
-    behind: Behind, rows: Tensor, result: Tensor, initial: Tensor, axis: int, place: Place
+    emit: Emit, count: Tensor, result: Tensor, initial: Tensor, axis: int, place: Place
 ) -> Tensor:
     """The rows among the slices of the initial buffer that no iteration overwrote."""
-    size = behind.node("Shape", [initial])
-    end = behind.node("Slice", [size, behind.numbers(axis), behind.numbers(axis + 1)])
-    zero, along, begin = behind.numbers(0), behind.numbers(axis), behind.count(rows)
+    zero, along, begin = emit.ints(0), emit.ints(axis), count
+    end = emit.dims(initial, axis, axis + 1)
     parts = [result]
     if place.first:
-        start = behind.numbers(place.first)
-        parts = [behind.node("Slice", [initial, zero, start, along]), result]
-        begin = behind.node("Add", [begin, start])
-    rest = behind.node("Slice", [initial, begin, end, along])
-    whole = behind.node("Concat", [*parts, rest], {"axis": axis})
+        start = emit.ints(place.first)
+        parts = [emit("Slice", initial, zero, start, along), result]
+        begin = emit("Add", begin, start)
+    rest = emit("Slice", initial, begin, end, along)
+    whole = emit("Concat", *parts, rest, axis=axis)
     if place.fits:
         return whole
     # Writes behind the end fail, except in a buffer of no elements: that one keeps its size.
-    return behind.node("Slice", [whole, zero, end, along])
+    return emit("Slice", whole, zero, end, along)
 
 
-def _collected(m: Match, view: LoopView, number: int, state: State) -> dict[str, Any]:
-    m.need(state.final is not None, "nobody reads the buffer `{}`", state.input.name)
+def _buffer(m: Match, view: LoopView, number: int, state: State) -> Buffer | None:
+    scatter = m.producer(state.output, "ScatterND", "ScatterElements")
+    if scatter is None:
+        return None
     shape = m.need(m.facts.shape(state.input), "the shape of `{}` is not known", state.input.name)
     m.need(bool(shape), "`{}` has no axes", state.input.name)
-    write = need_write(m, view, state, shape)
-    readers = [u for u in m.index.uses(state.input) if u != Use(write.node, 0)]
-    m.need(not readers, "the buffer `{}` is read in the body", state.input.name)
-    again = m.index.uses(state.output) != [Use(view.body, 1 + number)]
-    m.need(not again, "the buffer `{}` is read in the body", state.output.name)
+    write = need_write(m, view, state, scatter, shape)
+    need_only_updated(m, view, number, state, Use(scatter, 0))
     m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
     found = need_progression(m, view, write.position, write.node.inputs[1])
-    place = _place(m, found, _count(m, view), shape[write.axis], write)
-    runs = surely_runs(m, view)
+    count = view.trips(m.facts) if view.never_stops_early(m.facts) else None
+    place = _place(m, found, count, shape[write.axis], write)
+    runs = view.surely_runs(m.facts)
     m.need(
-        runs or place.full or m.facts.opset >= 14,
-        "before opset 14 no Reshape can be told of sizes that may be 0",
+        runs or place.full or m.facts.opset >= EMPTY_RESHAPES,
+        NO_EMPTY_RESHAPES,
     )
-    return {"state": state, "write": write, "place": place, "runs": runs, "rank": len(shape)}
+    return Buffer(write, place, runs, len(shape))
 
 
 def _place(m: Match, found: Progression, count: Dim | None, length: Dim, write: Write) -> Place:
@@ -195,18 +182,8 @@ def _place(m: Match, found: Progression, count: Dim | None, length: Dim, write: 
     return Place(first, reverse, full, fits is True)
 
 
-def _count(m: Match, view: LoopView) -> Dim | None:
-    """The number of iterations, where no condition ends the loop."""
-    if view.trip is None or not view.never_stops_early(m.facts):
-        return None
-    trips = m.facts.scalar(view.trip)
-    return None if isinstance(trips, bool) else trips
-
-
-def need_write(m: Match, view: LoopView, state: State, shape: tuple[Dim, ...]) -> Write:
+def need_write(m: Match, view: LoopView, state: State, node: Node, shape: tuple[Dim, ...]) -> Write:
     """What a ScatterND or ScatterElements writes, where that is one whole slice of the buffer."""
-    node = m.producer(state.output, "ScatterND", "ScatterElements")
-    assert node is not None
     m.need(
         node.inputs[0] is state.input and m.index.graph_of(node) is view.body,
         "{} does not write to `{}`",
@@ -216,7 +193,7 @@ def need_write(m: Match, view: LoopView, state: State, shape: tuple[Dim, ...]) -
     m.need(node.attrs.get("reduction", "none") == "none", "{} adds to what is there", node, at=node)
     if node.op == "ScatterElements":
         return _written_along_axis(m, node, shape)
-    return _written_at_indices(m, view, node, shape)
+    return _written_at_indices(m, node, shape)
 
 
 def _written_along_axis(m: Match, node: Node, shape: tuple[Dim, ...]) -> Write:
@@ -241,7 +218,7 @@ def _depends_on(position: Dim, spots: tuple[Dim, ...]) -> bool:
     return any(symbolic.symbols(position) & symbolic.symbols(spot) for spot in spots)
 
 
-def _written_at_indices(m: Match, view: LoopView, node: Node, shape: tuple[Dim, ...]) -> Write:
+def _written_at_indices(m: Match, node: Node, shape: tuple[Dim, ...]) -> Write:
     """ScatterND whose index tuples run through all axes they name but one.
 
     The tuple at coordinate (j0, j1, …) must be made of the iteration's position and of each of

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import helper
 
 from ..rewrite import symbolic
@@ -24,10 +23,10 @@ from ..rewrite.facts import FLOATS, INT64, INTEGERS
 from ..rewrite.ir import Constant, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
-from ..rewrite.views import NO_LIMIT, LoopView, State
-from .counters import FAR, Counter, trip_count
+from ..rewrite.views import NO_LIMIT, LoopView
+from .counters import FAR, Counter, step_of, trip_count
+from .emit import Emit
 
-INT32 = onnx.TensorProto.INT32
 _ENDLESS = 1 << 24
 """Iterations that no loop over a counter of a narrow type is taken to run."""
 _EXACT_IN_FLOAT = 1 << 24
@@ -75,7 +74,7 @@ class CountIterations(Rule):
             "the condition is the same in every iteration",
         )
         counters = [_counter(m, view, c) for c in _conjuncts(m, out)]
-        most = None if view.trip is None else m.facts.scalar(view.trip)
+        most = view.trips(m.facts)
         bounded = view.trip is not None and not (isinstance(most, int) and most >= NO_LIMIT)
         return {
             "node": m.node,
@@ -88,14 +87,13 @@ class CountIterations(Rule):
         self, patch: Patch, node: Node, counters: list[Counter], bounded: bool, asked: bool
     ) -> None:
         view = LoopView(node)
-        like = view.iteration
-        counts = [trip_count(patch, c, asked, like) for c in counters]
-        count = counts[0] if len(counts) == 1 else patch.node("Min", counts, [like])[0]
+        emit = Emit(patch, view.iteration)
+        counts = [trip_count(emit, c, asked) for c in counters]
+        count = counts[0] if len(counts) == 1 else emit("Min", *counts)
         if view.condition is not None and not asked:
-            zero = patch.constant(np.array(0, np.int64), like=like)
-            count = patch.node("Where", [view.condition, count, zero], [like])[0]
+            count = emit("Where", view.condition, count, emit.number(0))
         if bounded and view.trip is not None:
-            count = patch.node("Min", [count, view.trip], [like])[0]
+            count = emit("Min", count, view.trip)
         always = patch.constant(np.array(True), like=view.condition_out, graph=view.body)
         inputs = [count, Variable(""), *node.inputs[2:]]
         results = [always, *view.body.outputs[1:]]
@@ -147,10 +145,7 @@ def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
     m.need(same, "`{}` is not known to be an integer", c.high.name, at=c.high)
     for side in (c.low, c.high):
         m.need(m.facts.shape(side) == (), "`{}` is no scalar", side.name, at=side)
-    home = m.index.home(c.high)
-    fixed = isinstance(c.high, Constant) or (
-        home is not None and not m.index.encloses(view.body, home)
-    )
+    fixed = isinstance(c.high, Constant) or m.index.is_outside(c.high, view.body)
     m.need(fixed, "the limit `{}` may change from iteration to iteration", c.high.name, at=c.high)
     notes: tuple[str, ...] = ()
     cast = dtype != INT64 or m.facts.dtype(c.high) != INT64
@@ -225,16 +220,6 @@ def _affine(m: Match, view: LoopView, value: Tensor) -> tuple[int, int] | None:
         return None
     linear = symbolic.add(symbolic.mul(step, iteration), first)
     return (step, first) if linear == number else None
-
-
-def step_of(m: Match, state: State) -> int | None:
-    """The positive constant that is added to an integer state in each iteration."""
-    add = m.producer(state.output, "Add")
-    if add is None or state.input not in add.inputs:
-        return None
-    other = add.inputs[1] if add.inputs[0] is state.input else add.inputs[0]
-    value = m.facts.scalar(other) if m.facts.shape(other) == () else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _first_asks_the_same(m: Match, view: LoopView, counters: list[Counter]) -> bool:

@@ -5,22 +5,39 @@ y = Loop(n, , empty) { … return Concat(grown, r) }   ->   ys = Loop(n, ) { …
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from ..rewrite import symbolic
 from ..rewrite.index import Use
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
-from ..rewrite.rule import Match, Miss, Rule
+from ..rewrite.rule import Match
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView, State
-from .row_layout import Behind, collect_rows, drop_state
+from .accumulators import AccumulatorRule, need_only_updated, resized
+from .emit import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Emit
 
 
-class CollectConcatenatedRows(Rule):
+@dataclass(frozen=True)
+class Growth:
+    """A Concat makes a tensor longer."""
+
+    concat: Node
+    in_front: bool
+    axis: int
+    rank: int
+    single: bool
+    """Whether an iteration adds one slice."""
+    empty: bool
+    """Whether the tensor is empty at first."""
+    runs: bool
+    """Whether there surely is a first iteration."""
+
+
+class CollectConcatenatedRows(AccumulatorRule[Growth]):
     """A tensor that each iteration only appends to is a scan output."""
 
-    root = "Loop"
+    nothing = "no state only grows by Concat"
     fires = """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
       none = Constant<value_ints=[0,3]>() e = ConstantOfShape(none)
       y, ys = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, float[P,3] q)
@@ -41,53 +58,37 @@ class CollectConcatenatedRows(Rule):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        view = m.loop()
-        miss = Miss("no state only grows by Concat", (), m.node)
-        for number, state in enumerate(view.states):
-            concat = m.producer(state.output, "Concat")
-            if concat is not None and len(concat.inputs) > 1 and state.input in concat.inputs:
-                try:
-                    found = _collected(m, view, number, state, concat)
-                    return {"node": m.node, "number": number, "state": state, **found}
-                except Miss as reason:
-                    miss = reason
-        raise miss
+    def accumulator(self, m: Match, view: LoopView, number: int, state: State) -> Growth | None:
+        return _growth(m, view, number, state)
 
-    def apply(
-        self,
-        patch: Patch,
-        node: Node,
-        number: int,
-        state: State,
-        concat: Node,
-        in_front: bool,
-        axis: int,
-        rank: int,
-        single: bool,
-        empty: bool,
-        runs: bool,
-    ) -> None:
-        final = state.final
-        assert final is not None
-        row = _appended(patch, concat, in_front, axis)
-        if single:
-            row = patch.squeeze(row, axis, row, before=concat)
-        rows = collect_rows(patch, node, row, final)
-        behind = Behind(patch, final)
-        ordered = behind.reversed(rows) if in_front else rows
-        model = None if runs else state.initial
-        if single:
-            result = behind.moved(ordered, axis, rank)
-            if model is not None:
-                result = behind.resized(result, axis, rank, behind.count(rows), model)
-        else:
-            result = behind.merged(ordered, axis, rank, model)
-        if not empty:
-            parts = [result, state.initial] if in_front else [state.initial, result]
-            result = behind.node("Concat", parts, {"axis": axis})
-        patch.replace(final, result)
-        drop_state(patch, node, number, state)
+    def row(self, patch: Patch, found: Growth) -> Tensor:
+        row = _appended(patch, found.concat, found.in_front, found.axis)
+        return Emit(patch, row, found.concat).squeezed(row, [found.axis] if found.single else [])
+
+    def result(self, emit: Emit, rows: Tensor, state: State, found: Growth) -> Tensor:
+        grown = emit.reversed(rows, 0) if found.in_front else rows
+        model = None if found.runs else state.initial
+        grown = _laid_out(emit, grown, found.axis, found.rank, found.single, model)
+        if found.empty:
+            return grown
+        parts = [grown, state.initial] if found.in_front else [state.initial, grown]
+        return emit("Concat", *parts, axis=found.axis)
+
+
+def _laid_out(
+    emit: Emit, rows: Tensor, axis: int, rank: int, single: bool, model: Tensor | None
+) -> Tensor:
+    """Rows side by side along an axis of a value of `rank` axes, of which single ones lack that.
+
+    The sizes of the other axes are those of `model` where given: no rows have none.
+    """
+    apart = emit.moved(rows, 0, axis, rank if single else rank + 1)
+    if model is None:
+        return apart if single else emit.merged(apart, axis, rank + 1)
+    extent = emit.dims(apart, axis, axis + 1 if single else axis + 2)
+    if not single:
+        extent = emit("ReduceProd", extent, keepdims=1)
+    return resized(emit, apart, axis, rank, extent, model)
 
 
 def _appended(patch: Patch, concat: Node, in_front: bool, axis: int) -> Tensor:
@@ -96,20 +97,20 @@ def _appended(patch: Patch, concat: Node, in_front: bool, axis: int) -> Tensor:
     if len(parts) == 1:
         only: Tensor = parts[0]
         return only
-    return patch.node("Concat", parts, [concat.outputs[0]], {"axis": axis}, concat)[0]
+    return Emit(patch, concat.outputs[0], concat)("Concat", *parts, axis=axis)
 
 
-def _collected(m: Match, view: LoopView, number: int, state: State, concat: Node) -> dict[str, Any]:
-    name = state.input.name
-    m.need(state.final is not None, "nobody reads `{}`", name)
+def _growth(m: Match, view: LoopView, number: int, state: State) -> Growth | None:
+    concat, name = m.producer(state.output, "Concat"), state.input.name
+    if concat is None or len(concat.inputs) < 2:
+        return None
+    slot = next((k for k, t in enumerate(concat.inputs) if t is state.input), None)
+    if slot is None:
+        return None
     m.need(m.index.graph_of(concat) is view.body, "{} may not run in each iteration", concat)
+    need_only_updated(m, view, number, state, Use(concat, slot))
     last = len(concat.inputs) - 1
-    readers = m.index.uses(state.input)
-    m.need(len(readers) == 1, "the growing `{}` is read in the body", name)
-    slot = readers[0].slot
     m.need(slot in (0, last), "`{}` grows at neither end", name, at=concat)
-    again = m.index.uses(state.output) != [Use(view.body, 1 + number)]
-    m.need(not again, "the growing `{}` is read in the body", state.output.name)
     parts = [t for k, t in enumerate(concat.inputs) if k != slot]
     shapes = [m.need(m.facts.shape(t), "the rank of `{}` is not known", t.name) for t in parts]
     rank = len(shapes[0])
@@ -124,22 +125,9 @@ def _collected(m: Match, view: LoopView, number: int, state: State, concat: Node
         symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
     )
     m.need(agree, "`{}` and what is added to it differ in more than one axis", name)
-    runs = surely_runs(m, view)
+    runs = view.surely_runs(m.facts)
     m.need(
-        (extent == 1 and runs) or m.facts.opset >= 14,
-        "before opset 14 no Reshape can be told of sizes that may be 0",
+        (extent == 1 and runs) or m.facts.opset >= EMPTY_RESHAPES,
+        NO_EMPTY_RESHAPES,
     )
-    return {
-        "concat": concat, "in_front": slot == last, "axis": axis, "rank": rank,
-        "single": extent == 1, "empty": start[axis] == 0, "runs": runs,
-    }  # fmt: skip
-
-
-def surely_runs(m: Match, view: LoopView) -> bool:
-    """Whether there is a first iteration."""
-    if view.condition is not None and m.facts.scalar(view.condition) is not True:
-        return False
-    trips = None if view.trip is None else m.facts.scalar(view.trip)
-    if view.trip is None:
-        return True
-    return trips is not None and not isinstance(trips, bool) and symbolic.positive(trips)
+    return Growth(concat, slot == last, axis, rank, extent == 1, start[axis] == 0, runs)

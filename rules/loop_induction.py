@@ -6,17 +6,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..rewrite.facts import INT64, Value
+from ..rewrite.facts import INT32, INT64
 from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.views import LoopView, State
-from .loop_count import INT32, step_of
+from .counters import step_of
 from .loop_states import without_states
 
 
@@ -38,69 +39,84 @@ class CounterFromIteration(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
-        counted = view.trip is not None and view.never_stops_early(m.facts)
-        blocked = None
+        counters: list[Counter] = []
+        first: Miss | None = None
         for number, state in enumerate(view.states):
-            step = step_of(m, state)
-            dtype = m.facts.dtype(state.initial)
-            if step is None or dtype not in (INT32, INT64) or m.facts.shape(state.initial) != ():
-                continue
-            read = state.final is not None and m.index.use_count(state.final) > 0
-            if read and not counted:
-                blocked = state
-                continue
-            if read and view.trip is not None:
-                m.need(m.facts.opset >= 12, "Max takes no integers before opset 12")
-                m.need(m.facts.shape(view.trip) == (), "the trip count is no scalar", at=view.trip)
-            m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
-            found = {"state": state, "number": number, "step": step, "dtype": dtype}
-            return {"node": m.node, "start": m.facts.scalar(state.initial), **found}
-        m.need(
-            blocked is None, "its final value is read, but the number of iterations is not known"
-        )
-        raise Miss("no integer state grows by a fixed step", (), m.node)
+            try:
+                counters.append(_counter(m, view, number, state))
+            except Miss as miss:
+                if first is None or first.at is m.node:
+                    first = miss
+        if not counters:
+            raise first or Miss(_NONE, (), m.node)
+        return {"node": m.node, "counters": counters}
 
-    def apply(
-        self,
-        patch: Patch,
-        node: Node,
-        state: State,
-        number: int,
-        step: int,
-        dtype: int,
-        start: Value,
-    ) -> None:
+    def apply(self, patch: Patch, node: Node, counters: list[Counter]) -> None:
         view = LoopView(node)
-        is_zero = isinstance(start, int) and start == 0
-        value = _progress(patch, view.iteration, state, step, dtype, is_zero, view.body)
-        patch.replace(state.input, value)
-        if state.final is not None and patch.index.use_count(state.final) and view.trip is not None:
-            none = patch.constant(np.array(0, np.int64), like=state.initial)
-            count = patch.node("Max", [view.trip, none], [state.initial])[0]
-            final = _progress(patch, count, state, step, dtype, is_zero, None)
-            patch.replace(state.final, final)
-        without_states(patch, node, [number])
+        count: Tensor | None = None
+        for counter in counters:
+            state = counter.state
+            patch.replace(state.input, _progress(patch, view.iteration, counter, view.body))
+            if counter.final is None or view.trip is None:
+                continue
+            if count is None:
+                none = patch.constant(np.array(0, np.int64), like=view.trip)
+                count = patch.node("Max", [view.trip, none], [view.trip])[0]
+            patch.replace(counter.final, _progress(patch, count, counter, None))
+        without_states(patch, node, [counter.number for counter in counters])
 
 
-def _progress(
-    patch: Patch,
-    count: Tensor,
-    state: State,
-    step: int,
-    dtype: int,
-    from_zero: bool,
-    body: Graph | None,
-) -> Tensor:
+_NONE = "no integer state grows by a fixed step"
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A state that grows by a fixed step."""
+
+    state: State
+    number: int
+    step: int
+    dtype: int
+    from_zero: bool
+    final: Tensor | None
+    """Its value after the loop, where that is read."""
+
+
+def _counter(m: Match, view: LoopView, number: int, state: State) -> Counter:
+    """Raises Miss for another state, and where an opset or a type is in the way."""
+    step = step_of(m, state)
+    dtype = m.facts.dtype(state.initial)
+    scalar = m.facts.shape(state.initial) == ()
+    if step is None or dtype not in (INT32, INT64) or not scalar:
+        raise Miss(_NONE, (), m.node)
+    m.need(
+        view.iteration_shape == (), "the iteration number is no scalar in the body", at=state.input
+    )
+    final = state.final if state.final is not None and m.index.use_count(state.final) else None
+    if final is not None:
+        m.need(
+            view.trip is not None and view.never_stops_early(m.facts),
+            "its final value is read, but the number of iterations is not known",
+            at=state.input,
+        )
+        assert view.trip is not None
+        m.need(m.facts.opset >= 12, "Max takes no integers before opset 12", at=state.input)
+        m.need(m.facts.shape(view.trip) == (), "the trip count is no scalar", at=view.trip)
+    from_zero = m.facts.scalar(state.initial) == 0
+    return Counter(state, number, step, dtype, from_zero, final)
+
+
+def _progress(patch: Patch, count: Tensor, counter: Counter, body: Graph | None) -> Tensor:
     """initial + step * count, in the type of the state, in the body or before the loop."""
-    like = state.initial
+    like = counter.state.initial
     add = patch.node if body is None else partial(patch.node_first, body)
     value = count
-    if dtype != INT64:
-        value = add("Cast", [value], [like], {"to": dtype})[0]
-    if step != 1:
-        kind = np.int64 if dtype == INT64 else np.int32
-        factor = patch.constant(np.array(step, kind), like=like, graph=body)
+    if counter.dtype != INT64:
+        value = add("Cast", [value], [like], {"to": counter.dtype})[0]
+    if counter.step != 1:
+        kind = np.int64 if counter.dtype == INT64 else np.int32
+        factor = patch.constant(np.array(counter.step, kind), like=like, graph=body)
         value = add("Mul", [value, factor], [like])[0]
-    if not from_zero:
-        value = add("Add", [value, state.initial], [like])[0]
+    if not counter.from_zero:
+        value = add("Add", [value, like], [like])[0]
     return value

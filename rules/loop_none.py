@@ -16,6 +16,7 @@ from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.views import LoopView, ScanOutput, ScanView
+from .emit import Emit
 
 
 class SkipLoop(Rule):
@@ -36,7 +37,7 @@ class SkipLoop(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
-        m.need(_never_runs(m, view), "the loop may run")
+        m.need(_never_runs(m, view), "the loop may run", at=view.trip)
         rows = []
         outputs = m.node.outputs[len(view.states) :]
         for row, stacked in zip(view.scan_outputs, outputs):
@@ -65,7 +66,7 @@ class SkipLoop(Rule):
 def _never_runs(m: Match, view: LoopView) -> bool:
     if view.condition is not None and m.facts.scalar(view.condition) is False:
         return True
-    most = None if view.trip is None else m.facts.scalar(view.trip)
+    most = view.trips(m.facts)
     return most is not None and symbolic.le(most, 0) is True
 
 
@@ -88,8 +89,9 @@ class RunLoopOnce(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
         starts = view.condition is None or m.facts.scalar(view.condition) is True
-        m.need(starts, "it may not run at all: the first condition is not known")
-        most = None if view.trip is None else m.facts.scalar(view.trip)
+        unsure = "it may not run at all: its first condition {} is not known"
+        m.need(starts, unsure, view.condition, at=view.condition)
+        most = view.trips(m.facts)
         stops = m.facts.scalar(view.condition_out) is False
         if view.trip is not None:
             m.need(
@@ -99,7 +101,8 @@ class RunLoopOnce(Rule):
                 at=view.trip,
             )
         else:
-            m.need(stops, "it runs until a condition fails, not exactly once")
+            ends = view.condition_out
+            m.need(stops, "it runs until {} is false, not exactly once", ends, at=ends)
         return {"node": m.node}
 
     def apply(self, patch: Patch, node: Node) -> None:
@@ -117,7 +120,7 @@ class RunLoopOnce(Rule):
         results = patch.inline(view.body)[1:]
         count = len(view.states)
         stacked = [
-            patch.unsqueeze(row, 0, output) if output.name else None
+            Emit(patch, output).unsqueezed(row, [0]) if output.name else None
             for output, row in zip(node.outputs[count:], results[count:])
         ]
         patch.replace_node(node, [*results[:count], *stacked])
@@ -160,7 +163,7 @@ class RunScanOnce(Rule):
             patch.replace(state.input, state.initial)
         for scanned, rank in zip(view.scan_inputs, ranks):
             axis = scanned.axis % rank if rank is not None and scanned.axis < 0 else scanned.axis
-            only = patch.squeeze(scanned.sequence, axis, scanned.slice)
+            only = Emit(patch, scanned.slice).squeezed(scanned.sequence, [axis])
             patch.replace(scanned.slice, only)
         results = patch.inline(view.body)
         stacked = [
@@ -174,4 +177,4 @@ def _as_only_row(patch: Patch, output: ScanOutput, row: Tensor, rank: int | None
     """What a scan output of one iteration is: its row with the scanned axis."""
     axis = output.axis if rank is None or output.axis >= 0 else output.axis % (rank + 1)
     assert output.stacked is not None
-    return patch.unsqueeze(row, axis, output.stacked)
+    return Emit(patch, output.stacked).unsqueezed(row, [axis])

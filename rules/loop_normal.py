@@ -13,10 +13,7 @@ import numpy as np
 from ..rewrite.ir import Constant, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
-from ..rewrite.views import LoopView
-
-_UNREACHABLE = 1 << 62
-"""A loop of a nanosecond per iteration would run for a century."""
+from ..rewrite.views import NO_LIMIT, LoopView
 
 
 class ConditionHoldsInside(Rule):
@@ -101,8 +98,8 @@ class DropEndlessTripCount(Rule):
         view = m.loop()
         m.need(view.trip is not None, "it has no trip count")
         assert view.trip is not None
-        most = m.facts.scalar(view.trip)
-        endless = isinstance(most, int) and most >= _UNREACHABLE
+        most = view.trips(m.facts)
+        endless = isinstance(most, int) and most >= NO_LIMIT
         m.need(endless, "trip count {} can be reached", most, at=view.trip)
         ends = m.facts.scalar(view.condition_out) is not True
         m.need(ends and view.condition_out is not view.condition_in, "it never ends otherwise")

@@ -5,10 +5,7 @@ x_t = Gather(x, n - 1 - i)    ->    r = x[::-1]    x_t = Gather(r, i)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..rewrite import symbolic
 from ..rewrite.elements import element
@@ -17,54 +14,8 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.symbolic import Dim
 from ..rewrite.views import LoopView
-
-_LAST = np.iinfo(np.int64).max
-_BEFORE_FIRST = np.iinfo(np.int64).min
-
-
-@dataclass(frozen=True)
-class Progression:
-    """A position that is first + step * iteration."""
-
-    first: Dim
-    step: int
-
-
-def loop_around(m: Match) -> LoopView:
-    """The Loop in whose body the root node stands, not within a branch of it."""
-    owner = m.index.owner(m.graph())
-    m.need(owner is not None and owner.op == "Loop", "it is not in the body of a Loop")
-    assert owner is not None
-    view = LoopView(owner)
-    m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
-    return view
-
-
-def need_outer(m: Match, view: LoopView, tensor: Tensor) -> None:
-    """Declines for what may differ between iterations."""
-    home = m.index.home(tensor)
-    m.need(
-        home is not None and not m.index.encloses(view.body, home),
-        "`{}` is computed in the body",
-        tensor.name,
-        at=tensor,
-    )
-
-
-def need_progression(m: Match, view: LoopView, position: Dim, at: Tensor) -> Progression:
-    """The position as a function of the iteration number; declines where it is none."""
-    iteration = m.facts.scalar(view.iteration)
-    symbol = None if iteration is None else symbolic.single_symbol(iteration)
-    assert symbol is not None, "an iteration number is a symbol of its own"
-    first = symbolic.substitute(position, {symbol: 0})
-    step = symbolic.sub(symbolic.substitute(position, {symbol: 1}), first)
-    straight = isinstance(step, int) and step != 0
-    if straight and isinstance(step, int):
-        again = symbolic.add(first, symbolic.mul(step, symbolic.of(symbol)))
-        straight = symbolic.eq(again, position) is True and not m.facts.escapes(first, view.body)
-    m.need(straight, "position {} does not advance by a fixed step per iteration", position, at=at)
-    assert isinstance(step, int)
-    return Progression(first, step)
+from .emit import Emit
+from .loop_positions import Progression, loop_around, need_outer, need_progression
 
 
 class ReadAtIteration(Rule):
@@ -114,12 +65,12 @@ class ReadAtIteration(Rule):
     def apply(
         self, patch: Patch, node: Node, view: LoopView, axis: int, order: slice, more: int
     ) -> None:
-        x = rearranged(patch, view.node, node.inputs[0], axis, order)
-        old = node.outputs[0]
-        read = patch.node("Gather", [x, view.iteration], [old], {"axis": axis})[0]
-        for _ in range(more):
-            read = patch.unsqueeze(read, axis, old)
-        patch.replace(old, read)
+        x = node.inputs[0]
+        if order != slice(0, None, 1):
+            x = Emit(patch, x, view.node).sliced(x, axis, order)
+        emit = Emit(patch, node.outputs[0])
+        read = emit("Gather", x, view.iteration, axis=axis)
+        patch.replace(node.outputs[0], emit.unsqueezed(read, range(axis, axis + more)))
         patch.remove(node)
         patch.toward_normal_form()
 
@@ -146,7 +97,7 @@ def _order(m: Match, view: LoopView, found: Progression, length: Dim, x: Tensor)
         x.name,
         last,
     )
-    trips = None if view.trip is None else m.facts.scalar(view.trip)
+    trips = view.trips(m.facts)
     lowest = (
         None if trips is None else symbolic.add(first, symbolic.mul(step, symbolic.sub(trips, 1)))
     )
@@ -159,16 +110,3 @@ def _order(m: Match, view: LoopView, found: Progression, length: Dim, x: Tensor)
         step,
     )
     return slice(-1, None, step)
-
-
-def rearranged(patch: Patch, loop: Node, x: Tensor, axis: int, order: slice) -> Tensor:
-    """x[order] along an axis, computed before a loop."""
-    if order == slice(0, None, 1):
-        return x
-    end = _LAST if order.step > 0 else _BEFORE_FIRST
-    home = patch.index.graph_of(loop)
-    numbers = [
-        patch.constant(np.array([value], np.int64), like=x, graph=home)
-        for value in (order.start, end, axis, order.step)
-    ]
-    return patch.node("Slice", [x, *numbers], [x], before=loop)[0]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import onnx
 
@@ -15,11 +15,10 @@ from ..rewrite import symbolic
 from ..rewrite.index import Use
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
-from ..rewrite.rule import Match, Miss, Rule
-from ..rewrite.symbolic import Dim
+from ..rewrite.rule import Match
 from ..rewrite.views import LoopView, State
-from .loop_growing import surely_runs
-from .row_layout import Behind, collect_rows, drop_state
+from .accumulators import AccumulatorRule, need_only_updated
+from .emit import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, TO_THE_END, Emit
 
 _SPLITTABLE = frozenset(
     {
@@ -34,10 +33,22 @@ _SPLITTABLE = frozenset(
 """Types of which onnxruntime splits a tensor into a sequence."""
 
 
-class CollectInsertedRows(Rule):
+@dataclass(frozen=True)
+class Inserted:
+    """One tensor is added to a sequence."""
+
+    row: Tensor
+    first: list[Tensor]
+    """What the sequence holds before the first iteration."""
+    in_front: bool
+    runs: bool
+    """Whether there surely is a first iteration."""
+
+
+class CollectInsertedRows(AccumulatorRule[Inserted]):
     """A sequence that each iteration adds one tensor to is a scan output, split again after it."""
 
-    root = "Loop"
+    nothing = "no state is a sequence"
     fires = """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
       e = SequenceConstruct(x) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
@@ -59,7 +70,7 @@ class CollectInsertedRows(Rule):
           => (bool co, float[3] so, seq(float[M]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
       n = SequenceLength(l) }""",
-        "also reads": """g (float[3] x, int64 m) => (int64 y, float[K,3] ys) <int64 z = {0}> {
+        "is read in the body": """g (float[3] x, int64 m) => (int64 y, float[K,3] ys) <int64 z = {0}> {
       e = SequenceEmpty() y, l = Loop (m, , z, e) <body = b (int64 i, bool ci, int64 s, seq(float[3]) q)
           => (bool co, int64 so, seq(float[3]) qo) {
         co = Identity(ci) so = SequenceLength(q) qo = SequenceInsert(q, x) }>
@@ -69,18 +80,9 @@ class CollectInsertedRows(Rule):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        view = m.loop()
-        miss = Miss("no state is a sequence", (), m.node)
-        for number, state in enumerate(view.states):
-            if m.facts.of(state.initial).kind == "sequence":
-                try:
-                    return {"node": m.node, **self._collected(m, view, number, state)}
-                except Miss as reason:
-                    miss = reason
-        raise miss
-
-    def _collected(self, m: Match, view: LoopView, number: int, state: State) -> dict[str, Any]:
+    def accumulator(self, m: Match, view: LoopView, number: int, state: State) -> Inserted | None:
+        if m.facts.of(state.initial).kind != "sequence":
+            return None
         insert = m.need(
             m.producer(state.output, "SequenceInsert"),
             "the sequence `{}` changes otherwise than by SequenceInsert",
@@ -93,23 +95,14 @@ class CollectInsertedRows(Rule):
             insert,
             state.input.name,
         )
-        other = [u for u in m.index.uses(state.input) if u != Use(insert, 0)]
-        m.need(not other, "the body also reads the sequence `{}`", state.input.name)
-        appended = m.index.uses(state.output) == [Use(view.body, 1 + number)]
-        m.need(appended, "the body also reads the sequence `{}`", state.output.name)
+        need_only_updated(m, view, number, state, Use(insert, 0))
         row = insert.inputs[1]
-        m.need(state.final is not None, "nobody reads the sequence")
         first = _first_elements(m, state.initial)
         self._need_equal_shapes(m, view, row, state.final, first)
-        runs = surely_runs(m, view)
-        m.need(
-            runs or not first or m.facts.opset >= 14,
-            "before opset 14 no Reshape can be told of sizes that may be 0",
-        )
-        return {
-            "number": number, "row": row, "state": state, "first": first,
-            "reverse": _adds_in_front(m, insert), "runs": runs,
-        }  # fmt: skip
+        runs = view.surely_runs(m.facts)
+        reshaped = bool(first) and not runs
+        m.need(not reshaped or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
+        return Inserted(row, first, _adds_in_front(m, insert), runs)
 
     def _need_equal_shapes(
         self, m: Match, view: LoopView, row: Tensor, final: Tensor | None, first: list[Tensor]
@@ -117,40 +110,28 @@ class CollectInsertedRows(Rule):
         assert final is not None
         fact = m.facts.of(row)
         m.need(fact.kind == "tensor", "its elements are no tensors")
-        m.need(
-            fact.dtype in _SPLITTABLE or all(_is_stack(n) for n in m.index.consumers(final)),
-            "onnxruntime splits no tensors of this type into sequences",
-        )
-        same = fact.shape is not None and not any(m.facts.escapes(d, view.body) for d in fact.shape)
         stacked = bool(m.index.uses(final)) and all(
             isinstance(use.reader, Node) and _is_stack(use.reader) for use in m.index.uses(final)
         )
+        m.need(
+            fact.dtype in _SPLITTABLE or stacked,
+            "onnxruntime splits no tensors of this type into sequences",
+        )
+        same = fact.shape is not None and not any(m.facts.escapes(d, view.body) for d in fact.shape)
         m.need(same or stacked, "its elements `{}` may differ in shape", row.name, at=row)
         for part in first:
-            alike = same and _equal(m.facts.shape(part), fact.shape)
+            alike = same and symbolic.equal_shapes(m.facts.shape(part), fact.shape)
             m.need(alike, "the first element `{}` may have another shape", part.name, at=part)
 
-    def apply(
-        self,
-        patch: Patch,
-        node: Node,
-        number: int,
-        row: Tensor,
-        state: State,
-        first: list[Tensor],
-        reverse: bool,
-        runs: bool,
-    ) -> None:
-        final = state.final
-        assert final is not None
-        rows = collect_rows(patch, node, row, final)
-        behind = Behind(patch, final)
-        if reverse:
-            rows = behind.reversed(rows)
-        if first:
-            rows = _with_first(behind, rows, first, reverse, runs)
-        patch.replace(final, behind.node("SplitToSequence", [rows], {"axis": 0, "keepdims": 0}))
-        drop_state(patch, node, number, state)
+    def row(self, patch: Patch, found: Inserted) -> Tensor:
+        return found.row
+
+    def result(self, emit: Emit, rows: Tensor, state: State, found: Inserted) -> Tensor:
+        if found.in_front:
+            rows = emit.reversed(rows, 0)
+        if found.first:
+            rows = _with_first(emit, rows, found)
+        return emit("SplitToSequence", rows, axis=0, keepdims=0)
 
 
 def _first_elements(m: Match, initial: Tensor) -> list[Tensor]:
@@ -166,20 +147,13 @@ def _first_elements(m: Match, initial: Tensor) -> list[Tensor]:
     return list(made.inputs)
 
 
-def _equal(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
-    if a is None or b is None or len(a) != len(b):
-        return False
-    return all(symbolic.eq(x, y) is True for x, y in zip(a, b))
-
-
-def _with_first(
-    behind: Behind, rows: Tensor, first: list[Tensor], in_front: bool, runs: bool
-) -> Tensor:
+def _with_first(emit: Emit, rows: Tensor, found: Inserted) -> Tensor:
     """The rows behind the tensors that are there at first, or in front of them."""
-    wide = [behind.unsqueezed(part, 0) for part in first]
-    if not runs:
-        rows = behind.alike(rows, wide[0])
-    return behind.node("Concat", [rows, *wide] if in_front else [*wide, rows], {"axis": 0})
+    wide = [emit.unsqueezed(part, [0]) for part in found.first]
+    if not found.runs:  # no rows have no sizes of their own
+        sizes = [emit.dims(rows, 0, 1), emit.dims(wide[0], 1, TO_THE_END)]
+        rows = emit.reshaped(rows, emit.joined(sizes))
+    return emit("Concat", *([rows, *wide] if found.in_front else [*wide, rows]), axis=0)
 
 
 def _is_stack(node: Node) -> bool:

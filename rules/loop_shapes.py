@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.symbolic import Dim
+from .emit import Emit
 
 
 @dataclass(frozen=True)
@@ -60,22 +59,20 @@ class ShapeFromOutside(Rule):
 
     def apply(self, patch: Patch, node: Node, loop: Node, parts: list[Sizes]) -> None:
         old = node.outputs[0]
-        made = [_emit(patch, loop, part, old) for part in parts]
-        if len(made) > 1:
-            made = patch.node("Concat", made, [old], {"axis": 0}, loop)
-        patch.replace(old, made[0])
+        emit = Emit(patch, old, loop)
+        patch.replace(old, emit.joined([_vector(emit, part) for part in parts]))
         patch.remove(node)
         patch.toward_normal_form()
 
 
-def _emit(patch: Patch, loop: Node, part: Sizes, like: Tensor) -> Tensor:
-    """The sizes as a vector, before the loop."""
-    home = patch.index.graph_of(loop)
-    numbers = patch.constant(np.array(part.values, np.int64), like=like, graph=home)
-    if part.tensor is None:
-        return numbers
-    shape = patch.node("Shape", [part.tensor], [like], before=loop)[0]
-    return patch.node("Gather", [shape, numbers], [like], {"axis": 0}, loop)[0]
+def _vector(emit: Emit, part: Sizes) -> Tensor:
+    """The sizes as a vector."""
+    numbers = emit.ints(*part.values)
+    return (
+        numbers
+        if part.tensor is None
+        else emit("Gather", emit("Shape", part.tensor), numbers, axis=0)
+    )
 
 
 def _loop_around(m: Match) -> Node | None:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..rewrite import symbolic
-from ..rewrite.elements import numbers
-from ..rewrite.inference.slicing import FAR
 from ..rewrite.ir import Node
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
-from ..rewrite.symbolic import Dim
-from ..rewrite.views import LoopView
-from .loop_reads import Progression, loop_around, need_outer, need_progression
+from .emit import Emit
+from .loop_positions import (
+    loop_around,
+    need_cut,
+    need_inside,
+    need_outer,
+    need_progression,
+)
 
 
 class ReadOneSlice(Rule):
@@ -49,76 +50,21 @@ class ReadOneSlice(Rule):
         x = m.node.inputs[0]
         need_outer(m, view, x)
         shape = m.need(m.facts.shape(x), "the rank of `{}` is not known", x.name, at=x)
-        axis, position = _moving_axis(m, shape)
-        found = need_progression(m, view, position, m.node.inputs[1])
-        _need_inside(m, view, found, shape[axis])
+        cut = need_cut(m, shape)
+        axis = cut.axis
+        m.need(cut.extent == 1, "it takes more than one element: {}", cut.extent)
+        assert cut.start is not None
+        found = need_progression(m, view, cut.start, m.node.inputs[1])
+        need_inside(m, view, found, 1, shape[axis])
         result = m.facts.shape(m.node.outputs[0])
         found_one = result is not None and symbolic.eq(result[axis], 1) is not False
         m.need(found_one, "there is nothing to read: axis {} of `{}` is empty", axis, x.name, at=x)
-        return {"node": m.node, "view": view, "axis": axis, "slot": _slot_of(m, axis, len(shape))}
+        return {"node": m.node, "axis": axis, "slot": cut.place}
 
-    def apply(self, patch: Patch, node: Node, view: LoopView, axis: int, slot: int) -> None:
-        old = node.outputs[0]
-        number = patch.constant(np.array(slot, np.int64), like=node.inputs[1])
-        position = patch.node("Gather", [node.inputs[1], number], [node.inputs[1]])[0]
-        read = patch.node("Gather", [node.inputs[0], position], [old], {"axis": axis})[0]
-        patch.replace(old, patch.unsqueeze(read, axis, old))
+    def apply(self, patch: Patch, node: Node, axis: int, slot: int) -> None:
+        emit = Emit(patch, node.outputs[0])
+        position = emit("Gather", node.inputs[1], emit.number(slot), axis=0)
+        read = emit("Gather", node.inputs[0], position, axis=axis)
+        patch.replace(node.outputs[0], emit.unsqueezed(read, [axis]))
         patch.remove(node)
         patch.toward_normal_form()
-
-
-def _slice_axes(m: Match, rank: int) -> list[int]:
-    """The axes a Slice cuts."""
-    inputs = m.node.inputs
-    if len(inputs) > 3 and inputs[3].name:
-        given = m.need(numbers(m.facts, inputs[3]), "its axes are not known")
-        known = [a % rank for a in given if isinstance(a, int)]
-        m.need(len(known) == len(given), "its axes are not known")
-        return known
-    return list(range(len(m.need(numbers(m.facts, inputs[1]), "its bounds are not known"))))
-
-
-def _slot_of(m: Match, axis: int, rank: int) -> int:
-    return _slice_axes(m, rank).index(axis)
-
-
-def _moving_axis(m: Match, shape: tuple[Dim, ...]) -> tuple[int, Dim]:
-    """The only axis that is cut, to one element at a known position; the others stay whole."""
-    given = m.node.inputs
-    steps = given[4] if len(given) > 4 and given[4].name else None
-    plain = steps is None or set(numbers(m.facts, steps) or ()) == {1}
-    m.need(plain, "its steps are not 1")
-    starts = m.need(numbers(m.facts, given[1]), "its bounds are not known")
-    ends = m.need(numbers(m.facts, given[2]), "its bounds are not known")
-    cut = [
-        (axis, start, symbolic.sub(end, start))
-        for axis, start, end in zip(_slice_axes(m, len(shape)), starts, ends)
-        if not (start == 0 and _reaches_end(end, shape[axis]))
-    ]
-    m.need(len(cut) == 1, "it cuts {} axes, not one", len(cut))
-    axis, start, extent = cut[0]
-    m.need(extent == 1, "it takes more than one element: {}", extent)
-    return axis, start
-
-
-def _reaches_end(end: Dim, length: Dim) -> bool:
-    return (isinstance(end, int) and end >= FAR) or symbolic.le(length, end) is True
-
-
-def _need_inside(m: Match, view: LoopView, found: Progression, length: Dim) -> None:
-    """A Slice shortens what lies outside, a Gather fails there."""
-    trips = None if view.trip is None else m.facts.scalar(view.trip)
-    m.need(
-        trips is not None,
-        "the position may be outside the axis: the number of iterations is not known",
-    )
-    assert trips is not None
-    at_end = symbolic.add(found.first, symbolic.mul(found.step, symbolic.sub(trips, 1)))
-    lowest, highest = (found.first, at_end) if found.step > 0 else (at_end, found.first)
-    m.need(
-        symbolic.nonnegative(lowest) and symbolic.lt(highest, length) is True,
-        "the position may be outside the axis: it goes from {} to {} of {}",
-        found.first,
-        at_end,
-        length,
-    )

@@ -5,16 +5,17 @@ y, w' = Loop(m, , x, w) { return s + u, u }      ->   y = Loop(m, , x) { return 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..rewrite.fingerprint import fingerprint
+from ..rewrite.fingerprint import constant_key, fingerprint
 from ..rewrite.index import Index
-from ..rewrite.ir import Graph, Node, Tensor, bodies
+from ..rewrite.ir import Constant, Graph, Node, Tensor, bodies
 from ..rewrite.patch import Patch
 from ..rewrite.purity import is_pure
-from ..rewrite.rule import Match, Miss, Rule
+from ..rewrite.rule import Match, Rule
 from ..rewrite.views import ScanView, State
+from .zeros import is_zero
 
 
 def states_of(m: Match) -> list[State]:
@@ -40,6 +41,32 @@ def without_states(patch: Patch, node: Node, gone: Iterable[int]) -> None:
         keep(body.inputs, 2 if is_loop else 0),
         keep(body.outputs, 1 if is_loop else 0),
         keep(node.outputs, 0),
+    )
+
+
+def set_states(
+    patch: Patch,
+    node: Node,
+    number: int,
+    initial: Sequence[Tensor],
+    inner: Sequence[Tensor],
+    after: Sequence[Tensor],
+    finals: Sequence[Tensor],
+) -> None:
+    """Puts several states in the place of one, whose body input and final value nobody reads."""
+    body: Graph = node.attrs["body"]
+    ahead = 2 if node.op == "Loop" else 0
+
+    def exchanged(values: Sequence[Tensor], first: int, new: Sequence[Tensor]) -> list[Tensor]:
+        place = first + number
+        return [*values[:place], *new, *values[place + 1 :]]
+
+    patch.set_interface(
+        node,
+        exchanged(node.inputs, ahead, initial),
+        exchanged(body.inputs, ahead, inner),
+        exchanged(body.outputs, ahead // 2, after),
+        exchanged(node.outputs, 0, finals),
     )
 
 
@@ -147,10 +174,8 @@ class ForwardInvariantStates(Rule):
 
 
 def _is_handed_on(m: Match, state: State) -> bool:
-    tensor = state.output
-    while (copy := m.producer(tensor, "Identity")) is not None:
-        tensor = copy.inputs[0]
-    return tensor is state.input or tensor is state.initial
+    source = m.index.original(state.output)
+    return source is state.input or source is state.initial
 
 
 class MergeEqualStates(Rule):
@@ -168,35 +193,88 @@ class MergeEqualStates(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         states = states_of(m)
-        for k, later in enumerate(states):
-            for earlier in states[:k]:
-                if later.initial is earlier.initial and _change_equally(m, earlier, later):
-                    return {"node": m.node, "kept": earlier, "gone": later, "number": k}
-        raise Miss("no two states start and change in the same way", (), m.node)
+        merged: list[tuple[State, State]] = []
+        first: dict[int, State] = {}
+        for state, number in zip(states, _classes(m, states)):
+            kept = first.setdefault(number, state)
+            if kept is not state:
+                merged.append((kept, state))
+        m.need(bool(merged), "no two states start and change in the same way")
+        gone = {state.input for _, state in merged}
+        numbers = [k for k, state in enumerate(states) if state.input in gone]
+        return {"node": m.node, "merged": merged, "numbers": numbers}
 
-    def apply(self, patch: Patch, node: Node, kept: State, gone: State, number: int) -> None:
-        patch.replace(gone.input, kept.input)
-        if gone.final is not None and kept.final is not None:
-            patch.replace(gone.final, kept.final)
-        without_states(patch, node, [number])
-
-
-def _change_equally(m: Match, a: State, b: State) -> bool:
-    """Whether the update of b is that of a with a's input in place of b's: one node each."""
-    if a.final is None or b.final is None:
-        return False
-    left, right = m.index.producer(a.output), m.index.producer(b.output)
-    if left is None or right is None or left.outputs[0] is not a.output:
-        return False
-    if right.outputs[0] is not b.output or bodies(left) or not is_pure(left):
-        return False
-    renamed = [a.input if t is b.input else t for t in right.inputs]
-    if len(renamed) != len(left.inputs) or any(x is not y for x, y in zip(left.inputs, renamed)):
-        return False
-    return bool(_without_operands(left, m.index) == _without_operands(right, m.index))
+    def apply(
+        self, patch: Patch, node: Node, merged: list[tuple[State, State]], numbers: list[int]
+    ) -> None:
+        for kept, gone in merged:
+            patch.replace(gone.input, kept.input)
+            if gone.final is not None and kept.final is not None:
+                patch.replace(gone.final, kept.final)
+        without_states(patch, node, numbers)
 
 
-def _without_operands(node: Node, index: Index) -> Any:
+_ROUNDS = 32
+"""Rounds after which states that still differ in one more are taken to differ altogether."""
+
+
+def _classes(m: Match, states: Sequence[State]) -> list[int]:
+    """A number for each state; those of states that surely are equal in every iteration are equal.
+
+    Those that start equally are taken to be equal until an iteration makes a difference, as in
+    optimistic value numbering (Alpern, Wegman, Zadeck: Detecting equality of variables in
+    programs, 1988).
+    """
+    classes = _numbered([_start(m, state) for state in states])
+    for _ in range(_ROUNDS):
+        if len(set(classes)) == len(states):
+            break
+        named = {s.input: ("state", number) for s, number in zip(states, classes)}
+        value = _values(m.index, m.node.attrs["body"], named)
+        finer = _numbered([(n, value(s.output)) for s, n in zip(states, classes)])
+        if finer == classes:
+            return classes
+        classes = finer
+    return list(range(len(states)))
+
+
+def _numbered(keys: Iterable[Hashable]) -> list[int]:
+    """The same number for the same key."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _start(m: Match, state: State) -> Hashable:
+    """What a state is before the first iteration."""
+    fact = m.facts.of(state.initial)
+    if state.final is None:  # there is nothing to read in place of another's
+        return id(state)
+    if fact.dtype and fact.shape is not None and is_zero(m.facts, state.initial):
+        return ("zeros", fact.dtype, fact.shape)
+    return id(state.initial)
+
+
+def _values(
+    index: Index, body: Graph, named: Mapping[Tensor, Hashable]
+) -> Callable[[Tensor], Hashable]:
+    """Names for values of a body: equal ones for values that surely are equal."""
+    names: dict[Tensor, Hashable] = dict(named)
+    numbers: dict[Hashable, int] = {}
+
+    def name(tensor: Tensor) -> Hashable:
+        if tensor in names or not tensor.name:
+            return names.get(tensor)
+        return constant_key(tensor) if isinstance(tensor, Constant) else id(tensor)
+
+    for node in sorted(index.nodes(body), key=lambda n: n.order):
+        if is_pure(node) and not bodies(node):
+            key = (*_without_operands(node, index), *map(name, node.inputs))
+            number = numbers.setdefault(key, len(numbers))
+            names.update((t, ("value", number, slot)) for slot, t in enumerate(node.outputs))
+    return name
+
+
+def _without_operands(node: Node, index: Index) -> tuple[Hashable, ...]:
     key = fingerprint(node, index)
     assert isinstance(key, tuple)
     return (*key[:2], *key[3:])

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..rewrite import symbolic
-from ..rewrite.ir import Node, Tensor, Variable
+from ..rewrite.ir import Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.steps import Read, Steps, steps_of
 from ..rewrite.symbolic import Dim
-from ..rewrite.views import LoopView
+from ..rewrite.views import ScanInput
+from .emit import Emit
 from .scan_axes import ready_to_scan
+from .step_edit import turn_into_scan
+from .step_parallel import need_count
 
 
 class LoopToScan(Rule):
@@ -42,7 +43,7 @@ class LoopToScan(Rule):
         "changes its shape": """g (float[7,1] x, float[N] s0) => (float[M] y) <int64 n = {7}> {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[Q] so) {
         xt = Gather(x, i) co = Identity(ci) so = Concat<axis=0>(s, xt) }> }""",
-        "not known to end": """g (float[7,3] x, float[3] s0) => (float[3] y) {
+        "may end early": """g (float[7,3] x, float[3] s0) => (float[3] y) {
       y = Loop (, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         xt = Gather(x, i) so = Max(s, xt) q = ReduceSum<keepdims=0>(so)
         co = IsNaN(q) }> }""",
@@ -50,14 +51,14 @@ class LoopToScan(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         m.need(m.facts.opset >= 11, "before opset 11 Scan has another form")
-        steps = m.need(
-            steps_of(m.facts, m.node), "it is not known to end after a number of iterations"
-        )
+        need_count(m)
+        steps = m.need(steps_of(m.facts, m.node), "the rank of what it reads is not known")
         m.need(bool(steps.reads), "it reads no slices of outer values")
         count = steps.count
         m.need(count is not None, "the number of iterations is not known", at=steps.trip)
         assert count is not None
-        m.need(symbolic.positive(count), "it may not run at all: {} iterations", count)
+        empty = "it may not run at all: {} iterations"
+        m.need(symbolic.positive(count), empty, count, at=steps.trip)
         whole = [m.facts.of(t).kind == "tensor" for s in steps.states for t in (s.initial, s.input)]
         m.need(all(whole), "a state is no tensor")
         for state in steps.states:
@@ -68,14 +69,12 @@ class LoopToScan(Rule):
         shapes = [m.facts.shape(read.sequence) or () for read in steps.reads]
         counted = bool(steps.iteration_uses(m.facts))
         return {
-            "node": m.node, "steps": steps, "whole": whole_axes, "shapes": shapes,
-            "counted": counted,
+            "steps": steps, "whole": whole_axes, "shapes": shapes, "counted": counted,
         }  # fmt: skip
 
     def apply(
         self,
         patch: Patch,
-        node: Node,
         steps: Steps,
         whole: list[bool],
         shapes: list[tuple[Dim, ...]],
@@ -83,35 +82,16 @@ class LoopToScan(Rule):
     ) -> None:
         assert steps.trip is not None
         assert steps.iteration is not None
-        slices: list[Tensor] = []
-        sequences: list[Tensor] = []
-        axes: list[int] = []
+        slices: list[ScanInput] = []
         for read, fits, shape in zip(steps.reads, whole, shapes):
-            parameter = Variable(read.slice.name)
-            slices.append(parameter)
-            x = read.sequence
-            x = x if fits else _first(patch, x, read.axis, steps.trip)
+            x = read.sequence if fits else _first(patch, read, steps.trip)
             x, axis = ready_to_scan(patch, x, read.axis, shape)
-            sequences.append(x)
-            axes.append(axis)
-            patch.replace(read.slice, parameter)
-            if read.gather is not None:
-                patch.remove(read.gather)
+            slices.append(ScanInput(x, read.slice, axis, False))
         if counted:
-            zero, one = (patch.constant(np.array(v, np.int64), like=steps.trip) for v in (0, 1))
-            sequences += patch.node("Range", [zero, steps.trip, one], [steps.iteration])
-            slices.append(Variable(steps.iteration.name))
-            patch.replace(steps.iteration, slices[-1])
-            axes.append(0)
-        condition = LoopView(node).condition_in
-        if patch.index.use_count(condition):
-            holds = patch.constant(np.array(True), like=condition, graph=steps.body)
-            patch.replace(condition, holds)
-        results = steps.body.outputs[1:]  # as they are now: a row may be what was read
-        attrs = {"num_scan_inputs": len(slices), "scan_input_axes": axes if any(axes) else None}
-        inputs = [*(state.initial for state in steps.states), *sequences]
-        parameters = [*(state.input for state in steps.states), *slices]
-        patch.turn_into(node, "Scan", attrs, inputs, parameters, results)
+            emit = Emit(patch, steps.iteration)
+            numbers = emit("Range", emit.number(0), steps.trip, emit.number(1))
+            slices.append(ScanInput(numbers, steps.iteration, 0, False))
+        turn_into_scan(patch, steps, slices)
         patch.toward_normal_form()
 
 
@@ -134,9 +114,8 @@ def _length(m: Match, read: Read, count: Dim) -> bool:
     return symbolic.eq(count, length) is True
 
 
-def _first(patch: Patch, x: Tensor, axis: int, trip: Tensor) -> Tensor:
+def _first(patch: Patch, read: Read, trip: Tensor) -> Tensor:
     """The elements of an axis that a loop reads."""
-    one = patch.constant(np.array([1], np.int64), like=trip)
-    end = patch.node("Reshape", [trip, one], [trip])[0]
-    start, along = (patch.constant(np.array([v], np.int64), like=x) for v in (0, axis))
-    return patch.node("Slice", [x, start, end, along], [x])[0]
+    emit = Emit(patch, read.sequence)
+    end = emit("Reshape", trip, emit.ints(1))
+    return emit("Slice", read.sequence, emit.ints(0), end, emit.ints(read.axis))

@@ -13,6 +13,7 @@ from ..rewrite.ir import Node, Tensor, bodies
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.views import LoopView
+from .emit import Emit
 
 _MOST_NODES = 64
 """Nodes that the unrolled loop may have."""
@@ -45,7 +46,7 @@ class UnrollShortLoop(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
         m.need(view.never_stops_early(m.facts), "a condition may end it early")
-        most = None if view.trip is None else m.facts.scalar(view.trip)
+        most = view.trips(m.facts)
         m.need(isinstance(most, int), "the number of iterations is not known", at=view.trip)
         count = int(most)  # type: ignore[arg-type]
         nodes = m.index.nodes(view.body)
@@ -90,5 +91,5 @@ class UnrollShortLoop(Rule):
 
 def _stack(patch: Patch, rows: list[Tensor], like: Tensor) -> Tensor:
     """The rows along a new axis 0."""
-    apart = [patch.unsqueeze(row, 0, like) for row in rows]
-    return patch.node("Concat", apart, [like], {"axis": 0})[0]
+    emit = Emit(patch, like)
+    return emit("Concat", *(emit.unsqueezed(row, [0]) for row in rows), axis=0)

@@ -56,7 +56,7 @@ class UnswitchLoop(Rule):
         body: Graph = m.node.attrs["body"]
         asked = [n for n in m.index.nodes(body) if n.op == "If" and not n.domain]
         m.need(bool(asked), "there is no If in the body")
-        fixed = [n.inputs[0] for n in asked if _is_fixed(m.index, body, n.inputs[0])]
+        fixed = [n.inputs[0] for n in asked if m.index.is_outside(n.inputs[0], body)]
         m.need(bool(fixed), "the condition of {} is computed in the loop", asked[0], at=asked[0])
         condition = fixed[0]
         m.need(m.facts.shape(condition) == (), "{} is no scalar", condition, at=condition)
@@ -80,7 +80,8 @@ class UnswitchLoop(Rule):
         }
         results = patch.node("If", [condition], outputs, branches)
         for branch in branches.values():
-            patch.touched.update((inner, None) for inner in _all_nodes(index, branch))
+            for inner in _all_nodes(index, branch):
+                patch.touch(inner)
         for old, new in zip(outputs, results):
             patch.replace(old, new)
         patch.remove(node)
@@ -101,11 +102,6 @@ def _need_alike(m: Match, node: Node) -> None:
                 symbolic.eq(x, y) is not False for x, y in zip(a.shape or (), b.shape or ())
             )
         m.need(alike, "the branches of {} differ in shape", node, at=node)
-
-
-def _is_fixed(index: Index, body: Graph, condition: Tensor) -> bool:
-    home = index.home(condition)
-    return home is not None and not index.encloses(body, home)
 
 
 def _all_nodes(index: Index, body: Graph) -> Iterator[Node]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..rewrite import symbolic
 from ..rewrite.index import Index
 from ..rewrite.ir import Constant, Graph, Node, bodies
 from ..rewrite.patch import Patch
@@ -39,7 +38,8 @@ class HoistInvariantWork(Rule):
         body: Graph = m.node.attrs["body"]
         fixed = _invariant(m.index, body)
         m.need(bool(fixed), "nothing in the body is computed from outer values alone")
-        runs = _surely_runs(m)
+        # onnxruntime refuses a Scan over empty sequences.
+        runs = m.node.op == "Scan" or m.loop().surely_runs(m.facts)
         safe = [n for n in fixed if runs or cannot_fail(n, m.facts)]
         m.need(bool(safe), "{} may fail, and the loop may not run", fixed[0], at=fixed[0])
         return {"node": m.node, "fixed": safe}
@@ -64,13 +64,3 @@ def _invariant(index: Index, body: Graph) -> list[Node]:
         if homes and body not in homes:
             found.append(node)
     return found
-
-
-def _surely_runs(m: Match) -> bool:
-    if m.node.op == "Scan":
-        return True  # onnxruntime refuses empty sequences
-    view = m.loop()
-    if view.condition is not None and m.facts.scalar(view.condition) is not True:
-        return False
-    most = None if view.trip is None else m.facts.scalar(view.trip)
-    return view.trip is None or (most is not None and symbolic.positive(most))

@@ -7,14 +7,12 @@ s = SequenceConstruct(a, b)   y = ConcatFromSequence(s)    ->   y = Concat(a, b)
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
+from .emit import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Emit
 
 
 class Pieces:
@@ -76,11 +74,11 @@ class ReadFromSplit(Rule):
         return {"node": m.node, "pieces": pieces}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
-        old, attrs = node.outputs[0], {"axis": pieces.axis}
-        read = patch.node("Gather", [pieces.tensor, node.inputs[1]], [old], attrs)[0]
+        emit = Emit(patch, node.outputs[0])
+        read = emit("Gather", pieces.tensor, node.inputs[1], axis=pieces.axis)
         if pieces.keeps_axis:
-            read = patch.unsqueeze(read, pieces.axis, old)
-        patch.replace(old, read)
+            read = emit.unsqueezed(read, [pieces.axis])
+        patch.replace(node.outputs[0], read)
         patch.remove(node)
         patch.toward_normal_form()
 
@@ -99,10 +97,9 @@ class CountFromSplit(Rule):
         return {"node": m.node, "pieces": need_pieces(m, m.node.inputs[0])}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
-        old = node.outputs[0]
-        shape = patch.node("Shape", [pieces.tensor], [old])[0]
-        axis = patch.constant(np.array(pieces.axis, np.int64), like=old)
-        patch.replace(old, patch.node("Gather", [shape, axis], [old], {"axis": 0})[0])
+        emit = Emit(patch, node.outputs[0])
+        shape = emit("Shape", pieces.tensor)
+        patch.replace(node.outputs[0], emit("Gather", shape, emit.number(pieces.axis), axis=0))
         patch.remove(node)
         patch.toward_normal_form()
 
@@ -132,43 +129,21 @@ class JoinSplit(Rule):
             axis,
         )
         m.need(
-            m.facts.opset >= 14 or stack or pieces.keeps_axis,
-            "before opset 14 no Reshape can be told of sizes that may be 0",
+            m.facts.opset >= EMPTY_RESHAPES or stack or pieces.keeps_axis,
+            NO_EMPTY_RESHAPES,
         )
         return {"node": m.node, "pieces": pieces, "axis": axis, "stack": stack}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces, axis: int, stack: bool) -> None:
         old, x = node.outputs[0], pieces.tensor
         if not pieces.keeps_axis:
-            x = _moved(patch, x, pieces.axis, axis, pieces.rank, old)
+            emit = Emit(patch, old)
+            x = emit.moved(x, pieces.axis, axis, pieces.rank)
             if not stack:
-                x = _merged(patch, x, axis, pieces.rank, old)
+                x = emit.merged(x, axis, pieces.rank)
         patch.replace(old, x)
         patch.remove(node)
         patch.toward_normal_form()
-
-
-def _moved(patch: Patch, x: Tensor, axis: int, to: int, rank: int, like: Tensor) -> Tensor:
-    """The value with one axis moved."""
-    if axis == to:
-        return x
-    others = [a for a in range(rank) if a != axis]
-    perm = [*others[:to], axis, *others[to:]]
-    return patch.node("Transpose", [x], [like], {"perm": perm})[0]
-
-
-def _merged(patch: Patch, x: Tensor, axis: int, rank: int, like: Tensor) -> Tensor:
-    """The value with two neighbouring axes, `axis` and the next, as one."""
-
-    def numbers(*values: int) -> Tensor:
-        return patch.constant(np.array(values, np.int64), like=like)
-
-    shape = patch.node("Shape", [x], [like])[0]
-    bounds = numbers(0), numbers(axis), numbers(axis + 2), numbers(rank)
-    parts = [patch.node("Slice", [shape, start, end], [like])[0] for start, end in pairwise(bounds)]
-    parts[1] = patch.node("ReduceProd", [parts[1]], [like], {"keepdims": 1})[0]
-    target = patch.node("Concat", parts, [like], {"axis": 0})[0]
-    return patch.node("Reshape", [x, target], [like], {"allowzero": 1})[0]
 
 
 class JoinConstructed(Rule):
@@ -192,9 +167,10 @@ class JoinConstructed(Rule):
 
     def apply(self, patch: Patch, node: Node, parts: list[Tensor], axis: int, stack: bool) -> None:
         old = node.outputs[0]
+        emit = Emit(patch, old)
         if stack:
-            parts = [patch.unsqueeze(part, axis, old) for part in parts]
-        patch.replace(old, patch.node("Concat", parts, [old], {"axis": axis})[0])
+            parts = [emit.unsqueezed(part, [axis]) for part in parts]
+        patch.replace(old, emit("Concat", *parts, axis=axis))
         patch.remove(node)
         patch.toward_normal_form()
 

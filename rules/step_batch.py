@@ -17,12 +17,9 @@ from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
+from .step_batch_table import worth
 from .step_edit import declare_rows, drop_unread_inputs, read_instead
 from .step_parallel import Outside, Parallel, counted, parallel_work
-
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-_PRODUCT_GAIN = 3
-"""How many nodes a product in the body is worth: one large product is faster than many small."""
 
 
 class BatchInFront(Rule):
@@ -159,8 +156,3 @@ class _Choice:
         gone = sum(1 for t in self._sources() if self._cost(t) and not self._is_read(t, moved))
         new = sum(map(self._cost, self.read_inside(list(moved))))
         return sum(map(self._worth, moved)) + gone - new
-
-
-def worth(node: Node) -> int:
-    """How many nodes the body gets rid of with this one, in time."""
-    return _PRODUCT_GAIN if node.op in _PRODUCTS else 1

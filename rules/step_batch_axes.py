@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..rewrite import symbolic
 from ..rewrite.ir import Tensor
+from .emit import Emit
 from .step_batch_table import Plan, Work, as_is, batching
-from .step_emit import Emit
 
 _OF_ONE_ITSELF = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
 """Reductions that give a single element as it is."""
@@ -77,10 +77,7 @@ def layer_normalization(work: Work) -> Plan:
     axis = work.axis(work.attr("axis", -1), len(shape))
     others = [work.shape(slot) for slot in range(1, len(work.node.inputs)) if work.present(slot)]
     inner = shape[axis:]
-    same = all(
-        len(other) == len(inner) and all(symbolic.eq(a, b) is True for a, b in zip(inner, other))
-        for other in others
-    )
+    same = all(symbolic.equal_shapes(inner, other) for other in others)
     work.must_run(same, "scale and bias may not fit")
     return Plan(as_is(work, axis=axis + 1))
 

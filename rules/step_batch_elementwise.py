@@ -9,8 +9,8 @@ from onnx import TensorProto
 from ..rewrite.facts import FLOATS
 from ..rewrite.ir import Tensor
 from ..rewrite.purity import TOTAL_ELEMENTWISE
+from .emit import Emit
 from .step_batch_table import Plan, Work, aligned, as_is, batching
-from .step_emit import Emit
 
 _MORE = (
     "Acosh", "Asinh", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..rewrite.ir import Tensor
 from ..rewrite.symbolic import Dim
+from .emit import Emit
 from .step_batch_table import Plan, Work, as_is, batching
-from .step_emit import Emit
 
 
 @batching(

@@ -10,8 +10,8 @@ from onnx import helper
 from ..rewrite import symbolic
 from ..rewrite.ir import Tensor
 from ..rewrite.symbolic import Dim
+from .emit import Emit
 from .step_batch_table import Plan, Work, aligned, as_is, batching
-from .step_emit import Emit
 
 
 @batching("Transpose")

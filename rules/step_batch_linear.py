@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..rewrite import symbolic
-from ..rewrite.facts import Facts
 from ..rewrite.ir import Constant, Node, Tensor
 from ..rewrite.symbolic import Dim
+from .emit import Emit
 from .step_batch_table import Plan, Work, aligned, as_is, batching
-from .step_emit import Emit
+from .zeros import is_zero
 
 
 @batching("MatMul")
@@ -114,7 +114,7 @@ def gemm(work: Work) -> Plan:
     if bias is not None:
         work.must_broadcast((a[0], b[1]), bias)
     beta = float(work.attr("beta", 1.0))
-    added = bias is not None and beta != 0.0 and not _is_zero(work.facts, work.operand(2))
+    added = bias is not None and beta != 0.0 and not is_zero(work.facts, work.operand(2))
     dtype = work.facts.dtype(work.operand(0))
     number = np.dtype(_numpy(dtype)) if work.need(dtype, "the element type is not known") else None
 
@@ -141,11 +141,6 @@ def _numpy(dtype: int) -> np.dtype:
     from onnx import helper
 
     return helper.tensor_dtype_to_np_dtype(dtype)
-
-
-def _is_zero(facts: Facts, tensor: Tensor) -> bool:
-    values = facts.constant(tensor)
-    return values is not None and values.size == 1 and not values.any()
 
 
 def _turned_shape(work: Work, slot: int, attribute: str) -> tuple[Dim, ...]:

@@ -19,11 +19,10 @@ from ..rewrite.purity import is_pure
 from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import ScanOutput
-from .step_batch import worth
-from .step_batch_table import Plan, Work, rule_for
+from .emit import EMPTY_RESHAPES, Emit
+from .step_batch_table import Plan, Work, rule_for, worth
 from .step_edit import collect_rows
-from .step_emit import EMPTY_RESHAPES, Emit, EmitBehind, surely_runs
-from .step_map import placed
+from .step_emit import placed
 from .step_parallel import Outside, counted, is_moderate, is_outer, known_elements
 
 _ROWS_PER_NODE = 2
@@ -68,7 +67,7 @@ class BatchBehind(Rule):
         instead = sum(known_elements(m.facts, row.row) for row in rows)
         m.need(is_moderate(more, instead), "{} elements of each iteration would be kept", more)
         shapes = {}
-        if not surely_runs(m.facts, steps):
+        if not steps.surely_runs:
             shapes = {t: _axes_without_rows(m, steps, t) for t in collected}
         return {
             "steps": steps, "facts": m.facts, "plans": plans, "collected": collected,
@@ -88,7 +87,7 @@ class BatchBehind(Rule):
         results = [row.stacked for row in rows if row.stacked is not None]
         outside = OutsideBehind(patch, steps, facts, plans, results)
         for inner in collected:
-            stacked = _rows_already(steps, inner) or collect_rows(patch, steps.node, inner)
+            stacked = _rows_already(steps, inner) or collect_rows(patch, steps.node, [inner])[0]
             emit = outside.emit(inner)
             sizes = shapes.get(inner)
             outside[inner] = stacked if sizes is None else _shaped(emit, stacked, sizes)
@@ -117,7 +116,7 @@ class OutsideBehind(Outside):
         self._results = results
 
     def emit(self, like: Tensor) -> Emit:
-        return EmitBehind(self.patch, like, self._results)
+        return Emit.behind(self.patch, like, self._results)
 
 
 class _Behind:
@@ -163,7 +162,7 @@ class _Behind:
     def _plan(self, node: Node) -> Plan:
         facts, body = self._m.facts, self._steps.body
         batched = [bool(t.name) and not is_outer(facts, body, t) for t in node.inputs]
-        work = Work(node, facts, batched, surely_runs(facts, self._steps))
+        work = Work(node, facts, batched, self._steps.surely_runs)
         calm = not bodies(node) and is_pure(node) and any(batched)
         rule = work.need(
             rule_for(node) if calm else None, "{} works on one iteration at a time", node

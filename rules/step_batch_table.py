@@ -19,7 +19,7 @@ from ..rewrite.facts import Facts
 from ..rewrite.ir import Constant, Node, Tensor
 from ..rewrite.rule import Miss
 from ..rewrite.symbolic import Dim
-from .step_emit import EMPTY_RESHAPES, Emit
+from .emit import EMPTY_RESHAPES, Emit
 
 T = TypeVar("T")
 Build = Callable[[Emit, Sequence[Tensor]], list[Tensor]]
@@ -108,17 +108,17 @@ class Work:
         self.need(modern, "a size is open, and Reshape has no sizes of 0 before opset 14")
 
     def must_broadcast(self, *shapes: Sequence[Dim]) -> None:
-        self.must_run(surely_broadcast(shapes), "the operands may not fit each other")
+        self.must_run(symbolic.surely_broadcast(shapes), "the operands may not fit each other")
 
 
-def surely_broadcast(shapes: Sequence[Sequence[Dim]]) -> bool:
-    """Whether in every axis all sizes but 1 are the same."""
-    rank = max(map(len, shapes), default=0)
-    for axis in range(1, rank + 1):
-        sizes = [shape[-axis] for shape in shapes if len(shape) >= axis and shape[-axis] != 1]
-        if any(symbolic.eq(sizes[0], size) is not True for size in sizes[1:]):
-            return False
-    return True
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+_PRODUCT_GAIN = 3
+"""How many nodes a product in the body is worth: one large product is faster than many small."""
+
+
+def worth(node: Node) -> int:
+    """How many nodes the body gets rid of with this one, in time."""
+    return _PRODUCT_GAIN if node.op in _PRODUCTS else 1
 
 
 Batching = Callable[[Work], Plan]

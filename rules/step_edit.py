@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..rewrite.facts import Facts
 from ..rewrite.ir import Graph, Node, Tensor, Variable
 from ..rewrite.patch import Patch
 from ..rewrite.steps import Steps
-from ..rewrite.views import ScanView
+from ..rewrite.views import LoopView, ScanInput, ScanView
 
 
 def read_instead(patch: Patch, steps: Steps, values: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -16,26 +18,27 @@ def read_instead(patch: Patch, steps: Steps, values: Sequence[tuple[Tensor, Tens
 
     `values` are pairs of an inner value and what it is in all iterations, stacked.
     """
-    for inner, stacked in values:
-        patch.replace(inner, _read(patch, steps, inner, stacked))
-
-
-def _read(patch: Patch, steps: Steps, like: Tensor, stacked: Tensor) -> Tensor:
     if steps.iteration is not None:
-        operands = [stacked, steps.iteration]
-        return patch.node_first(steps.body, "Gather", operands, [like], {"axis": 0})[0]
-    node, body = steps.node, steps.body
-    view = ScanView(node)
-    parameter = Variable(like.name)
-    count = len(view.scan_inputs)
-    patch.set_attribute(node, "num_scan_inputs", count + 1)
-    _set_list(patch, node, "scan_input_axes", [s.axis for s in view.scan_inputs] + [0])
-    ways = [int(s.reverse) for s in view.scan_inputs] + [0]
-    _set_list(patch, node, "scan_input_directions", ways)
-    patch.set_interface(
-        node, [*node.inputs, stacked], [*body.inputs, parameter], body.outputs, node.outputs
-    )
-    return parameter
+        for inner, stacked in values:
+            operands = [stacked, steps.iteration]
+            read = patch.node_first(steps.body, "Gather", operands, [inner], {"axis": 0})
+            patch.replace(inner, read[0])
+        return
+    added = [ScanInput(stacked, Variable(inner.name), 0, False) for inner, stacked in values]
+    _set_scan_inputs(patch, steps.node, [*ScanView(steps.node).scan_inputs, *added])
+    for (inner, _), scanned in zip(values, added):
+        patch.replace(inner, scanned.slice)
+
+
+def _set_scan_inputs(patch: Patch, node: Node, slices: Sequence[ScanInput]) -> None:
+    """Gives a Scan other scan inputs behind its states."""
+    body, carried = node.attrs["body"], len(ScanView(node).states)
+    patch.set_attribute(node, "num_scan_inputs", len(slices))
+    _set_list(patch, node, "scan_input_axes", [s.axis for s in slices])
+    _set_list(patch, node, "scan_input_directions", [int(s.reverse) for s in slices])
+    inputs = [*node.inputs[:carried], *(s.sequence for s in slices)]
+    parameters = [*body.inputs[:carried], *(s.slice for s in slices)]
+    patch.set_interface(node, inputs, parameters, body.outputs, node.outputs)
 
 
 def _set_list(patch: Patch, node: Node, name: str, values: list[int]) -> None:
@@ -47,22 +50,38 @@ def drop_unread_inputs(patch: Patch, node: Node) -> None:
     """Takes scan inputs away that the body of a Scan does not read; one must stay."""
     if node.op != "Scan":
         return
-    view = ScanView(node)
-    kept = [k for k, s in enumerate(view.scan_inputs) if patch.index.use_count(s.slice)] or [0]
-    if len(kept) == len(view.scan_inputs):
-        return
-    first = len(view.states)
-    body: Graph = node.attrs["body"]
+    slices = ScanView(node).scan_inputs
+    kept = [s for s in slices if patch.index.use_count(s.slice)] or slices[:1]
+    if len(kept) < len(slices):
+        _set_scan_inputs(patch, node, kept)
 
-    def chosen(values: Sequence[Tensor]) -> list[Tensor]:
-        return [*values[:first], *(values[first + k] for k in kept)]
 
-    patch.set_attribute(node, "num_scan_inputs", len(kept))
-    _set_list(patch, node, "scan_input_axes", [view.scan_inputs[k].axis for k in kept])
-    _set_list(
-        patch, node, "scan_input_directions", [int(view.scan_inputs[k].reverse) for k in kept]
+def turn_into_scan(patch: Patch, steps: Steps, slices: Sequence[ScanInput]) -> None:
+    """Makes a Loop a Scan of the same states and rows.
+
+    `slices` has an input for each read, and for the iteration number where it is needed otherwise;
+    their `slice` is what the body of the Loop has had for it.
+    """
+    node, body = steps.node, steps.body
+    parameters: list[Tensor] = [Variable(scanned.slice.name) for scanned in slices]
+    for scanned, parameter in zip(slices, parameters):
+        patch.replace(scanned.slice, parameter)
+    for read in steps.reads:
+        assert read.gather is not None, "a Loop reads through Gather"
+        patch.remove(read.gather)
+    condition = LoopView(node).condition_in
+    if patch.index.use_count(condition):
+        holds = patch.constant(np.array(True), like=condition, graph=body)
+        patch.replace(condition, holds)
+    axes = [scanned.axis for scanned in slices]
+    patch.turn_into(
+        node,
+        "Scan",
+        {"num_scan_inputs": len(slices), "scan_input_axes": axes if any(axes) else None},
+        [*(state.initial for state in steps.states), *(s.sequence for s in slices)],
+        [*(state.input for state in steps.states), *parameters],
+        body.outputs[1:],  # as they are now: a row may be what was read
     )
-    patch.set_interface(node, chosen(node.inputs), chosen(body.inputs), body.outputs, node.outputs)
 
 
 def remove_if_unused(patch: Patch, node: Node) -> None:
@@ -71,16 +90,19 @@ def remove_if_unused(patch: Patch, node: Node) -> None:
         patch.remove(node)
 
 
-def collect_rows(patch: Patch, node: Node, row: Tensor) -> Tensor:
-    """Lets a loop collect a value of its body; returns the rows stacked along axis 0."""
-    rows = Variable(row.name)
+def collect_rows(patch: Patch, node: Node, values: Sequence[Tensor]) -> list[Tensor]:
+    """Lets a loop collect values of its body; returns their rows, stacked along axis 0."""
+    rows: list[Tensor] = [Variable(value.name) for value in values]
     body: Graph = node.attrs["body"]
     if node.op == "Scan":
         outputs = ScanView(node).scan_outputs
-        _set_list(patch, node, "scan_output_axes", [o.axis for o in outputs] + [0])
-        ways = [int(o.reverse) for o in outputs] + [0]
+        more = [0] * len(values)
+        _set_list(patch, node, "scan_output_axes", [o.axis for o in outputs] + more)
+        ways = [int(o.reverse) for o in outputs] + more
         _set_list(patch, node, "scan_output_directions", ways)
-    patch.set_interface(node, node.inputs, body.inputs, [*body.outputs, row], [*node.outputs, rows])
+    patch.set_interface(
+        node, node.inputs, body.inputs, [*body.outputs, *values], [*node.outputs, *rows]
+    )
     return rows
 
 

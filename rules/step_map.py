@@ -17,7 +17,7 @@ from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Steps
 from ..rewrite.views import ScanOutput
 from .step_edit import remove_if_unused
-from .step_emit import Emit, count_vector
+from .step_emit import count_vector, placed
 from .step_parallel import Outside, counted, is_outer
 
 
@@ -40,7 +40,7 @@ class RowsWithoutLoop(Rule):
             (row, source)
             for row in steps.rows
             if row.stacked is not None and m.index.use_count(row.stacked)
-            for source in [_source(m, row.row)]
+            for source in [m.index.original(row.row)]
             if _is_known_outside(m.facts, steps, source)
         ]
         if not free:
@@ -56,18 +56,11 @@ class RowsWithoutLoop(Rule):
             emit = outside.emit(row.stacked)
             rows = outside[source]
             if is_outer(facts, steps.body, source):
-                rows = emit.repeated(rows, count_vector(emit, facts, steps))
+                rows = emit.repeated(rows, count_vector(emit, steps))
             rank = facts.rank(row.row)
             patch.replace(row.stacked, placed(emit, rows, row, rank))
         remove_if_unused(patch, steps.node)
         patch.toward_normal_form()
-
-
-def _source(m: Match, tensor: Tensor) -> Tensor:
-    """The value that a chain of copies hands on."""
-    while (copy := m.producer(tensor, "Identity")) is not None:
-        tensor = copy.inputs[0]
-    return tensor
 
 
 def _is_known_outside(facts: Facts, steps: Steps, source: Tensor) -> bool:
@@ -75,13 +68,3 @@ def _is_known_outside(facts: Facts, steps: Steps, source: Tensor) -> bool:
     if not known and not is_outer(facts, steps.body, source):
         return False
     return facts.of(source).kind == "tensor" and facts.rank(source) is not None
-
-
-def placed(emit: Emit, rows: Tensor, row: ScanOutput, rank: int | None) -> Tensor:
-    """Rows stacked along axis 0, put where a Scan stacks them; `rank` is that of a row."""
-    if row.reverse:
-        rows = emit.reversed(rows, 0)
-    if row.axis == 0:
-        return rows
-    assert rank is not None, "the rank of a row is known"
-    return emit.moved(rows, 0, row.axis, rank + 1)

@@ -21,7 +21,8 @@ from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
 from ..rewrite.steps import Steps, steps_of
 from ..rewrite.views import State
-from .step_emit import OLDEST, Emit, count_vector
+from .emit import OLDEST, Emit
+from .step_emit import count_vector
 from .step_parallel import Outside, Parallel, is_outer, parallel_work
 
 
@@ -99,7 +100,7 @@ class RepeatWithoutLoop(Rule):
         others = emit("Gather", sizes, _first_with_elements(emit, sizes), axis=0)
         ends = ((0, axis), (axis + 1, rank))
         before, behind = (
-            [emit("Slice", others, emit.ints(a), emit.ints(b))] if a < b else [] for a, b in ends
+            [emit.sliced(others, 0, slice(a, b, 1))] if a < b else [] for a, b in ends
         )
         target = emit.joined([*before, emit.ints(1), *behind])
         patch.replace(node.outputs[0], emit("Expand", rows, target))
@@ -113,7 +114,7 @@ def _stacked(
     value = outside[inner]
     if inner in parallel.batched:
         return value
-    return emit.repeated(value, count_vector(emit, facts, steps))
+    return emit.repeated(value, count_vector(emit, steps))
 
 
 def _first_with_elements(emit: Emit, sizes: Tensor) -> Tensor:

@@ -18,16 +18,16 @@ import onnx
 from onnx import TensorProto
 
 from ..rewrite import symbolic
-from ..rewrite.facts import INTEGERS, Facts
-from ..rewrite.ir import Constant, Tensor, Variable
+from ..rewrite.facts import FLOATS, INTEGERS, Facts
+from ..rewrite.ir import Constant, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.purity import cannot_fail
-from ..rewrite.rule import Match, Rule
+from ..rewrite.rule import Match, Miss, Rule
 from ..rewrite.steps import Read, Steps
-from ..rewrite.views import LoopView
-from .closed_forms import FLOATS, equal_shapes
-from .step_edit import collect_rows
-from .step_emit import Emit, EmitBehind, all_slices, surely_runs
+from ..rewrite.views import ScanInput
+from .emit import Emit
+from .step_edit import collect_rows, turn_into_scan
+from .step_emit import all_slices
 from .step_parallel import counted, known_elements
 
 _PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
@@ -63,7 +63,7 @@ class LoopToPaddedScan(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         steps = counted(m)
-        m.need(not surely_runs(m.facts, steps), "it surely runs: it can be a Scan as it is")
+        m.need(not steps.surely_runs, "it surely runs: it can be a Scan as it is")
         m.need(bool(steps.reads), "it reads no slices of outer values")
         uses = steps.iteration_uses(m.facts)
         m.need(not uses, "the iteration number is needed other than to read slices")
@@ -72,7 +72,7 @@ class LoopToPaddedScan(Rule):
         _need_light(m, steps)
         for state in steps.states:
             shape, start = m.facts.shape(state.output), m.facts.shape(state.initial)
-            kept = shape is not None and start is not None and equal_shapes(shape, start)
+            kept = symbolic.equal_shapes(shape, start)
             m.need(kept, "the state {} changes its shape", state.input, at=state.output)
         return {"steps": steps, "facts": m.facts}
 
@@ -83,19 +83,17 @@ class LoopToPaddedScan(Rule):
         kept: list[Tensor] = []
         for row in steps.rows:
             if row.stacked in used:
-                emit = EmitBehind(patch, row.stacked, used)
-                kept.append(collect_rows(patch, node, row.row))
-                ends = [emit.ints(v) for v in (0, -1, 0)]
-                patch.replace(row.stacked, emit("Slice", kept[-1], *ends))
+                emit = Emit.behind(patch, row.stacked, used)
+                kept += collect_rows(patch, node, [row.row])
+                patch.replace(row.stacked, emit.sliced(kept[-1], 0, slice(0, -1, 1)))
         for state in steps.states:
             if state.final in used:
-                emit = EmitBehind(patch, state.final, used)
-                kept.append(collect_rows(patch, node, state.input))
+                emit = Emit.behind(patch, state.final, used)
+                kept += collect_rows(patch, node, [state.input])
                 patch.replace(state.final, emit("Gather", kept[-1], emit.number(-1), axis=0))
-        condition = LoopView(node).condition_in
-        holds = patch.constant(np.array(True), like=condition, graph=steps.body)
-        patch.replace(condition, holds)
-        _turn_into_scan(patch, steps, sequences, kept)
+        _keep_rows(patch, steps, kept)
+        slices = [ScanInput(x, r.slice, 0, False) for x, r in zip(sequences, steps.reads)]
+        turn_into_scan(patch, steps, slices)
         patch.toward_normal_form()
 
 
@@ -103,9 +101,16 @@ def _need_light(m: Match, steps: Steps) -> None:
     """Declines where a step in vain may fail, or costs more than a Scan saves."""
     reading = {read.gather for read in steps.reads}
     nodes = [n for n in m.index.nodes(steps.body) if n not in reading and n.op != "Identity"]
-    m.need(len(nodes) <= _MOST_NODES, "a step takes {} operators", len(nodes))
+    m.need(
+        len(nodes) <= _MOST_NODES,
+        "a step takes {} operators, more than {}",
+        len(nodes),
+        _MOST_NODES,
+    )
     for node in nodes:
-        m.need(cannot_fail(node, m.facts), "{} may fail, or be slow, in vain", node, at=node)
+        if not cannot_fail(node, m.facts):
+            vain = "{} may fail, or be slow, in vain: an empty sequence gets a step, too"
+            raise Miss(vain, (node,), node)
     values = [r.slice for r in steps.reads] + [s.initial for s in steps.states]
     for value in values:
         kind = m.facts.dtype(value) in _PADDED and m.facts.of(value).kind == "tensor"
@@ -135,26 +140,9 @@ def _zeros(emit: Emit, slices: Tensor, shape: Sequence[symbolic.Dim], kind: np.d
     return emit("ConstantOfShape", target, value=Constant("value", np.zeros(1, kind)))
 
 
-def _turn_into_scan(
-    patch: Patch, steps: Steps, sequences: list[Tensor], kept: list[Tensor]
-) -> None:
-    """Makes the Loop a Scan that returns its states and the rows `kept`, the last ones it has."""
-    node, body = steps.node, steps.body
-    slices: list[Tensor] = []
-    for read in steps.reads:
-        slices.append(Variable(read.slice.name))
-        patch.replace(read.slice, slices[-1])
-        assert read.gather is not None, "a Loop reads through Gather"
-        patch.remove(read.gather)
-    count = len(steps.states)
-    results = body.outputs[1:]
-    rows = results[len(results) - len(kept) :] if kept else []
-    finals = [*node.outputs[:count]]
-    patch.set_interface(
-        node, node.inputs, body.inputs, [body.outputs[0], *results[:count], *rows], [*finals, *kept]
-    )
-    inputs = [*(s.initial for s in steps.states), *sequences]
-    parameters = [*(s.input for s in steps.states), *slices]
-    patch.turn_into(
-        node, "Scan", {"num_scan_inputs": len(slices)}, inputs, parameters, body.outputs[1:]
-    )
+def _keep_rows(patch: Patch, steps: Steps, kept: list[Tensor]) -> None:
+    """Takes the scan outputs away but for these, the last ones."""
+    node, body, count = steps.node, steps.body, len(steps.states)
+    rows = body.outputs[len(body.outputs) - len(kept) :]
+    results = [*body.outputs[: 1 + count], *rows]
+    patch.set_interface(node, node.inputs, body.inputs, results, [*node.outputs[:count], *kept])

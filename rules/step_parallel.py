@@ -18,8 +18,9 @@ from . import (  # noqa: F401  they fill the table
     step_batch_layout,
     step_batch_linear,
 )
+from .emit import OLDEST, Emit
 from .step_batch_table import Plan, Work, as_is, rule_for
-from .step_emit import OLDEST, Emit, all_slices, iteration_numbers, surely_runs
+from .step_emit import all_slices, iteration_numbers
 
 _FEW = 4
 """Elements of what still counts as a position, such as the bounds of a Slice."""
@@ -48,9 +49,23 @@ class Parallel:
 def counted(m: Match) -> Steps:
     """The loop at the root as a number of steps; declines for a while loop."""
     m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
+    if m.node.op == "Loop":
+        need_count(m)
     steps = steps_of(m.facts, m.node)
     m.need(steps is None or not isinstance(steps.count, int) or steps.count > 0, "it never runs")
-    return m.need(steps, "it may end early, or the rank of what it reads is not known")
+    return m.need(steps, "the rank of what it reads, or of a row that it adds, is not known")
+
+
+def need_count(m: Match) -> None:
+    """Declines for a Loop that does not end after a number of iterations known before the first."""
+    loop = m.loop()
+    ends = loop.condition_out
+    early = "it may end early: {} is computed in each iteration"
+    m.need(loop.never_stops_early(m.facts), early, ends, at=ends)
+    if loop.trip is None:
+        raise Miss("it never ends: it has no trip count", (), m.node)
+    if loop.iteration_shape != ():
+        raise Miss("its body takes the iteration number {} as a vector", (loop.iteration,), m.node)
 
 
 def parallel_work(facts: Facts, steps: Steps) -> Parallel:
@@ -61,7 +76,7 @@ def parallel_work(facts: Facts, steps: Steps) -> Parallel:
         found.batched[steps.iteration] = None
         found.positions[steps.iteration] = None
     reading = {read.gather for read in steps.reads}
-    runs = surely_runs(facts, steps)
+    runs = steps.surely_runs
     for node in sorted(facts.index.nodes(steps.body), key=lambda n: n.order):
         if node not in reading and _depends_on(node, found):
             try:
@@ -115,10 +130,7 @@ def _plan(facts: Facts, body: Graph, node: Node, found: Parallel, runs: bool) ->
 
 def is_outer(facts: Facts, body: Graph, tensor: Tensor) -> bool:
     """Whether a value is the same in all iterations and there before the first."""
-    if isinstance(tensor, Constant):
-        return True
-    home = facts.index.home(tensor)
-    return home is not None and not facts.index.encloses(body, home)
+    return isinstance(tensor, Constant) or facts.index.is_outside(tensor, body)
 
 
 def _need_moderate_growth(work: Work) -> None:
@@ -178,7 +190,7 @@ class Outside:
         if inner in self._reads:
             return all_slices(self.emit(inner), self._facts, self._steps, self._reads[inner])
         if inner is self._steps.iteration:
-            return iteration_numbers(self.emit(inner), self._facts, self._steps)
+            return iteration_numbers(self.emit(inner), self._steps)
         if isinstance(inner, Constant) and inner.name:
             self.patch.hoist_constant(inner, self.patch.index.graph_of(self._steps.node))
         return inner

@@ -8,30 +8,22 @@ end and step are. TensorFlow slices so, with an end and a step beyond all sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..rewrite import symbolic
+from ..rewrite.elements import cuts
 from ..rewrite.facts import INT64
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Match, Rule
+from ..rewrite.slices import Cut
 from ..rewrite.symbolic import Dim
-from .step_emit import OLDEST, Emit
+from .emit import OLDEST, Emit
 
 _DEEPEST = 16
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The operands of a Slice; one number each for each axis that it cuts."""
-
-    starts: Tensor
-    ends: Tensor
-    axes: list[int]
-    steps: list[int]
 
 
 class GatherSqueezedSlice(Rule):
@@ -60,20 +52,18 @@ class GatherSqueezedSlice(Rule):
         m.need(gone is not None and gone.size == 1, "it is not known to take away one axis")
         assert gone is not None
         axis = int(gone.reshape(-1)[0]) % len(shape)
-        bounds = _bounds(m, node, len(shape))
-        m.need(axis in bounds.axes, "axis {} is not cut", axis)
-        place = bounds.axes.index(axis)
-        m.need(bounds.steps[place] > 0, "axis {} is cut backwards", axis)
-        for other in range(len(bounds.axes)):
-            if other != place:
-                whole = _is_whole(m, bounds, other, shape[bounds.axes[other]])
-                m.need(whole, "axis {} is cut as well", bounds.axes[other])
-        first = m.facts.of(bounds.starts).values
-        start = None if first is None else first[place]
-        inside = start is not None and not isinstance(start, bool) and symbolic.nonnegative(start)
+        found = m.need(cuts(m.facts, node), "its axes or steps are not known", at=node)
+        own = m.need(next((c for c in found if c.axis == axis), None), "axis {} is not cut", axis)
+        m.need(own.step > 0, "axis {} is cut backwards", axis)
+        starts, ends = node.inputs[1:3]
+        for other in found:
+            if other is not own:
+                whole = _is_whole(m, other, ends, shape[other.axis])
+                m.need(whole, "axis {} is cut as well", other.axis)
+        inside = own.start is not None and symbolic.nonnegative(own.start)
         return {
-            "node": m.node, "source": node.inputs[0], "starts": bounds.starts, "place": place,
-            "axis": axis, "inside": inside, "dtype": m.facts.dtype(bounds.starts),
+            "node": m.node, "source": node.inputs[0], "starts": starts, "place": own.place,
+            "axis": axis, "inside": inside, "dtype": m.facts.dtype(starts),
         }  # fmt: skip
 
     def apply(
@@ -100,31 +90,14 @@ class GatherSqueezedSlice(Rule):
         patch.toward_normal_form()
 
 
-def _bounds(m: Match, node: Node, rank: int) -> Bounds:
-    starts, ends = node.inputs[1:3]
-    shape = m.facts.shape(starts)
-    size = None if shape is None or len(shape) != 1 else shape[0]
-    m.need(isinstance(size, int), "it is not known how many axes are cut", at=node)
-    assert isinstance(size, int)
-    axes, steps = list(range(size)), [1] * size
-    for slot, numbers in ((3, axes), (4, steps)):
-        if slot < len(node.inputs) and node.inputs[slot].name:
-            given = m.facts.constant(node.inputs[slot])
-            m.need(given is not None, "{} is not a constant", node.inputs[slot], at=node)
-            numbers[:] = [int(v) for v in np.asarray(given).reshape(-1)]
-    return Bounds(starts, ends, [a % rank for a in axes], steps)
-
-
-def _is_whole(m: Match, bounds: Bounds, place: int, size: Dim) -> bool:
-    """Whether all of an axis is taken."""
-    starts = m.facts.of(bounds.starts).values
-    if starts is None or starts[place] != 0 or bounds.steps[place] != 1:
+def _is_whole(m: Match, cut: Cut, ends: Tensor, length: Dim) -> bool:
+    """Whether all of an axis is taken; its end may be no known number but surely a large one."""
+    if cut.is_whole(length):
+        return True
+    if cut.start != 0 or cut.step != 1 or cut.end is not None:
         return False
-    known = m.facts.of(bounds.ends).values
-    end: Dim | None = _at_least(m, bounds.ends, place, _DEEPEST)
-    if known is not None and not isinstance(known[place], bool):
-        end = known[place]
-    return end is not None and symbolic.le(size, end) is True
+    low = _at_least(m, ends, cut.place, _DEEPEST)
+    return low is not None and replace(cut, end=low).is_whole(length)
 
 
 def _at_least(m: Match, tensor: Tensor, place: int, depth: int) -> int | None:

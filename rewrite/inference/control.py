@@ -160,23 +160,44 @@ def _ensure_body_inputs(facts: Facts, node: Node, body: Graph) -> None:
 
 def derive_body_inputs(facts: Facts, node: Node, body: Graph) -> None:
     """Finds the facts of a body's inputs that hold in every iteration."""
-    if node.op == "Loop":
-        view = LoopView(node)
-        facts.assume(view.iteration, _iteration_fact(facts, view))
-        facts.assume(view.condition_in, Fact(BOOL, view.condition_shape, None, (None,)))
-        states = view.states
-    elif node.op == "Scan" and facts.opset >= 9:
-        scan_view = ScanView(node)
-        for scanned in scan_view.scan_inputs:
-            facts.assume(scanned.slice, _slice_fact(facts, scanned.sequence, scanned.axis))
-        states = scan_view.states
-    else:
-        for tensor in body.inputs:
-            facts.assume(tensor, UNKNOWN)
-        return
+    given, states = _body_inputs(facts, node)
+    for tensor in body.inputs:
+        facts.assume(tensor, given.get(tensor, UNKNOWN))
     guesses = {state.input: facts.of(state.initial) for state in states}
     pairs = {state.input: state.output for state in states}
     _fixpoint(facts, body, guesses, pairs)
+
+
+def invariant_holds(facts: Facts, node: Node, body: Graph) -> bool:
+    """Whether what is known of a body's inputs is still true before and after every iteration.
+
+    More may be true by now.
+    """
+    known = facts.derived(body.inputs)
+    given, states = _body_inputs(facts, node)
+    if len(known) < len(body.inputs) or len(given) + len(states) < len(body.inputs):
+        return False
+    return all(known[tensor] == fact for tensor, fact in given.items()) and all(
+        _widen(facts, state.input, known[state.input], value) == known[state.input]
+        for state in states
+        for value in (state.initial, state.output)
+    )
+
+
+def _body_inputs(facts: Facts, node: Node) -> tuple[dict[Tensor, Fact], list[State]]:
+    """The facts of a body's inputs that are no states, and the states; neither is there for bodies
+    of which nothing is known.
+    """
+    if node.op == "Loop":
+        view = LoopView(node)
+        condition = Fact(BOOL, view.condition_shape, None, (None,))
+        iteration = _iteration_fact(facts, view)
+        return {view.iteration: iteration, view.condition_in: condition}, view.states
+    if node.op == "Scan" and facts.opset >= 9:
+        scan_view = ScanView(node)
+        slices = {s.slice: _slice_fact(facts, s.sequence, s.axis) for s in scan_view.scan_inputs}
+        return slices, scan_view.states
+    return {}, []
 
 
 def _fixpoint(

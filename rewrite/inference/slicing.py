@@ -8,11 +8,9 @@ import numpy as np
 
 from .. import symbolic
 from ..facts import Fact
+from ..slices import FAR
 from ..symbolic import Dim
 from .registry import Site, like, shape_of
-
-FAR = 2**31 - 2
-"""Slice bounds at least this large mean "to the end" in practice and in the specification."""
 
 
 @shape_of("Slice")

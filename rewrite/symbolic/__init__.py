@@ -7,7 +7,16 @@ normal form cannot see is decided by interval bounds. Every decision has three a
 and None for "not known".
 """
 
-from .decisions import eq, le, lt, nonnegative, nonzero, positive
+from .decisions import (
+    eq,
+    equal_shapes,
+    le,
+    lt,
+    nonnegative,
+    nonzero,
+    positive,
+    surely_broadcast,
+)
 from .expressions import (
     VARYING,
     Atom,
@@ -30,7 +39,8 @@ from .polynomials import add, is_size, largest_factor, mul, neg, product, sub
 
 __all__ = [
     "VARYING", "Atom", "Bounds", "Dim", "Expr", "Monomial", "Symbol", "Term",
-    "add", "bounds", "ceildiv", "eq", "floordiv", "fresh", "is_size", "largest_factor", "le", "lt",
-    "maximum", "minimum", "mod", "mul", "neg", "nonnegative", "nonzero", "of", "positive",
-    "product", "single_symbol", "size", "sub", "substitute", "symbol", "symbols",
+    "add", "bounds", "ceildiv", "eq", "equal_shapes", "floordiv", "fresh", "is_size",
+    "largest_factor", "le", "lt", "maximum", "minimum", "mod", "mul", "neg", "nonnegative",
+    "nonzero", "of", "positive", "product", "single_symbol", "size", "sub", "substitute",
+    "surely_broadcast", "symbol", "symbols",
 ]  # fmt: skip

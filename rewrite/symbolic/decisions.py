@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from .expressions import Dim, Expr, Term, bounds, of
@@ -21,6 +22,23 @@ def eq(a: Dim, b: Dim) -> bool | None:
     if _indivisible(difference):
         return False
     return None
+
+
+def equal_shapes(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
+    """Whether two shapes surely are equal; no shape is known to equal one that is not known."""
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all(eq(x, y) is True for x, y in zip(a, b))
+
+
+def surely_broadcast(shapes: Sequence[Sequence[Dim]]) -> bool:
+    """Whether in every axis all sizes but 1 are the same."""
+    rank = max(map(len, shapes), default=0)
+    for axis in range(1, rank + 1):
+        sizes = [shape[-axis] for shape in shapes if len(shape) >= axis and shape[-axis] != 1]
+        if any(eq(sizes[0], size) is not True for size in sizes[1:]):
+            return False
+    return True
 
 
 def _indivisible(difference: Dim) -> bool:

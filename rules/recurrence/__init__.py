@@ -6,8 +6,10 @@ from .fuse import FuseRecurrence
 from .join_slices import JoinSlices
 from .reroll import Reroll
 from .split_state import SplitState
+from .unfuse import UNFUSE
 
 __all__ = [
+    "UNFUSE",
     "AbsorbLinear",
     "FuseRecurrence",
     "JoinSlices",

@@ -18,7 +18,7 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ..step_emit import OLDEST, Emit
+from ..emit import OLDEST, Emit
 from . import forms, movement, operators, products  # noqa: F401  the others fill the lifter's table
 from .atoms import Source
 from .coefficients import NotAffine, dense
@@ -26,7 +26,6 @@ from .lifting import FLOATS, Lifter, numpy_type
 from .values import Batch, Value
 from .weights import Array
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _LINEAR = frozenset(
     {"Add", "Concat", "Div", "Einsum", "Gemm", "Identity", "MatMul", "Mul", "Neg", "Slice", "Split",
      "Squeeze", "Sub", "Transpose", "Unsqueeze"}
@@ -57,22 +56,17 @@ class AbsorbLinear(Rule):
     """An affine map in front of an operator becomes part of its input weights."""
 
     root = ("LSTM", "GRU", "RNN")
-    fires = (
-        _HEADER
-        + """g (float[T,B,2] x) => (float[T,1,B,3] y)
+    fires = """g (float[T,B,2] x) => (float[T,1,B,3] y)
       <float[2,3] a = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3},
        float[1,3,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3, 0.5, 0, 0},
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       p = MatMul(x, a) q = Add(p, b) y = RNN<hidden_size=3>(q, w, r) }"""
-    )
     spares = {
-        "is read elsewhere": _HEADER
-        + """g (float[T,B,2] x) => (float[T,1,B,3] y, float[T,B,3] z)
+        "is read elsewhere": """g (float[T,B,2] x) => (float[T,1,B,3] y, float[T,B,3] z)
       <float[2,3] a = {1, 2, 3, 4, 5, 6}, float[1,3,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3, 0.5, 0, 0},
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       p = MatMul(x, a) z = Neg(p) y = RNN<hidden_size=3>(p, w, r) }""",
-        "more features": _HEADER
-        + """g (float[T,B,3] x) => (float[T,1,B,3] y)
+        "more features": """g (float[T,B,3] x) => (float[T,1,B,3] y)
       <float[3,2] a = {1, 2, 3, 4, 5, 6}, float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       p = MatMul(x, a) y = RNN<hidden_size=3>(p, w, r) }""",
@@ -85,7 +79,7 @@ class AbsorbLinear(Rule):
         w = m.facts.constant(node.inputs[1])
         m.need(w is not None, "its weights are not known")
         has_bias = len(node.inputs) > 3 and bool(node.inputs[3].name)
-        b = m.facts.constant(node.inputs[3]) if has_bias else _no_bias(node, w)
+        b = m.facts.constant(node.inputs[3]) if has_bias else _no_bias(w)
         m.need(b is not None, "its bias is not known")
         inside = _only_for(m.facts, node)
         m.need(bool(inside), "{} is no product, or is read elsewhere", node.inputs[0])
@@ -118,7 +112,7 @@ class AbsorbLinear(Rule):
                 patch.remove(there)
 
 
-def _no_bias(node: Node, w: Array | None) -> Array | None:
+def _no_bias(w: Array | None) -> Array | None:
     return None if w is None else np.zeros((w.shape[0], 2 * w.shape[1]), w.dtype)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -18,26 +17,11 @@ from .atoms import Source
 from .cells import Cell, Part
 from .coefficients import NotAffine
 from .gru import match_gru, match_rnn
-from .lifting import FLOATS, Lifter, source_value
+from .layout import Layout, layout_of
+from .lifting import FLOATS, Invariant, Lifter, source_value
 from .lstm import match_lstm
 from .obstacles import obstacle
-from .values import Batch, Value
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the features and the batch stand among the axes of a value; other axes have size 1."""
-
-    rank: int
-    features: int
-    batch: int | None
-    size: Dim
-    """Of the batch; 1 where there is none."""
-
-    @property
-    def units(self) -> list[int]:
-        return [k for k in range(self.rank) if k not in (self.features, self.batch)]
-
+from .values import Value
 
 _NOTHING: Mapping[Tensor, Value] = MappingProxyType({})
 
@@ -46,29 +30,65 @@ class Body:
     """What one iteration of a loop computes."""
 
     def __init__(
-        self, facts: Facts, steps: Steps, known: Mapping[Tensor, Value] = _NOTHING
+        self,
+        facts: Facts,
+        steps: Steps,
+        known: Mapping[Tensor, Value] = _NOTHING,
+        contexts: Collection[Tensor] = (),
     ) -> None:
-        """`known` are masks of the body, taken for all true or all false."""
+        """`known` are masks of the body, taken for all true or all false; `contexts` are values from
+        outside that are no weights although they are of static shape.
+        """
         self.facts = facts
         self.steps = steps
+        self._contexts = contexts
         self._sources: dict[Tensor, Value] = dict(known)
-        for read in steps.reads:
-            name = ("read", id(read.sequence), read.axis, read.reverse)
-            self._add_source(read.slice, name, read)
         for state in steps.states:
             self._add_source(state.input, ("state", id(state.input)), state)
-        self.lifter = Lifter(facts, self._sources, self._is_inside)
+        self._batch = self._batch_sizes()
+        for read in steps.reads:
+            name = ("read", id(read.sequence), read.axis, read.reverse)
+            self._add_source(read.slice, name, read, self._batch)
+        self.lifter = Lifter(facts, self._sources, self._is_inside, self._outer)
 
     def _is_inside(self, node: Node) -> bool:
         return self.facts.index.graph_of(node) is self.steps.body
 
-    def _add_source(self, tensor: Tensor, name: object, origin: Read | State) -> None:
+    def _batch_sizes(self) -> set[Dim]:
+        """The sizes of the batch axes of the states."""
+        return {size for value in self._sources.values() for size in value.batch}
+
+    def _add_source(
+        self, tensor: Tensor, name: object, origin: Read | State, batch: Collection[Dim] = ()
+    ) -> None:
         shape = self.facts.shape(tensor)
         if shape is None or self.facts.dtype(tensor) not in FLOATS or tensor in self._sources:
             return
-        value = source_value(self.facts, tensor, shape, name, origin)
+        value = source_value(self.facts, tensor, shape, name, origin, batch)
         if isinstance(value, Value):
             self._sources[tensor] = value
+
+    def _outer(self, tensor: Tensor) -> Value | NotAffine:
+        """A weight where the shape is static; else a value that is the same in every iteration."""
+        if self.facts.index.home(tensor) is self.steps.body:
+            return NotAffine(f"`{tensor.name}` is no slice or state of a float type")
+        weight = self.lifter.weight_value(tensor)
+        if weight is not None and tensor not in self._contexts:
+            return weight
+        shape = self.facts.shape(tensor)
+        if shape is None or self.facts.dtype(tensor) not in FLOATS:
+            return NotAffine(f"`{tensor.name}` is computed outside the loop")
+        name = ("invariant", id(tensor))
+        return source_value(self.facts, tensor, shape, name, Invariant(tensor), self._batch)
+
+    def possible_contexts(self) -> set[Tensor]:
+        """Values from outside, computed at run time, with an axis of the size of a static batch."""
+        return {
+            tensor
+            for tensor in self.facts.index.captures(self.steps.node)
+            if self.facts.constant(tensor) is None
+            and self._batch.intersection((self.facts.shape(tensor) or ())[:-1])
+        }
 
     def parts(self) -> dict[Tensor, Part]:
         """The states whose update has a form and the shape of the state, by their input."""
@@ -96,24 +116,9 @@ class Body:
             return None
 
     def layout(self, tensor: Tensor) -> Layout | None:
-        """None where a value has several axes of features or of the batch, or none of features."""
+        """None where a value has several batch axes, or no form."""
         value = self.value(tensor)
         return None if value is None else layout_of(value)
-
-
-def layout_of(value: Value) -> Layout | None:
-    axes = value.axes
-    batch = [k for k, a in enumerate(axes) if isinstance(a, Batch)]
-    plain = [k for k in range(len(axes)) if k not in batch]
-    wide = [k for k in plain if axes[k] != 1]
-    if len(wide) > 1 or len(batch) > 1 or not plain:
-        return None
-    features = wide[0] if wide else plain[-1]
-    if batch:
-        size = axes[batch[0]]
-        assert isinstance(size, Batch)
-        return Layout(len(axes), features, batch[0], size.size)
-    return Layout(len(axes), features, next((k for k in plain if k != features), None), 1)
 
 
 def find_cell(h: Part, others: Sequence[Part]) -> Cell:

@@ -47,10 +47,7 @@ class Dependency(NoCell):
     def __init__(self, origin: Unknown, is_factor: bool = False) -> None:
         """`is_factor` says whether the update is multiplied by the value."""
         self.origin, self.is_factor = origin, is_factor
-        if origin.node is None:
-            super().__init__("it reads {}, which {}", origin.tensor, origin.reason)
-        else:
-            super().__init__("it depends on {}: {}", origin.node, origin.reason)
+        super().__init__("it depends on {}: {}", origin.node, origin.reason)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,8 @@ from ...rewrite.ir import Node, Tensor
 from .cells import Cell, NoCell
 from .emission import parameters
 from .first_step import first_link
-from .link import MOST_NODES, Link, Walker, link_between
+from .link import MOST_NODES, Link, Walker, depends_on, link_between
+from .slices import slice_of
 from .weights import weight_key
 
 _MOVES = frozenset({"Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -54,8 +55,8 @@ def find_chain(facts: Facts, nodes: Sequence[Node]) -> list[Link]:
     states = _states(facts, nodes)
     if not states:
         raise NoCell("its copies do not feed each other")
-    walker = Walker(facts, facts.index.graph_of(nodes[0]))
-    walker.seen.add(states[0])
+    walker = Walker(facts, nodes[0])
+    walker.start_at(states[0])
     first = walker.visit(states[1])
     links = [link_between(walker, h, after) for h, after in pairwise(states[1:])]
     last = _last_link(walker, nodes[-1], states[-1])
@@ -65,7 +66,17 @@ def find_chain(facts: Facts, nodes: Sequence[Node]) -> list[Link]:
     for link, following in pairwise(links):
         _check_follows(link, following)
     start = first_link(walker, states[0], states[1], first, links[0])
+    if start is None:  # its gates may be slices too, which no copy leads to
+        walker = Walker(facts, nodes[0], _sequences(facts, links[0]))
+        walker.start_at(states[0])
+        start = first_link(walker, states[0], states[1], walker.visit(states[1]), links[0])
     return [*([start] if start is not None else []), *links]
+
+
+def _sequences(facts: Facts, link: Link) -> set[Tensor]:
+    """What the inputs of a step are slices of."""
+    slices = [slice_of(facts, tensor) for tensor in link.inputs]
+    return {found.sequence for found in slices if found is not None}
 
 
 # --- the links ---
@@ -149,18 +160,3 @@ def _leaves(facts: Facts, node: Node) -> dict[tuple[int, ...], Tensor]:
         elif tensor.name:
             found[path] = tensor
     return found
-
-
-def depends_on(facts: Facts, tensor: Tensor, on: Node) -> bool:
-    """Whether a value is computed from a node; only nodes behind it are looked at."""
-    index = facts.index
-    waiting, seen = [tensor], set[Tensor]()
-    while waiting and len(seen) < MOST_NODES:
-        tensor = waiting.pop()
-        node = index.producer(tensor)
-        if node is on:
-            return True
-        if tensor not in seen and node is not None and node.order > on.order:
-            seen.add(tensor)
-            waiting += [t for t in node.inputs if t.name]
-    return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node
+from .weights import Array
 
 
 class Cut(NamedTuple):
-    """Elements start … end - 1 of one axis; numbers below zero count from the end."""
+    """Elements start … end - 1 of one axis of known length; all numbers count from the front."""
 
     axis: int
     start: int
@@ -19,20 +22,38 @@ class Cut(NamedTuple):
 def one_axis_cut(facts: Facts, node: Node) -> Cut | None:
     """The cut of a Slice along a single axis in steps of 1; None for any other.
 
-    Axes that are left out are the first ones, steps that are left out are 1.
+    Axes that are left out are the first ones, steps that are left out are 1. Axes that are cut from
+    end to end count as not cut.
     """
-    if len(node.inputs) < 3:
+    shape = facts.shape(node.inputs[0])
+    if len(node.inputs) < 3 or shape is None:
         return None
-    start, end = (_number(facts, node, slot, None) for slot in (1, 2))
-    axis, step = _number(facts, node, 3, 0), _number(facts, node, 4, 1)
-    if start is None or end is None or axis is None or step != 1:
+    starts, ends = (_numbers(facts, node, slot) for slot in (1, 2))
+    if starts is None or ends is None:
         return None
-    return Cut(axis, start, end)
+    axes = _numbers(facts, node, 3, np.arange(len(starts)))
+    steps = _numbers(facts, node, 4, np.ones(len(starts), np.int64))
+    if axes is None or steps is None or np.any(steps != 1):
+        return None
+    cuts: list[Cut] = []
+    for start, end, axis in zip(starts.tolist(), ends.tolist(), axes.tolist()):
+        length = shape[axis]
+        if isinstance(length, int):
+            first, last, _ = slice(start, end).indices(length)
+            if (first, last) != (0, length):
+                cuts.append(Cut(axis % len(shape), first, last))
+        elif start != 0 or end < _ENDLESS:
+            return None
+    return cuts[0] if len(cuts) == 1 else None
 
 
-def _number(facts: Facts, node: Node, slot: int, absent: int | None) -> int | None:
-    """The only element of an input; `absent` for an input that is left out."""
+_ENDLESS = np.iinfo(np.int32).max
+"""Exporters slice to the end with this number or a larger one."""
+
+
+def _numbers(facts: Facts, node: Node, slot: int, absent: Array | None = None) -> Array | None:
+    """The elements of an input; `absent` for an input that is left out."""
     if slot >= len(node.inputs) or not node.inputs[slot].name:
         return absent
     array = facts.constant(node.inputs[slot])
-    return int(array.ravel()[0]) if array is not None and array.size == 1 else None
+    return None if array is None else array.ravel()

@@ -13,10 +13,9 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ..step_emit import OLDEST, Emit
+from ..emit import OLDEST, Emit
 from .shapes import only_number
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _WEIGHTS = """<float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}, int64[1] m = {-1}, int64[1] l = {-9223372036854775807},
        int64[1] a = {0}> { """
@@ -37,18 +36,15 @@ class ReverseDirection(Rule):
 
     root = ("LSTM", "GRU", "RNN")
     fires = (
-        _HEADER
-        + "g (float[T,B,2] x) => (float[T,1,B,3] y) "
+        "g (float[T,B,2] x) => (float[T,1,B,3] y) "
         + _WEIGHTS
         + """v = Slice(x, m, l, a, m) u = RNN<hidden_size=3>(v, w, r) y = Slice(u, m, l, a, m) }"""
     )
     spares = {
-        "is no reversed": _HEADER
-        + "g (float[T,B,2] x) => (float[T,1,B,3] y) "
+        "is no reversed": "g (float[T,B,2] x) => (float[T,1,B,3] y) "
         + _WEIGHTS
         + "y = RNN<hidden_size=3>(x, w, r) }",
-        "not reversed": _HEADER
-        + "g (float[T,B,2] x) => (float[T,1,B,3] y, float[T,1,B,3] z) "
+        "not reversed": "g (float[T,B,2] x) => (float[T,1,B,3] y, float[T,1,B,3] z) "
         + _WEIGHTS
         + """v = Slice(x, m, l, a, m) u = RNN<hidden_size=3>(v, w, r) y = Slice(u, m, l, a, m)
           z = Neg(u) }""",
@@ -84,15 +80,11 @@ class ReverseWhole(Rule):
     """A ReverseSequence that reverses every sequence from end to end is a Slice."""
 
     root = "ReverseSequence"
-    fires = (
-        _HEADER
-        + """g (float[T,B,2] x) => (float[T,B,2] y) {
+    fires = """g (float[T,B,2] x) => (float[T,B,2] y) {
       t = Shape<start=0, end=1>(x) b = Shape<start=1, end=2>(x) l = Expand(t, b)
       y = ReverseSequence<time_axis=0, batch_axis=1>(x, l) }"""
-    )
     spares = {
-        "are not known to be": _HEADER
-        + """g (float[T,B,2] x, int64[B] l) => (float[T,B,2] y) {
+        "are not known to be": """g (float[T,B,2] x, int64[B] l) => (float[T,B,2] y) {
       y = ReverseSequence<time_axis=0, batch_axis=1>(x, l) }""",
     }
 

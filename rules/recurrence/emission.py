@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...rewrite.ir import Tensor, Variable
-from ..step_emit import Emit
+from ..emit import Emit
 from . import weights
 from .cells import Cell, Function
 from .weights import Weight

@@ -11,9 +11,11 @@ from ...rewrite.ir import Node, Tensor, bodies
 from ...rewrite.steps import Read, Steps
 from ...rewrite.views import State
 from . import weights
-from .body import Body, Layout, find_cell
+from .body import Body, find_cell
 from .cells import Cell, NoCell, Part
+from .layout import Layout
 from .lengths import Mask, masks_of
+from .lifting import Invariant
 from .obstacles import NO_UPDATE, explained
 from .probe import Disproved, probe
 
@@ -29,7 +31,7 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Recurrence:
+class CellInLoop:
     """A cell in a loop, with what surrounds it."""
 
     cell: Cell
@@ -37,7 +39,7 @@ class Recurrence:
     """h and, for an LSTM, c."""
     layouts: list[Layout]
     """Of the states."""
-    reads: list[tuple[Read, Layout]]
+    reads: list[tuple[Read | Invariant, Layout]]
     """What the cell's inputs stand for, in the order of `cell.inputs`."""
     results: list[Result]
     mask: Mask | None
@@ -53,7 +55,7 @@ class Reading:
     mask: Mask | None = None
 
 
-def find_recurrence(facts: Facts, steps: Steps) -> Recurrence:
+def find_recurrence(facts: Facts, steps: Steps) -> CellInLoop:
     """The first cell of a body. Raises NoCell with what is most telling of what is in the way."""
     first: NoCell | None = None
     for reading in _readings(facts, steps):
@@ -65,7 +67,7 @@ def find_recurrence(facts: Facts, steps: Steps) -> Recurrence:
     raise first
 
 
-def _first_cell(reading: Reading, steps: Steps) -> Recurrence:
+def _first_cell(reading: Reading, steps: Steps) -> CellInLoop:
     """Raises NoCell where no state is that of a cell."""
     reasons: list[NoCell] = []
     parts = reading.body.parts()
@@ -84,17 +86,25 @@ def _readings(facts: Facts, steps: Steps) -> Iterator[Reading]:
     for mask in masks_of(facts, steps):
         within, beyond = (Body(facts, steps, mask.known(facts, side)) for side in (True, False))
         yield Reading(within, beyond, mask)
-    yield Reading(Body(facts, steps))
+    body = Body(facts, steps)
+    yield Reading(body)
+    contexts = body.possible_contexts()
+    if contexts:
+        yield Reading(Body(facts, steps, contexts=contexts))
 
 
-def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> Recurrence:
+def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> CellInLoop:
     """Raises NoCell with what is in the way."""
     body = reading.body
     cell = find_cell(h, [part for part in parts.values() if part is not h])
     states = [_origin_state(p) for p in (cell.h, cell.c) if p is not None]
     _check_kept(reading, states)
     layouts = [_layout(body, s.input) for s in states]
-    reads = [(read, _layout(body, read.slice)) for read in _reads(cell)]
+    for state, layout in zip(states, layouts):
+        if len(layout.features) != 1:
+            raise NoCell("the features of the state {} have {} axes", state.input,
+                         len(layout.features))  # fmt: skip
+    reads = [(read, _layout(body, _inside(read))) for read in _reads(cell)]
     if not reads:
         raise NoCell("it reads no sequence")
     for read, layout in reads:
@@ -102,8 +112,8 @@ def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> Recu
     results = _uses_of_output(reading, cell, states)
     if not results and not any(is_read(body.facts, s) for s in states):
         raise NoCell("nothing of it is read")
-    _prove(reading, cell, reads, states)
-    return Recurrence(cell, states, layouts, reads, results, reading.mask)
+    _prove(reading, cell, reads, list(zip(states, layouts)))
+    return CellInLoop(cell, states, layouts, reads, results, reading.mask)
 
 
 def _check_kept(reading: Reading, states: Sequence[State]) -> None:
@@ -113,7 +123,7 @@ def _check_kept(reading: Reading, states: Sequence[State]) -> None:
     for state in states:
         if not _is_same(reading.beyond, state.output, state.input):
             raise NoCell(
-                "the state {} changes beyond the length {}", state.input, reading.mask.limit
+                "the state {} changes beyond the length {}", state.input, reading.mask.length.limit
             )
 
 
@@ -125,11 +135,16 @@ def _is_same(body: Body, tensor: Tensor, other: Tensor) -> bool:
     return value.form.key == expected.form.key and value.axes == expected.axes
 
 
-def _check_batch(read: Read, layout: Layout, state: State, other: Layout) -> None:
+def _inside(read: Read | Invariant) -> Tensor:
+    """What the body has of it."""
+    return read.slice if isinstance(read, Read) else read.value
+
+
+def _check_batch(read: Read | Invariant, layout: Layout, state: State, other: Layout) -> None:
     if symbolic.eq(layout.size, other.size) is not True:
         raise NoCell(
             "the batch of {}, {}, and that of the state {}, {}, may differ",
-            read.sequence,
+            read.sequence if isinstance(read, Read) else read.value,
             layout.size,
             state.input,
             other.size,
@@ -139,12 +154,13 @@ def _check_batch(read: Read, layout: Layout, state: State, other: Layout) -> Non
 def _prove(
     reading: Reading,
     cell: Cell,
-    reads: Sequence[tuple[Read, Layout]],
-    states: Sequence[State],
+    reads: Sequence[tuple[Read | Invariant, Layout]],
+    states: Sequence[tuple[State, Layout]],
 ) -> None:
     """Raises NoCell where the operator differs from the body on random numbers."""
-    inputs = [read.slice for read, _ in reads]
-    before, after = [s.input for s in states], [s.output for s in states]
+    inputs = [(_inside(read), layout) for read, layout in reads]
+    before = [(state.input, layout) for state, layout in states]
+    after = [state.output for state, _ in states]
     known = {} if reading.mask is None else reading.mask.comparisons
     try:
         probe(reading.body.facts, cell, inputs, before, after, known)
@@ -163,14 +179,14 @@ def _origin_state(part: Part) -> State:
     return origin
 
 
-def _reads(cell: Cell) -> list[Read]:
-    return [s.origin for s in cell.inputs if isinstance(s.origin, Read)]
+def _reads(cell: Cell) -> list[Read | Invariant]:
+    return [s.origin for s in cell.inputs if isinstance(s.origin, (Read, Invariant))]
 
 
 def _layout(body: Body, tensor: Tensor) -> Layout:
     layout = body.layout(tensor)
     if layout is None:
-        raise NoCell("{} has several batch axes or several feature axes", tensor)
+        raise NoCell("{} has several batch axes", tensor)
     return layout
 
 

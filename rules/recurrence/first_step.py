@@ -46,10 +46,15 @@ def first_link(
 
 
 def _earlier(facts: Facts, following: Tensor, update: Form) -> Tensor:
-    """The input in front of an input: the slice before or after it that the form reads."""
+    """The input in front of an input: the slice before or after it that the form reads; where it is
+    no slice, the same value.
+    """
     there = slice_of(facts, following)
+    read = tensors_of([s.origin for s in update.sources()])
+    if there is None and following in read:
+        return following
     if there is not None:
-        for tensor in tensors_of([s.origin for s in update.sources()]):
+        for tensor in read:
             own = slice_of(facts, tensor)
             near = own is not None and abs(own.number - there.number) == 1
             if (

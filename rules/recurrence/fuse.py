@@ -15,20 +15,19 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
-from ...rewrite.steps import Steps
+from ...rewrite.steps import Read, Steps
+from ..emit import Emit
 from ..loop_states import without_states
 from ..step_edit import read_instead
-from ..step_emit import Emit, all_slices, surely_runs
-from ..step_map import placed
+from ..step_emit import all_slices, count_vector, placed
 from ..step_parallel import counted
+from ..zeros import is_zero
 from .cells import NoCell
 from .emission import emit_operator, nothing
-from .find import Recurrence, find_recurrence, is_read
+from .find import CellInLoop, find_recurrence, is_read
 from .lengths import Lengths
-from .shapes import from_operator, is_zero, to_operator
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
+from .lifting import Invariant
+from .shapes import from_operator, to_operator
 
 _SLOW_RNN = 128
 """The hidden size from which on onnxruntime's RNN was slower than the loop at batch 8."""
@@ -38,21 +37,16 @@ class FuseRecurrence(Rule):
     """A loop around an LSTM, GRU or RNN cell becomes that operator."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
+    fires = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
       <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt) => (float[B,3] so, float[B,3] row) {
         p = MatMul(xt, w) q = MatMul(s, r) a = Add(q, p) so = Tanh(a) row = Identity(so) }> (h0, x) }"""
-    )
     spares = {
-        "Sin": _HEADER
-        + """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
+        "Sin": """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
       <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt) => (float[B,3] so, float[B,3] row) {
         p = MatMul(xt, w) q = MatMul(s, r) a = Add(q, p) so = Sin(a) row = Identity(so) }> (h0, x) }""",
-        "no LSTM, GRU or RNN": _HEADER
-        + """g (float[T,B,3] x, float[B,3] h0) => (float[T,B,3] y) {
+        "no LSTM, GRU or RNN": """g (float[T,B,3] x, float[B,3] h0) => (float[T,B,3] y) {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,3] xt) => (float[B,3] so, float[B,3] row) {
         so = Add(s, xt) row = Identity(so) }> (h0, x) }""",
     }
@@ -66,7 +60,7 @@ class FuseRecurrence(Rule):
             raise Miss(reason.sentence, reason.given, m.node) from None
         return {"steps": steps, "facts": m.facts, "found": found}
 
-    def apply(self, patch: Patch, steps: Steps, facts: Facts, found: Recurrence) -> None:
+    def apply(self, patch: Patch, steps: Steps, facts: Facts, found: CellInLoop) -> None:
         emit = Emit(patch, found.states[0].output)
         outputs = _operator(emit, facts, steps, found)
         _results(emit, patch, steps, found, outputs)
@@ -95,10 +89,10 @@ class Outputs:
     """The states after the last iteration."""
 
 
-def _operator(emit: Emit, facts: Facts, steps: Steps, found: Recurrence) -> Outputs:
+def _operator(emit: Emit, facts: Facts, steps: Steps, found: CellInLoop) -> Outputs:
     """The operator over all iterations in their order."""
     slices = [
-        to_operator(emit, all_slices(emit, facts, steps, read), layout, 1)
+        to_operator(emit, _over_time(emit, facts, steps, read), layout, 1)
         for read, layout in found.reads
     ]
     x = slices[0] if len(slices) == 1 else emit("Concat", *slices, axis=2)
@@ -122,7 +116,14 @@ def _operator(emit: Emit, facts: Facts, steps: Steps, found: Recurrence) -> Outp
     return Outputs(rows, lengths.held(rows, finals[0]) if holds else None, finals)
 
 
-def _results(emit: Emit, patch: Patch, steps: Steps, found: Recurrence, outputs: Outputs) -> None:
+def _over_time(emit: Emit, facts: Facts, steps: Steps, read: Read | Invariant) -> Tensor:
+    """What the iterations read, stacked along axis 0."""
+    if isinstance(read, Read):
+        return all_slices(emit, facts, steps, read)
+    return emit.repeated(read.value, count_vector(emit, steps))
+
+
+def _results(emit: Emit, patch: Patch, steps: Steps, found: CellInLoop, outputs: Outputs) -> None:
     """Lets the rest of the body, and who reads the rows, read what the operator computed."""
     read: list[tuple[Tensor, Tensor]] = []
     for result in found.results:
@@ -137,7 +138,7 @@ def _results(emit: Emit, patch: Patch, steps: Steps, found: Recurrence, outputs:
 
 
 def _finals(
-    emit: Emit, patch: Patch, facts: Facts, steps: Steps, found: Recurrence, last: Sequence[Tensor]
+    emit: Emit, patch: Patch, facts: Facts, steps: Steps, found: CellInLoop, last: Sequence[Tensor]
 ) -> None:
     """The states after the last iteration: the initial ones if there is none.
 
@@ -149,7 +150,7 @@ def _finals(
         if state.final is None or not is_read(facts, state):
             continue
         value = from_operator(emit, final, layout, 0)
-        if not surely_runs(facts, steps):
+        if not steps.surely_runs:
             assert steps.trip is not None, "a Scan surely runs"
             if empty is None:
                 empty = emit("Less", steps.trip, emit.number(1))
@@ -157,12 +158,17 @@ def _finals(
         patch.replace(state.final, value)
 
 
-def _tell(patch: Patch, facts: Facts, steps: Steps, found: Recurrence) -> None:
+def _tell(patch: Patch, facts: Facts, steps: Steps, found: CellInLoop) -> None:
     """Where onnxruntime does worse with the operator than with the loop."""
     op = found.cell.op
-    if op == "GRU" and not surely_runs(facts, steps):
+    if op == "GRU" and not steps.surely_runs:
         patch.note("an empty sequence ends onnxruntime's process in GRU; the loop left it out")
     if op != "RNN" and not symbolic.positive(found.layouts[0].size):
         patch.note(f"an empty batch ends onnxruntime's process in {op}")
+    if found.mask is not None and found.mask.length.counted is not None:
+        patch.note(
+            f"rows end where `{found.mask.length.limit.name}` ends along axis "
+            f"{found.mask.length.counted}: asserted, not proven"
+        )
     if op == "RNN" and found.cell.h.hidden >= _SLOW_RNN:
         patch.note("onnxruntime's RNN may be slower than the loop for a batch of 8 or more")

@@ -11,29 +11,22 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ..step_emit import OLDEST, Emit
+from ..emit import OLDEST, Emit
 from .slices import Slice, slice_of
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 class JoinSlices(Rule):
     """Slices of a sequence in their order, joined, are that stretch of the sequence."""
 
     root = "Concat"
-    fires = (
-        _HEADER
-        + """g (float[2,N] x) => (float[2,N] y) <int64 p = {0}, int64 q = {1}, int64[1] a = {0}> {
+    fires = """g (float[2,N] x) => (float[2,N] y) <int64 p = {0}, int64 q = {1}, int64[1] a = {0}> {
       u = Gather<axis=0>(x, p) v = Gather<axis=0>(x, q) s = Unsqueeze(u, a) t = Unsqueeze(v, a)
       w = Concat<axis=0>(s, t) y = Neg(w) }"""
-    )
     spares = {
-        "in their order": _HEADER
-        + """g (float[2,N] x) => (float[2,N] y) <int64 p = {1}, int64 q = {0}, int64[1] a = {0}> {
+        "in their order": """g (float[2,N] x) => (float[2,N] y) <int64 p = {1}, int64 q = {0}, int64[1] a = {0}> {
       u = Gather<axis=0>(x, p) v = Gather<axis=0>(x, q) s = Unsqueeze(u, a) t = Unsqueeze(v, a)
       w = Concat<axis=0>(s, t) y = Neg(w) }""",
-        "no slice": _HEADER
-        + """g (float[1,N] x) => (float[2,N] y) {
+        "no slice": """g (float[1,N] x) => (float[2,N] y) {
       u = Neg(x) w = Concat<axis=0>(u, x) y = Neg(w) }""",
     }
 

@@ -6,6 +6,7 @@ m = Less(Unsqueeze(Range(0, T, 1)), lengths)    Loop(â€¦) { m_t = Gather(m, i) â
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
@@ -23,14 +24,27 @@ MIRRORED = {
 }
 """What a comparison is called when its operands change places."""
 
-Comparison = tuple[Tensor, int, bool]
-"""The limit, the shift, and what the comparison is where `i < limit + shift`."""
+
+@dataclass(frozen=True)
+class Length:
+    """Iteration i is within the length of a row if i < limit + shift."""
+
+    limit: Tensor
+    """Integers, one per row or one for all (outside)."""
+    shift: int = 0
+    counted: int | None = None
+    """The axis along which the limit is the number of elements that are true, where `limit` holds
+    those instead of integers."""
+
+
+Comparison = tuple[Length, bool]
+"""A length, and what a value is within it; beyond it is the opposite."""
 
 
 def compared(op: str, start: int, limit: Tensor) -> Comparison:
     """The comparison `i + start op limit`."""
     shift = int(op in ("LessOrEqual", "Greater")) - start
-    return limit, shift, op in ("Less", "LessOrEqual")
+    return Length(limit, shift), op in ("Less", "LessOrEqual")
 
 
 def compared_outside(facts: Facts, read: Read) -> Comparison | None:
@@ -39,10 +53,10 @@ def compared_outside(facts: Facts, read: Read) -> Comparison | None:
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
         if node.op in MIRRORED:
             found = None if read.reverse else _along(facts, node, axis)
-            return found and (found[0], found[1], found[2] != negated)
+            return found and (found[0], found[1] != negated)
         negated ^= node.op == "Not"
         is_mask = facts.dtype(node.inputs[0]) == TensorProto.BOOL
-        before = _axis_before(facts, node, axis) if is_mask else None
+        before = axis_before(facts, node, axis) if is_mask else None
         if before is None:
             return None
         tensor, axis = node.inputs[0], before
@@ -83,7 +97,7 @@ def first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
         if node.op == "Range":
             start, step = facts.scalar(node.inputs[0]), facts.scalar(node.inputs[2])
             return start if isinstance(start, int) and step == 1 else None
-        before = _axis_before(facts, node, axis)
+        before = axis_before(facts, node, axis)
         if before is None:
             return None
         tensor, axis = node.inputs[0], before
@@ -95,7 +109,7 @@ def _first(numbers: np.ndarray) -> int | None:
     return first if np.array_equal(numbers, np.arange(first, first + numbers.size)) else None
 
 
-def _axis_before(facts: Facts, node: Node, axis: int) -> int | None:
+def axis_before(facts: Facts, node: Node, axis: int) -> int | None:
     """Where an axis was before an operator that keeps the elements along it in their order."""
     if node.op in ("Cast", "Identity", "Not"):
         return axis

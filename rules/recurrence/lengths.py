@@ -20,21 +20,29 @@ from ...rewrite.ir import Node, Tensor
 from ...rewrite.steps import Steps
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
-from ..step_emit import Emit, count_vector, iteration_numbers
+from ..emit import Emit
+from ..step_emit import count_vector, iteration_numbers
 from . import forms
-from .length_reads import INTEGERS, MIRRORED, Comparison, compared, compared_outside, first_position
+from .length_reads import (
+    INTEGERS,
+    MIRRORED,
+    Comparison,
+    Length,
+    compared,
+    compared_outside,
+    first_position,
+)
 from .lifting import numpy_type
+from .prefix_masks import asserted_outside
 from .shapes import only_number
 from .values import Axis, Batch, Value
 
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Iteration i is within the length of a row if i < limit + shift."""
+    """What a body knows of the lengths of its rows."""
 
-    limit: Tensor
-    """Integers, one per row or one for all (outside)."""
-    shift: int
+    length: Length
     comparisons: dict[Tensor, bool]
     """Values of the body, and what they are within the length; beyond it they are the opposite.
     Masks that were cast to floats are 1 and 0.
@@ -56,18 +64,18 @@ def _axes(facts: Facts, tensor: Tensor) -> tuple[Axis, ...]:
 
 def masks_of(facts: Facts, steps: Steps) -> list[Mask]:
     """The masks of a body, told apart by their lengths."""
-    found: dict[tuple[Tensor, int], Mask] = {}
-    for tensor, (limit, shift, within) in _comparisons(facts, steps):
+    found: dict[Length, Mask] = {}
+    for tensor, (length, within) in _comparisons(facts, steps):
         shape = facts.shape(tensor)
         if shape is not None and sum(n != 1 for n in shape) < 2:
-            mask = found.setdefault((limit, shift), Mask(limit, shift, {}))
+            mask = found.setdefault(length, Mask(length, {}))
             mask.comparisons[tensor] = within
     return list(found.values())
 
 
 def _comparisons(facts: Facts, steps: Steps) -> Iterator[tuple[Tensor, Comparison]]:
     for read in steps.reads:
-        found = compared_outside(facts, read)
+        found = compared_outside(facts, read) or asserted_outside(facts, read)
         if found is not None:
             yield read.slice, found
     counters = dict(_counters(facts, steps))
@@ -159,15 +167,23 @@ class Lengths:
 
     def _lengths(self, mask: Mask) -> Tensor:
         """From 0 to the number of steps: onnxruntime refuses others."""
-        emit, shift = self._emit, mask.shift
-        flat = emit("Reshape", mask.limit, emit.ints(-1))
-        if self._facts.dtype(mask.limit) != TensorProto.INT64:
-            flat = emit("Cast", flat, to=TensorProto.INT64)
-        steps = count_vector(emit, self._facts, self._steps)
+        emit, shift = self._emit, mask.length.shift
+        limit = self._limit(mask.length)
+        flat = emit("Reshape", limit, emit.ints(-1))
+        steps = count_vector(emit, self._steps)
         # The shift comes behind the bounds, so that no sum overflows.
         last = emit("Sub", steps, emit.ints(shift)) if shift else steps
         bounded = emit("Max", emit("Min", flat, last), emit.ints(-shift))
         return emit("Add", bounded, emit.ints(shift)) if shift else bounded
+
+    def _limit(self, length: Length) -> Tensor:
+        """One int64 per row, or one for all."""
+        emit, limit = self._emit, length.limit
+        if self._facts.dtype(limit) != TensorProto.INT64:
+            limit = emit("Cast", limit, to=TensorProto.INT64)
+        if length.counted is not None:
+            limit = emit.reduced("ReduceSum", limit, [length.counted], keepdims=0)
+        return limit
 
     def final(self, value: Tensor, initial: Tensor | None) -> Tensor:
         """Y_h or Y_c, which are zero for rows of length 0, with the initial state there."""
@@ -179,7 +195,7 @@ class Lengths:
     def held(self, sequence: Tensor, last: Tensor) -> Tensor:
         """Y with the last state in place of the zeros beyond the length."""
         emit = self._emit
-        numbers = iteration_numbers(emit, self._facts, self._steps)
+        numbers = iteration_numbers(emit, self._steps)
         lengths = emit.unsqueezed(self._clamped, [1])
         within = emit("Less", emit.unsqueezed(numbers, [1, 2, 3]), lengths)
         return emit("Where", within, sequence, last)

@@ -6,7 +6,7 @@ a cell that depends on it is declined with that reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,16 @@ class Unknown:
     """The origin of a source of which no form is known."""
 
     tensor: Tensor
-    node: Node | None
-    """The node that computes it; None for a value from outside the body."""
+    node: Node
+    """The node that computes it."""
     reason: str
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """The origin of a source that is the same in every iteration: a context, an embedding."""
+
+    value: Tensor
 
 
 Handler = Callable[["Lifter", Node], list[Value]]
@@ -59,10 +66,10 @@ class Lifter:
         facts: Facts,
         sources: Mapping[Tensor, Value],
         inside: Callable[[Node], bool],
-        outer: Callable[[Tensor], Value | NotAffine] | None = None,
+        outer: Callable[[Tensor], Value | NotAffine],
     ) -> None:
         """`sources` are the values that count as read; `inside` says which nodes to interpret,
-        `outer` what a value from outside is that is no constant: by default a weight.
+        `outer` what a value from outside is that is no constant.
         """
         self.facts = facts
         self.index = facts.index
@@ -126,11 +133,13 @@ class Lifter:
         array = self.facts.constant(tensor)
         if array is not None and array.dtype.kind in "fb":
             return values.constant(array)
-        if self._given_outer is not None:
-            return self._given_outer(tensor)
+        return self._given_outer(tensor)
+
+    def weight_value(self, tensor: Tensor) -> Value | None:
+        """A value that is computed outside as a weight; None where its shape is not static."""
         shape = self.static_shape(tensor)
         if shape is None:
-            return self._unknown(tensor, None, "is computed outside the loop")
+            return None
         whole = self.computed(tensor, shape)
         flat = weights.reshaped(whole, (int(np.prod(shape, dtype=np.int64)),))
         return Value(forms.constant(flat), shape)
@@ -145,7 +154,7 @@ class Lifter:
         sizes = tuple(n for n in shape if isinstance(n, int))
         return sizes if len(sizes) == len(shape) else None
 
-    def _unknown(self, tensor: Tensor, node: Node | None, reason: str) -> Value | NotAffine:
+    def _unknown(self, tensor: Tensor, node: Node, reason: str) -> Value | NotAffine:
         shape = self.facts.shape(tensor)
         if shape is None or self.facts.dtype(tensor) not in FLOATS:
             return NotAffine(reason)
@@ -190,19 +199,33 @@ class Lifter:
 
 
 def source_value(
-    facts: Facts, tensor: Tensor, shape: tuple[Dim, ...], name: object, origin: object
+    facts: Facts,
+    tensor: Tensor,
+    shape: tuple[Dim, ...],
+    name: object,
+    origin: object,
+    batch: Collection[Dim] = (),
 ) -> Value | NotAffine:
-    """A value that counts as read. The last axis has the features; axes of static size in front of
-    the one before it (layers, directions) are feature axes too.
+    """A value that counts as read. All its axes are feature axes (layers, directions, gates) but
+    those of open size or, where all are static, one: if possible of a size that is in `batch`.
     """
-    rank = len(shape)
-    features = {rank - 1, *range(rank - 2)}
-    axes = values.axes_of(shape, sorted(features))
-    if rank and isinstance(axes[-1], values.Batch):
-        return NotAffine(f"the number of features of `{tensor.name}` is not known")
+    apart = _static_batch(shape, batch)
+    axes = values.axes_of(shape, [k for k in range(len(shape)) if k != apart])
     dtype = numpy_type(facts, tensor)
     width = int(np.prod([a for a in axes if isinstance(a, int)], dtype=np.int64))
     return Value(forms.of_atom(Source(name, width, origin), dtype), axes)
+
+
+def _static_batch(shape: tuple[Dim, ...], batch: Collection[Dim]) -> int | None:
+    """The axis over which a value of static shape is told apart row by row: of the axes with a
+    known batch size the one nearest to the features, which are last; a column has no batch.
+    """
+    if len(shape) < 2 or not all(isinstance(n, int) for n in shape):
+        return None
+    for axis in range(len(shape) - 2, -1, -1):
+        if shape[axis] in batch:
+            return axis
+    return len(shape) - 2 if shape[-1] != 1 else None
 
 
 def numpy_type(facts: Facts, tensor: Tensor) -> np.dtype[np.generic]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable, bodies
+from ...rewrite.symbolic import Dim
 from . import values, weights
 from .atoms import Activation, Picked, Product, Source
 from .body import find_cell
@@ -42,13 +44,27 @@ class Link:
 class Walker:
     """Gives every node to the first step that needs it."""
 
-    def __init__(self, facts: Facts, graph: Graph) -> None:
+    def __init__(self, facts: Facts, copy: Node, sequences: Collection[Tensor] = ()) -> None:
+        """`copy` is the first copy of what all steps apply. Steps read slices of `sequences` or, if
+        there are none, of whatever does not depend on the copy: a step may slice its gates too.
+        """
         self.facts = facts
-        self.graph = graph
+        self.graph: Graph = facts.index.graph_of(copy)
         self.seen: set[Tensor] = set()
+        self._copy = copy
+        self._is_sequence = dict.fromkeys(sequences, True)
+        self._only_these = bool(sequences)
 
-    def cut(self, tensor: Tensor) -> None:
-        self.seen.add(tensor)
+    def start_at(self, h: Tensor) -> None:
+        """What h is computed from belongs to no step: a step in front of it may have left a c."""
+        index, waiting = self.facts.index, deque([h])
+        while waiting and len(self.seen) < MOST_NODES:
+            tensor = waiting.popleft()
+            if tensor not in self.seen and tensor.name:
+                self.seen.add(tensor)
+                node = index.producer(tensor)
+                if node is not None and index.graph_of(node) is self.graph:
+                    waiting += node.inputs
 
     def visit(self, wanted: Tensor) -> list[Node]:
         """The nodes that `wanted` needs beyond what was visited before, in order."""
@@ -63,11 +79,21 @@ class Walker:
             node = index.producer(tensor)
             if node is None or index.graph_of(node) is not self.graph or bodies(node):
                 continue
-            if slice_of(self.facts, tensor) is not None:
+            if self._reads(tensor):
                 continue
             nodes[node] = None
             waiting += node.inputs
         return sorted(nodes, key=lambda n: n.order)
+
+    def _reads(self, tensor: Tensor) -> bool:
+        """Whether a value is a slice of a sequence, which no step computes."""
+        found = slice_of(self.facts, tensor)
+        if found is None:
+            return False
+        if found.sequence not in self._is_sequence:
+            free = not self._only_these and not depends_on(self.facts, found.sequence, self._copy)
+            self._is_sequence[found.sequence] = free
+        return self._is_sequence[found.sequence]
 
 
 def lifter_of(walker: Walker, h: Tensor, nodes: Sequence[Node]) -> Lifter:
@@ -79,11 +105,13 @@ def lifter_of(walker: Walker, h: Tensor, nodes: Sequence[Node]) -> Lifter:
         shape = facts.shape(tensor)
         if shape is None or facts.dtype(tensor) not in FLOATS:
             return NotAffine("its shape is not known")
-        return source_value(facts, tensor, shape, ("outer", id(tensor)), tensor)
+        return source_value(facts, tensor, shape, ("outer", id(tensor)), tensor, batch)
 
+    batch: tuple[Dim, ...] = ()
     constant = facts.constant(h)
     value = outer(h) if constant is None else _row(constant)
     sources = {h: value} if isinstance(value, Value) else {}
+    batch = value.batch if isinstance(value, Value) else ()
     return Lifter(facts, sources, lambda node: node in own, outer)
 
 
@@ -154,3 +182,18 @@ def picked_in(form: Form) -> list[Picked]:
         if isinstance(atom, Source) and isinstance(coefficient, Pick) and coefficient.complete
     ]
     return found + alone
+
+
+def depends_on(facts: Facts, tensor: Tensor, on: Node) -> bool:
+    """Whether a value is computed from a node; only nodes behind it are looked at."""
+    index = facts.index
+    waiting, seen = [tensor], set[Tensor]()
+    while waiting and len(seen) < MOST_NODES:
+        tensor = waiting.pop()
+        node = index.producer(tensor)
+        if node is on:
+            return True
+        if tensor not in seen and node is not None and node.order > on.order:
+            seen.add(tensor)
+            waiting += [t for t in node.inputs if t.name]
+    return False

@@ -46,7 +46,7 @@ def match_lstm(h: Part, others: Sequence[Part]) -> Cell | None:
     Raises NoCell where it would be one but for something.
     """
     reason: NoCell | None = None
-    for c in others:
+    for c in others if _may_be_gated(h.update) else ():
         if c.hidden != h.hidden:
             continue
         for (i, f, g), (o, last) in itertools.product(
@@ -65,6 +65,15 @@ def match_lstm(h: Part, others: Sequence[Part]) -> Cell | None:
 
 
 # --- h' = o∘act(c') ---
+
+
+def _may_be_gated(update: Form) -> bool:
+    """Whether some cell may be multiplied by a gate here: most states need not be paired with all
+    others to see that they are no output.
+    """
+    whole = update.only()
+    product = whole is not None and isinstance(whole[0], Product) and len(whole[0].factors) == 2
+    return product or bool(_common_factors(update))
 
 
 def _outputs(update: Form, cell: Form) -> Iterator[tuple[Gate, Function]]:

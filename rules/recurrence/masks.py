@@ -15,6 +15,9 @@ from .operators import broadcast
 from .values import Value
 from .weights import Array
 
+LENGTH_PREFIX = "not known to be a length prefix"
+"""What is said of a mask that may be any data."""
+
 _LOGIC: dict[str, Callable[..., Any]] = {
     "And": np.logical_and,
     "Not": np.logical_not,
@@ -37,11 +40,13 @@ def _logic(lifter: Lifter, node: Node) -> list[Value]:
 @lifts("Where")
 def _where(lifter: Lifter, node: Node) -> list[Value]:
     name = node.inputs[0].name
+    new, old = broadcast([lifter.operand(node, 1), lifter.operand(node, 2)])
+    if _is_the_same(new, old) and new.has_shape(lifter.shape(node.outputs[0])):
+        return [new]
     try:
         mask = lifter.operand(node, 0)
     except NotAffine:
         raise NotAffine(_is_data(name)) from None
-    new, old = broadcast([lifter.operand(node, 1), lifter.operand(node, 2)])
     try:
         mask, new, old = broadcast([mask, new, old])
     except NotAffine:
@@ -54,6 +59,11 @@ def _where(lifter: Lifter, node: Node) -> list[Value]:
     raise NotAffine(f"its mask `{name}` chooses between features")
 
 
+def _is_the_same(new: Value, old: Value) -> bool:
+    """Whether the choice is none: both are one value, written in two ways."""
+    return new.axes == old.axes and new.form.key == old.form.key
+
+
 def _truths(value: Value, name: str) -> Array:
     bias = value.form.bias
     if value.form.terms or not isinstance(bias, np.ndarray):
@@ -62,7 +72,7 @@ def _truths(value: Value, name: str) -> Array:
 
 
 def _is_data(name: str) -> str:
-    return f"its mask `{name}` is data: not known to be a length prefix"
+    return f"its mask `{name}` is data: {LENGTH_PREFIX}"
 
 
 @lifts("ConstantOfShape")

@@ -15,7 +15,8 @@ from .atoms import Activation, Factor, Picked, Product, Source
 from .cells import OVERFLOWING, Dependency, NoCell, Part
 from .coefficients import Pick
 from .forms import Form
-from .lifting import Unknown
+from .lifting import Invariant, Unknown
+from .masks import LENGTH_PREFIX
 
 NO_UPDATE = "the update of {} is that of no LSTM, GRU or RNN"
 """What is said where nothing more telling is known."""
@@ -42,11 +43,14 @@ def obstacle(h: Part) -> NoCell:
     for factor in _factors(h.update):
         if isinstance(factor, Picked) and isinstance(factor.source.origin, Read):
             return NoCell(
-                "the update of {} is multiplied by slices of {}: such a mask or decay is data, not "
-                "known to be a length prefix",
+                "the update of {} is multiplied by slices of {}: such a mask or decay is data, "
+                + LENGTH_PREFIX,
                 _tensor(h.source),
                 factor.source.origin.sequence,
             )
+        if isinstance(factor, Picked) and isinstance(factor.source.origin, Invariant):
+            return NoCell("the update of {} is multiplied by {}, which is computed outside the loop",
+                          _tensor(h.source), factor.source.origin.value)  # fmt: skip
     if _keeps_a_share(h):
         return NoCell("a fixed share of {} is kept (zoneout): no operator does", _tensor(h.source))
     if any(not isinstance(a, Source) and not isinstance(c, Pick) for a, c in h.update.atoms):
@@ -91,7 +95,7 @@ def _functions_in(form: Form) -> set[str]:
 
 def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
     """The reason, with the name of what the node in the way is part of."""
-    if not isinstance(reason, Dependency) or reason.origin.node is None:
+    if not isinstance(reason, Dependency):
         return reason
     node = reason.origin.node
     around = [node, *_before(facts, node)]
@@ -104,7 +108,7 @@ def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
     if mask is None or _needs_state(facts, steps, node):
         mask = _data_on_state(facts, steps, node)
     if mask is not None:
-        return NoCell("the mask {} is data: not known to be a length prefix", mask)
+        return NoCell("the mask {} is data: " + LENGTH_PREFIX, mask)
     return reason
 
 

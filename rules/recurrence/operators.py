@@ -18,6 +18,7 @@ from .weights import Weight
 # --- elementwise ---
 
 _ACTIVATIONS: dict[str, tuple[tuple[str, float], ...]] = {
+    "Abs": (),
     "Elu": (("alpha", 1.0),),
     "Exp": (),
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
@@ -96,6 +97,9 @@ def _div(lifter: Lifter, node: Node) -> list[Value]:
         if np.any(divisor.bias == 0):
             raise NotAffine("it divides by zero")
         return [left.with_form(left.form.scaled(1 / divisor.bias))]
+    softsign = _softsign(left.form, divisor)
+    if softsign is not None:
+        return [left.with_form(softsign)]
     reciprocal = _reciprocal(divisor)
     return [left.with_form(forms.product(left.form, reciprocal))]
 
@@ -104,6 +108,12 @@ def _div(lifter: Lifter, node: Node) -> list[Value]:
 def _inverse(lifter: Lifter, node: Node) -> list[Value]:
     value = lifter.operand(node, 0)
     return [value.with_form(_reciprocal(value.form))]
+
+
+def _softsign(form: Form, divisor: Form) -> Form | None:
+    """`x / (1 + |x|)` is the softsign of x; None for other quotients."""
+    magnitude = forms.activated("Abs", (), form).plus(np.ones(form.width, form.dtype))
+    return forms.activated("Softsign", (), form) if magnitude.key == divisor.key else None
 
 
 def _reciprocal(form: Form) -> Form:

@@ -24,6 +24,7 @@ from ...rewrite.symbolic import Dim
 from . import weights
 from .cells import Cell
 from .emission import attributes, parameters
+from .layout import Layout
 from .weights import Array, Weight
 
 _BATCH = 3
@@ -35,6 +36,8 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
 """Largest difference between the two; sums are taken in another order."""
 
 
+Placed = tuple[Tensor, Layout]
+"""A value of the body and where its batch and features stand."""
 _NOTHING: Mapping[Tensor, bool] = MappingProxyType({})
 
 
@@ -45,18 +48,19 @@ class Disproved(Exception):
 def probe(
     facts: Facts,
     cell: Cell,
-    inputs: Sequence[Tensor],
-    before: Sequence[Tensor],
+    inputs: Sequence[Placed],
+    before: Sequence[Placed],
     after: Sequence[Tensor],
     known: Mapping[Tensor, bool] = _NOTHING,
 ) -> float:
     """The largest difference. Raises Disproved where it is too large.
 
-    `inputs` are the slices that `cell.inputs` stand for, `before` and `after` h and c. `known` are
-    masks and what they are.
+    `inputs` are the slices that `cell.inputs` stand for, `before` and `after` h and c, which keep
+    their layouts. `known` are masks and what they are.
     """
-    nodes, outer = _cone(facts, after, {*inputs, *before, *known})
-    values = _random_values(facts, [*inputs, *before, *outer, *known])
+    given = [tensor for tensor, _ in (*inputs, *before)]
+    nodes, outer = _cone(facts, after, {*given, *known})
+    values = _random_values(facts, [*given, *outer, *known])
     for tensor, truth in known.items():
         values[tensor] = np.full_like(values[tensor], truth)
     for tensor in outer:
@@ -70,9 +74,10 @@ def probe(
         raise Disproved(
             f"onnxruntime does not run the {cell.op} or the old body: {reason}"
         ) from None
+    rows = [layout.rows(array) for array, (_, layout) in zip(expected, before)]
     # NumPy's maximum, unlike Python's, does not lose a NaN among other numbers.
     difference = float(
-        np.max([np.max(np.abs(a - b.reshape(a.shape))) for a, b in zip(expected, actual)])
+        np.max([np.max(np.abs(a - b.reshape(a.shape))) for a, b in zip(rows, actual)])
     )
     if not difference <= TOLERANCE[str(expected[0].dtype)]:
         raise Disproved(f"the {cell.op} differs from the loop by {difference:.3g} on random inputs")
@@ -142,9 +147,10 @@ def _run_nodes(
     renamed: dict[Tensor, Tensor] = {}
     feeds: dict[str, Array] = {}
     graph = Graph(name="body")
+    inner = set(nodes)
     for node in nodes:
         for tensor in node.inputs:
-            if tensor in renamed or not tensor.name or facts.index.producer(tensor) in nodes:
+            if tensor in renamed or not tensor.name or facts.index.producer(tensor) in inner:
                 continue
             name = f"v{len(renamed)}"
             if tensor in values:
@@ -180,14 +186,12 @@ def _run_operator(
     facts: Facts,
     cell: Cell,
     values: Mapping[Tensor, Array],
-    inputs: Sequence[Tensor],
-    before: Sequence[Tensor],
+    inputs: Sequence[Placed],
+    before: Sequence[Placed],
 ) -> list[Array]:
     """h and c after one step, as (1, batch, hidden)."""
-    h = values[before[0]]
-    batch = h.size // cell.h.hidden
-    x = np.concatenate([values[t].reshape(1, batch, -1) for t in inputs], 2)
-    states = [values[t].reshape(1, batch, cell.h.hidden) for t in before]
+    x = np.concatenate([layout.rows(values[t]) for t, layout in inputs], 1)[np.newaxis]
+    states = [layout.rows(values[t])[np.newaxis] for t, layout in before]
     found = parameters(cell)
     builder = _OnArrays(values)
 
@@ -208,7 +212,7 @@ def _run_operator(
         if a is not None and n
     ]
     results = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(h.dtype), None)
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), None)
         for name in outputs[1:]
     ]
     model = _header(facts)

@@ -5,29 +5,25 @@ h1 = cell(x[0], h0)   h2 = cell(x[1], h1)   h3 = cell(x[2], h2)   ->   Y = LSTM(
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from ...rewrite import symbolic
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
-from ..step_emit import OLDEST, Emit
-from .body import Layout, layout_of
+from ..emit import OLDEST, Emit
+from ..zeros import is_zero
 from .cells import NoCell
-from .chain import copies, depends_on, find_chain
+from .chain import copies, find_chain
 from .emission import emit_operator, nothing
-from .link import Link
-from .probe import Disproved, probe
-from .shapes import from_operator, is_zero, to_operator
+from .layout import Layout, layout_of
+from .link import Link, depends_on
+from .probe import Disproved, Placed, probe
+from .shapes import from_operator, to_operator
 from .slices import Slice, slice_of
-
-_BEFORE_FIRST = np.iinfo(np.int64).min
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def _steps(third: str) -> str:
@@ -37,18 +33,15 @@ def _steps(third: str) -> str:
     nodes = ""
     for number, activation in enumerate(("Tanh", "Tanh", third, "Tanh")):
         nodes += step.replace("@", str(number)) + f"h{number + 1} = {activation}(a{number}) "
-    return (
-        _HEADER
-        + f"""g (float[4,B,2] x, float[B,3] h0) => (float[B,3] y, float[B,3] z)
+    return f"""g (float[4,B,2] x, float[B,3] h0) => (float[B,3] y, float[B,3] z)
       <float[2,3] w = {{0.1, 0.2, 0.3, -0.1, -0.2, -0.3}},
        float[3,3] r = {{1, 0, 0, 0, 1, 0, 0, 0, 1}}> {{
       {nodes} y = Neg(h4) z = Neg(h1) }}"""
-    )
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of all steps: slices of one sequence in their order, or single values."""
+    """The inputs of all steps: slices of one sequence in their order, one value, or single values."""
 
     values: list[Tensor]
     whole: Slice | None
@@ -61,7 +54,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class UnrolledCell:
     """Steps of one cell in a row, and what is to be put in their place."""
 
     links: list[Link]
@@ -90,16 +83,17 @@ class Reroll(Rule):
         try:
             chain = _chain(m.facts, nodes)
             last = chain.links[-1]
-            probe(m.facts, last.cell, last.inputs, last.before, last.after)
+            probe(m.facts, last.cell, _placed(last, last.inputs), _placed(last, last.before),
+                  last.after)  # fmt: skip
         except NoCell as reason:
             raise Miss(reason.sentence, reason.given, m.node) from None
         except Disproved as reason:
             raise Miss("{}", (str(reason),), m.node) from None
         return {"facts": m.facts, "chain": chain}
 
-    def apply(self, patch: Patch, facts: Facts, chain: Chain) -> None:
+    def apply(self, patch: Patch, facts: Facts, chain: UnrolledCell) -> None:
         links = chain.links
-        emit = _EmitBefore(patch, links[-1].after[0], chain.anchor)
+        emit = Emit(patch, links[-1].after[0], chain.anchor)
         y, *finals = _operator(emit, facts, chain)
         for final, value in zip(finals, links[-1].after):
             if final.name:
@@ -113,10 +107,12 @@ class Reroll(Rule):
                     patch.remove(node)
 
 
-def _chain(facts: Facts, nodes: Sequence[Node]) -> Chain:
+def _chain(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
     """Raises NoCell with what is in the way."""
     links = find_chain(facts, nodes)
     layout = _layout(links[-1], links[-1].before[0])
+    if len(layout.features) != 1:
+        raise NoCell("the features of {} have {} axes", links[-1].before[0], len(layout.features))
     inputs = [_sequence(facts, [link.inputs[k] for link in links])
               for k in range(len(links[-1].inputs))]  # fmt: skip
     for tensor in links[-1].inputs:
@@ -137,14 +133,18 @@ def _chain(facts: Facts, nodes: Sequence[Node]) -> Chain:
         producer = facts.index.producer(tensor)
         if producer is not None and producer.order >= anchor.order:
             raise NoCell("{} is read before {} is there", links[0].after[0], tensor)
-    return Chain(links, layout, inputs, read, finals, anchor)
+    return UnrolledCell(links, layout, inputs, read, finals, anchor)
 
 
 def _layout(link: Link, tensor: Tensor) -> Layout:
     layout = layout_of(link.lifter.value(tensor))
     if layout is None:
-        raise NoCell("{} has several batch axes or several feature axes", tensor)
+        raise NoCell("{} has several batch axes", tensor)
     return layout
+
+
+def _placed(link: Link, tensors: Sequence[Tensor]) -> list[Placed]:
+    return [(tensor, _layout(link, tensor)) for tensor in tensors]
 
 
 def _readers(facts: Facts, first: Node, links: Sequence[Link]) -> dict[tuple[int, int], list[Node]]:
@@ -167,19 +167,6 @@ def _readers(facts: Facts, first: Node, links: Sequence[Link]) -> dict[tuple[int
     return found
 
 
-class _EmitBefore(Emit):
-    """New nodes just before a node that is not the root."""
-
-    def __init__(self, patch: Patch, like: Tensor, anchor: Node) -> None:
-        super().__init__(patch, like)
-        self._anchor = anchor
-
-    def _make(
-        self, op: str, inputs: Sequence[Tensor], like: Sequence[Tensor], attrs: Mapping[str, Any]
-    ) -> list[Tensor]:
-        return self.patch.node(op, inputs, like, attrs, before=self._anchor)
-
-
 def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
     slices = [slice_of(facts, tensor) for tensor in values]
     first = slices[0]
@@ -192,7 +179,7 @@ def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
     return Inputs(values, None, 1)
 
 
-def _operator(emit: Emit, facts: Facts, chain: Chain) -> list[Tensor]:
+def _operator(emit: Emit, facts: Facts, chain: UnrolledCell) -> list[Tensor]:
     """Y, Y_h and Y_c."""
     last = chain.links[-1]
     parts = [
@@ -214,6 +201,8 @@ def _operator(emit: Emit, facts: Facts, chain: Chain) -> list[Tensor]:
 def _stacked(emit: Emit, facts: Facts, inputs: Inputs) -> Tensor:
     """The inputs of all steps along a new axis 0."""
     whole = inputs.whole
+    if whole is None and len(set(inputs.values)) == 1:
+        return emit.repeated(inputs.values[0], emit.ints(len(inputs.values)))
     if whole is None:
         return emit("Concat", *(emit.unsqueezed(t, [0]) for t in inputs.values), axis=0)
     shape = facts.shape(whole.sequence)
@@ -222,6 +211,6 @@ def _stacked(emit: Emit, facts: Facts, inputs: Inputs) -> Tensor:
     sequence = whole.sequence
     if inputs.step != 1 or whole.number != 0 or shape[whole.axis] != count:
         end = whole.number + inputs.step * count
-        bounds = (whole.number, end if end >= 0 else _BEFORE_FIRST, whole.axis, inputs.step)
-        sequence = emit("Slice", sequence, *(emit.ints(b) for b in bounds))
+        order = slice(whole.number, end if end >= 0 else None, inputs.step)
+        sequence = emit.sliced(sequence, whole.axis, order)
     return emit.moved(sequence, whole.axis, 0, len(shape))

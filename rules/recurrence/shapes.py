@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections.abc import Sequence
+
 from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.facts import Facts
-from ...rewrite.ir import Constant, Tensor
-from ..step_emit import Emit
-from .body import Layout
+from ...rewrite.ir import Tensor
+from ..emit import Emit
+from .layout import Layout
 
 
 def to_operator(
@@ -21,11 +23,17 @@ def to_operator(
     if direction and _has_place_for_direction(layout):
         return value
     value = emit.squeezed(value, [ahead + k for k in layout.units])
-    if layout.batch is not None and layout.features < layout.batch:
-        value = emit.transposed(value, [*range(ahead), ahead + 1, ahead])
+    value = emit.transposed(value, [*range(ahead), *(ahead + k for k in layout.order)])
+    if len(layout.features) != 1:
+        value = emit("Reshape", value, _sizes(emit, layout, ahead, [math.prod(layout.sizes)]))
     made = [ahead] if direction else []
     made += [ahead + len(made)] if layout.batch is None else []
     return emit.unsqueezed(value, made)
+
+
+def _sizes(emit: Emit, layout: Layout, ahead: int, features: Sequence[int]) -> Tensor:
+    """Of a value with the axes ahead, the batch and then the features; 0 stands for what is there."""
+    return emit.ints(*[0] * (ahead + (layout.batch is not None)), *features)
 
 
 def from_operator(emit: Emit, value: Tensor, layout: Layout, ahead: int) -> Tensor:
@@ -33,32 +41,15 @@ def from_operator(emit: Emit, value: Tensor, layout: Layout, ahead: int) -> Tens
     if _has_place_for_direction(layout):
         return value
     value = emit.squeezed(value, [ahead, *([ahead + 1] if layout.batch is None else [])])
-    if layout.batch is not None and layout.features < layout.batch:
-        value = emit.transposed(value, [*range(ahead), ahead + 1, ahead])
+    if len(layout.features) != 1:
+        value = emit("Reshape", value, _sizes(emit, layout, ahead, layout.sizes))
+    back = [layout.order.index(k) for k in range(len(layout.order))]
+    value = emit.transposed(value, [*range(ahead), *(ahead + k for k in back)])
     return emit.unsqueezed(value, [ahead + k for k in layout.units])
 
 
 def _has_place_for_direction(layout: Layout) -> bool:
-    return layout.units == [0] and layout.batch == 1 and layout.features == 2
-
-
-_MOVES = frozenset(
-    {"Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose",
-     "Unsqueeze"}
-)  # fmt: skip
-"""Operators whose results hold nothing but elements of their first operand."""
-
-
-def is_zero(facts: Facts, tensor: Tensor) -> bool:
-    """Whether all elements are surely zero, whatever the shape."""
-    node = facts.index.producer(tensor)
-    if node is not None and not node.domain and node.op in _MOVES:
-        return is_zero(facts, node.inputs[0])
-    if node is not None and not node.domain and node.op == "ConstantOfShape":
-        value = node.attrs.get("value")
-        return value is None or (isinstance(value, Constant) and not np.any(value.values))
-    array = facts.constant(tensor)
-    return array is not None and not array.any()
+    return layout.units == [0] and layout.batch == 1 and layout.features == (2,)
 
 
 def only_number(facts: Facts, tensor: Tensor) -> symbolic.Dim | None:

@@ -31,8 +31,7 @@ def slice_of(facts: Facts, tensor: Tensor) -> Slice | None:
     inner = facts.index.producer(node.inputs[0])
     if inner is None or inner.domain:
         return None
-    found = {"Slice": _window, "Split": _part, "Gather": _gathered_one}.get(inner.op)
-    result = None if found is None else found(facts, inner, node.inputs[0])
+    result = _kept(facts, inner, node.inputs[0])
     if result is None:
         return None
     whole, own = facts.shape(node.inputs[0]), facts.shape(tensor)
@@ -60,18 +59,16 @@ def _gathered(facts: Facts, node: Node, rank: int) -> Slice | None:
     return Slice(node.inputs[0], axis, number % length) if -length <= number < length else None
 
 
-def _gathered_one(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
-    return _gathered(facts, node, 1)
-
-
-def _window(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
-    cut = one_axis_cut(facts, node)
-    there = None if cut is None else _length(facts, node.inputs[0], cut.axis)
-    if cut is None or there is None:
+def _kept(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:
+    """The slice that a node takes out with its axis, of size 1."""
+    if node.op == "Gather":
+        return _gathered(facts, node, 1)
+    if node.op == "Split":
+        return _part(facts, node, tensor)
+    cut = one_axis_cut(facts, node) if node.op == "Slice" else None
+    if cut is None or cut.end != cut.start + 1:
         return None
-    axis, length = there
-    first, last, _ = slice(cut.start, cut.end).indices(length)
-    return Slice(node.inputs[0], axis, first) if last == first + 1 else None
+    return Slice(node.inputs[0], cut.axis, cut.start)
 
 
 def _part(facts: Facts, node: Node, tensor: Tensor) -> Slice | None:

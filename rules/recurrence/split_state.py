@@ -18,15 +18,13 @@ from ...rewrite.ir import Graph, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.views import State
-from ..loop_states import states_of
-from ..step_emit import OLDEST, Emit, EmitBehind
+from ..emit import OLDEST, Emit
+from ..loop_states import set_states, states_of
 from .cuts import one_axis_cut
-
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 @dataclass(frozen=True)
-class Pieces:
+class JoinedState:
     """A state that is joined anew in every iteration."""
 
     number: int
@@ -43,21 +41,16 @@ class SplitState(Rule):
     """A state that is taken apart and joined again in every iteration is several states."""
 
     root = ("Loop", "Scan")
-    fires = (
-        _HEADER
-        + """g (float[2,3] s0, int64 m) => (float[2,3] y)
+    fires = """g (float[2,3] s0, int64 m) => (float[2,3] y)
       <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
       y = Loop (m, , s0) <body = b (int64 i, bool ci, float[2,3] s) => (bool co, float[2,3] so) {
         p = Slice(s, zero, one, zero) q = Slice(s, one, two, zero)
         u = Sin(p) v = Add(q, u) co = Identity(ci) so = Concat<axis=0>(u, v) }> }"""
-    )
     spares = {
-        "no state is joined": _HEADER
-        + """g (float[2,3] s0, int64 m) => (float[2,3] y) {
+        "no state is joined": """g (float[2,3] s0, int64 m) => (float[2,3] y) {
       y = Loop (m, , s0) <body = b (int64 i, bool ci, float[2,3] s) => (bool co, float[2,3] so) {
         co = Identity(ci) so = Sin(s) }> }""",
-        "other pieces": _HEADER
-        + """g (float[3] s0, float[1] x, int64 m) => (float[3] y)
+        "other pieces": """g (float[3] s0, float[1] x, int64 m) => (float[3] y)
       <int64[1] zero = {0}, int64[1] two = {2}> {
       y = Loop (m, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         p = Slice(s, zero, two, zero) co = Identity(ci) so = Concat<axis=0>(x, p) }> }""",
@@ -73,7 +66,7 @@ class SplitState(Rule):
                 first = first or miss
         raise first or Miss("it carries no state", (), m.node)
 
-    def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
+    def apply(self, patch: Patch, node: Node, pieces: JoinedState) -> None:
         inner: list[Tensor] = [Variable(part.name) for part in pieces.parts]
         emit = Emit(patch, pieces.state.initial)
         sizes = emit.ints(*pieces.sizes)
@@ -81,11 +74,11 @@ class SplitState(Rule):
         initial = emit.nodes("Split", [pieces.state.initial, sizes], like, axis=pieces.axis)
         finals = _finals(patch, pieces)
         _read_pieces(patch, node.attrs["body"], pieces, inner)
-        _set_states(patch, node, pieces, initial, inner, finals)
+        set_states(patch, node, pieces.number, initial, inner, pieces.parts, finals)
         patch.toward_normal_form()
 
 
-def _pieces(m: Match, number: int, state: State) -> Pieces:
+def _pieces(m: Match, number: int, state: State) -> JoinedState:
     body: Graph = m.node.attrs["body"]
     joined = m.producer(state.output, "Concat")
     if joined is None or m.index.graph_of(joined) is not body:
@@ -109,7 +102,7 @@ def _pieces(m: Match, number: int, state: State) -> Pieces:
                state.input, at=joined)  # fmt: skip
         assert found is not None
         reads += found
-    return Pieces(number, state, axis, known, list(joined.inputs), reads)
+    return JoinedState(number, state, axis, known, list(joined.inputs), reads)
 
 
 def _size(facts: Facts, part: Tensor, axis: int) -> int | None:
@@ -134,22 +127,13 @@ def _picked(
         if index.ndim > 1 or place not in bounds or sizes[bounds.index(place)] != 1:
             return None
         return [(node.outputs[0], bounds.index(place), index.ndim == 0)]
-    window = _window(facts, node, axis, bounds[-1]) if node.op == "Slice" else None
-    if window is None or window not in list(pairwise(bounds)):
+    cut = one_axis_cut(facts, node) if node.op == "Slice" else None
+    if cut is None or cut.axis != axis or (cut.start, cut.end) not in pairwise(bounds):
         return None
-    return [(node.outputs[0], bounds.index(window[0]), False)]
+    return [(node.outputs[0], bounds.index(cut.start), False)]
 
 
-def _window(facts: Facts, node: Node, axis: int, size: int) -> tuple[int, int] | None:
-    """First and last of what a Slice along this axis alone takes, in steps of 1."""
-    cut = one_axis_cut(facts, node)
-    if cut is None or cut.axis != axis:
-        return None
-    first, last, _ = slice(cut.start, cut.end).indices(size)
-    return first, last
-
-
-def _read_pieces(patch: Patch, body: Graph, pieces: Pieces, inner: Sequence[Tensor]) -> None:
+def _read_pieces(patch: Patch, body: Graph, pieces: JoinedState, inner: Sequence[Tensor]) -> None:
     """Lets the body read the new states; the nodes that took the old one apart go."""
     for value, number, lacks_axis in pieces.reads:
         there = inner[number]
@@ -161,37 +145,12 @@ def _read_pieces(patch: Patch, body: Graph, pieces: Pieces, inner: Sequence[Tens
         patch.remove(reader)
 
 
-def _finals(patch: Patch, pieces: Pieces) -> list[Tensor]:
+def _finals(patch: Patch, pieces: JoinedState) -> list[Tensor]:
     """The outputs of the loop for the pieces, joined behind it where the state is read."""
     final = pieces.state.final
     if final is None or not patch.index.use_count(final):
         return [Variable("") for _ in pieces.parts]
     outputs: list[Tensor] = [Variable(final.name) for _ in pieces.parts]
-    emit = EmitBehind(patch, final, [final])
+    emit = Emit.behind(patch, final)
     patch.replace(final, emit("Concat", *outputs, axis=pieces.axis))
     return outputs
-
-
-def _set_states(
-    patch: Patch,
-    node: Node,
-    pieces: Pieces,
-    initial: Sequence[Tensor],
-    inner: Sequence[Tensor],
-    finals: Sequence[Tensor],
-) -> None:
-    body: Graph = node.attrs["body"]
-    ahead = 2 if node.op == "Loop" else 0
-    number = pieces.number
-
-    def exchanged(values: Sequence[Tensor], first: int, new: Sequence[Tensor]) -> list[Tensor]:
-        place = first + number
-        return [*values[:place], *new, *values[place + 1 :]]
-
-    patch.set_interface(
-        node,
-        exchanged(node.inputs, ahead, initial),
-        exchanged(body.inputs, ahead, inner),
-        exchanged(body.outputs, ahead // 2, pieces.parts),
-        exchanged(node.outputs, 0, finals),
-    )

@@ -3,6 +3,8 @@
 None of looplift's phases has this rule, which would undo FuseRecurrence. It runs by itself, after
 everything else:
 
+    from looplift.rules.recurrence import UNFUSE
+
     clean = looplift.rewrite(model).model
     loops = looplift.rewrite(clean, rules=UNFUSE).model
 """
@@ -18,13 +20,12 @@ import onnx
 from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Phase, Rule
-from ..step_emit import OLDEST, Emit
+from ..emit import OLDEST, Emit
 from .cells import Function
 from .direction import direction
 from .one_step import functions_of
 from .weights import Array
 
-_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
@@ -32,20 +33,15 @@ class OperatorToScan(Rule):
     """An LSTM, GRU or RNN becomes a Scan over the steps of its cell."""
 
     root = ("LSTM", "GRU", "RNN")
-    fires = (
-        _HEADER
-        + """g (float[4,B,2] x) => (float[4,1,B,3] y)
+    fires = """g (float[4,B,2] x) => (float[4,1,B,3] y)
       <float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r) }"""
-    )
     spares = {
-        "backwards, with sequence lengths": _HEADER
-        + """g (float[4,B,2] x, int32[B] l) => (float[4,1,B,3] y)
+        "backwards, with sequence lengths": """g (float[4,B,2] x, int32[B] l) => (float[4,1,B,3] y)
       <float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
        float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       y = RNN<hidden_size=3, direction="reverse">(x, w, r, , l) }""",
-        "weights": _HEADER
-        + """g (float[4,B,2] x, float[1,3,2] w) => (float[4,1,B,3] y)
+        "weights": """g (float[4,B,2] x, float[1,3,2] w) => (float[4,1,B,3] y)
       <float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> { y = RNN<hidden_size=3>(x, w, r) }""",
     }
 

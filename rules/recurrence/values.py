@@ -49,6 +49,16 @@ class Value:
         """The numbers of the features, in the shape of the value, with batch axes of size 1."""
         return np.arange(self.form.width).reshape([_size(a) for a in self.axes])
 
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(a.size if isinstance(a, Batch) else a for a in self.axes)
+
+    def has_shape(self, shape: Sequence[Dim]) -> bool:
+        """Whether the value surely has this shape."""
+        return len(self.shape) == len(shape) and all(
+            symbolic.eq(a, b) is True for a, b in zip(self.shape, shape)
+        )
+
     def moved(self, numbers: Array, axes: tuple[Axis, ...]) -> Value:
         """The value made of the features with these numbers."""
         return Value(self.form.take(numbers.ravel()), axes)

@@ -103,6 +103,15 @@ def transposed(weight: Weight) -> Weight:
     return _computed("transpose", (weight,), weight.shape[::-1], weight)
 
 
+def rearranged(weight: Weight, order: Sequence[int]) -> Weight:
+    """The axes in another order, as numpy's `transpose`."""
+    if isinstance(weight, np.ndarray):
+        return np.transpose(weight, order)
+    numbers = np.arange(weight.size).reshape(weight.shape).transpose(order)
+    flat = take(reshaped(weight, (weight.size,)), numbers.ravel(), 0)
+    return reshaped(flat, numbers.shape)
+
+
 def take(weight: Weight, indices: Array, axis: int) -> Weight:
     """Rows, columns or elements by number, as numpy's `take`."""
     count = weight.shape[axis]

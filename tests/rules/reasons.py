@@ -13,8 +13,7 @@ from ..equivalence import run_rules
 def reason_of(rule: type[Rule], model: onnx.ModelProto, options: Options | None = None) -> str:
     """The sentence of the miss; fails when the rule fires or has no such node, or several."""
     _, _, engine = run_rules(model, [], options=options)
-    roots = (rule.root,) if isinstance(rule.root, str) else rule.root
-    (node,) = (node for node in engine.index.walk() if node.op in roots)
+    (node,) = (node for node in engine.index.walk() if node.op in rule.roots())
     with pytest.raises(Miss) as miss:
         rule().match(Match(node, engine.facts, engine.options))
     return str(miss.value)

@@ -112,7 +112,12 @@ def test_a_sum_that_another_state_reads_is_read() -> None:
             co = Identity(ci) x = Gather(xs, i) so = Add(s, x) p = Mul(u, s) q = Add(p, so) uo = Sin(q) }> }"""
     result, trace, _ = run_rules(parse(text), [SumWithoutLoop])
     assert trace.defects() == []
-    assert len(result.graph.node[-1].output) == 1 or "CumSum" in ops(result)
+    loop = result.graph.node[-1]
+    assert list(loop.output) == ["z"]
+    # The sum before and the one after each iteration, which the other state reads.
+    assert ops(result)["CumSum"] == 2
+    (body,) = [attribute.g for attribute in loop.attribute]
+    assert [info.name for info in body.input] == ["i", "ci", "u"]
     rewritten(parse(text), COUNTS, 1e-5)
 
 

@@ -59,6 +59,40 @@ def test_merged(name: str) -> None:
     rewritten(parse(text, 21, 10), feeds, 1e-6)
 
 
+MANY = range(40)
+
+
+def test_among_many_readers_of_one_value_all_equal_ones_are_merged() -> None:
+    nodes = " ".join(f"a{k} = Exp(x) b{k} = LeakyRelu<alpha=0.{k % 4 + 1}>(x)" for k in MANY)
+    sums = " ".join(f"c{k + 1} = Add(c{k}, a{k}) d{k + 1} = Mul(d{k}, b{k})" for k in MANY)
+    text = f"""g (float[2] x, float[2] c0, float[2] d0) => (float[2] c40, float[2] d40) {{
+        {nodes} {sums} }}"""
+    result, trace, _ = run_rules(parse(text, 21, 10), [MergeEqualNodes])
+    assert trace.defects() == []
+    assert ops(result) == {"Exp": 1, "LeakyRelu": 4, "Add": 40, "Mul": 40}
+    assert_equivalent(parse(text, 21, 10), result, Feeds(), 1e-6)
+
+
+def test_a_node_is_found_in_bodies_beside_it_and_not_across_branches() -> None:
+    branches = " ".join(
+        f"""a{k + 1} = If (c) <then_branch = t () => (float[2] p) {{ e = Exp(x) p = Add(a{k}, e) }},
+            else_branch = f () => (float[2] q) {{ d = Neg(x) q = Add(a{k}, d) }}>"""
+        for k in MANY
+    )
+    for around, last, left in (("u = Exp(x)", "Add(a40, u)", 1), ("", "Neg(a40)", len(MANY))):
+        text = f"g (float[2] x, bool c, float[2] a0) => (float[2] y) {{ {around} {branches} y = {last} }}"
+        model = parse(text, 21, 10)
+        result, trace, _ = run_rules(model, [MergeEqualNodes])
+        assert trace.defects() == []
+        assert ops(result)["Exp"] == left
+
+
+def test_equal_nodes_are_merged_beside_one_whose_result_is_an_output() -> None:
+    model = parse("g (float[2] x) => (float[2] y, float[2] z) { a = Exp(x) b = Exp(x) y = Add(a, b) z = Exp(x) }", 21, 10)  # fmt: skip
+    result, _, _ = run_rules(model, [MergeEqualNodes])
+    assert ops(result) == {"Exp": 2, "Add": 1}
+
+
 KEPT = {
     "other_attributes": "g (float[2,2] x) => (float[2,2] y) { a = Softmax<axis=0>(x) b = Softmax<axis=1>(x) y = Add(a, b) }",
     "attribute_absent": "g (float[2,2] x) => (float[2,2] y) { a = LeakyRelu<alpha=0.5>(x) b = LeakyRelu(x) y = Add(a, b) }",

@@ -58,7 +58,7 @@ def test_a_loop_that_runs_once_is_its_body(trip: str, first: str, condition: str
         ("m", "", "co = Identity(ci)", "not exactly once"),
         ("m", "", STOP, "not exactly once"),
         ("one", "c", "co = Identity(ci)", "may not run at all"),
-        ("", "", "co = Identity(c)", "until a condition fails"),
+        ("", "", "co = Identity(c)", "until `co` is false"),
     ],
 )
 def test_what_does_not_run_once(trip: str, first: str, condition: str, words: str) -> None:

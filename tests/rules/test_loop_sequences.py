@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from looplift.rules.dead import RemoveCopy
 from looplift.rules.loop_sequences import CollectInsertedRows
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -139,3 +140,20 @@ def test_rows_that_grow_are_no_scan_output() -> None:
         w = SequenceLength(l) }""")
     assert "may differ in shape" in reason_of(CollectInsertedRows, model)
     rewritten(model, Feeds(sizes=(0, 1, 2), values={"m": [0, 1, 3]}))
+
+
+def test_a_list_that_a_branch_returns_is_read_there() -> None:
+    """onnxruntime splits no bytes; only where each reader joins the list is there nothing to split."""
+    model = parse("""g (uint8[3] x, uint8[3] a, int64 m, bool c) => (uint8[K,3] w) <int64[3] k = {2, 0, 1}> {
+        e = SequenceEmpty<dtype=2>()
+        y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, uint8[3] s, seq(uint8[3]) q)
+            => (bool co, uint8[3] so, seq(uint8[3]) qo) {
+            co = Identity(ci) so = Gather(s, k) qo = SequenceInsert(q, so) }>
+        u = SequenceConstruct(a)
+        z = If (c) <then_branch = t () => (seq(uint8[3]) p) { p = Identity(l) },
+                    else_branch = f () => (seq(uint8[3]) r) { r = Identity(u) }>
+        w = ConcatFromSequence<axis=0, new_axis=1>(z) }""")
+    result, trace, _ = run_rules(model, [RemoveCopy, CollectInsertedRows])
+    assert trace.defects() == []
+    assert "CollectInsertedRows" not in [commit.rule for commit in trace.commits()]
+    assert_equivalent(model, result, FEEDS)

@@ -104,6 +104,22 @@ def test_states_that_differ_somewhere_stay_two(second: str, initial: str) -> Non
     rewritten(parse(text), FEEDS)
 
 
+@pytest.mark.parametrize(("last", "left"), [("Add(d, a)", 2), ("Add(d, b)", 4), ("Sub(d, a)", 4)])
+def test_states_that_are_equal_only_together_become_one(last: str, left: int) -> None:
+    """a is c and b is d: each pair rests on the other."""
+    text = f"""g (int64 m, float[3] x, float[3] w)
+        => (float[3] p, float[3] q, float[3] r, float[3] t) {{
+      p, q, r, t = Loop (m, , x, w, x, w) <body = h
+          (int64 i, bool ci, float[3] a, float[3] b, float[3] c, float[3] d)
+          => (bool co, float[3] a1, float[3] b1, float[3] c1, float[3] d1) {{
+        co = Identity(ci) a1 = Mul(a, b) b1 = Add(b, a) c1 = Mul(c, d) d1 = {last} }}> }}"""
+    model = parse(text)
+    result, trace, _ = run_rules(model, [MergeEqualStates])
+    assert trace.defects() == []
+    assert len(_loop(result).output) == left
+    assert_equivalent(model, result, FEEDS)
+
+
 def test_random_states_are_not_equal() -> None:
     text = _two("so = RandomNormalLike(s)", "to = RandomNormalLike(t)", BOTH, "x, x")
     model = parse(text)
@@ -142,3 +158,35 @@ def test_unread_rows_of_a_scan_leave_their_axes_and_directions() -> None:
     given = {a.name: list(a.ints) for a in _loop(result).attribute if a.ints}
     assert given["scan_output_axes"] == [1]
     assert given["scan_output_directions"] == [1]
+
+
+ZEROS = """g (float[T,B,3] x, float[T,B,1] m, float[3] z0) => (float[B,3] y, float[B,3] z)
+  <int64[1] three = {3}, float zero = {0}, float[3] minus = {-0.0, 0, 0}> {
+    d = Shape<start = 1, end = 2>(x) shape = Concat<axis = 0>(d, three)
+    a0 = ConstantOfShape(shape) b0 = Expand(INITIAL, shape)
+    y, z = Scan <num_scan_inputs = 2, body = b (float[B,3] a, float[B,3] b, float[B,3] xt, float[B,1] mt)
+        => (float[B,3] an, float[B,3] bn) {
+      n = Add(a, xt) u = Mul(n, mt) ka = Mul(a, mt) kb = Mul(b, mt) an = Add(u, ka) bn = Add(u, LAST) }>
+      (a0, b0, x, m) }"""
+
+
+def _of_zeros(initial: str, last: str) -> onnx.ModelProto:
+    return parse(ZEROS.replace("INITIAL", initial).replace("LAST", last), 18, 8)
+
+
+def test_states_that_start_with_zeros_and_change_in_several_steps() -> None:
+    """The state that is handed on, and the output that is kept beyond a length."""
+    model = _of_zeros("zero", "kb")
+    result, trace, _ = run_rules(model, [MergeEqualStates])
+    assert [commit.rule for commit in trace.commits()] == ["MergeEqualStates"]
+    assert_equivalent(model, result, Feeds(sizes=(1, 4)))
+
+
+@pytest.mark.parametrize(
+    ("initial", "last"),
+    [("z0", "kb"), ("minus", "kb"), ("zero", "xt"), ("zero", "u")],
+    ids=["unknown start", "minus zero", "another update", "another operand"],
+)
+def test_states_that_are_only_nearly_equal(initial: str, last: str) -> None:
+    reason = reason_of(MergeEqualStates, _of_zeros(initial, last))
+    assert "start and change in the same way" in reason

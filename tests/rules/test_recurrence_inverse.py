@@ -14,9 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
+from looplift.rewrite.rule import fixture
 from looplift.rules.dead import RemoveUnread
-from looplift.rules.recurrence import FuseRecurrence
-from looplift.rules.recurrence.unfuse import UNFUSE, OperatorToScan
+from looplift.rules.recurrence import UNFUSE, FuseRecurrence
+from looplift.rules.recurrence.unfuse import OperatorToScan
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds
@@ -204,8 +205,8 @@ def test_the_cases_that_onnx_ships_come_back() -> None:
 
 
 def test_the_inverse_says_what_it_is_about() -> None:
-    model = onnx.parser.parse_model(OperatorToScan.fires)
+    model = fixture(OperatorToScan.fires)
     result = rewritten(model, FEEDS, 1e-5, rules=UNFUSE)
     assert ops(result.model)["Scan"] == 1
     for words, text in OperatorToScan.spares.items():
-        assert words in reason_of(OperatorToScan, onnx.parser.parse_model(text))
+        assert words in reason_of(OperatorToScan, fixture(text))

@@ -77,7 +77,9 @@ class Writer:
 
     def product(self, value: str, matrix: np.ndarray) -> str:
         """`value · matrix` for a value of two axes."""
-        kind = self.either("MatMul", "Gemm", "Gemm transposed", "Einsum", "left", "alpha")
+        kind = self.either(
+            "MatMul", "Gemm", "Gemm transposed", "Einsum", "Einsum apart", "left", "alpha", "stack"
+        )
         if kind == "MatMul":
             return str(self.op("MatMul", value, self.constant(matrix)))
         if kind == "Gemm":
@@ -86,6 +88,15 @@ class Writer:
             return str(self.op("Gemm", value, self.constant(matrix.T), transB=1))
         if kind == "Einsum":
             return str(self.op("Einsum", value, self.constant(matrix.T), equation="bi,ji->bj"))
+        if kind == "Einsum apart":  # two axes of outputs
+            apart = self.constant(matrix.reshape(matrix.shape[0], -1, 1))
+            both = self.op("Einsum", value, apart, equation="bi,ijk->bjk")
+            return str(self.op("Reshape", both, self.integers(-1, matrix.shape[1])))
+        if kind == "stack":
+            matrices = matrix.reshape(matrix.shape[0], -1, 1).transpose(1, 0, 2)
+            each = self.op("MatMul", value, self.constant(matrices))
+            rows = self.op("Transpose", each, perm=[1, 0, 2])
+            return str(self.op("Reshape", rows, self.integers(-1, matrix.shape[1])))
         if kind == "alpha":
             return str(self.op("Gemm", value, self.constant(matrix * 2), alpha=0.5, beta=0.0))
         turned = self.op("Transpose", value, perm=[1, 0])
@@ -99,7 +110,10 @@ class Writer:
 
     def pieces(self, value: str, count: int, size: int) -> list[str]:
         """The parts of the last of two axes."""
-        kind = self.either("Split", "Split sizes", "Slice", "Gather", "Reshape")
+        kind = self.either(
+            "Split", "Split sizes", "Slice", "Gather", "Reshape", "turned", "inside", "strided",
+            "sequence",
+        )  # fmt: skip
         if kind == "Split":
             if self.choose.random() < 0.5:
                 return list(self.op("Split", value, outputs=count, axis=1, num_outputs=count))
@@ -111,6 +125,26 @@ class Writer:
             apart = self.op("Reshape", value, self.integers(-1, count, size))
             return [
                 self.op("Gather", apart, self.constant(k, np.int64), axis=1) for k in range(count)
+            ]
+        if kind == "turned":
+            apart = self.op("Reshape", value, self.integers(-1, count, size))
+            first = self.op("Transpose", apart, perm=[1, 0, 2])
+            return [
+                self.op("Gather", first, self.constant(k, np.int64), axis=0) for k in range(count)
+            ]
+        if kind == "inside":  # the gates of one feature are neighbours
+            apart = self.op("Reshape", value, self.integers(-1, size, count))
+            parts = self.op("Split", apart, outputs=count, axis=2, num_outputs=count)
+            return [self.op("Squeeze", part, self.integers(2)) for part in parts]
+        if kind == "strided":
+            end, axis, step = (self.integers(v) for v in (np.iinfo(np.int64).max, 1, count))
+            return [
+                self.op("Slice", value, self.integers(k), end, axis, step) for k in range(count)
+            ]
+        if kind == "sequence":
+            sequence = self.op("SplitToSequence", value, self.integers(*[size] * count), axis=1)
+            return [
+                self.op("SequenceAt", sequence, self.constant(k, np.int64)) for k in range(count)
             ]
         return [self.piece(value, k, size, kind) for k in range(count)]
 
@@ -148,8 +182,18 @@ class Writer:
         line = self.add(self.scaled(value, alpha), self.constant(beta))
         return str(self.op("Clip", line, self.constant(0), self.constant(1)))
 
+    def softsign(self, value: str) -> str:
+        if self.choose.random() < 0.5:
+            return str(self.op("Softsign", value))
+        return str(self.op("Div", value, self.add(self.op("Abs", value), self.constant(1))))
+
     def activation(self, name: str, value: str) -> str:
-        spelled = {"Sigmoid": self.sigmoid, "Tanh": self.tanh, "HardSigmoid": self.hard_sigmoid}
+        spelled = {
+            "Sigmoid": self.sigmoid,
+            "Tanh": self.tanh,
+            "HardSigmoid": self.hard_sigmoid,
+            "Softsign": self.softsign,
+        }
         if name in spelled:
             return spelled[name](value)
         if name == "Relu" and self.choose.random() < 0.3:
