@@ -15,6 +15,7 @@ from onnx import helper
 from .errors import AssumptionError
 from .facts import Assumptions
 from .feeds import INTEGER_STYLES, Draw, comparisons, make_feed
+from .mask_watch import MaskWatch
 from .runtime import Array, Feed, Refused, Runner, Value
 from .signature import Signature, Sizes, declared_sizes, signature
 from .sizes import candidates
@@ -60,8 +61,9 @@ class Cases:
     """An iterable of inputs that a model takes, at several sizes.
 
     `inputs` are given values, which the made-up ones agree with in their sizes; `choices` lists
-    the sizes to try for some dimensions, all combinations of them. Raises `NoValues` if values
-    for an input cannot be made up, and AssumptionError for a choice that is none.
+    the sizes to try for some dimensions, all combinations of them. External data is relative to
+    `base_dir`. Raises `NoValues` if values for an input cannot be made up, and AssumptionError for
+    a choice that is none.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Cases:
         model: onnx.ModelProto,
         session: Runner,
         *,
+        base_dir: str = "",
         inputs: Mapping[str, Any] | None = None,
         assumptions: Assumptions | None = None,
         choices: Mapping[str, Sequence[int]] | None = None,
@@ -79,7 +82,7 @@ class Cases:
         whole = signature(model, assumptions.shapes)
         self.refused = 0
         """How many inputs the model did not take."""
-        self.last_refusal = ""
+        self.last_refusal = Refused()
         """What onnxruntime said of the last of them."""
         self._session = session
         self._given = given_values(model, inputs or {})
@@ -91,6 +94,8 @@ class Cases:
         self._check_choices()
         self._compared = comparisons(model)
         self._likely = declared_sizes(model)
+        self._masks = frozenset(assumptions.prefix_masks)
+        self._watched = MaskWatch.of(model, base_dir, assumptions.prefix_masks)
         self._seed = seed
         self._effort = effort or Effort()
 
@@ -108,6 +113,10 @@ class Cases:
 
     def __iter__(self) -> Iterator[Case]:
         """First what the sizes ask for, then what the constants in comparisons do."""
+        with self._watched:
+            yield from self._found()
+
+    def _found(self) -> Iterator[Case]:
         end = time.monotonic() + self._effort.seconds
         goals = self._goals()
         for case in self._search({}, self._wanted, end):
@@ -179,14 +188,15 @@ class Cases:
     ) -> Case | None:
         sizes = {**self._exact, **chosen}
         for integers in self._integer_styles(number):
-            draw = Draw(number, self._seed, integers, pinned)
+            draw = Draw(number, self._seed, integers, pinned, self._masks)
             feed = {**make_feed(given, sizes, draw, self._compared), **self._given}
             start = time.perf_counter()
             try:
+                self._watched.check(feed)
                 outputs = self._session.run(feed, self._effort.run_seconds)
             except Refused as refusal:
                 self.refused += 1
-                self.last_refusal = str(refusal)
+                self.last_refusal = refusal
                 continue
             return Case(feed, outputs, dict(chosen), time.perf_counter() - start)
         return None

@@ -1,15 +1,16 @@
 """Runs rules phase by phase until none fires.
 
 Guarantees: bodies are visited before their owner; a commit re-queues only what it touched and what
-reads facts that changed; every commit lowers MEASURE, so that rewriting ends; a patch that fails
-its check is undone and reported as a defect of its rule, and rewriting goes on without that rule
-at that node.
+reads facts that changed; a patch that fails its check is undone and reported as a defect of its
+rule, and rewriting goes on without that rule at that node. Every commit lowers MEASURE. Where rules
+still undo each other's work for ever, which they can only by steps that MEASURE takes their word
+for, the step budget ends it and names them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +19,12 @@ from .edits import PatchError
 from .errors import LoopliftError
 from .facts import Assumptions, Facts
 from .finish import finish
-from .index import Index, NoRoom
+from .index import SHARES, Index, NoRoom
 from .ir import Node, bodies
 from .model import Model, opsets
 from .patch import Patch
+from .propagation import is_vague, refresh, settle
+from .reasons import Reason, raised, reasons_at
 from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
 from .trace import Commit, Defect, Trace
 from .worklist import Queue
@@ -31,24 +34,19 @@ MEASURE = (
     "constants",
 )  # fmt: skip
 """What each commit must lower, the first that changes deciding: operators that a rule takes apart
-for a backend that lacks them, loops that give way to two simpler ones,
-control-flow nodes, deviations from the normal form, states and results of loops, nodes weighted by
-the depth of their body, all nodes, outputs of Ifs, negated conditions, distinct constants."""
+for a backend that lacks them, loops that give way to two simpler ones, control-flow nodes,
+deviations from the normal form, states and results of loops, nodes weighted by the depth of their
+body, all nodes, outputs of Ifs, negated conditions, distinct constants.
 
-
+`fused`, `split` and `loose` are no numbers of the graph: a rule says that it made such a step (see
+`Patch.take_apart`, `split_loop`, `toward_normal_form`), and that it can do so only finitely often
+is its author's to see to."""
+_MANY_SHARES = 1 << 16
+"""For a patch that has no room otherwise: it makes thousands of nodes at one place."""
 _LATEST = 16
 """Commits whose rules are named when rewriting does not end."""
 _FAN_OUT = 64
 """Readers of one value that a commit re-queues; a constant may have thousands."""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why one rule does not fire at one node."""
-
-    rule: str
-    sentence: str
-    at: str
 
 
 @dataclass
@@ -74,12 +72,14 @@ class Engine:
         """Initializers that no node of the file reads stay; those that rules freed go."""
         self._tables = [_by_operator(phase.rules) for phase in self.phases]
         self._roots = [
-            {root for rule in phase.rules for root in _roots(rule)} for phase in self.phases
+            {root for rule in phase.rules for root in rule.roots()} for phase in self.phases
         ]
         self._new_roots = _new_roots(self.phases)
         self._steps = 0
         self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
         self._banned: set[tuple[type[Rule], Node]] = set()
+        self.declined: dict[tuple[type[Rule], Node], Miss] = {}
+        """Where rules matched and then found that the opset lacks what the result would need."""
         self._unsettled: dict[Node, None] = {}
         """Owners of bodies in which something changed since facts of their states were found."""
         observer = self.trace.observer
@@ -108,7 +108,11 @@ class Engine:
         """
         patch = self._commit(phase, rule, node, found)
         if patch is not None:
-            self.facts.refresh(patch.touched)
+            self._neighbourhood(patch)
+            unsettled, self._unsettled = self._unsettled, {}
+            for loop in unsettled:
+                if loop in self.index and is_vague(self.facts, loop):
+                    settle(self.facts, loop)
         return patch
 
     def _first_visits(self) -> list[list[Node]]:
@@ -125,19 +129,7 @@ class Engine:
 
     def explain(self, node: Node) -> list[Reason]:
         """Why each rule that starts from such a node does not fire there."""
-        reasons = []
-        for phase in self.phases:
-            for rule in phase.rules:
-                if _applies(rule, node):
-                    try:
-                        rule().match(Match(node, self.facts, self.options))
-                    except Miss as miss:
-                        at = describe(miss.at if miss.at is not None else node)
-                        reasons.append(Reason(rule.name(), str(miss), at))
-                    except Exception as error:  # noqa: BLE001  as in `_visit`
-                        raised = f"match raised {type(error).__name__}: {error}"
-                        reasons.append(Reason(rule.name(), raised, describe(node)))
-        return reasons
+        return reasons_at(self, node)
 
     # --- one phase ---
 
@@ -171,21 +163,12 @@ class Engine:
         on what holds at the end of the one before.
         """
         unsettled, self._unsettled = self._unsettled, {}
-        for owner in unsettled:
-            if owner in self.index and owner.op in ("Loop", "Scan"):
-                self._revisit(self._settled(owner), number, queues)
+        for loop in unsettled:
+            if loop in self.index:
+                near: dict[Node, None] = {}
+                self._add_with_bodies(near, settle(self.facts, loop))
+                self._revisit(list(near), number, queues)
         return bool(unsettled) and bool(queues[number])
-
-    def _settled(self, loop: Node) -> list[Node]:
-        """Nodes of which more is known once the facts of a loop's states are found anew."""
-        body = loop.attrs["body"]
-        before = [self.facts.of(tensor) for tensor in body.inputs]
-        near: dict[Node, None] = dict.fromkeys(self.facts.refresh([loop]))
-        if [self.facts.of(tensor) for tensor in body.inputs] != before:
-            near[loop] = None
-            for graph in self.index.graphs(body):
-                near.update(dict.fromkeys(self.index.nodes(graph)))
-        return list(near)
 
     def _limit_reached(self) -> bool:
         return self.step_limit is not None and self._steps >= self.step_limit
@@ -193,6 +176,8 @@ class Engine:
     def _visit(self, phase: Phase, rules: list[Rule], node: Node) -> Patch | None:
         """Tries the rules in turn; the patch of the first that fires, or None."""
         match = Match(node, self.facts, self.options)
+        if self._banned:
+            rules = [rule for rule in rules if (type(rule), node) not in self._banned]
         attempts = self.trace.attempts
         observer = self._attempt_observer
         if observer is not None:
@@ -207,7 +192,7 @@ class Engine:
                     observer.missed(rule, node, miss)
                 continue
             except Exception as error:  # noqa: BLE001  a user's rule may raise anything: reported
-                self._defect(phase, rule, node, f"match raised {type(error).__name__}: {error}")
+                self._defect(phase, rule, node, raised("match", type(rule), error))
                 continue
             patch = self._commit(phase, rule, node, found)
             if patch is not None:
@@ -227,11 +212,13 @@ class Engine:
         """Never lets a rule fire at a node."""
         self._banned.add((rule, node))
 
-    def _commit(
-        self, phase: Phase, rule: Rule, node: Node, found: dict[str, object]
-    ) -> Patch | None:
+    def _commit(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
         """Applies a match and records it; None when the patch was wrong and is undone."""
         if self._banned and (type(rule), node) in self._banned:
+            return None
+        if not isinstance(found, dict):
+            given = f"match gave {type(found).__name__} instead of what apply takes, by name"
+            self._defect(phase, rule, node, given)
             return None
         started = time.perf_counter()
         label, place = describe(node), place_of(self.index, node)
@@ -240,6 +227,7 @@ class Engine:
         try:
             patch = self._apply(rule, node, found)
         except Miss as miss:
+            self.declined[type(rule), node] = miss
             if self._attempt_observer is not None:
                 self._attempt_observer.missed(rule, node, miss)
             return None
@@ -255,6 +243,7 @@ class Engine:
                 where=label,
                 remedy="These rules undo each other's work: leave one out, or limit the steps",
             )
+        self.facts.hand_on(patch.replaced)
         seconds = time.perf_counter() - started
         edits, notes = tuple(patch.edits), tuple(patch.notes)
         commit = Commit(self._steps, phase.name, rule.name(), label, place, edits, notes, seconds)
@@ -268,10 +257,12 @@ class Engine:
 
         Raises Miss, all undone, where the model's opset lacks what the result would need.
         """
-        for _ in range(2):
+        for shares in (SHARES, _MANY_SHARES):
+            self.index.shares = shares
             patch = Patch(self.index, node, self.facts.opset)
             for output in node.outputs:  # what they were is what replaces them is compared with
                 self.facts.of(output)
+            self.facts.mark()
             try:
                 rule.apply(patch, **found)
                 patch.check()
@@ -291,13 +282,13 @@ class Engine:
                 return str(error)
             except Exception as error:  # noqa: BLE001  as in `_visit`
                 self._undo(patch)
-                return f"apply raised {type(error).__name__}: {error}"
+                return raised("apply", type(rule), error)
         return "no room for new nodes"
 
     def _undo(self, patch: Patch) -> None:
         """Takes a patch back, and what was found out about the graph while it was there."""
         patch.roll_back()
-        self.facts.reset()
+        self.facts.retract()
 
     def _neighbourhood(self, patch: Patch) -> list[Node]:
         """Nodes whose match may come out differently now: the touched ones, those around them,
@@ -311,23 +302,30 @@ class Engine:
             if node not in self.index:
                 continue
             near[node] = None
+            if _is_loop(node):
+                self._unsettled[node] = None
             for tensor in node.inputs:
                 self._add(near, self.index.producer(tensor))
             for tensor in node.outputs:
                 for reader in self.index.consumers(tensor)[:_FAN_OUT]:
                     near[reader] = None
             for graph in self.index.ancestors(self.index.graph_of(node)):
-                self._add(self._unsettled, self.index.owner(graph))
+                owner = self.index.owner(graph)
+                if owner is not None and _is_loop(owner):
+                    self._unsettled[owner] = None
             self._add(near, self.index.owner(self.index.graph_of(node)))
         for tensor in patch.freed:
             self._add(near, self.index.producer(tensor))
-        for node in self.facts.refresh(patch.touched):
+        self._add_with_bodies(near, refresh(self.facts, patch.changed(self.facts)))
+        return list(near)
+
+    def _add_with_bodies(self, near: dict[Node, None], nodes: Iterable[Node]) -> None:
+        """Adds nodes and those in their bodies: what comes into a body is not what it was."""
+        for node in nodes:
             near[node] = None
             for body in bodies(node):
-                # What comes into a body is not what it was.
                 for graph in self.index.graphs(body):
                     near.update(dict.fromkeys(self.index.nodes(graph)))
-        return list(near)
 
     @staticmethod
     def _add(near: dict[Node, None], node: Node | None) -> None:
@@ -349,12 +347,8 @@ def _check_progress(patch: Patch) -> None:
         raise PatchError(f"the rewrite makes nothing smaller: {counts}")
 
 
-def _roots(rule: type[Rule]) -> tuple[str, ...]:
-    return (rule.root,) if isinstance(rule.root, str) else rule.root
-
-
-def _applies(rule: type[Rule], node: Node) -> bool:
-    return ANY not in _roots(rule) and node.op in _roots(rule) and not node.domain
+def _is_loop(node: Node) -> bool:
+    return node.op in ("Loop", "Scan") and not node.domain
 
 
 def _starts(roots: set[str], node: Node) -> bool:
@@ -367,18 +361,27 @@ def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:
     seen: set[type[Rule]] = set()
     found = []
     for phase in phases:
-        found.append({root for rule in phase.rules if rule not in seen for root in _roots(rule)})
+        found.append({root for rule in phase.rules if rule not in seen for root in rule.roots()})
         seen.update(phase.rules)
     return found
 
 
+def _made(kind: type[Rule]) -> Rule:
+    """Raises LoopliftError for a user's rule that cannot be made."""
+    try:
+        return kind()
+    except Exception as error:  # a user's rule may raise anything
+        raise LoopliftError(
+            f"The rule {kind.name()} cannot be made: {raised('__init__', kind, error)}",
+            remedy="Let its class take no arguments, or leave it out",
+        ) from error
+
+
 def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
     """The rules that start from each operator, in their order; ANY for all other operators."""
-    made = [rule() for rule in rules]
-    operators = {root for rule in rules for root in _roots(rule)} | {ANY}
-    return {
-        op: [r for r in made if ANY in _roots(type(r)) or op in _roots(type(r))] for op in operators
-    }
+    made = [_made(rule) for rule in rules]
+    operators = {root for rule in rules for root in rule.roots()} | {ANY}
+    return {op: [r for r in made if ANY in r.roots() or op in r.roots()] for op in operators}
 
 
 def place_of(index: Index, node: Node) -> str:

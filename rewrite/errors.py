@@ -44,6 +44,16 @@ class MissingTvmError(UnsupportedError, ImportError):
     """TVM is not installed, or its libraries cannot be loaded."""
 
 
+def telling_line(error: Exception) -> str:
+    """What an error of a library says, in one line; its type if it says nothing.
+
+    TVM puts that behind a native backtrace.
+    """
+    lines = (line.strip() for line in str(error).splitlines())
+    told = (line for line in lines if line and not line.startswith(("File ", "Traceback")))
+    return next(told, type(error).__name__)
+
+
 def _rebuilt(kind: type[LoopliftError], what: str, where: str, remedy: str) -> LoopliftError:
     """An error that crossed a process boundary."""
     return kind(what, where=where, remedy=remedy)

@@ -26,6 +26,8 @@ LARGEST_INTEGER = 8
 SEQUENCE_LENGTHS = (2, 1, 3, 0)
 WORDS = ("a", "b", "word", "")
 COUNTS = (3, 1, 0, 2)
+_SHARES = (0.95, 1.0, 0.8, 0.0)
+"""How likely an element of a prefix mask is true if those before it are."""
 
 Scalars = Mapping[str, Sequence[Any]]
 """For each input the constants it is compared with."""
@@ -40,6 +42,8 @@ class Draw:
     integers: str = INDICES
     pinned: Mapping[str, Any] = field(default_factory=dict)
     """Values that inputs of one element have."""
+    prefix_masks: frozenset[str] = frozenset()
+    """Inputs whose rows are true first and false from some place on."""
 
 
 def make_feed(signature: Signature, sizes: Sizes, draw: Draw, compared: Scalars) -> Feed:
@@ -52,8 +56,11 @@ def make_feed(signature: Signature, sizes: Sizes, draw: Draw, compared: Scalars)
         if pool and name in draw.pinned:
             pool = (draw.pinned[name],)
         source = _Source(signature, sizes, draw, position, pace, pool, bound)
-        feed[name] = source.value(given)
-        pace += bool(pool)
+        if name in draw.prefix_masks and isinstance(given, TensorInput):
+            feed[name] = source.prefix_mask(given)
+        else:
+            feed[name] = source.value(given)
+            pace += bool(pool)
     return feed
 
 
@@ -88,13 +95,25 @@ class _Source:
         inner = replace(self, pool=self.pool if isinstance(given.element, SequenceInput) else ())
         return inner.value(given.element)
 
+    def prefix_mask(self, given: TensorInput) -> Array:
+        """True first and false from some place on along every axis, for a loop may step along any:
+        the rows of a batch are sorted by their lengths.
+        """
+        values = self._random(0).random(self.signature.shape(given, self.sizes))
+        mask = values < _SHARES[self.draw.number % len(_SHARES)]
+        for axis in range(mask.ndim):
+            mask = np.logical_and.accumulate(mask, axis)
+        return mask.astype(given.dtype)
+
     def _full(self, given: TensorInput) -> Array:
         return np.full(self.signature.shape(given, self.sizes), self._turn(), given.dtype)
 
     def _drawn(self, given: TensorInput, index: int) -> Array:
         shape = self.signature.shape(given, self.sizes)
-        rng = np.random.default_rng((self.draw.seed, self.draw.number, self.position, index))
-        return _GENERATORS[given.dtype.kind](rng, shape, self).astype(given.dtype)
+        return _GENERATORS[given.dtype.kind](self._random(index), shape, self).astype(given.dtype)
+
+    def _random(self, index: int) -> np.random.Generator:
+        return np.random.default_rng((self.draw.seed, self.draw.number, self.position, index))
 
     def _turn(self) -> Any:
         """Each element of the pool in turn. Inputs take their turns at different paces, so that

@@ -32,7 +32,10 @@ class Miss(Exception):
         super().__init__(sentence)
 
     def __str__(self) -> str:
-        return self.sentence.format(*(describe(v) for v in self.values))
+        try:
+            return self.sentence.format(*(describe(v) for v in self.values))
+        except (LookupError, ValueError):  # braces that are no places, or too many of them
+            return self.sentence
 
 
 def describe(thing: object) -> str:
@@ -54,9 +57,13 @@ class Match:
 
     def __init__(self, node: Node, facts: Facts, options: Options) -> None:
         self.node = node
+        """The root: the node that is tried."""
         self.facts = facts
+        """What can be proven of values."""
         self.index: Index = facts.index
+        """Who defines and who reads each value."""
         self.options = options
+        """Switches that the rule respects."""
 
     def need(
         self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
@@ -71,12 +78,15 @@ class Match:
         return fact
 
     def branches(self) -> IfView:
+        """The root by role, where it is an If."""
         return IfView(self.node)
 
     def loop(self) -> LoopView:
+        """The root by role, where it is a Loop."""
         return LoopView(self.node)
 
     def scan(self) -> ScanView:
+        """The root by role, where it is a Scan."""
         return ScanView(self.node)
 
     def producer(self, tensor: Tensor, *ops: str) -> Node | None:
@@ -94,7 +104,8 @@ class Options:
 
     def __init__(self, strict: bool = False, fold_bytes: int = 1 << 20) -> None:
         self.strict = strict
-        """Take no branch merely because the other one would make the run fail."""
+        """Only rewrites that hold for runs that fail, too, and for counts beyond what floats hold
+        exactly."""
         self.fold_bytes = fold_bytes
         """Folding never makes a constant larger than this, in bytes, unless it shrinks."""
 
@@ -114,7 +125,8 @@ def fixture(text: str) -> onnx.ModelProto:
 class Rule:
     """A rewrite of one node and what surrounds it.
 
-    The first line of the docstring is the rule's line in the table of contents.
+    The first line of the docstring is the rule's line in the table of contents. A rule is made
+    without arguments.
     """
 
     root: ClassVar[str | tuple[str, ...]] = ANY
@@ -137,8 +149,13 @@ class Rule:
         return cls.__name__
 
     @classmethod
+    def roots(cls) -> tuple[str, ...]:
+        """The operators that the rule starts from, ANY among them for every node."""
+        return (cls.root,) if isinstance(cls.root, str) else cls.root
+
+    @classmethod
     def summary(cls) -> str:
-        return (cls.__doc__ or "").strip().splitlines()[0]
+        return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
 class Phase:

@@ -147,8 +147,38 @@ class Session:
         ]
 
 
-class IsolatedSession:
-    """A model on onnxruntime in a child process, which a run may end without harm to this one."""
+class Isolated:
+    """A `Runnable` that `factory(*args)` makes in a child process, which a run may end without harm
+    to this one. Raises `Ended` if that does.
+    """
+
+    def __init__(self, process: Process, factory: Callable[..., Runnable], *args: Any) -> None:
+        try:
+            self._remote = Remote(process, factory, *args)
+        except Died as death:
+            raise Ended(str(death)) from None
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        outputs: list[Value] = self._ask("run", dict(feed), seconds, seconds=seconds)
+        return outputs
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        median: float = self._ask("latency", dict(feed), seconds)
+        return median
+
+    def close(self) -> None:
+        """Let go of the object in the child process."""
+        self._remote.close()
+
+    def _ask(self, method: str, *args: Any, seconds: float | None = None) -> Any:
+        try:
+            return self._remote.call(method, *args, seconds=seconds)
+        except Died as death:
+            raise Ended(str(death)) from None
+
+
+class IsolatedSession(Isolated):
+    """A model on onnxruntime in a child process."""
 
     def __init__(
         self,
@@ -157,29 +187,8 @@ class IsolatedSession:
         process: Process | None = None,
         optimizes: bool = True,
     ) -> None:
-        try:
-            self._remote = Remote(process or shared(), Session, packed, threads, optimizes)
-            self.inputs, self.defaults, self.outputs = self._remote.call("interface")
-        except Died as death:
-            raise Ended(str(death)) from None
-
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
-        try:
-            outputs: list[Value] = self._remote.call("run", dict(feed), seconds, seconds=seconds)
-        except Died as death:
-            raise Ended(str(death)) from None
-        return outputs
-
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
-        try:
-            median: float = self._remote.call("latency", dict(feed), seconds)
-        except Died as death:
-            raise Ended(str(death)) from None
-        return median
-
-    def close(self) -> None:
-        """Let go of the model in the child process."""
-        self._remote.close()
+        super().__init__(process or shared(), Session, packed, threads, optimizes)
+        self.inputs, self.defaults, self.outputs = self._ask("interface")
 
 
 def median_time(call: Callable[[], object], seconds: float) -> float:

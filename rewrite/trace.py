@@ -92,5 +92,9 @@ class Trace:
     def commits(self) -> list[Commit]:
         return [e for e in self.events if isinstance(e, Commit)]
 
+    def notes(self) -> list[str]:
+        """What the rewrites rely on beyond the file, each sentence once."""
+        return list(dict.fromkeys(note for commit in self.commits() for note in commit.notes))
+
     def defects(self) -> list[Defect]:
         return [e for e in self.events if isinstance(e, Defect)]

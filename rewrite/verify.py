@@ -4,6 +4,7 @@ same made-up inputs, at several sizes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import onnx
 from .cases import Case, Cases, Effort
 from .chance import random_outputs, recurrent_outputs
 from .compare import Difference, Tolerances, compare, distance, working_precision
+from .errors import telling_line
 from .facts import Assumptions
 from .files import load
 from .runtime import Ended, IsolatedSession, Packed, Refused, Runnable, Runner, Value
@@ -46,6 +48,10 @@ class Verification:
     """Empty sizes at which onnxruntime ends its process for the rewritten model though not for the
     original: it does so for every LSTM or GRU over an empty batch. Not counted as a difference.
     """
+    crash: str = ""
+    """How onnxruntime's own optimizer failed over the original. It is a defect of onnxruntime; both
+    models were run without it.
+    """
     reason: str = ""
     """Why nothing was compared, if nothing was."""
 
@@ -62,6 +68,11 @@ class Verification:
     def notes(self) -> list[str]:
         """What a reader should know besides the verdict."""
         notes = []
+        if self.crash:
+            notes.append(
+                "compared with graph optimizations off: onnxruntime's own optimizer fails over "
+                f"the original: {self.crash}"
+            )
         if self.ended:
             place = next(spread(self.ended))
             notes.append(
@@ -102,33 +113,85 @@ def verify(
     says nothing; what it takes, `after` must take too. `after` may lack those in `inputs`, which
     are values given by the user. External data of a ModelProto is relative to `base_dir`, by
     default the folder of `before`.
+
+    Where onnxruntime does not load `before` or never runs it, both are tried again with graph
+    optimizations off: an optimizer that fails says nothing about what is computed.
     """
     proto, folder = _loaded(before, base_dir)
-    effort = effort or Effort()
-    try:
-        original = IsolatedSession(Packed(proto, folder), threads)
-        cases = Cases(
-            proto, original, inputs=inputs, assumptions=assumptions, seed=seed, effort=effort
+    pair = _Pair(
+        proto,
+        Packed(proto, folder),
+        Packed(*_loaded(after, base_dir or folder)),
+        inputs or {},
+        assumptions,
+        seed,
+        effort or Effort(),
+        tolerances or Tolerances(working_precision(proto)),
+        threads,
+    )
+    end = time.monotonic() + pair.effort.seconds
+    result = pair.compare(optimizes=True)
+    if not result.crash:
+        return result
+    rest = replace(pair.effort, seconds=end - time.monotonic())
+    again = replace(pair, effort=rest).compare(optimizes=False)
+    return replace(result, crash="") if again.reason else replace(again, crash=result.crash)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two models, and how they are compared."""
+
+    proto: onnx.ModelProto
+    original: Packed
+    rewritten: Packed
+    inputs: Mapping[str, Any]
+    assumptions: Assumptions | None
+    seed: int
+    effort: Effort
+    tolerances: Tolerances
+    threads: int
+
+    def compare(self, optimizes: bool) -> Verification:
+        """Run both with onnxruntime's graph optimizations on or off."""
+        try:
+            original = IsolatedSession(self.original, self.threads, optimizes=optimizes)
+        except Refused as refusal:
+            reason = f"onnxruntime does not take the original model: {refusal}"
+            return Verification(reason=reason, crash=telling_line(refusal))
+        with closing(original):
+            try:
+                cases = self._cases(original)
+            except NoValues as missing:
+                return Verification(reason=str(missing))
+            try:
+                rewritten = IsolatedSession(self.rewritten, self.threads, optimizes=optimizes)
+            except Refused as refusal:
+                what = f"onnxruntime does not take the rewritten model: {refusal}"
+                return Verification(differences=[Difference("", what)])
+            with closing(rewritten):
+                return self._compared(original, rewritten, cases)
+
+    def _cases(self, original: Runner) -> Cases:
+        return Cases(
+            self.proto,
+            original,
+            base_dir=self.original.folder,
+            inputs=self.inputs,
+            assumptions=self.assumptions,
+            seed=self.seed,
+            effort=self.effort,
         )
-    except Refused as refusal:
-        return Verification(reason=f"onnxruntime does not take the original model: {refusal}")
-    except NoValues as missing:
-        return Verification(reason=str(missing))
-    try:
-        rewritten = IsolatedSession(Packed(*_loaded(after, base_dir or folder)), threads)
-    except Refused as refusal:
-        what = f"onnxruntime does not take the rewritten model: {refusal}"
-        return Verification(differences=[Difference("", what)])
-    problem = interface_problem(original, rewritten, inputs or {})
-    if problem:
-        return Verification(differences=[Difference("", problem)])
-    tolerances = tolerances or Tolerances(working_precision(proto))
-    result = Verification(random=random_outputs(proto))
-    with closing(original), closing(rewritten):
-        empty = recurrent_outputs(proto)
-        side = Side(rewritten, original.outputs, result.random, tolerances, empty)
-        _compare_cases(result, cases, side, effort)
-    return result
+
+    def _compared(self, original: Runner, rewritten: Runner, cases: Cases) -> Verification:
+        problem = interface_problem(original, rewritten, self.inputs)
+        if problem:
+            return Verification(differences=[Difference("", problem)])
+        result = Verification(random=random_outputs(self.proto))
+        empty = recurrent_outputs(self.proto)
+        side = Side(rewritten, original.outputs, result.random, self.tolerances, empty)
+        _compare_cases(result, cases, side, self.effort)
+        return result
 
 
 def _compare_cases(result: Verification, cases: Cases, side: Side, effort: Effort) -> None:
@@ -145,6 +208,7 @@ def _compare_cases(result: Verification, cases: Cases, side: Side, effort: Effor
     result.refused = cases.refused
     if not result.compared:
         result.reason = no_case_reason(cases)
+        result.crash = telling_line(cases.last_refusal) if cases.refused else ""
 
 
 @dataclass(frozen=True)
@@ -214,7 +278,7 @@ def no_case_reason(cases: Cases) -> str:
     """Why there was nothing to compare."""
     return (
         f"the original model took none of {cases.refused} made-up inputs; "
-        f"the last time onnxruntime said: {cases.last_refusal}"
+        f"of the last one it says: {cases.last_refusal}"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import onnx
@@ -38,12 +37,7 @@ class Pending:
     def __enter__(self) -> Pending:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_raised: object) -> None:
         try:
             for _, _, file in self._files:
                 file.close()

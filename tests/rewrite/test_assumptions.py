@@ -268,3 +268,45 @@ def test_nothing_asserted_changes_nothing() -> None:
     assert assumptions == Assumptions()
     assert notes == []
     assert export_model(model) == parse(TEXT, 21, 10)
+
+
+class TestPrefixMasks:
+    TEXT = """g (bool[B,T] m, string[B] s, float[B,T] x) => (float[B,T] y) {
+        e = Not(m) f = Cast<to=1>(e) y = Mul(x, f) }"""
+
+    def test_noted_and_kept(self) -> None:
+        result = rewrite(parse(self.TEXT, 21, 10), prefix_masks=["m", "e", "m"])
+        assert result.engine.assumptions.prefix_masks == ("m", "e")
+        assert [note.partition(" is ")[0] for note in result.report.notes] == ["`m`", "`e`"]
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [("q", "no value 'q'"), ("s", "holds texts"), ("", "no value ''")],
+    )
+    def test_refused(self, name: str, words: str) -> None:
+        with pytest.raises(AssumptionError, match=words) as caught:
+            rewrite(parse(self.TEXT, 21, 10), prefix_masks=[name])
+        assert caught.value.remedy
+
+    def test_of_an_input_that_has_a_value(self) -> None:
+        with pytest.raises(AssumptionError, match="'m' is given a value"):
+            rewrite(
+                parse(self.TEXT, 21, 10), inputs={"m": np.ones((1, 2), bool)}, prefix_masks=["m"]
+            )
+
+    def test_a_value_of_a_body_is_none_of_the_main_graph(self) -> None:
+        text = """g (bool c, bool[T] m) => (bool[T] y) {
+            y = If (c) <then_branch = t () => (bool[T] a) { a = Not(m) },
+                        else_branch = e () => (bool[T] b) { b = Identity(m) }> }"""
+        with pytest.raises(AssumptionError, match="no value 'a'"):
+            rewrite(parse(text, 21, 10), prefix_masks=["a"])
+
+    def test_what_takes_the_place_of_a_mask_is_one(self) -> None:
+        """One of two equal nodes goes, whichever of them was named."""
+        text = """g (float[B,T] x, float zero) => (float[B,T] y, bool[B,T] z) {
+            p = Greater(x, zero) q = Greater(x, zero) f = Cast<to=1>(q) y = Mul(x, f) z = Not(p) }"""
+        for name in ("p", "q"):
+            result = rewrite(parse(text, 21, 10), prefix_masks=[name])
+            assert ops(result.model)["Greater"] == 1
+            (left,) = (n.outputs[0] for n in result.engine.index.walk() if n.op == "Greater")
+            assert left in result.engine.facts.prefix_masks

@@ -13,6 +13,7 @@ from looplift.rewrite.facts import BOOL, INT64, NOTHING, UNKNOWN, Assumptions, F
 from looplift.rewrite.ir import Node
 from looplift.rewrite.model import import_model
 from looplift.rewrite.patch import Patch
+from looplift.rewrite.propagation import refresh
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value
@@ -239,7 +240,7 @@ class _Edited:
         node = self.node(name)
         patch = Patch(self.facts.index, node, 21)
         patch.replace_in(node, slot, value(self.facts, new))
-        return self.facts.refresh(patch.touched)
+        return refresh(self.facts, patch.changed(self.facts))
 
 
 class TestRefresh:
@@ -267,7 +268,7 @@ class TestRefresh:
         assert node is not None
         patch = Patch(facts.index, node, 21)
         patch.replace_in(node, 0, value(facts, "z"))
-        facts.refresh(patch.touched)
+        refresh(facts, patch.changed(facts))
         for name in ("h", "y"):
             assert facts.of(value(facts, name)).values == (2, 3)
 

@@ -5,27 +5,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
 
 from looplift.rewrite.cases import Cases, Effort
+from looplift.rewrite.facts import Assumptions
 from looplift.rewrite.feeds import Draw, comparisons, make_feed
+from looplift.rewrite.mask_watch import is_prefix_mask
 from looplift.rewrite.runtime import (
-    Array,
     IsolatedSession,
     Packed,
 )
 from looplift.rewrite.signature import NoValues, evaluate, signature
 from looplift.rewrite.verify import verify
 
-
-def model(text: str, opset: int = 20, ir: int = 10, **weights: Array) -> onnx.ModelProto:
-    proto = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
-    for name, values in weights.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return proto
-
-
-ADD = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Add(x, y) }")
+from ..small_models import ADD, model
 
 
 class TestWhichInputs:
@@ -120,3 +112,65 @@ class TestWhichInputs:
             result = verify(path, path)
             assert result.compared == 8, f"{path}: {result}"
             assert not result.differences, path
+
+
+class TestPrefixMasks:
+    TEXT = "g (bool[B, T] m, float[T, B, 1] k, bool[T] c) => (bool[B, T] y) { y = Not(m) }"
+
+    def test_inputs(self) -> None:
+        """Along whichever axis a loop steps; all lengths there are."""
+        given = signature(model(self.TEXT))
+        lengths = set()
+        for number in range(12):
+            draw = Draw(number, prefix_masks=frozenset({"m", "k"}))
+            feed = make_feed(given, {"B": 3, "T": 5}, draw, {})
+            for name in ("m", "k"):
+                assert is_prefix_mask(feed[name])
+            lengths |= {*np.asarray(feed["m"]).sum(1).tolist()}
+            assert np.asarray(feed["k"]).dtype == np.float32
+        assert {0, 5} < lengths
+
+    def test_of_one_element(self) -> None:
+        draws = [Draw(number, prefix_masks=frozenset({"k"})) for number in range(4)]
+        feeds = [make_feed(signature(model(self.TEXT)), {"B": 1, "T": 1}, d, {}) for d in draws]
+        assert {np.asarray(feed["k"]).item() for feed in feeds} == {0.0, 1.0}
+
+    def test_what_the_model_computes(self) -> None:
+        """Inputs under which it is no prefix mask say nothing."""
+        text = """g (float[B, T] x) => (bool[B, T] y) <float zero = {0}> {
+            k = Greater(x, zero) y = Not(k) }"""
+        packed = Packed(model(text))
+        cases = Cases(
+            model(text),
+            IsolatedSession(packed),
+            assumptions=Assumptions(prefix_masks=("k",)),
+            effort=Effort(cases=4),
+        )
+        found = list(cases)
+        assert found
+        assert all(is_prefix_mask(np.asarray(case.feed["x"]) > 0) for case in found)
+        assert cases.refused > 0
+        assert "asserted to be a prefix mask" in str(cases.last_refusal)
+
+    def test_never_one(self) -> None:
+        text = "g (float[3] x) => (float[3] k, float[3] y) { k = Exp(x) y = Neg(k) }"
+        result = verify(
+            model(text), model(text), assumptions=Assumptions(prefix_masks=("k",)),
+            effort=Effort(cases=2, attempts=4),
+        )  # fmt: skip
+        assert not result.verified
+        assert "`k` is asserted to be a prefix mask, but is none then" in result.reason
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ([[1, 1, 0], [1, 0, 0]], True),
+            ([[1, 0, 1]], False),
+            ([[1, 0], [1, 1]], False),
+            ([0.5, 0.0], False),
+            ([], True),
+            (True, True),
+        ],
+    )
+    def test_what_is_one(self, value: object, expected: bool) -> None:
+        assert is_prefix_mask(np.array(value)) == expected

@@ -176,3 +176,18 @@ def test_many_readers_cost_no_more_each() -> None:
         assert isinstance(use.reader, Node)
         index.remove_node(use.reader)
     assert index.use_count(x) == 1
+
+
+def test_copies_and_what_is_outside_a_body() -> None:
+    text = """g (float[3] x, int64 m) => (float[3] y) {
+        u = Identity(x)
+        y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)
+            <float[3] k = {1, 2, 3}> {
+            co = Identity(ci) v = Identity(s) w = Identity(v) p = Add(w, u) so = Mul(p, k) }> }"""
+    engine = Engine(import_model(parse(text, 21, 10)), ())
+    index, body = engine.index, _body(engine, "y", "body")
+    assert index.original(_value(engine, "w")) is _value(engine, "s")
+    assert index.original(_value(engine, "u")) is _value(engine, "x")
+    assert index.original(_value(engine, "p")) is _value(engine, "p")
+    outside = [name for name in "xuswpki" if index.is_outside(_value(engine, name), body)]
+    assert outside == ["x", "u"]

@@ -4,13 +4,10 @@ import os
 import signal
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 from looplift.rewrite.isolate import Died, Process, Remote
 from looplift.rewrite.runtime import (
-    Array,
     Ended,
     IsolatedSession,
     Packed,
@@ -19,15 +16,7 @@ from looplift.rewrite.runtime import (
 )
 from looplift.rewrite.verify import verify
 
-
-def model(text: str, opset: int = 20, ir: int = 10, **weights: Array) -> onnx.ModelProto:
-    proto = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
-    for name, values in weights.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return proto
-
-
-ADD = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Add(x, y) }")
+from ..small_models import ADD, model
 
 
 class TestProcesses:

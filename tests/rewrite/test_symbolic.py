@@ -255,3 +255,20 @@ class TestSymbols:
         assert str(symbolic.add(symbolic.mul(N, 2), 1)) == "2*n + 1"
         assert str(symbolic.sub(N, 1)) == "n - 1"
         assert str(symbolic.minimum(N, 3)) in ("min(3, n)", "min(n, 3)")
+
+
+def test_equal_shapes() -> None:
+    n, m = symbolic.symbol("n"), symbolic.symbol("m")
+    assert symbolic.equal_shapes((n, 3), [n, 3])
+    assert symbolic.equal_shapes((), ())
+    assert not symbolic.equal_shapes((n, 3), (m, 3))
+    assert not symbolic.equal_shapes((n, 3), (n, 3, 1))
+    assert not symbolic.equal_shapes(None, None)
+
+
+def test_shapes_that_surely_broadcast() -> None:
+    n, m = symbolic.symbol("n"), symbolic.symbol("m")
+    assert symbolic.surely_broadcast([(n, 3), (1, 3), (3,), ()])
+    assert symbolic.surely_broadcast([(symbolic.add(n, n),), (symbolic.mul(2, n),)])
+    assert not symbolic.surely_broadcast([(n, 3), (m, 3)])
+    assert not symbolic.surely_broadcast([(n, 3), (2,)])

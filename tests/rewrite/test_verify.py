@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +10,17 @@ import onnx
 import pytest
 from onnx import parser
 
+from looplift.rewrite import verify as verifying
 from looplift.rewrite.cases import Cases, Effort
 from looplift.rewrite.chance import random_outputs
 from looplift.rewrite.compare import compare
 from looplift.rewrite.errors import AssumptionError
 from looplift.rewrite.facts import Assumptions
-from looplift.rewrite.runtime import (
-    Array,
-    IsolatedSession,
-    Packed,
-    Session,
-)
+from looplift.rewrite.runtime import Ended, IsolatedSession, Packed, Refused, Session, Value
 from looplift.rewrite.signature import signature
 from looplift.rewrite.verify import verify
 
-
-def model(text: str, opset: int = 20, ir: int = 10, **weights: Array) -> onnx.ModelProto:
-    proto = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
-    for name, values in weights.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return proto
-
-
-ADD = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Add(x, y) }")
+from ..small_models import ADD, model
 
 
 class TestWhatIsEqual:
@@ -90,7 +79,7 @@ class TestWhatIsEqual:
         assert verify(model(text), model(text)).verified
 
     def test_an_ir_version_onnxruntime_does_not_know(self) -> None:
-        newest = model("g (float[N] x) => (float[N] y) { y = Relu(x) }", ir=14)
+        newest = model("g (float[N] x) => (float[N] y) { y = Relu(x) }", ir_version=14)
         assert verify(newest, newest).verified
 
     def test_a_path(self, tmp_path: Path) -> None:
@@ -276,3 +265,71 @@ def test_final_states_of_an_empty_sequence_are_not_compared() -> None:
         text.replace("c = LSTM", "d = LSTM").replace("other =", "c = Neg(h) other ="), **weights
     )
     assert {found.output for found in verify(model(text, **weights), changed).differences} == {"c"}
+
+
+class _FragileToLoad(IsolatedSession):
+    """As if onnxruntime's optimizer did not survive an Add."""
+
+    def __init__(self, packed: Packed, threads: int, *, optimizes: bool) -> None:
+        if optimizes and b"Add" in packed.source:
+            raise Ended("its process was ended by SIGSEGV\nin the optimizer")
+        super().__init__(packed, threads, optimizes=optimizes)
+
+
+class _FragileToRun(IsolatedSession):
+    """As if what the optimizer made of an Add ended the process when it is run."""
+
+    failure: type[Refused] = Ended
+
+    def __init__(self, packed: Packed, threads: int, *, optimizes: bool) -> None:
+        super().__init__(packed, threads, optimizes=optimizes)
+        self._ends = optimizes and b"Add" in packed.source
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        if self._ends:
+            raise self.failure("its process was ended by SIGSEGV")
+        return super().run(feed, seconds)
+
+
+class _WrongToRun(_FragileToRun):
+    """As if what the optimizer made of an Add failed when it is run."""
+
+    failure = Refused
+
+
+@pytest.mark.parametrize("session", [_FragileToLoad, _FragileToRun, _WrongToRun])
+class TestAnOptimizerThatFails:
+    def test_over_the_original(
+        self, session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both are run without it, which is said, and a difference is still found."""
+        monkeypatch.setattr(verifying, "IsolatedSession", session)
+        text = "g (float[T] x) => (float[T] y) { y = OP(x, x) }"
+        before, equal, wrong = (model(text.replace("OP", op)) for op in ("Add", "Sum", "Mul"))
+        result = verify(before, equal)
+        assert result.verified
+        (note,) = result.notes()
+        assert note.endswith("fails over the original: its process was ended by SIGSEGV")
+        assert "graph optimizations off" in note
+        assert verify(before, wrong).differences
+
+    def test_over_the_result(
+        self, session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A result that cannot be run as its user will run it is not taken."""
+        monkeypatch.setattr(verifying, "IsolatedSession", session)
+        text = "g (float[3] x) => (float[3] y) { y = OP(x, x) }"
+        result = verify(*(model(text.replace("OP", op)) for op in ("Sum", "Add")))
+        assert "SIGSEGV" in str(result.differences[0])
+        assert not result.notes()
+
+
+def test_what_fails_without_the_optimizer_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(_FragileToLoad):
+        def __init__(self, packed: Packed, threads: int, *, optimizes: bool) -> None:
+            super().__init__(packed, threads, optimizes=True)
+
+    monkeypatch.setattr(verifying, "IsolatedSession", Broken)
+    result = verify(ADD, ADD)
+    assert "does not take the original model: its process was ended" in result.reason
+    assert not result.notes()

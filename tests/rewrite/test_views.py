@@ -141,3 +141,29 @@ def test_roles_do_not_depend_on_names() -> None:
     )
     assert facts.shape(value(facts, "y")) == (2,)
     assert facts.shape(value(facts, "z")) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("trip", "condition", "runs"),
+    [
+        ("m", "", False),
+        ("three", "", True),
+        ("none", "", False),
+        ("size", "", True),
+        ("three", "c", False),
+        ("three", "yes", True),
+        ("", "", True),
+        ("", "c", False),
+    ],
+)
+def test_whether_there_is_a_first_iteration(trip: str, condition: str, runs: bool) -> None:
+    view, engine = _loop(
+        f"""g (float[3] x, int64 m, bool c) => (float[3] y)
+        <int64 three = {{3}}, int64 none = {{0}}, bool yes = {{1}}> {{ size = Size(x)
+        y = Loop ({trip}, {condition}, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
+            q = ReduceMax<keepdims=0>(s) co = IsNaN(q) so = Neg(s) }}> }}"""
+    )
+    assert view.surely_runs(engine.facts) is runs
+    known = {"three": 3, "none": 0, "size": 3}
+    trips = view.trips(engine.facts)
+    assert trips == known[trip] if trip in known else not isinstance(trips, int)
