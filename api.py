@@ -42,7 +42,8 @@ class Report:
     commits: Counter[str]
     """How often each rule fired."""
     notes: list[str]
-    """What the result relies on beyond the file: assertions and demanded branches."""
+    """What the result relies on beyond the file, each sentence once: first what was asserted, then
+    what rules took for granted, such as that a branch which always fails is not wanted."""
     defects: list[str]
     """Rules whose patch was wrong and undone."""
     seconds: float
@@ -72,6 +73,7 @@ def rewrite(
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | Sequence[str] = (),
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    prefix_masks: Sequence[str] = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
     step_limit: int | None = None,
@@ -82,7 +84,9 @@ def rewrite(
 
     `inputs` fixes graph inputs to values: each becomes a constant and leaves the inputs. `dims`
     asserts symbolic dims, as a mapping or as texts such as `"T=16"` and `"T>=2"`; `shapes` asserts
-    shapes of inputs (a number, a name, or None for an unknown dim). `strict` keeps the behaviour of
+    shapes of inputs (a number, a name, or None for an unknown dim). `prefix_masks` names inputs or
+    values of the main graph of shape (batch, time) or (time, batch), booleans or 0 and 1, of which
+    each row is true first and false from some step on. `strict` keeps the behaviour of
     runs that fail. `rules` replaces looplift's phases and those of installed packages; `step_limit`
     stops after so many rewrites. `on_event` hears of every rewrite, `observer` sees it happen.
 
@@ -92,7 +96,9 @@ def rewrite(
     started = time.perf_counter()
     proto, base_dir = load(model)
     graph = import_model(proto, base_dir)
-    assumptions, notes = assert_facts(graph, inputs or {}, parse_dims(dims), shapes or {})
+    assumptions, notes = assert_facts(
+        graph, inputs or {}, parse_dims(dims), shapes or {}, prefix_masks
+    )
     engine = Engine(
         graph,
         all_phases() if rules is None else rules,
@@ -108,7 +114,7 @@ def rewrite(
         before=count_operators(proto),
         after=count_operators(result),
         commits=Counter(c.rule for c in trace.commits()),
-        notes=notes + [note for c in trace.commits() for note in c.notes],
+        notes=notes + trace.notes(),
         defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
         seconds=time.perf_counter() - started,
     )
@@ -131,6 +137,7 @@ def from_onnx(
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | Sequence[str] = (),
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    prefix_masks: Sequence[str] = (),
     strict: bool = False,
     on_form: Hear | None = None,
 ) -> tvm.IRModule:
@@ -144,13 +151,19 @@ def from_onnx(
     from .lowering.emit import emit
 
     proto, base_dir = load(model)
-    asserted = any((inputs, dims, shapes))
-    if asserted or any(count_operators(proto)[op] for op in CONTROL):
-        result = rewrite(model, inputs=inputs, dims=dims, shapes=shapes, strict=strict)
+    asserted = any((inputs, dims, shapes, prefix_masks))
+    if asserted or not CONTROL.isdisjoint(count_operators(proto)):
+        result = rewrite(
+            model,
+            inputs=inputs,
+            dims=dims,
+            shapes=shapes,
+            prefix_masks=prefix_masks,
+            strict=strict,
+        )
         proto = result.model
-        for commit in result.trace.commits():
-            for note in commit.notes:
-                _log.warning("%s: %s", commit.rule, note)
+        for note in result.trace.notes():
+            _log.warning("%s", note)
     return emit(
         proto,
         shape_dict=shape_dict,

@@ -31,12 +31,17 @@ class Assertions:
     dims: tuple[str, ...] = ()
     shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict)
     strict: bool = False
+    prefix_masks: tuple[str, ...] = ()
 
 
 def parse_assertions(
-    inputs: Iterable[str], dims: Iterable[str], shapes: Iterable[str], strict: bool
+    inputs: Iterable[str],
+    dims: Iterable[str],
+    shapes: Iterable[str],
+    strict: bool,
+    prefix_masks: Iterable[str] = (),
 ) -> Assertions:
-    """The options `--input`, `--dim`, `--shape` and `--strict` of one call.
+    """The options `--input`, `--dim`, `--shape`, `--strict` and `--prefix-mask` of one call.
 
     Raises AssumptionError for a text that asserts nothing or contradicts another one; what does
     not fit the model shows later.
@@ -46,6 +51,7 @@ def parse_assertions(
         tuple(dims),
         _collect("--shape", shapes, parse_shape),
         strict,
+        tuple(prefix_masks),
     )
 
 

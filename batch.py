@@ -110,6 +110,7 @@ def _rewritten(
         inputs=job.assertions.inputs,
         dims=job.assertions.dims,
         shapes=job.assertions.shapes,
+        prefix_masks=job.assertions.prefix_masks,
         strict=job.assertions.strict,
         rules=all_phases(job.rules),
         step_limit=job.step_limit,

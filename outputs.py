@@ -29,26 +29,48 @@ def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path
     return plan
 
 
-def plan_traces(plan: Sequence[tuple[Path, Path]], trace: Path | None) -> list[Path | None]:
-    """The trace of each model: the file named, or for several models one each in that folder.
+def plan_traces(
+    plan: Sequence[tuple[Path, Path]], output: Path, trace: Path | None
+) -> list[Path | None]:
+    """The trace of each model: the file named, or in the folder named one for each, in the place
+    that the rewritten model has in its own folder.
 
-    `plan` has the models with the files to write. Raises ModelError if there is no such folder, or
-    a trace would take the place of one of these files.
+    `plan` is that of `plan_outputs`. Raises ModelError if there is no such folder, or a trace would
+    take the place of a model or of another trace.
     """
     if trace is None:
         return [None] * len(plan)
     if len(plan) == 1 and not trace.is_dir():
         traces = [trace]
     elif trace.is_dir():
-        traces = [trace / f"{target.stem}.jsonl" for _, target in plan]
+        traces = [trace / _place(target, output).with_suffix(".jsonl") for _, target in plan]
     else:
         raise ModelError(
             "The traces of several models need a folder",
             where=f"--trace {trace}",
             remedy="Make the folder first",
         )
+    _check_distinct([(model, path) for (model, _), path in zip(plan, traces)])
     _check_traces(traces, plan)
+    if trace.is_dir():
+        _make_folders(traces)
     return list(traces)
+
+
+def _place(target: Path, output: Path) -> Path:
+    return Path(target.name) if target == output else target.relative_to(output)
+
+
+def _make_folders(files: Sequence[Path]) -> None:
+    for folder in dict.fromkeys(file.parent for file in files):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ModelError(
+                f"The folder of a trace cannot be made: {error.strerror}",
+                where=f"folder '{folder}'",
+                remedy="Check the permissions of the folder of the traces",
+            ) from error
 
 
 def check_target(target: Path, source: Path, output: Path) -> None:

@@ -28,10 +28,12 @@ GROUP = "looplift.rules"
 def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
     """looplift's phases, then those of installed packages, then the `PHASES` of modules.
 
-    Modules of the current folder are found, too. Raises LoopliftError for a module or an entry
-    point that cannot be imported or has no phases.
+    Modules of the current folder are found, too; one that is installed as well, or named twice,
+    counts once. Raises LoopliftError for a module or an entry point that cannot be imported or has
+    no phases.
     """
-    return PHASES + installed_phases() + tuple(p for name in modules for p in _phases_of(name))
+    named = (phase for name in modules for phase in _phases_of(name))
+    return tuple(dict.fromkeys((*PHASES, *installed_phases(), *named)))
 
 
 @functools.cache

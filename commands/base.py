@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import typer
+from rich.console import RenderableType
 
-from ..presentation import complain
+from ..plugins import all_phases
+from ..presentation import complain, stdout
 from ..rewrite.errors import LoopliftError
 
 P = ParamSpec("P")
@@ -42,3 +45,24 @@ def reporting(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(WRONG) from None
 
     return wrapped
+
+
+def print_result(parts: Sequence[RenderableType], content: Any, as_json: bool) -> None:
+    """Prints a result: its parts for a reader, or its content for a program."""
+    if as_json:
+        typer.echo(json.dumps(content, indent=2, default=str))
+        return
+    for part in parts:
+        stdout().print(part)
+
+
+def end(status: int) -> None:
+    """Leaves with an exit status."""
+    if status:
+        raise typer.Exit(status)
+
+
+def rule_names(incomplete: str) -> list[str]:
+    """Completes the name of a rule."""
+    names = {rule.name() for phase in all_phases() for rule in phase.rules}
+    return sorted(name for name in names if name.startswith(incomplete))

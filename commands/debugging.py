@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,15 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import RenderableType
 
 from .. import presentation
-from ..arguments import parse_assertions
-from ..options import AsJson, Dims, Inputs, Model, Rules, Seed, Shapes, Strict
+from ..arguments import Assertions
+from ..options import AsJson, Model, Rules, Seed, asserting, repeated
 from ..outputs import check_target
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
-from .base import WRONG, app, reporting
+from .base import WRONG, app, end, print_result, reporting, rule_names
 
 Check = Annotated[
     str,
@@ -31,36 +29,10 @@ Check = Annotated[
 ]
 
 
-def _rule_names(incomplete: str) -> list[str]:
-    """Completes --rule."""
-    names = {rule.name() for phase in all_phases() for rule in phase.rules}
-    return sorted(name for name in names if name.startswith(incomplete))
-
-
-def _subject(
-    model: Path,
-    inputs: Sequence[str],
-    dims: Sequence[str],
-    shapes: Sequence[str],
-    strict: bool,
-    rules: Sequence[str],
-) -> Any:
+def _subject(model: Path, given: Assertions, rules: Sequence[str]) -> Any:
     from ..debug.subject import Subject
 
-    return Subject.of(model, parse_assertions(inputs, dims, shapes, strict), all_phases(rules))
-
-
-def _tell(parts: Sequence[RenderableType], content: Any, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(content, indent=2, default=str))
-        return
-    for part in parts:
-        presentation.stdout().print(part)
-
-
-def _end(status: int) -> None:
-    if status:
-        raise typer.Exit(status)
+    return Subject.of(model, given, all_phases(rules))
 
 
 # --- explain ---
@@ -69,30 +41,35 @@ def _end(status: int) -> None:
 @app.command(
     epilog="Examples: looplift explain vad.onnx; "
     'looplift explain vad.onnx --node If_0 --assume "input sr=16000"; '
+    'looplift explain tagger.onnx --rule FuseRecurrence --assume "prefix mask mask"; '
     "looplift explain models/ --summary"
 )
 @reporting
+@asserting
 def explain(
     model: Annotated[
         Path, typer.Argument(metavar="IN", help="An ONNX file, or with --summary a folder.")
     ],
     *,
     node: Annotated[
-        str, typer.Option("--node", metavar="N", help="Only this one, by its name or a result.")
+        str,
+        typer.Option(
+            "--node",
+            metavar="N",
+            help="Only this one, whatever its operator, by its name or a result.",
+        ),
     ] = "",
     rule: Annotated[
         str,
-        typer.Option("--rule", metavar="R", help="Only this rule.", autocompletion=_rule_names),
+        typer.Option("--rule", metavar="R", help="Only this rule.", autocompletion=rule_names),
     ] = "",
     assume: Annotated[
         list[str],
-        typer.Option(
+        repeated(
             "--assume",
-            metavar="WHAT",
-            help='What if: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T". '
-            "May be repeated.",
-            show_default=False,
-            default_factory=list,
+            "WHAT",
+            'What if: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T", "prefix mask m" '
+            "(each row of m is true first and false from some step on).",
         ),
     ],
     summary: Annotated[
@@ -101,48 +78,57 @@ def explain(
     everything: Annotated[
         bool, typer.Option("--all", help="All rules, those that only make a node smaller, too.")
     ] = False,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     rules: Rules,
     as_json: AsJson = False,
 ) -> None:
     """Say why each If, Loop and Scan is left: the rules that could remove it, and what they miss.
 
-    The status is 1 if something is left.
+    Nothing is written; what is assumed here, rewrite takes as --dim, --input, --shape and
+    --prefix-mask. The status is 1 if something is left.
     """
-    from ..debug import explain as debug
+    from ..debug.explain import explain as ask
+    from ..debug.explain_view import render
 
     if summary:
-        _explain_folder(model, assume, rules, as_json)
+        if node:
+            raise LoopliftError(
+                "A summary is of all nodes", where="--node", remedy="Drop --node or --summary"
+            )
+        _explain_folder(model, given, rule, assume, rules, as_json)
         return
-    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    subject = _subject(model, given, rules)
     with presentation.busy(f"explaining {model.name}"):
-        found = debug.explain(subject, node, rule, assume)
-    _tell(debug.render(found, model.name, everything), found.as_json(), as_json)
-    _end(found.status)
+        found = ask(subject, node, rule, assume)
+    print_result(render(found, model.name, everything), found.as_json(), as_json)
+    end(found.status)
 
 
 def _explain_folder(
-    folder: Path, assume: Sequence[str], rules: Sequence[str], as_json: bool
+    folder: Path,
+    given: Assertions,
+    rule: str,
+    assume: Sequence[str],
+    rules: Sequence[str],
+    as_json: bool,
 ) -> None:
-    from ..debug import explain as debug
+    from ..debug.explain import explain as ask
+    from ..debug.explain_summary import commonest, render_commonest
 
     paths = sorted(folder.rglob("*.onnx")) if folder.is_dir() else [folder]
     found = []
     for path in paths:
         with presentation.busy(f"explaining {path.name}"):
             try:
-                subject = _subject(path, (), (), (), False, rules)
-                found.append((path, debug.explain(subject, assume=assume)))
+                subject = _subject(path, given, rules)
+                found.append((path, ask(subject, rule=rule, assume=assume)))
             except LoopliftError as error:
                 presentation.complain(f"{path}: {error}")
-    reasons = debug.commonest(found)
+    reasons = commonest(found)
     left = sum(len(explanation.left) for _, explanation in found)
     title = f"{left} left in {len(found)} models; the commonest reasons"
-    _tell(debug.render_commonest(reasons, title), [asdict(each) for each in reasons], as_json)
-    _end(WRONG if len(found) < len(paths) else int(left > 0))
+    print_result(render_commonest(reasons, title), [asdict(each) for each in reasons], as_json)
+    end(WRONG if len(found) < len(paths) else int(left > 0))
 
 
 # --- step ---
@@ -154,28 +140,24 @@ def _explain_folder(
     "echo next | looplift step vad.onnx --json"
 )
 @reporting
+@asserting
 def step(
     model: Model,
     *,
     do: Annotated[
         list[str],
-        typer.Option(
+        repeated(
             "--do",
-            metavar="COMMAND",
-            help="Carry out a command and leave: next, back, goto N, rule R, node N, list, show, "
-            "dump FILE. May be repeated.",
-            show_default=False,
-            default_factory=list,
+            "COMMAND",
+            "Carry out a command and leave: next, back, goto N, rule R, node N, list, show, "
+            "dump FILE.",
         ),
     ],
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Walk through this trace of the model."),
     ] = None,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     rules: Rules,
     as_json: AsJson = False,
 ) -> None:
@@ -186,7 +168,7 @@ def step(
     from ..debug.step import Shell, Walk
     from ..debug.trace_file import read_trace
 
-    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    subject = _subject(model, given, rules)
     recorded = None if trace is None else read_trace(trace)
     if recorded is not None:
         recorded.check_assertions(subject.assertions)
@@ -201,7 +183,7 @@ def step(
     else:
         shell.cmdloop()
         return
-    _end(WRONG if shell.failure else 0)
+    end(WRONG if shell.failure else 0)
 
 
 # --- verify ---
@@ -209,13 +191,11 @@ def step(
 
 @app.command(epilog="Example: looplift verify vad.onnx --rules my_package.my_rules")
 @reporting
+@asserting
 def verify(
     model: Model,
     *,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     rules: Rules,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -227,11 +207,11 @@ def verify(
     """
     from ..debug import verify_steps as debug
 
-    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    subject = _subject(model, given, rules)
     with presentation.counting(f"verifying {model.name}") as progress:
         result = debug.verify_steps(subject, seed=seed, progress=progress)
-    _tell(debug.render(result, model.name), result.as_json(), as_json)
-    _end(result.status)
+    print_result(debug.render(result, model.name), result.as_json(), as_json)
+    end(result.status)
 
 
 # --- bisect ---
@@ -242,14 +222,12 @@ def verify(
     'looplift bisect vad.onnx --check "python run_on_device.py {}"'
 )
 @reporting
+@asserting
 def bisect(
     model: Model,
     *,
     check: Check = "",
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     rules: Rules,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -261,12 +239,12 @@ def bisect(
     from ..debug import bisect as debug
     from ..debug.checks import Command, SameOutputs
 
-    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    subject = _subject(model, given, rules)
     with presentation.telling(f"bisecting {model.name}") as tell:
         judge = Command(check, subject.base_dir) if check else SameOutputs.of(subject, seed)
         result = debug.bisect(subject, judge, tell)
-    _tell(debug.render(result, model.name), result.as_json(), as_json)
-    _end(result.status)
+    print_result(debug.render(result, model.name), result.as_json(), as_json)
+    end(result.status)
 
 
 # --- reduce ---
@@ -278,6 +256,7 @@ def bisect(
     'looplift reduce vad.onnx -o small.onnx --check "python crash.py"'
 )
 @reporting
+@asserting
 def reduce(
     model: Model,
     output: Annotated[
@@ -304,10 +283,7 @@ def reduce(
     seconds: Annotated[
         float, typer.Option("--seconds", min=1, help="Stop then; the same call goes on.")
     ] = 3600.0,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     rules: Rules,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -320,7 +296,7 @@ def reduce(
     from ..debug import reduce as debug
 
     check_target(output, model, output)
-    subject = _subject(model, inputs, dims, shapes, strict, rules)
+    subject = _subject(model, given, rules)
     with presentation.telling(f"reducing {model.name}") as tell:
         result = debug.reduce(
             subject,
@@ -332,5 +308,5 @@ def reduce(
             seconds=seconds,
             tell=tell,
         )
-    _tell(debug.render(result, model.name), result.as_json(), as_json)
-    _end(result.status)
+    print_result(debug.render(result, model.name), result.as_json(), as_json)
+    end(result.status)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from .. import presentation
-from ..arguments import parse_assertions
-from ..options import AsJson, Dims, Inputs, Model, Rules, Seed, Shapes, Strict
+from ..arguments import Assertions
+from ..options import AsJson, Model, Rules, Seed, asserting
 from ..outputs import check_target
 from ..plugins import all_phases
-from .base import app, reporting
+from .base import app, end, print_result, reporting
 
 
 @app.command(
@@ -21,6 +21,7 @@ from .base import app, reporting
     "looplift report vad.onnx -o vad.html --input sr=16000 --verify"
 )
 @reporting
+@asserting
 def report(
     model: Model,
     output: Annotated[
@@ -36,10 +37,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     rules: Rules,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -57,15 +55,10 @@ def report(
 
     check_target(output, model, output)
     wanted = {None: Wanted.IF_CHEAP, True: Wanted.ALL, False: Wanted.NONE}[verify]
-    assertions = parse_assertions(inputs, dims, shapes, strict)
-    subject = Subject.of(model, assertions, all_phases(rules))
+    subject = Subject.of(model, given, all_phases(rules))
     with presentation.counting(f"following {model.name}") as progress:
         data = build(subject, model.name, wanted=wanted, seed=seed, progress=progress)
     write(data, output)
-    if as_json:
-        typer.echo(json.dumps({"written": str(output), **data.as_json()}, indent=2))
-    else:
-        typer.echo(data.verdict())
-        typer.echo(f"written: {output}")
-    if data.status:
-        raise typer.Exit(data.status)
+    told = [Text(data.verdict()), Text(f"written: {output}")]
+    print_result(told, {"written": str(output), **data.as_json()}, as_json)
+    end(data.status)

@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 
 from .. import presentation
-from ..arguments import parse_assertions, parse_sizes
+from ..arguments import Assertions, parse_sizes
 from ..batch import DIFFERENT, FAILED, Job
-from ..options import AsJson, Dims, Inputs, Model, Rules, Seed, Shapes, Strict
+from ..options import AsJson, Model, Rules, Seed, asserting, repeated
 from ..outputs import check_target, plan_outputs, plan_traces
+from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
-from .base import FINDING, WRONG, app, reporting
+from .base import FINDING, WRONG, app, end, print_result, reporting
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,6 +46,7 @@ def _root(
     "looplift rewrite models/ -o clean/ -j 4"
 )
 @reporting
+@asserting
 def rewrite(
     models: Annotated[
         list[Path],
@@ -55,10 +57,7 @@ def rewrite(
         typer.Option("-o", "--output", metavar="OUT", help="A file for one model, else a folder."),
     ],
     *,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     verify: Annotated[
         bool,
         typer.Option("--verify/--no-verify", help="Run both models on onnxruntime before writing."),
@@ -94,15 +93,14 @@ def rewrite(
     The result is verified before it is written: if an output differs, nothing is written and the
     status is 1.
     """
-    assertions = parse_assertions(inputs, dims, shapes, strict)
     if trace_all and trace is None:
         raise LoopliftError(
             "There is no trace that could tell more", where="--trace-all", remedy="Add --trace FILE"
         )
     plan = plan_outputs(models, output)
-    traces = plan_traces(plan, trace)
+    traces = plan_traces(plan, output, trace)
     work = [
-        Job(source, target, assertions, tuple(rules), steps, verify, seed, place, trace_all)
+        Job(source, target, given, tuple(rules), steps, verify, seed, place, trace_all)
         for (source, target), place in zip(plan, traces)
     ]
     if len(work) == 1:
@@ -126,13 +124,11 @@ def rewrite(
 
 @app.command(epilog='Example: looplift inspect vad.onnx --dim "T>=1"')
 @reporting
+@asserting
 def inspect(
     model: Model,
     *,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     as_json: AsJson = False,
 ) -> None:
     """Show the Ifs, Loops and Scans of a model as a tree, and why each is still there.
@@ -143,7 +139,7 @@ def inspect(
     from ..debug.inspect import render
 
     with presentation.busy(f"inspecting {model.name}"):
-        inspection = read(model, parse_assertions(inputs, dims, shapes, strict))
+        inspection = read(model, given, all_phases())
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(inspection), indent=2))
         return
@@ -159,6 +155,7 @@ def inspect(
     epilog="Examples: looplift import vad.onnx -o vad.py; looplift import vad.onnx -o vad.so",
 )
 @reporting
+@asserting
 def import_(
     model: Model,
     output: Annotated[
@@ -175,10 +172,7 @@ def import_(
         str, typer.Option("--target", help="What a .so is compiled for, as TVM writes it.")
     ] = "llvm",
     *,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a model and convert it into a TVM Relax module.
@@ -191,9 +185,7 @@ def import_(
     check_format(output)
     check_target(output, model, output)
     with presentation.busy(f"importing {model.name}"):
-        remarks = write_module(
-            model, output, target, parse_assertions(inputs, dims, shapes, strict)
-        )
+        remarks = write_module(model, output, target, given)
     if as_json:
         typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(remarks)}, indent=2))
         return
@@ -206,22 +198,14 @@ def import_(
 
 @app.command(epilog="Example: looplift check vad.onnx --input sr=16000 --size batch=1,2,7")
 @reporting
+@asserting
 def check(
     model: Model,
     *,
-    inputs: Inputs,
-    dims: Dims,
-    shapes: Shapes,
-    strict: Strict = False,
+    given: Assertions,
     sizes: Annotated[
         list[str],
-        typer.Option(
-            "--size",
-            metavar="NAME=1,2,7",
-            help="Sizes to try for an open dimension. May be repeated.",
-            show_default=False,
-            default_factory=list,
-        ),
+        repeated("--size", "NAME=1,2,7", "Sizes to try for an open dimension."),
     ],
     tvm: Annotated[
         bool, typer.Option("--tvm/--no-tvm", help="Also run the Relax module on TVM.")
@@ -243,17 +227,13 @@ def check(
     with presentation.busy(f"checking {model.name}"):
         result = run(
             model,
-            parse_assertions(inputs, dims, shapes, strict),
+            given,
             choices=parse_sizes(sizes),
             with_tvm=tvm,
             with_latency=latency,
             seed=seed,
         )
-    if as_json:
-        typer.echo(json.dumps(result.as_json(), indent=2))
-    else:
-        for part in render(result, model.name):
-            presentation.stdout().print(part)
+    print_result(render(result, model.name), result.as_json(), as_json)
+    if not as_json:
         presentation.print_notes(result.notes)
-    if result.status:
-        raise typer.Exit(result.status)
+    end(result.status)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.text import Text
 
-from .. import presentation
 from ..options import AsJson, Rules
 from ..plugins import all_phases
-from .base import app, reporting
+from .base import app, print_result, reporting, rule_names
 
 rules_app = typer.Typer(
     name="rules",
@@ -27,24 +25,11 @@ rules_app = typer.Typer(
 app.add_typer(rules_app)
 
 
-def _names(incomplete: str) -> list[str]:
-    names = {rule.name() for phase in all_phases() for rule in phase.rules}
-    return sorted(name for name in names if name.startswith(incomplete))
-
-
-def _print(parts: Sequence[RenderableType], content: Any, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(content, indent=2))
-        return
-    for part in parts:
-        presentation.stdout().print(part)
-
-
 def _list(modules: Sequence[str], as_json: bool) -> None:
     from ..debug.rule_docs import contents, render_contents
 
     phases = all_phases(modules)
-    _print(render_contents(phases), contents(phases), as_json)
+    print_result(render_contents(phases), contents(phases), as_json)
 
 
 @rules_app.callback(invoke_without_command=True)
@@ -68,7 +53,7 @@ def list_(rules: Rules, as_json: AsJson = False) -> None:
 )
 @reporting
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A rule.", autocompletion=_names)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A rule.", autocompletion=rule_names)],
     rules: Rules,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +62,15 @@ def show(
 
     phases = all_phases(rules)
     doc = document(find_rule(name, phases), phases)
-    _print(render(doc), asdict(doc), as_json)
+    print_result(render(doc), asdict(doc), as_json)
+
+
+@rules_app.command(epilog="Example: looplift rules api > rule-api.md")
+def api() -> None:
+    """Tell what a rule may ask and do, as a page in Markdown."""
+    from ..debug.rule_api import markdown
+
+    typer.echo(markdown(), nl=False)
 
 
 @rules_app.command(epilog="Example: looplift rules new DropDoubleNeg -o double_neg")
@@ -97,10 +90,10 @@ def new(
 
     module = f"{module_name(name)}.rules"
     files = write_package(name, output)
-    if as_json:
-        typer.echo(json.dumps({"module": module, "files": [str(file) for file in files]}, indent=2))
-        return
-    for file in files:
-        typer.echo(f"written: {file}")
-    typer.echo(f"test it: cd {output} && python -m pytest")
-    typer.echo(f"use it:  cd {output} && looplift rules show {name} --rules {module}")
+    lines = [
+        *(f"written: {file}" for file in files),
+        f"test it: cd {output} && python -m pytest",
+        f"use it:  cd {output} && looplift rules show {name} --rules {module}",
+    ]
+    content = {"module": module, "files": [str(file) for file in files]}
+    print_result([Text(line) for line in lines], content, as_json)

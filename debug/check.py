@@ -4,6 +4,7 @@ TVM. Same inputs, outputs compared, operators and latencies side by side.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
@@ -110,6 +111,7 @@ def check(
         inputs=assertions.inputs,
         dims=assertions.dims,
         shapes=assertions.shapes,
+        prefix_masks=assertions.prefix_masks,
         strict=assertions.strict,
     )
     check_runtime(result.model)
@@ -121,6 +123,7 @@ def check(
             cases = Cases(
                 proto,
                 original,
+                base_dir=folder,
                 inputs=assertions.inputs,
                 assumptions=result.engine.assumptions,
                 choices=choices,
@@ -235,7 +238,17 @@ def _cell(run: Run, column: Column) -> Text:
 def _verdict(found: Check) -> Text:
     if found.reason:
         return Text(f"nothing was compared: {found.reason}", style="red")
-    different = sum(DIFFERENT in run.verdicts.values() for run in found.runs)
-    if different:
-        return Text(f"different in {different} of {len(found.runs)} runs", style="red")
-    return Text(f"equal in all {len(found.runs)} runs", style="green")
+    compared = Text("; ").join(_verdict_on(column, found.runs) for column in found.columns[1:])
+    return Text("against the original, ").append(compared)
+
+
+def _verdict_on(column: Column, runs: Sequence[Run]) -> Text:
+    """One side in words. A run that ended its process is no difference, yet was not compared."""
+    if column.problem:
+        return Text(f"{column.name}: did not run", style="yellow")
+    counts = Counter(run.verdicts[column.name] for run in runs)
+    if counts[EQUAL] == len(runs):
+        return Text(f"{column.name}: equal in all {len(runs)} runs", style="green")
+    told = [f"{each} in {counts[each]}" for each in (DIFFERENT, ENDED, EQUAL) if counts[each]]
+    style = "red" if counts[DIFFERENT] else "yellow"
+    return Text(f"{column.name}: {', '.join(told)} of {len(runs)} runs", style=style)

@@ -9,37 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TypeVar
 
 import onnx
 import onnx.parser
 
 from ..rewrite.edits import CONTROL
 from ..rewrite.engine import Engine
-from ..rewrite.ir import Node, Tensor
+from ..rewrite.errors import LoopliftError
+from ..rewrite.ir import Node
 from ..rewrite.model import export_model, import_model
-from ..rewrite.rule import Match, Miss, Phase, Rule, fixture
+from ..rewrite.reasons import CountingMatch
+from ..rewrite.rule import Miss, Phase, Rule, fixture
 from ..rules import PHASES
 from ..rules.dead import RemoveCopy, RemoveUnread
-
-T = TypeVar("T")
-
-
-class CountingMatch(Match):
-    """A match that counts the checks that hold."""
-
-    __slots__ = ("passed",)
-
-    def __init__(self, node: Node, engine: Engine) -> None:
-        super().__init__(node, engine.facts, engine.options)
-        self.passed = 0
-
-    def need(
-        self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
-    ) -> T:
-        held = super().need(fact, sentence, *values, at=at)
-        self.passed += 1
-        return held
 
 
 @dataclass(frozen=True)
@@ -71,7 +53,9 @@ def _effect(rule: type[Rule]) -> Effect:
         checks = max((_checks(rule, node, engine) for node in engine.index.walk()), default=0)
         model = export_model(engine.model)
         return Effect(_removes_alone(rule, model) or _removes_with_others(rule, model), checks)
-    except Exception:  # noqa: BLE001  an example that fails, in whatever way, says nothing
+    except (LoopliftError, onnx.parser.ParseError):
+        # No ONNX, or no model: `looplift rules show` tells. What the rule itself raises there, the
+        # engine takes for a defect.
         return Effect()
 
 
@@ -94,12 +78,14 @@ def _finished(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:
 
 def _checks(rule: type[Rule], node: Node, engine: Engine) -> int:
     """The checks that hold where the rule fires; 0 where it does not."""
-    if node.domain or node.op not in ((rule.root,) if isinstance(rule.root, str) else rule.root):
+    if node.domain or node.op not in rule.roots():
         return 0
     match = CountingMatch(node, engine)
     try:
         rule().match(match)
     except Miss:
+        return 0
+    except Exception:  # noqa: BLE001  a user's rule may raise anything: told where it is asked why
         return 0
     return match.passed
 

@@ -4,35 +4,30 @@ first of their checks that failed.
 
 from __future__ import annotations
 
-from collections import Counter
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
-
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
 
 from ..arguments import Assertions, parse_assertions
 from ..rewrite.engine import Engine, place_of
 from ..rewrite.errors import AssumptionError
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
-from ..rewrite.rule import ANY, Miss, Rule, describe
+from ..rewrite.reasons import Reason
+from ..rewrite.rule import Rule, describe
 from ..rewrite.trace import Commit, Observer
 from ..rewrite.views import LoopView
 from .control import Reader
 from .counts import CONTROL
-from .effects import CountingMatch, effect_of
-from .origin import Origin, known
+from .effects import effect_of
+from .mask_advice import mask_options
+from .origin import Origin, dim_options, known
 from .subject import Subject
 
 FINDING = 1
-MOST_RULES = 4
-"""Rules shown for one node in the terminal."""
-COMMONEST = 10
+_SUGGESTED = 5
+"""Names that are told to somebody who asks for one that is not there."""
 
 
 @dataclass
@@ -53,11 +48,15 @@ class Why:
     chain: list[str] = field(default_factory=list)
     """Where it comes from, nearest first."""
     remedies: list[str] = field(default_factory=list)
-    """Options that would say more of what it comes from."""
+    """Options that would say more of the values the reason speaks of."""
+    beyond: list[str] = field(default_factory=list)
+    """What these values depend on that no option says anything of."""
     removes: bool = True
     """Whether the rule could remove such a node, or only makes it smaller."""
     checks: int = 0
     """How many checks hold where the rule fires, by its own example; 0 if that is not known."""
+    root: str = ""
+    """The node around it that the rule starts from; empty for the node itself."""
 
     @property
     def progress(self) -> float:
@@ -67,7 +66,7 @@ class Why:
 
 @dataclass
 class Left:
-    """An If, Loop or Scan that is left after rewriting."""
+    """An If, Loop or Scan, or a node that was asked for, that is left after rewriting."""
 
     node: str
     op: str
@@ -93,6 +92,12 @@ class Explanation:
     """What-ifs that this answers."""
     labels: dict[int, str] = field(default_factory=dict)
     """How to point at those of the file."""
+    defects: list[str] = field(default_factory=list)
+    """Rules that raised or whose changes were undone, on the way."""
+    asked: str = ""
+    """The node that was asked for, if one was."""
+    meant: list[int] = field(default_factory=list)
+    """Its number; those of several where a name stands for them."""
 
     @property
     def status(self) -> int:
@@ -106,58 +111,62 @@ class Explanation:
 def explain(
     subject: Subject, node: str = "", rule: str = "", assume: Sequence[str] = ()
 ) -> Explanation:
-    """Why each If, Loop and Scan is left; only one (by name, label or output) if `node` says so,
-    only for one rule if `rule` does. `assume` are what-ifs such as "dim T=16".
+    """Why each If, Loop and Scan is left; or why one node (by name, label or output) is, whatever
+    its operator; only for one rule if `rule` says so. `assume` are what-ifs such as "dim T=16".
 
     Raises AssumptionError for an assumption that does not fit, and for a node or rule that is not
     there.
     """
     assumed = replace(subject, assertions=with_assumptions(subject.assertions, assume))
     _check_rule(subject, rule)
-    watch = _Watch()
+    watch = _Watch(node)
     engine = assumed.engine(watch)
     engine.run()
-    found = Explanation(len(watch.numbers), [], dict(watch.gone), list(assume), dict(watch.labels))
-    reader = _Reasons(engine, rule)
-    for each in _left(engine):
-        left = Left(
-            describe(each), each.op, each.name, [t.name for t in each.outputs if t.name],
-            place_of(engine.index, each), watch.numbers.get(each),
-        )  # fmt: skip
-        if not node or _is_meant(left, node):
-            left.why = reader.of(each)
-            found.left.append(left)
-    if node and not found.left and not any(node in label for label in watch.labels.values()):
-        raise AssumptionError(
-            f"There is no If, Loop or Scan '{node}'",
-            where="--node",
-            remedy="Name one by its name or by a value it computes: "
-            + (", ".join(list(watch.labels.values())[:5]) or "the model has none"),
+    reasons = _Reasons(engine, rule, watch.values)
+    left = [
+        Left(
+            describe(each), each.op, each.name, _names(each), place_of(engine.index, each),
+            watch.numbers.get(each), reasons.of(each),
         )
-    return found
+        for each in _left(engine, node)
+    ]  # fmt: skip
+    return Explanation(
+        sum(each.op in CONTROL and not each.domain for each in watch.numbers),
+        left,
+        watch.gone,
+        list(assume),
+        watch.labels,
+        [f"{d.rule} at {d.node}: {d.reason}" for d in engine.trace.defects()],
+        node,
+        watch.meant,
+    )
 
 
 def with_assumptions(given: Assertions, assume: Iterable[str]) -> Assertions:
-    """Assertions with more of them: `dim T=16`, `input sr=16000`, `shape x=1,T`.
+    """Assertions with more of them: `dim T=16`, `input sr=16000`, `shape x=1,T`, `prefix mask m`.
 
     Raises AssumptionError for other texts and for contradictions.
     """
-    kinds: dict[str, list[str]] = {"dim": [], "input": [], "shape": []}
+    kinds: dict[str, list[str]] = {"dim": [], "input": [], "shape": [], "prefix mask": []}
     for text in assume:
-        kind, _, rest = text.strip().partition(" ")
-        if kind not in kinds or not rest:
+        stripped = text.strip()
+        kind = next((k for k in kinds if stripped.startswith(f"{k} ")), "")
+        if not kind:
             raise AssumptionError(
                 f"'{text}' assumes nothing",
                 where="--assume",
-                remedy='Write "dim T=16", "dim T>=1", "input sr=16000" or "shape x=1,T"',
+                remedy='Write "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T" or '
+                '"prefix mask m"',
             )
-        kinds[kind].append(rest.strip())
-    more = parse_assertions(kinds["input"], kinds["dim"], kinds["shape"], given.strict)
+        kinds[kind].append(stripped.removeprefix(kind).strip())
+    masks = kinds["prefix mask"]
+    more = parse_assertions(kinds["input"], kinds["dim"], kinds["shape"], given.strict, masks)
     return Assertions(
         {**given.inputs, **more.inputs},
         (*given.dims, *more.dims),
         {**given.shapes, **more.shapes},
         given.strict,
+        (*given.prefix_masks, *more.prefix_masks),
     )
 
 
@@ -169,30 +178,59 @@ def _check_rule(subject: Subject, rule: str) -> None:
         )
 
 
-def _left(engine: Engine) -> Iterator[Node]:
+def _left(engine: Engine, asked: str) -> Iterator[Node]:
     """Outer nodes first, in the order in which they run."""
     for graph in engine.index.graphs(engine.model.graph):
         for node in graph.nodes:
-            if node.op in CONTROL and not node.domain and node in engine.index:
+            wanted = _is_meant(node, asked) if asked else node.op in CONTROL and not node.domain
+            if wanted and node in engine.index:
                 yield node
 
 
-def _is_meant(left: Left, text: str) -> bool:
-    return text in (left.name, left.node, *left.outputs)
+def _names(node: Node) -> list[str]:
+    return [tensor.name for tensor in node.outputs if tensor.name]
+
+
+def _is_meant(node: Node, text: str) -> bool:
+    return text in (node.name, describe(node), *_names(node))
 
 
 class _Watch(Observer):
-    """Numbers the control flow of the file, and notices which rule makes it go."""
+    """Numbers the control flow of the file, or what was asked for, and notices how it goes."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
         self.numbers: dict[Node, int] = {}
+        self.meant: list[int] = []
         self.labels: dict[int, str] = {}
         self.gone: dict[int, str] = {}
+        self.values: set[str] = set()
+        """The names of the values of the main graph."""
 
     def begins(self, engine: Engine) -> None:
-        nodes = (n for n in engine.index.walk() if n.op in CONTROL and not n.domain)
-        self.numbers = {node: number for number, node in enumerate(nodes)}
+        root = engine.model.graph
+        self.values = {t.name for t in root.inputs} | {
+            n for node in root.nodes for n in _names(node)
+        }
+        nodes = list(engine.index.walk())
+        control = [node for node in nodes if node.op in CONTROL and not node.domain]
+        asked = [node for node in nodes if self._asked and _is_meant(node, self._asked)]
+        if self._asked and not asked:
+            self._refuse(nodes, control)
+        self.numbers = {node: number for number, node in enumerate(dict.fromkeys(control + asked))}
+        self.meant = [self.numbers[node] for node in asked]
         self.labels = {number: describe(node) for node, number in self.numbers.items()}
+
+    def _refuse(self, nodes: Sequence[Node], control: Sequence[Node]) -> None:
+        named = {name for node in nodes for name in (node.name, *_names(node)) if name}
+        near = difflib.get_close_matches(self._asked, sorted(named), _SUGGESTED)
+        names = near or [describe(node) for node in control[:_SUGGESTED]]
+        raise AssumptionError(
+            f"There is no node '{self._asked}'",
+            where="--node",
+            remedy="Name one by its name or by a value it computes"
+            + (f", such as {', '.join(names)}" if names else ""),
+        )
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
         for removed in patch.removed:
@@ -201,60 +239,62 @@ class _Watch(Observer):
 
 
 class _Reasons:
-    """Asks the rules of a finished rewrite once more, and listens."""
+    """What the rules of a finished rewrite say, with what is known of the values they speak of."""
 
-    def __init__(self, engine: Engine, only: str) -> None:
+    def __init__(self, engine: Engine, only: str, values: set[str]) -> None:
         self._engine = engine
         self._only = only
+        self._values = values
         self._reader = Reader(engine.facts)
         self._reader.tree(engine.model.graph)
+        self._origins: dict[Tensor, Origin] = {}
 
     def of(self, node: Node) -> list[Why]:
         """Those that can remove such a node first, and those that got furthest first of them."""
-        found = [why for phase, rule in self._rules(node) for why in self._ask(phase, rule, node)]
+        if node.op in CONTROL and not node.domain:
+            found = [self._advised(reason) for reason in self._asked(node)]
+        else:
+            found = [*map(self._why, self._asked(node)), *self._around(node)]
         return sorted(found, key=lambda why: (not why.removes, -why.passed, -why.progress))
 
-    def _rules(self, node: Node) -> list[tuple[str, type[Rule]]]:
-        firsts: dict[type[Rule], str] = {}
-        for phase in self._engine.phases:
-            for rule in phase.rules:
-                roots = (rule.root,) if isinstance(rule.root, str) else rule.root
-                if node.op in roots and ANY not in roots and self._only in ("", rule.name()):
-                    firsts.setdefault(rule, phase.name)
-        return [(phase, rule) for rule, phase in firsts.items()]
+    def _asked(self, node: Node) -> list[Reason]:
+        return [r for r in self._engine.explain(node) if self._only in ("", r.rule)]
 
-    def _ask(self, phase: str, rule: type[Rule], node: Node) -> Iterator[Why]:
-        effect = effect_of(rule)
-        match = CountingMatch(node, self._engine)
-        try:
-            rule().match(match)
-        except Miss as miss:
-            at = miss.at if miss.at is not None else node
-            why = Why(
-                rule.name(), phase, match.passed, str(miss), miss.sentence, describe(at),
-                self._value(at), removes=effect.removes, checks=effect.checks,
-            )  # fmt: skip
-            decisive = at if isinstance(at, Tensor) else _decisive(at)
-            if decisive is not None:
-                origin = Origin(self._engine.facts, decisive)
-                why.chain = origin.lines()
-                why.remedies = list(dict.fromkeys(origin.remedies()))
-            yield why
-            return
-        except Exception as error:  # noqa: BLE001  a user's rule may raise anything: told
-            reason = f"its match raises {type(error).__name__}: {error}"
-            yield Why(
-                rule.name(), phase, match.passed, reason, reason, describe(node),
-                self._value(node), removes=effect.removes, checks=effect.checks,
-            )  # fmt: skip
-            return
-        for defect in self._engine.trace.defects():
-            if defect.rule == rule.name() and defect.node == describe(node):
-                reason = f"it fires, but its change is wrong and was undone: {defect.reason}"
-                yield Why(
-                    rule.name(), phase, match.passed, reason, reason, describe(node),
-                    self._value(node),
-                )  # fmt: skip
+    def _around(self, node: Node) -> Iterator[Why]:
+        """What rules that start from the control flow around a node say of it."""
+        index = self._engine.index
+        for graph in index.ancestors(index.graph_of(node)):
+            owner = index.owner(graph)
+            for reason in () if owner is None else self._asked(owner):
+                spoken_of = {reason.place, *(v for v in reason.values if _is_place(v))}
+                if owner is not None and not spoken_of.isdisjoint({node, *node.outputs}):
+                    yield replace(self._advised(reason), root=describe(owner))
+
+    def _advised(self, reason: Reason) -> Why:
+        """With what would say more of the values that a check failed for."""
+        why = self._why(reason)
+        options = dim_options(reason.values) + mask_options(self._engine, reason, self._values)
+        if isinstance(reason.place, Tensor):
+            origin = self._origin(reason.place)
+            options, why.beyond = origin.remedies + options, origin.beyond
+        why.remedies = list(dict.fromkeys(options))
+        return why
+
+    def _why(self, reason: Reason) -> Why:
+        effect = effect_of(reason.kind)
+        why = Why(
+            reason.rule, reason.phase, reason.passed, reason.sentence, reason.template, reason.at,
+            self._value(reason.place), removes=effect.removes, checks=effect.checks,
+        )  # fmt: skip
+        decisive = _decisive(reason.place)
+        if decisive is not None:
+            why.chain = self._origin(decisive).lines()
+        return why
+
+    def _origin(self, tensor: Tensor) -> Origin:
+        if tensor not in self._origins:
+            self._origins[tensor] = Origin(self._engine.facts, tensor)
+        return self._origins[tensor]
 
     def _value(self, at: Node | Tensor) -> str:
         """What is known of a value; of a node what decides over it."""
@@ -270,107 +310,17 @@ class _Reasons:
         return "; ".join(parts)
 
 
-def _decisive(node: Node) -> Tensor | None:
+def _is_place(value: object) -> bool:
+    return isinstance(value, (Node, Tensor))
+
+
+def _decisive(place: Node | Tensor) -> Tensor | None:
     """The value that decides what a node does: condition, trip count, or a sequence scanned."""
-    if node.op == "Loop":
-        loop = LoopView(node)
+    if not isinstance(place, Node):
+        return place
+    if place.op == "Loop":
+        loop = LoopView(place)
         return loop.condition_out if loop.trip is None else loop.trip
-    if node.op == "Scan" and node.inputs:
-        return node.inputs[-1]
-    return node.inputs[0] if node.op == "If" else None
-
-
-# --- many models ---
-
-
-@dataclass
-class Common:
-    """A reason and how often it is the first one given."""
-
-    rule: str
-    template: str
-    times: int
-    models: int
-    example: str
-
-
-def commonest(
-    explanations: Sequence[tuple[Path, Explanation]], most: int = COMMONEST
-) -> list[Common]:
-    """The reasons that most nodes are left for, each node counting for its first."""
-    times: Counter[tuple[str, str]] = Counter()
-    models: dict[tuple[str, str], set[Path]] = {}
-    examples: dict[tuple[str, str], str] = {}
-    for path, explanation in explanations:
-        for left in explanation.left:
-            if left.why:
-                first = left.why[0]
-                key = (first.rule, first.template)
-                times[key] += 1
-                models.setdefault(key, set()).add(path)
-                examples.setdefault(key, f"{path.name}, {left.node}: {first.reason}")
-    return [
-        Common(rule, template, count, len(models[rule, template]), examples[rule, template])
-        for (rule, template), count in times.most_common(most)
-    ]
-
-
-# --- for the terminal ---
-
-
-def render(found: Explanation, title: str, everything: bool = False) -> list[RenderableType]:
-    """A tree: nodes, the rules that could remove them, the check that failed."""
-    count = f"{len(found.left)} of {found.before} left" if found.before else "no control flow"
-    tree = Tree(Text(f"{title}: {count}", style="bold"))
-    for text in found.assumed:
-        tree.add(Text(f"assuming {text}", style="cyan"))
-    for left in found.left:
-        place = f" in {left.place}" if left.place else ""
-        branch = tree.add(Text(f"{left.node}{place}", style="bold cyan"))
-        shown = _shown(left.why, everything)
-        for number, why in enumerate(shown):
-            _add(branch, why, in_full=everything or not number)
-        if len(left.why) > len(shown):
-            more = f"{len(left.why) - len(shown)} more rules with --all"
-            branch.add(Text(more, style="dim"))
-    parts: list[RenderableType] = [tree]
-    if found.assumed:
-        parts += [
-            Text(f"goes: {found.labels[number]} ({how})", style="green")
-            for number, how in found.gone.items()
-        ]
-    return parts
-
-
-def _shown(whys: Sequence[Why], everything: bool) -> Sequence[Why]:
-    if everything:
-        return whys
-    telling = [why for why in whys if why.removes]
-    return (telling or whys)[:MOST_RULES]
-
-
-def _add(tree: Tree, why: Why, in_full: bool) -> None:
-    total = f" of {why.checks}" if why.checks > why.passed else ""
-    checks = f"{why.passed}{total} checks passed"
-    branch = tree.add(Text.assemble((why.rule, "yellow"), f" ({checks}): {why.reason}"))
-    if not in_full:
-        return
-    if why.value:
-        branch.add(Text(f"at {why.at}: {why.value}"))
-    for line in why.chain:
-        branch.add(Text(f"from {line}", style="dim"))
-    if why.remedies:
-        branch.add(Text(f"say more with {' or '.join(why.remedies)}", style="green"))
-
-
-def render_commonest(reasons: Sequence[Common], title: str) -> list[RenderableType]:
-    """A table of reasons."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("nodes", justify="right")
-    table.add_column("models", justify="right")
-    table.add_column("rule", style="yellow")
-    table.add_column("reason")
-    for each in reasons:
-        reason = Text(each.template).append(f"\n{each.example}", style="dim")
-        table.add_row(str(each.times), str(each.models), each.rule, reason)
-    return [table]
+    if place.op == "Scan" and place.inputs:
+        return place.inputs[-1]
+    return place.inputs[0] if place.op == "If" else None

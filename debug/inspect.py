@@ -59,7 +59,11 @@ def inspect(
     proto, base_dir = load(model)
     graph = import_model(proto, base_dir)
     assumptions, notes = assert_facts(
-        graph, assertions.inputs, parse_dims(assertions.dims), assertions.shapes
+        graph,
+        assertions.inputs,
+        parse_dims(assertions.dims),
+        assertions.shapes,
+        assertions.prefix_masks,
     )
     trace = Trace()
     engine = Engine(graph, phases, assumptions, Options(strict=assertions.strict), None, trace)
@@ -71,8 +75,7 @@ def inspect(
     watch.settle()
     staying = [node for node in reader.described if node in engine.index]
     explain(reader.described, {node: _reasons(engine, node) for node in staying})
-    notes += [note for commit in trace.commits() for note in commit.notes]
-    return Inspection(dict(count_operators(proto)), tree, notes)
+    return Inspection(dict(count_operators(proto)), tree, notes + trace.notes())
 
 
 def explain(described: Mapping[Node, ControlNode], reasons: Mapping[Node, Sequence[str]]) -> None:

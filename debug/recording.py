@@ -34,7 +34,7 @@ from ..rewrite.rule import Miss, Phase, Rule, describe
 from ..rewrite.trace import Commit, Defect, Observer
 from .control import value_text
 
-FORMAT = 1
+FORMAT = 2
 """Version of the lines; readers refuse others."""
 _WEIGHTS = frozenset(("initializer", "sparse_initializer"))
 """The fields of a graph that may be large."""
@@ -320,7 +320,13 @@ def asserted(given: Assertions) -> dict[str, Any]:
         array = np.asarray(value)
         inputs[name] = {"dtype": str(array.dtype), "values": array.tolist()}
     shapes = {name: list(shape) for name, shape in given.shapes.items()}
-    return {"inputs": inputs, "dims": list(given.dims), "shapes": shapes, "strict": given.strict}
+    return {
+        "inputs": inputs,
+        "dims": list(given.dims),
+        "shapes": shapes,
+        "prefix_masks": list(given.prefix_masks),
+        "strict": given.strict,
+    }
 
 
 def _phase(phase: Phase) -> dict[str, Any]:

@@ -20,9 +20,9 @@ import onnx
 
 from ..api import compile, from_onnx  # noqa: A004
 from ..arguments import Assertions
-from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError
+from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
 from ..rewrite.isolate import Died, Process, Remote
-from ..rewrite.runtime import Array, Ended, Packed, Refused, Value, median_time
+from ..rewrite.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form
@@ -126,6 +126,7 @@ class _Writer:
                     inputs=assertions.inputs,
                     dims=assertions.dims,
                     shapes=assertions.shapes,
+                    prefix_masks=assertions.prefix_masks,
                     strict=assertions.strict,
                     on_form=lambda form: loops.append(_loop(form)),
                 )
@@ -186,14 +187,16 @@ class RelaxRunner:
         """Operators of the module, and `If`s, in all its functions."""
         return self._counts
 
-    def run(self, feed: Mapping[str, Value]) -> list[Value]:
-        """The outputs in the order of the graph. Raises `Refused` if the run fails."""
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        """The outputs in the order of the graph. Raises `Refused` if the run fails.
+
+        TVM cannot be stopped: keeping to `seconds` is left to who can end the process.
+        """
         call = self._call(feed)
         try:
             results = call()
         except Exception as error:  # TVM raises built-in errors of all kinds.
-            lines = str(error).strip().splitlines()
-            raise Refused(lines[-1] if lines else type(error).__name__) from error
+            raise Refused(telling_line(error)) from error
         several = len(self.outputs) > 1
         return [_from_tvm(result) for result in (results if several else [results])]
 
@@ -207,32 +210,15 @@ class RelaxRunner:
         return lambda: function(*arguments)
 
 
-class RelaxSession:
-    """A model on TVM in a child process, which a run may end without harm to this one.
-
-    Raises `Refused` if TVM is missing or does not take the model.
-    """
+class RelaxSession(Isolated):
+    """A model on TVM in a child process. Raises `Refused` if TVM is missing or does not take it."""
 
     def __init__(self, packed: Packed, process: Process) -> None:
         try:
-            self._remote = Remote(process, RelaxRunner, packed)
-            self.operators: dict[str, int] = dict(self._remote.call("counts"))
-        except Died as death:
-            raise Ended(f"TVM does not survive the model: {death}") from None
-
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
-        try:
-            outputs: list[Value] = self._remote.call("run", dict(feed), seconds=seconds)
-        except Died as death:
-            raise Ended(str(death)) from None
-        return outputs
-
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
-        try:
-            median: float = self._remote.call("latency", dict(feed), seconds)
-        except Died as death:
-            raise Ended(str(death)) from None
-        return median
+            super().__init__(process, RelaxRunner, packed)
+            self.operators: dict[str, int] = dict(self._ask("counts"))
+        except Ended as end:
+            raise Ended(f"TVM does not survive the model: {end}") from None
 
 
 def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:

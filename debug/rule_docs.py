@@ -81,7 +81,7 @@ def document(rule: type[Rule], phases: Sequence[Phase]) -> RuleDoc:
         summary=rule.summary(),
         description=_description(rule),
         phases=[phase.name for phase in phases if rule in phase.rules],
-        roots=[rule.root] if isinstance(rule.root, str) else list(rule.root),
+        roots=list(rule.roots()),
         file=file,
         line=line,
         before=before,
@@ -102,11 +102,7 @@ def before_and_after(rule: type[Rule]) -> tuple[str, str]:
     if not rule.fires:
         return "", ""
     model = _example(rule, rule.fires)
-    engine = _run(model, rule)
-    if not engine.trace.commits():
-        # Text cannot say that a branch returns an outer value; without copies the branch does.
-        engine = _run(model, RemoveCopy, rule)
-    return model_text(model), model_text(export_model(engine.model))
+    return model_text(model), model_text(export_model(run_alone(rule, model).model))
 
 
 def model_text(model: onnx.ModelProto) -> str:
@@ -125,7 +121,17 @@ def _example(rule: type[Rule], text: str) -> onnx.ModelProto:
         ) from error
 
 
-def _run(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:
+def run_alone(rule: type[Rule], model: onnx.ModelProto) -> Engine:
+    """A rule without the others, on its example; with the removal of copies if it needs that.
+
+    Text cannot say that a branch returns an outer value; without copies the branch does.
+    """
+    engine = run_rules(model, rule)
+    return engine if engine.trace.commits() else run_rules(model, RemoveCopy, rule)
+
+
+def run_rules(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:
+    """A finished rewrite by these rules only."""
     engine = Engine(import_model(model), (Phase("example", rules, ""),))
     engine.run()
     return engine
@@ -133,7 +139,7 @@ def _run(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:
 
 def _near_miss(rule: type[Rule], words: str, text: str) -> NearMiss:
     model = _example(rule, text)
-    for miss, at in misses(rule, _run(model)):
+    for miss, at in misses(rule, run_rules(model)):
         if words in str(miss):
             return NearMiss(words, model_text(model), str(miss), at)
     return NearMiss(words, model_text(model), "", "")
@@ -141,7 +147,7 @@ def _near_miss(rule: type[Rule], words: str, text: str) -> NearMiss:
 
 def misses(rule: type[Rule], engine: Engine) -> Iterator[tuple[Miss, str]]:
     """Why a rule does not fire at each node it could start from, and what each reason is about."""
-    roots = (rule.root,) if isinstance(rule.root, str) else rule.root
+    roots = rule.roots()
     for node in engine.index.walk():
         if "*" in roots or (node.op in roots and not node.domain):
             try:

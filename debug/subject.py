@@ -49,8 +49,8 @@ class Subject:
         model = import_model(self.proto, self.base_dir)
         given = self.assertions
         assumptions, _ = assert_facts(
-            model, given.inputs, parse_dims(given.dims), given.shapes
-        )  # fmt: skip
+            model, given.inputs, parse_dims(given.dims), given.shapes, given.prefix_masks
+        )
         options, trace = Options(strict=given.strict), Trace(observer=observer)
         return Engine(model, self.phases, assumptions, options, step_limit, trace)
 
@@ -61,5 +61,6 @@ class Subject:
             "inputs": given.inputs,
             "dims": given.dims,
             "shapes": given.shapes,
+            "prefix_masks": given.prefix_masks,
             "strict": given.strict,
         }

@@ -77,7 +77,8 @@ class TraceFile:
             for name, given in about["inputs"].items()
         }
         shapes = {name: tuple(shape) for name, shape in about["shapes"].items()}
-        return Assertions(inputs, tuple(about["dims"]), shapes, about["strict"])
+        masks = tuple(about["prefix_masks"])
+        return Assertions(inputs, tuple(about["dims"]), shapes, about["strict"], masks)
 
     def check_assertions(self, given: Assertions) -> None:
         """Raises AssumptionError if others were made when the trace was written: its steps follow
@@ -104,6 +105,7 @@ def _options(made: Assertions) -> str:
             *(f"--input {name}={_compact(value)}" for name, value in made.inputs.items()),
             *(f'--dim "{dim}"' for dim in made.dims),
             *(f"--shape {name}={_spelled(shape)}" for name, shape in made.shapes.items()),
+            *(f"--prefix-mask {name}" for name in made.prefix_masks),
             *(["--strict"] if made.strict else []),
         ]
     )

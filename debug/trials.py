@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ..rewrite.assumptions import parse_dims
 from ..rewrite.cases import Case, Cases, Effort
 from ..rewrite.chance import random_outputs, recurrent_outputs
 from ..rewrite.compare import Difference, Tolerances, compare, working_precision
+from ..rewrite.errors import telling_line
 from ..rewrite.facts import Assumptions
 from ..rewrite.protos import nodes
 from ..rewrite.runtime import Ended, IsolatedSession, Packed, Refused, Value
@@ -63,12 +63,7 @@ class Trials:
     def __enter__(self) -> Trials:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._session is not None:
             self._session.close()
 
@@ -80,15 +75,15 @@ class Trials:
         """What a form of the model does otherwise, at the first case where it does; empty if it
         computes the same in all of them.
 
-        A form that onnxruntime does not load, or that ends its process, is run again with graph
-        optimizations off: an optimizer that fails says nothing about what the model computes.
+        A form that onnxruntime does not load or run is tried again with graph optimizations off: an
+        optimizer that fails says nothing about what the model computes.
         """
         packed = Packed(model, self.subject.base_dir)
         self.crash = ""
         try:
             return self._differences(packed)
         except Refused as refusal:
-            crash = str(refusal).splitlines()[0]
+            crash = telling_line(refusal)
         try:
             found = self._differences(packed, optimizes=False)
         except Refused as refusal:
@@ -97,29 +92,27 @@ class Trials:
         return found
 
     def _differences(self, packed: Packed, optimizes: bool = True) -> list[Difference]:
-        """Raises `Refused` if onnxruntime does not load it, and `Ended` if a run ends the process,
-        unless over an empty input.
-        """
+        """Raises `Refused` if onnxruntime does not load it or, optimized, does not run it."""
         assert self._session is not None, "there is nothing to compare with"
         with closing(IsolatedSession(packed, optimizes=optimizes)) as session:
             problem = interface_problem(self._session, session, self.subject.assertions.inputs)
             if problem:
                 return [Difference("", problem)]
-            return self._judge(session)
+            return self._judge(session, optimizes)
 
-    def _judge(self, session: IsolatedSession) -> list[Difference]:
+    def _judge(self, session: IsolatedSession, optimizes: bool) -> list[Difference]:
         assert self._session is not None
         runner = _Watched(session)
         outputs = self._session.outputs
         side = Side(runner, outputs, self._random, self._tolerances, self._unspecified)
         for case in self.cases:
-            runner.end = None
+            runner.refusal = None
             try:
                 found = side.judge(case, self.effort.run_seconds).differences
             except Ended:
                 continue  # over an empty input, which says nothing about the rewrite
-            if runner.end is not None:
-                raise runner.end
+            if optimizes and runner.refusal is not None:
+                raise runner.refusal
             if found:
                 return found
         return []
@@ -175,8 +168,9 @@ class Trials:
         return Cases(
             self.subject.proto,
             session,
+            base_dir=self.subject.base_dir,
             inputs={**given.inputs, **pinned},
-            assumptions=Assumptions(dims.dims, dims.minima, given.shapes),
+            assumptions=Assumptions(dims.dims, dims.minima, given.shapes, given.prefix_masks),
             seed=self.seed,
             effort=effort,
         )
@@ -209,16 +203,16 @@ class Trials:
 
 @dataclass
 class _Watched:
-    """Remembers that a run ended the process, which a comparison takes for a failure like any."""
+    """Remembers why a run failed, which for a comparison is a difference like any."""
 
     session: IsolatedSession
-    end: Ended | None = None
+    refusal: Refused | None = None
 
     def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
         try:
             return self.session.run(feed, seconds)
-        except Ended as end:
-            self.end = end
+        except Refused as refusal:
+            self.refusal = refusal
             raise
 
     def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:

@@ -91,6 +91,8 @@ def _rewrite_test(
         arguments.append(f"dims={list(given.dims)!r}")
     if given.shapes:
         arguments.append(f"shapes={dict(given.shapes)!r}")
+    if given.prefix_masks:
+        arguments.append(f"prefix_masks={list(given.prefix_masks)!r}")
     if given.strict:
         arguments.append("strict=True")
     call = f"    result = looplift.rewrite(MODEL, {', '.join(arguments)})"

@@ -183,15 +183,17 @@ def runs(model: onnx.ModelProto, base_dir: str) -> bool:
 
 
 def fitted(subject: Subject, model: onnx.ModelProto) -> Subject:
-    """The same of a smaller model, without assertions on inputs and dims that are gone."""
+    """The same of a smaller model, without assertions on inputs, dims and values that are gone."""
     given = subject.assertions
     names = {info.name for info in model.graph.input}
+    values = names | {name for node in model.graph.node for name in node.output}
     dims = {dim.dim_param for info in model.graph.input for dim in info.type.tensor_type.shape.dim}
     kept = Assertions(
         {name: value for name, value in given.inputs.items() if name in names},
         tuple(text for text in given.dims if text.split(">")[0].split("=")[0].strip() in dims),
         {name: shape for name, shape in given.shapes.items() if name in names},
         given.strict,
+        tuple(name for name in given.prefix_masks if name in values),
     )
     return replace(subject, proto=model, assertions=kept)
 

@@ -175,4 +175,5 @@ def _asserted(trace: TraceFile) -> list[str]:
         for name, shape in about["shapes"].items()
     ]
     dims = [f"--dim {dim}" for dim in about["dims"]]
-    return [*inputs, *dims, *shapes, *(["--strict"] if about["strict"] else [])]
+    masks = [f"--prefix-mask {name}" for name in about["prefix_masks"]]
+    return [*inputs, *dims, *shapes, *masks, *(["--strict"] if about["strict"] else [])]

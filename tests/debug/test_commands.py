@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
+from onnx import parser
 from typer.testing import CliRunner, Result
 
 from looplift.cli import app
@@ -71,6 +72,23 @@ def test_completion_is_there() -> None:
     assert "--install-completion" in call("--help").stdout
 
 
+MASKED = """g (float[T,B,3] x, bool[B,T] mask, float[B,3] h0) => (float[B,3] h) <int64[1] last = {2}> {
+    m3 = Unsqueeze(mask, last) ms = Transpose<perm=[1,0,2]>(m3)
+    h = Scan <num_scan_inputs=2, body = b (float[B,3] s, float[B,3] xt, bool[B,1] m) => (float[B,3] so) {
+        a = Add(s, xt) n = Tanh(a) so = Where(m, n, s) }> (h0, x, ms) }"""
+
+RAISING = '''from looplift import Phase, Rule
+class Raises(Rule):
+    """Looks up what is not there."""
+    root = "If"
+
+    def match(self, m):
+        return {}["gone"]
+
+PHASES = (Phase("bad", (Raises,), "Bad."),)
+'''
+
+
 class TestExplain:
     def test_statuses(self, gated: Path) -> None:
         left = call("explain", gated)
@@ -94,6 +112,66 @@ class TestExplain:
         assert "1 left in 1 models" in result.stdout
         (gated.parent / "bad.onnx").write_bytes(b"no model")
         assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
+
+    def test_a_folder_under_assertions(self, gated: Path) -> None:
+        """A summary takes what a single model takes, except for one node."""
+        assert call("explain", gated.parent, "--summary", "--input", "rate=1").exit_code == 0
+        told = call("explain", gated.parent, "--summary", "--rule", "InlineDecidedIf")
+        assert "InlineDecidedIf" in told.stdout
+        assert "IfToWhere" not in told.stdout
+        refused = call("explain", gated.parent, "--summary", "--node", "y")
+        assert refused.exit_code == 2
+        assert "A summary is of all nodes (--node)" in refused.stderr
+
+    def test_prefix_masks(self, tmp_path: Path) -> None:
+        path = tmp_path / "masked.onnx"
+        onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
+        before = path.read_bytes()
+        assert "--prefix-mask mask" in call("explain", path, "--rule", "FuseRecurrence").stdout
+        assert call("explain", path, "--assume", "prefix mask mask").exit_code == 0
+        assert call("explain", path, "--prefix-mask", "mask").exit_code == 0
+        assert call("explain", path, "--assume", "prefix mask nobody").exit_code == 2
+        assert path.read_bytes() == before
+        told = call("rewrite", path, "-o", tmp_path / "o.onnx", "--prefix-mask", "mask")
+        assert told.exit_code == 0, told.output
+        assert "note: `mask` is a prefix mask" in told.stdout
+        assert "verified: equal in 8 runs" in told.stdout
+        assert call("verify", path, "--prefix-mask", "mask").exit_code == 0
+        assert call("bisect", path, "--prefix-mask", "mask").exit_code == 0
+
+    def test_a_trace_remembers_masks(self, tmp_path: Path) -> None:
+        path, trace = tmp_path / "masked.onnx", tmp_path / "t.jsonl"
+        onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
+        given = ("--prefix-mask", "mask")
+        call("rewrite", path, "-o", tmp_path / "o.onnx", *given, "--trace", trace, "-q")
+        assert read_trace(trace).assertions.prefix_masks == ("mask",)
+        assert call("step", path, *given, "--trace", trace, "--do", "list").exit_code == 0
+        other = call("step", path, "--trace", trace, "--do", "list")
+        assert other.exit_code == 2
+        assert "--prefix-mask mask" in other.stderr
+
+    def test_a_rule_that_raises(self, gated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Told with its line, in whatever command; nothing ends with a traceback."""
+        module = gated.with_name("raises.py")
+        module.write_text(RAISING)
+        monkeypatch.chdir(gated.parent)
+        place = f"{module}:7"
+        rules = ("--rules", "raises")
+        for command, status in (
+            (("explain", gated, "--rule", "Raises"), 1),
+            (("rewrite", gated, "-o", "out.onnx"), 0),
+            (("verify", gated), 0),
+        ):
+            told = call(*command, *rules)
+            assert told.exit_code == status, told.output
+            flat = "".join(told.stdout.split())
+            assert f"matchraisedKeyError:'gone'at{place}" in flat
+        assert call("rules", "show", "Raises", *rules).exit_code == 0
+        unmade = module.with_name("unmade.py")
+        unmade.write_text(RAISING.replace("    root", "    def __init__(self, x): ...\n    root"))
+        refused = call("explain", gated, "--rules", "unmade")
+        assert refused.exit_code == 2
+        assert "The rule Raises cannot be made" in refused.stderr
 
 
 class TestStep:
@@ -148,6 +226,21 @@ class TestTrace:
         assert sorted(path.name for path in Path("traces").iterdir()) == [
             "gated.jsonl", "other.jsonl",
         ]  # fmt: skip
+
+    def test_models_of_one_name(self, gated: Path) -> None:
+        """Each has a trace of its own, in the place that the model has."""
+        for folder in ("models/one", "models/two", "traces"):
+            Path(folder).mkdir(parents=True)
+        for folder in ("one", "two"):
+            write(Path("models", folder, "gated.onnx"))
+        assert call("rewrite", "models", "-o", "out", "--trace", "traces", "-q").exit_code == 0
+        for folder in ("one", "two"):
+            trace = read_trace(Path("traces", folder, "gated.jsonl"))
+            assert trace.about["source"] == str(Path("models", folder, "gated.onnx"))
+        one_trace = ("rewrite", gated, write(Path("gated.model")), "-o", "out", "--trace", "traces")
+        result = call(*one_trace)
+        assert result.exit_code == 2
+        assert "would be written to the same file" in result.stderr
 
     def test_a_file_that_cannot_be_written(self, gated: Path) -> None:
         result = call("rewrite", gated, "-o", "out.onnx", "--trace", "no/t.jsonl")

@@ -7,18 +7,14 @@ import pytest
 from onnx import parser
 from rich.console import Console
 
-from looplift import AssumptionError, Match, Phase, Rule
+from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule
 from looplift.arguments import Assertions
 from looplift.debug.effects import effect_of
-from looplift.debug.explain import (
-    Explanation,
-    commonest,
-    explain,
-    render,
-    render_commonest,
-    with_assumptions,
-)
+from looplift.debug.explain import Explanation, explain, with_assumptions
+from looplift.debug.explain_summary import commonest, render_commonest
+from looplift.debug.explain_view import render
 from looplift.debug.subject import Subject
+from looplift.rewrite.ir import Node
 from looplift.rules.decided_if import InlineDecidedIf
 from looplift.rules.loop_none import RunLoopOnce
 from looplift.rules.loop_states import DropDeadStates
@@ -87,7 +83,7 @@ class TestReasons:
         given = Subject.of(model())
         assert [left.op for left in explain(given, node="p").left] == ["Loop"]
         assert [left.op for left in explain(given, node="y").left] == ["If"]
-        with pytest.raises(AssumptionError, match="no If, Loop or Scan 'x'"):
+        with pytest.raises(AssumptionError, match="no node 'x'"):
             explain(given, node="x")
 
     def test_rules_that_are_not_there(self) -> None:
@@ -116,6 +112,231 @@ class TestReasons:
         assert found.status == 0
 
 
+ADVICE = """g (float[N] x, int64 rate, bool flag, float[N,K] big) => (float[N] y)
+    <int64 zero = {0}, int64 one = {1}, int64[1] ax = {0}> {
+    %s
+    y = If (c) <then_branch = t () => (float[N] p) { p = Neg(x) },
+                else_branch = e () => (float[N] q) { q = Exp(x) }> }"""
+
+
+class TestAdvice:
+    """It comes from the value that a check failed for."""
+
+    @pytest.mark.parametrize(
+        ("condition", "remedies", "beyond"),
+        [
+            ("c = Equal(rate, one)", ["--input rate=…"], []),
+            ("c = And(flag, flag)", ["--input flag=…"], []),
+            ("s = Shape(big) n = Gather(s, one) c = Greater(n, one)", ["--dim K=…"], []),
+            ("s = Size(x) c = Greater(s, one)", ["--dim N=…"], []),
+            ("m = ReduceMax<keepdims=0>(big) c = Cast<to=9>(m)", [], ["the elements of `big`"]),
+            (
+                "m = ReduceMax<keepdims=0>(x) b = Cast<to=9>(m) c = And(b, flag)",
+                ["--input flag=…"],
+                ["the elements of `x`"],
+            ),
+        ],
+    )
+    def test_conditions(self, condition: str, remedies: list[str], beyond: list[str]) -> None:
+        found = explain(Subject.of(model(ADVICE % condition)), rule="InlineDecidedIf")
+        (why,) = found.left[0].why
+        assert (why.remedies, why.beyond) == (remedies, beyond)
+        text = shown(found)
+        assert ("say more with" in text) == bool(remedies)
+        assert ("only the model can change that" in text) == (not remedies)
+
+    def test_sizes_without_a_name(self) -> None:
+        text = ADVICE.replace("float[N,K] big", "float[?,?] big")
+        condition = "s = Shape(big) n = Gather(s, one) c = Greater(n, one)"
+        found = explain(Subject.of(model(text % condition)), rule="InlineDecidedIf")
+        assert found.left[0].why[0].remedies == ["--shape big=…"]
+
+    def test_the_branch_and_not_the_condition(self) -> None:
+        """Where the work is in the way, the size says more, not the condition."""
+        found = explain(Subject.of(model(ADVICE % "c = Equal(rate, one)")), rule="IfToWhere")
+        (why,) = found.left[0].why
+        assert why.reason == "it is not known how much work `p` is"
+        assert why.remedies == ["--dim N=…"]
+
+    def test_a_state_that_ends_a_loop(self) -> None:
+        text = TEXT.replace(
+            "on = Identity(go)", "one = ReduceMax<keepdims=0>(s) on = Cast<to=9>(one)"
+        )
+        found = explain(Subject.of(model(text)), node="p", rule="FuseRecurrence")
+        (why,) = found.left[0].why
+        assert why.reason == "it may end early: `on` is computed in each iteration"
+        assert why.at == "`on`"
+        assert why.beyond == ["the state `s` of Loop `p`"]
+
+
+class TestOtherNodes:
+    def test_rules_that_start_elsewhere(self) -> None:
+        """The CumSum is what keeps the loop around it from being a recurrence."""
+        text = """g (float[T,2,3] x, float[2,3] h0) => (float[2,3] h) <int64 axis = {1}> {
+            h = Scan <num_scan_inputs=1, body = b (float[2,3] s, float[2,3] xt) => (float[2,3] so) {
+                a = Add(s, xt) k = CumSum(a, axis) so = Tanh(k) }> (h0, x) }"""
+        found = explain(Subject.of(model(text)), node="k")
+        (left,) = found.left
+        assert (left.op, left.place) == ("CumSum", "body of Scan of `h`")
+        around = [why for why in left.why if why.root]
+        assert [why.rule for why in around] == ["FuseRecurrence"]
+        assert around[0].passed > 0
+        assert "CumSum is no affine function" in around[0].reason
+        own = {why.rule for why in left.why if not why.root}
+        assert {"FoldConstant", "RemoveUnread"} <= own
+        assert "FuseRecurrence at Scan of `h`" in shown(found)
+
+    def test_one_that_went(self) -> None:
+        text = "g (float[2] x) => (float[2] y) { a = Neg(x) b = Neg(x) y = Add(a, b) }"
+        found = explain(Subject.of(model(text)), node="b")
+        assert found.left == []
+        assert list(found.gone.values()) == ["MergeEqualNodes at step 1"]
+        assert "`b` is not left" in shown(found)
+        assert "goes: Neg of `b` (MergeEqualNodes at step 1)" in shown(found)
+
+    def test_a_name_that_is_nearly_one(self) -> None:
+        text = "g (float[2] x) => (float[2] result) { inner = Neg(x) result = Exp(inner) }"
+        with pytest.raises(AssumptionError, match=r"no node 'iner'.*such as inner"):
+            explain(Subject.of(model(text)), node="iner")
+
+
+class TestRulesThatRaise:
+    """The rule, the line and the message; and the others are asked nevertheless."""
+
+    def test_match(self) -> None:
+        class Fails(Rule):
+            """Looks up what is not there."""
+
+            root = "If"
+
+            def match(self, m: Match) -> dict[str, object]:
+                return self.found({})
+
+            def found(self, table: dict[str, dict[str, object]]) -> dict[str, object]:
+                return table["gone"]
+
+        phases = (Phase("bad", (Fails,), ""), Phase("good", (InlineDecidedIf,), ""))
+        found = explain(Subject.of(model(), phases=phases), node="y")
+        reasons = {why.rule: why.reason for why in found.left[0].why}
+        line = Fails.found.__code__.co_firstlineno + 1
+        raised = f"match raised KeyError: 'gone' at {__file__}:{line}"
+        assert reasons["Fails"] == raised
+        assert reasons["InlineDecidedIf"].startswith("the condition `c`")
+        assert found.defects == [f"Fails at If of `y`: {raised}"]
+        assert f"undone: Fails at If of `y`: {raised}" in shown(found)
+
+    def test_apply(self) -> None:
+        class Fails(Rule):
+            """Divides by zero."""
+
+            root = "If"
+
+            def match(self, m: Match) -> dict[str, object]:
+                return {"node": m.node}
+
+            def apply(self, patch: object, node: object) -> None:
+                raise ZeroDivisionError("no luck")
+
+        found = explain(Subject.of(model(), phases=(Phase("bad", (Fails,), ""),)), node="y")
+        line = Fails.apply.__code__.co_firstlineno + 1
+        assert (
+            found.left[0]
+            .why[0]
+            .reason.endswith(f"apply raised ZeroDivisionError: no luck at {__file__}:{line}")
+        )
+
+    def test_match_that_gives_nothing(self) -> None:
+        class Forgets(Rule):
+            """Returns nothing."""
+
+            root = "If"
+
+            def match(self, m: Match) -> dict[str, object]:
+                return None  # type: ignore[return-value]
+
+        found = explain(Subject.of(model(), phases=(Phase("bad", (Forgets,), ""),)), node="y")
+        assert "match gave NoneType" in found.left[0].why[0].reason
+
+    def test_a_reason_with_braces(self) -> None:
+        class Braces(Rule):
+            """Its reason has more places than values."""
+
+            root = "If"
+
+            def match(self, m: Match) -> dict[str, object]:
+                m.need(False, "the set {} is {} {x}", 1)
+                return {}
+
+        found = explain(Subject.of(model(), phases=(Phase("bad", (Braces,), ""),)), node="y")
+        assert found.left[0].why[0].reason == "the set {} is {} {x}"
+
+    def test_one_that_cannot_be_made(self) -> None:
+        class Needs(Rule):
+            """Takes an argument."""
+
+            root = "If"
+
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+        with pytest.raises(LoopliftError, match="The rule Needs cannot be made"):
+            explain(Subject.of(model(), phases=(Phase("bad", (Needs,), ""),)))
+
+    def test_what_the_opset_lacks(self) -> None:
+        """A rule that matches and then finds that its result cannot be said gives a reason, too."""
+
+        class Late(Rule):
+            """Declines when it is to change something."""
+
+            root = "If"
+
+            def match(self, m: Match) -> dict[str, object]:
+                return {"node": m.node}
+
+            def apply(self, patch: object, node: Node) -> None:
+                raise Miss("before opset {} there is no such operator", (99,), node)
+
+        found = explain(Subject.of(model(), phases=(Phase("late", (Late,), ""),)), node="y")
+        assert found.left[0].why[0].reason == "before opset 99 there is no such operator"
+
+
+MASKED = """g (float[T,B,3] x, bool[B,T] mask, float[B,3] h0) => (float[B,3] h) <int64[1] last = {2}> {
+    m3 = Unsqueeze(mask, last) ms = Transpose<perm=[1,0,2]>(m3)
+    h = Scan <num_scan_inputs=2, body = b (float[B,3] s, float[B,3] xt, bool[B,1] m) => (float[B,3] so) {
+        a = Add(s, xt) n = Tanh(a) so = Where(m, n, s) }> (h0, x, ms) }"""
+
+
+class TestPrefixMasks:
+    def test_advice(self) -> None:
+        found = explain(Subject.of(model(MASKED)), rule="FuseRecurrence")
+        (why,) = found.left[0].why
+        assert "not known to be a length prefix" in why.reason
+        assert why.remedies == ["--prefix-mask mask"]
+
+    def test_what_if(self) -> None:
+        given = Subject.of(model(MASKED))
+        before = given.proto.SerializeToString()
+        found = explain(given, assume=["prefix mask mask"])
+        assert found.left == []
+        assert any(how.startswith("FuseRecurrence at step") for how in found.gone.values())
+        assert given.proto.SerializeToString() == before
+        assert explain(given).status == 1
+
+    def test_another_mask_does_not_help(self) -> None:
+        text = MASKED.replace("float[B,3] h0)", "float[B,3] h0, bool[B,T] other)")
+        assert explain(Subject.of(model(text)), assume=["prefix mask other"]).status == 1
+
+    def test_a_decay_is_no_mask(self) -> None:
+        """Nobody could vouch for gates."""
+        text = MASKED.replace("so = Where(m, n, s)", "f = Sigmoid(xt) u = Mul(f, s) so = Add(u, n)")
+        for left in explain(Subject.of(model(text))).left:
+            assert not any("--prefix-mask" in r for why in left.why for r in why.remedies)
+
+    def test_unknown(self) -> None:
+        with pytest.raises(AssumptionError, match="no value 'nothing'"):
+            explain(Subject.of(model(MASKED)), assume=["prefix mask nothing"])
+
+
 class TestWhatIfs:
     def test_what_an_assumption_changes(self) -> None:
         given = Subject.of(model())
@@ -134,7 +355,25 @@ class TestWhatIfs:
         assert given.dims == ("T=2", "N>=1")
         assert given.shapes == {"x": (1, "T")}
 
-    @pytest.mark.parametrize("text", ["", "dim", "T=16", "wish luck"])
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("dim Q=3", "No input of the model has a dim named 'Q'"),
+            ("dim N", "'N' asserts no dim"),
+            ("input rat=3", "The model has no input 'rat'"),
+            ("input rate", "'rate' names nothing"),
+            ("input rate=fast", "does not fit input 'rate'"),
+            ("shape y=1", "The model has no input 'y'"),
+        ],
+    )
+    def test_those_that_do_not_fit(self, text: str, words: str) -> None:
+        with pytest.raises(AssumptionError, match=words) as caught:
+            explain(Subject.of(model()), assume=[text])
+        assert caught.value.remedy
+
+    @pytest.mark.parametrize(
+        "text", ["", "dim", "T=16", "wish luck", "prefix", "prefix mask", "dimT=16"]
+    )
     def test_those_that_assume_nothing(self, text: str) -> None:
         with pytest.raises(AssumptionError, match="assumes nothing"):
             with_assumptions(Assertions(), [text])
@@ -181,5 +420,5 @@ class TestManyModels:
     def test_a_published_model(self, models_dir: Path) -> None:
         given = Subject.of(models_dir / "silero_vad.onnx")
         (left,) = explain(given).left
-        assert any("`sr`" in line for line in left.why[0].chain)
+        assert "--input sr=…" in next(w for w in left.why if w.rule == "InlineDecidedIf").remedies
         assert explain(given, assume=["input sr=16000", "shape input=1,576"]).left == []

@@ -16,7 +16,7 @@ from looplift.debug.verify_steps import render, verify_steps
 from looplift.plugins import all_phases
 from looplift.rewrite.ir import Node
 from looplift.rewrite.patch import Patch
-from looplift.rewrite.runtime import Ended, IsolatedSession, Packed, Value
+from looplift.rewrite.runtime import Ended, IsolatedSession, Packed, Refused, Value
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)
@@ -131,17 +131,25 @@ class _Fragile(IsolatedSession):
 class _FragileInRuns(IsolatedSession):
     """As if what the optimizer made of a Neg ended the process when it is run."""
 
+    failure: type[Refused] = Ended
+
     def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
         super().__init__(packed, optimizes=optimizes)
         self._ends = optimizes and b"Neg" in packed.source
 
     def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
         if self._ends:
-            raise Ended("its process was ended by SIGSEGV")
+            raise self.failure("its process was ended by SIGSEGV")
         return super().run(feed, seconds)
 
 
-@pytest.mark.parametrize("session", [_Fragile, _FragileInRuns])
+class _WrongInRuns(_FragileInRuns):
+    """As if what the optimizer made of a Neg failed when it is run."""
+
+    failure = Refused
+
+
+@pytest.mark.parametrize("session", [_Fragile, _FragileInRuns, _WrongInRuns])
 def test_an_optimizer_that_crashes_is_no_bad_step(
     session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:

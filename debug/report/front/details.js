@@ -23,7 +23,7 @@ function fillStep(target, index, step, total) {
     make("p", { class: "facts" },
       `step ${index} of ${total} · phase ${step.phase} · ${step.ms.toFixed(2)} ms `,
       make("span", { class: `check ${step.check.state}` }, step.check.text)),
-    ...step.notes.map((note) => make("p", { class: "note" }, `relies on: ${note}`)),
+    ...step.notes.map((note) => make("p", { class: "note" }, `note: ${note}`)),
   );
   target.change.replaceChildren(...step.lines.map(lineElement), editList(step));
   target.match.replaceChildren(
