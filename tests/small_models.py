@@ -10,10 +10,19 @@ import onnxruntime
 from onnx import parser
 
 from looplift.rewrite import ir
+from looplift.rewrite.runtime import Array
 
 
 def parse(source: str, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
     return parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["": {opset}]> {source}')
+
+
+def model(text: str, opset: int = 20, ir_version: int = 10, **weights: Array) -> onnx.ModelProto:
+    """With initializers that text would be too long for."""
+    proto = parse(text, opset, ir_version)
+    for name, values in weights.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return proto
 
 
 def node(graph: ir.Graph, op: str) -> ir.Node:
@@ -32,6 +41,8 @@ def assert_runs_equal(before: onnx.ModelProto, after: onnx.ModelProto, **feeds: 
     for expected, actual in zip(run(before, **feeds), run(after, **feeds), strict=True):
         np.testing.assert_array_equal(expected, actual)
 
+
+ADD = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Add(x, y) }")
 
 IF = """g (bool c, float[2] x) => (float[2] y) {
     a = Neg(x)

@@ -8,12 +8,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import onnx
 import pytest
 
 from looplift import rewrite
+from looplift.debug.rule_api import OFFERS, Offer, markdown
 from looplift.rewrite.rule import fixture
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +107,20 @@ def test_a_page_that_is_not_true_is_noticed() -> None:
     assert_printed("a\n…\nb …\n", "a\nx\nb  1\n", "cat")
 
 
+def test_the_reference_of_what_rules_may_ask_is_the_one_of_the_code() -> None:
+    assert (DOCS / "rule-api.md").read_text() == markdown(), (
+        "write it anew: looplift rules api > docs/rule-api.md"
+    )
+
+
+@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.kind.__name__)
+def test_all_that_rules_may_ask_is_told(offer: Offer) -> None:
+    members = list(offer.members())
+    assert members
+    assert [member.written for member in members if not member.summary] == []
+    assert sorted(offer.names.split()) == sorted(m.name for m in members if offer.names)
+
+
 FORMS = [block.text for block in blocks("canonical-forms.md") if block.language == "onnx"]
 
 
@@ -111,6 +128,81 @@ FORMS = [block.text for block in blocks("canonical-forms.md") if block.language 
 def test_canonical_forms_are_left_as_they_are(text: str) -> None:
     result = rewrite(fixture(text))
     assert [commit.rule for commit in result.trace.commits()] == []
+
+
+WORK = "near = Add(h, now) ranked, order = TopK<axis = 0>(near, four) next = Sin(ranked)"
+STACKED = "row = Identity(next)"
+VARIANTS = {
+    "a condition that stays": ("n, yes", "", "go = Identity(c) now = Gather(x, i)", STACKED),
+    "slices by Slice": (
+        "n, ",
+        "",
+        """go = Identity(c) j = Add(i, one) a = Unsqueeze(i, first) b = Unsqueeze(j, first)
+        part = Slice(x, a, b, first) now = Squeeze(part, first)""",
+        STACKED,
+    ),
+    "slices from a list": (
+        "n, ",
+        "parts = SplitToSequence<axis = 0, keepdims = 0>(x)",
+        "go = Identity(c) now = SequenceAt(parts, i)",
+        STACKED,
+    ),
+    "backwards": (
+        "n, ", "", "go = Identity(c) m = Sub(n, one) k = Sub(m, i) now = Gather(x, k)", STACKED,
+    ),
+    "a counter": ("n, ", "", "go = Identity(c) k1 = Add(k, one) now = Gather(x, k)", STACKED),
+    "a condition that counts": (
+        ", run", "run = Less(zero, n)", "k1 = Add(k, one) go = Less(k1, n) now = Gather(x, k)", STACKED,
+    ),
+    "work that is always the same": (
+        "n, ", "", "go = Identity(c) w = Exp(s) t = Gather(x, i) now = Mul(t, w)", STACKED,
+    ),
+    "rows in a list": (
+        "n, ", "none = SequenceEmpty()", "go = Identity(c) now = Gather(x, i)", "r1 = SequenceInsert(r, next)",
+    ),
+    "rows in a tensor that grows": (
+        "n, ",
+        "none = Identity(nothing)",
+        "go = Identity(c) now = Gather(x, i)",
+        "one_row = Unsqueeze(next, first) r1 = Concat<axis = 0>(r, one_row)",
+    ),
+}  # fmt: skip
+"""Other spellings of the loop that counts: trip count and condition, what stands before the loop,
+what the body does before the work and after it."""
+
+
+@pytest.mark.parametrize("words", VARIANTS)
+def test_other_spellings_arrive_at_the_canonical_form(words: str) -> None:
+    (canonical,) = [text for text in FORMS if "rows = Loop" in text]
+    result = rewrite(_spelled(*VARIANTS[words])).model
+    assert _loop_and_body(result) == _loop_and_body(fixture(canonical))
+
+
+def _spelled(trip: str, before: str, begin: str, end: str) -> onnx.ModelProto:
+    counts, keeps = "k1" in begin, "r1" in end
+    kind = "seq(float[4])" if "none = SequenceEmpty" in before else "float[?, 4]"
+    states = ["float[4] h", *["int64 k"] * counts, *[f"{kind} r"] * keeps]
+    after = ["float[4] next", *["int64 k1"] * counts, f"{kind} r1" if keeps else "float[4] row"]
+    results = ["last", *["last_k"] * counts, "list" if "Sequence" in end else "rows"]
+    joined = "rows = ConcatFromSequence<axis = 0, new_axis = 1>(list)"
+    return fixture(
+        f"""g (float[T, 4] x, float[4] s) => (float[4] last, float[T, 4] rows)
+        <int64 zero = {{0}}, int64 one = {{1}}, int64[1] four = {{4}}, int64[1] first = {{0}},
+         bool yes = {{1}}, float[0, 4] nothing = {{}}> {{
+            sizes = Shape(x) n = Gather(sizes, zero) {before}
+            {", ".join(results)} = Loop({trip}, {", ".join(["s", *["zero"] * counts, *["none"] * keeps])}) <
+                body = step (int64 i, bool c, {", ".join(states)}) => (bool go, {", ".join(after)})
+                {{ {begin} {WORK} {end} }}>
+            {joined if "Sequence" in end else ""}
+        }}"""
+    )
+
+
+def _loop_and_body(model: onnx.ModelProto) -> tuple[int, bool, Counter[str]]:
+    """The only loop: its inputs, whether it has a condition, and the operators of its body."""
+    (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
+    (body,) = [attribute.g for attribute in loop.attribute]
+    return len(loop.input), bool(loop.input[1]), Counter(node.op_type for node in body.node)
 
 
 def test_links_lead_somewhere() -> None:

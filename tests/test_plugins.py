@@ -50,10 +50,18 @@ class TestPlugins:
             assert [phase.name for phase in plugins.all_phases()[len(PHASES) :]] == ["mine"]
 
     def test_modules_come_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        Path("named_rules.py").write_text(MODULE.replace('"mine"', '"named"'))
         offer(monkeypatch, "some_rules")
-        phases = plugins.all_phases(["some_rules"])
+        phases = plugins.all_phases(["named_rules"])
         assert phases[: len(PHASES)] == PHASES
-        assert [phase.name for phase in phases[len(PHASES) :]] == ["mine", "mine"]
+        assert [phase.name for phase in phases[len(PHASES) :]] == ["mine", "named"]
+
+    def test_a_module_that_is_installed_and_named_counts_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        offer(monkeypatch, "some_rules")
+        phases = plugins.all_phases(["some_rules", "some_rules"])
+        assert [phase.name for phase in phases[len(PHASES) :]] == ["mine"]
 
     @pytest.mark.parametrize("value", ["no_such_module", "some_rules:NOTHING"])
     def test_what_cannot_be_imported(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
-from looplift import LoopliftError, Match, Miss, Phase, Rule
+from looplift import LoopliftError, Match, Miss, Phase, Rule, testing
 from looplift.cli import app
 from looplift.debug.rule_docs import contents, document, find_rule
 from looplift.debug.rule_reasons import sentences
@@ -71,7 +72,10 @@ def test_show_as_json() -> None:
     told = json.loads(call("show", "IfToWhere", "--json").stdout)
     assert told["roots"] == ["If"]
     assert "Where" in told["after"]
-    assert any(reason["text"] == "a result is not a tensor" for reason in told["reasons"])
+    assert any(
+        reason["text"] == "the condition is not known to be one element"
+        for reason in told["reasons"]
+    )
 
 
 def test_a_rule_that_is_not_there() -> None:
@@ -177,6 +181,15 @@ def test_a_new_rule_passes_its_test(package: Path) -> None:
     done = run("-m", "pytest", "-q", cwd=package)
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def test_the_example_in_the_docstring_of_testing(tmp_path: Path) -> None:
+    """It is the test of the rule MyRule in the package my_rule."""
+    assert call("new", "MyRule", "-o", tmp_path / "mine").exit_code == 0
+    _, _, example = (testing.__doc__ or "").partition("\n\n")
+    (tmp_path / "mine" / "tests" / "test_rules.py").write_text(textwrap.dedent(example))
+    done = run("-m", "pytest", "-q", cwd=tmp_path / "mine")
+    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_a_new_rule_is_loaded_by_its_module(package: Path) -> None:
