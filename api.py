@@ -17,10 +17,10 @@ from .rewrite.assumptions import assert_facts, parse_dims
 from .rewrite.collector import collector_paused
 from .rewrite.edits import CONTROL
 from .rewrite.engine import Engine
-from .rewrite.files import load
 from .rewrite.model import export_model, import_model
-from .rewrite.protos import nodes
 from .rewrite.rule import Options, Phase
+from .rewrite.storage.files import load
+from .rewrite.storage.protos import nodes
 from .rewrite.trace import Listener, Observer, Trace
 
 if TYPE_CHECKING:

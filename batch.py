@@ -14,10 +14,10 @@ from .arguments import Assertions
 from .debug.recording import Recorder, trace_file
 from .plugins import all_phases
 from .rewrite.errors import LoopliftError
-from .rewrite.files import save
-from .rewrite.isolate import Died, Process, Remote
+from .rewrite.running.isolate import Died, Process, Remote
+from .rewrite.storage.files import save
+from .rewrite.storage.validate import check_runtime
 from .rewrite.trace import Event, Observer
-from .rewrite.validate import check_runtime
 from .rewrite.verify import Verification, verify
 
 WRITTEN, DIFFERENT, FAILED = "written", "different", "failed"

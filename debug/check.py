@@ -18,14 +18,14 @@ from rich.text import Text
 
 from ..api import RewriteResult, rewrite
 from ..arguments import Assertions
-from ..rewrite.cases import Case, Cases, Effort
-from ..rewrite.chance import random_outputs, recurrent_outputs
-from ..rewrite.compare import Tolerances, working_precision
-from ..rewrite.files import load
-from ..rewrite.isolate import Process
-from ..rewrite.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
-from ..rewrite.signature import NoValues
-from ..rewrite.validate import check_runtime
+from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.chance import random_outputs, recurrent_outputs
+from ..rewrite.running.compare import Tolerances, working_precision
+from ..rewrite.running.isolate import Process
+from ..rewrite.running.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
+from ..rewrite.running.signature import NoValues
+from ..rewrite.storage.files import load
+from ..rewrite.storage.validate import check_runtime
 from ..rewrite.verify import Side, no_case_reason
 from .counts import rows
 from .relax import RelaxSession

@@ -12,7 +12,7 @@ from typing import Protocol
 import onnx
 
 from ..rewrite.errors import LoopliftError
-from ..rewrite.files import save
+from ..rewrite.storage.files import save
 from .subject import Subject
 from .trials import Trials
 

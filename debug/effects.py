@@ -21,7 +21,7 @@ from ..rewrite.model import export_model, import_model
 from ..rewrite.reasons import CountingMatch
 from ..rewrite.rule import Miss, Phase, Rule, fixture
 from ..rules import PHASES
-from ..rules.dead import RemoveCopy, RemoveUnread
+from ..rules.values.dead import RemoveCopy, RemoveUnread
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from ..api import count_operators
 from ..arguments import Assertions
 from ..rewrite.assumptions import assert_facts, parse_dims
 from ..rewrite.engine import Engine
-from ..rewrite.files import load
 from ..rewrite.ir import Node
 from ..rewrite.model import import_model
 from ..rewrite.rule import Options, Phase
+from ..rewrite.storage.files import load
 from ..rewrite.trace import Commit, Event, Trace
 from ..rules import PHASES
 from .control import Body, ControlNode, Reader, Sliced

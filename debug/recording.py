@@ -25,12 +25,12 @@ import onnx
 from ..arguments import Assertions
 from ..rewrite.engine import Engine
 from ..rewrite.errors import ModelError
-from ..rewrite.exporter import copy_fields
 from ..rewrite.graph_hash import GraphHash
 from ..rewrite.ir import Graph, Node, Tensor
 from ..rewrite.numbers import NoReference, Numbers
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Miss, Phase, Rule, describe
+from ..rewrite.storage.exporter import copy_fields
 from ..rewrite.trace import Commit, Defect, Observer
 from .control import value_text
 

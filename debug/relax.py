@@ -21,8 +21,8 @@ import onnx
 from ..api import compile, from_onnx  # noqa: A004
 from ..arguments import Assertions
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
-from ..rewrite.isolate import Died, Process, Remote
-from ..rewrite.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
+from ..rewrite.running.isolate import Died, Process, Remote
+from ..rewrite.running.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form

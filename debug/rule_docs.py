@@ -21,7 +21,7 @@ from ..rewrite.engine import Engine
 from ..rewrite.errors import LoopliftError
 from ..rewrite.model import export_model, import_model
 from ..rewrite.rule import Match, Miss, Phase, Rule, describe, fixture
-from ..rules.dead import RemoveCopy
+from ..rules.values.dead import RemoveCopy
 from .recording import source_of
 from .rule_reasons import Sentence, sentences
 

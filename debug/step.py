@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ..outputs import check_target
 from ..rewrite.errors import LoopliftError
-from ..rewrite.files import save
+from ..rewrite.storage.files import save
 from .regions import Step, advance
 from .replay import Replay
 from .subject import Subject

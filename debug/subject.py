@@ -13,9 +13,9 @@ from ..arguments import Assertions
 from ..plugins import all_phases
 from ..rewrite.assumptions import assert_facts, parse_dims
 from ..rewrite.engine import Engine
-from ..rewrite.files import load
 from ..rewrite.model import import_model
 from ..rewrite.rule import Options, Phase
+from ..rewrite.storage.files import load
 from ..rewrite.trace import Observer, Trace
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arguments import Assertions
 from ..rewrite.errors import AssumptionError, ModelError
-from ..rewrite.runtime import Array
+from ..rewrite.running.runtime import Array
 from .recording import FORMAT, Recorder, asserted
 from .subject import Subject
 

@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 
 from ..rewrite.assumptions import parse_dims
-from ..rewrite.cases import Case, Cases, Effort
-from ..rewrite.chance import random_outputs, recurrent_outputs
-from ..rewrite.compare import Difference, Tolerances, compare, working_precision
 from ..rewrite.errors import telling_line
 from ..rewrite.facts import Assumptions
-from ..rewrite.protos import nodes
-from ..rewrite.runtime import Ended, IsolatedSession, Packed, Refused, Value
-from ..rewrite.signature import NoValues, TensorInput, signature
+from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.chance import random_outputs, recurrent_outputs
+from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
+from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Value
+from ..rewrite.running.signature import NoValues, TensorInput, signature
+from ..rewrite.storage.protos import nodes
 from ..rewrite.verify import Side, interface_problem, no_case_reason, spread
 from .subject import Subject
 

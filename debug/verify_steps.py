@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..rewrite.compare import Difference
+from ..rewrite.running.compare import Difference
 from .replay import Replay
 from .subject import Subject
 from .trace_file import CommitLine, trace_of

@@ -12,7 +12,7 @@ except ImportError as error:
         remedy='Install it with: pip install "looplift[tvm]"',
     ) from error
 
-from . import pipeline  # noqa: F401  (it makes itself known to TVM)
 from .emit import emit
+from .scheduling import pipeline  # noqa: F401  (it makes itself known to TVM)
 
 __all__ = ["MissingTvmError", "emit"]

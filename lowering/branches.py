@@ -10,10 +10,10 @@ from .bodies import Step, place
 from .closure import Closure
 from .emitter import Emitter
 from .join import join, unpack
-from .loops_types import Kind, element_of_type
+from .kinds import Kind, element_of_type
 from .scalars import scalar
 from .scope import Frame, Scope
-from .sequence_runtime import received
+from .sequences.runtime import received
 from .values import Constant, Element, Value, as_int, is_prim
 
 _BRANCHES = {"then_branch": "then", "else_branch": "else"}

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError, telling_line
-from .pipeline import NAME
+from .scheduling.pipeline import NAME
 
 NATIVE = "native"
 """The target that stands for the processor this runs on, with all its instructions."""

@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto
 
 from ..rewrite.errors import ModelError
-from ..rewrite.protos import nodes
+from ..rewrite.storage.protos import nodes
 from .attributes import attributes
 from .bodies import Body, Step, place
 

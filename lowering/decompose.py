@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
-from ..rewrite.protos import nodes
+from ..rewrite.storage.protos import nodes
 from .operators import find
 
 Operator = tuple[str, str]

@@ -17,11 +17,11 @@ from .control_checks import check_control, check_functions
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
 from .forms import Hear
-from .loops import emit_loop
-from .scans import emit_scan
+from .loops.loop import emit_loop
+from .loops.scan import emit_scan
+from .loops.unused import without_unused
 from .signature import Shape, Signature
 from .support import check_support
-from .unused import without_unused
 
 CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if, "Loop": emit_loop, "Scan": emit_scan})
 """The operators with bodies, and what emits them."""

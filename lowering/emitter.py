@@ -26,7 +26,7 @@ from .operators import (
 )
 from .ranks import Ranks
 from .scope import Frame, Scope
-from .sequence_runtime import received
+from .sequences.runtime import received
 from .tvm_onnx import EmptyOptional, InputList, building_function
 from .values import (
     ListValue,

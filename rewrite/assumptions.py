@@ -14,7 +14,7 @@ from .errors import AssumptionError
 from .facts import Assumptions, named
 from .ir import Constant, Graph, Variable
 from .model import Model
-from .naming import graphs
+from .storage.naming import graphs
 
 Shape = tuple[int | str | None, ...]
 

@@ -10,7 +10,7 @@ from .declarations import without_false_sizes
 from .facts import Facts
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor
-from .naming import Names, defined
+from .storage.naming import Names, defined
 
 
 def finish(

@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 from . import ir
 from .collector import collector_paused
 from .declarations import numpy_type
-from .exporter import Exporter, copy_fields
-from .functions import inline_functions
-from .importer import FIRST_IR_WITH_DEFAULTS, Importer
-from .limits import newest_ir
-from .naming import Names, defined, graphs, separate_names
 from .places import standard_name
-from .validate import check_graph, check_header
+from .storage.exporter import Exporter, copy_fields
+from .storage.functions import inline_functions
+from .storage.importer import FIRST_IR_WITH_DEFAULTS, Importer
+from .storage.limits import newest_ir
+from .storage.naming import Names, defined, graphs, separate_names
+from .storage.validate import check_graph, check_header
 
 _TYPES_OF_IR_14 = (numpy_type(TensorProto.FLOAT6E2M3), numpy_type(TensorProto.FLOAT6E3M2))
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .cases import Case, Cases, Effort
-from .chance import random_outputs, recurrent_outputs
-from .compare import Difference, Tolerances, compare, distance, working_precision
 from .errors import telling_line
 from .facts import Assumptions
-from .files import load
-from .runtime import Ended, IsolatedSession, Packed, Refused, Runnable, Runner, Value
-from .signature import NoValues, Sizes
+from .running.cases import Case, Cases, Effort
+from .running.chance import random_outputs, recurrent_outputs
+from .running.compare import Difference, Tolerances, compare, distance, working_precision
+from .running.runtime import Ended, IsolatedSession, Packed, Refused, Runnable, Runner, Value
+from .running.signature import NoValues, Sizes
+from .storage.files import load
 
 Source = str | Path | onnx.ModelProto
 

@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 from ..rewrite.rule import Phase
-from .casts import NameCastType
-from .closed_forms_fold import (
-    AllWithoutLoop,
-    AnyWithoutLoop,
-    MaximumWithoutLoop,
-    MinimumWithoutLoop,
-    ProductWithoutLoop,
-)
-from .closed_forms_shift import DelayWithoutState
-from .closed_forms_sum import SumWithoutLoop
-from .constants import FoldConstant, MergeConstants, StoreConstant
-from .dead import DropUnreadResults, RemoveCopy, RemoveUnread
-from .decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
-from .demanded_axes import NameDemandedAxes
-from .demanded_if import InlineDemandedBranch
-from .equal import MergeEqualNodes
-from .float_counts import CountInIntegers
-from .if_to_where import IfToWhere
-from .known_sequences import ConstructFromErase, ConstructFromSplit, SplitListState
-from .linear_recurrence import SimplifyLinearRecurrence
-from .linear_recurrence_chunks import ChunkLinearRecurrence
-from .loop_buffers import CollectScatteredRows
-from .loop_count import CountIterations
-from .loop_growing import CollectConcatenatedRows
-from .loop_induction import CounterFromIteration
-from .loop_none import RunLoopOnce, RunScanOnce, SkipLoop
-from .loop_normal import (
+from .branches.decided import InlineDecidedIf, InlineOnlyPossibleBranch
+from .branches.demanded import InlineDemandedBranch
+from .branches.same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
+from .branches.shared_work import ForwardEqualResults, HoistSharedWork
+from .branches.to_where import IfToWhere
+from .loops.buffers import CollectScatteredRows
+from .loops.count import CountIterations
+from .loops.float_counts import CountInIntegers
+from .loops.growing import CollectConcatenatedRows
+from .loops.induction import CounterFromIteration
+from .loops.known_sequences import ConstructFromErase, ConstructFromSplit, SplitListState
+from .loops.none import RunLoopOnce, RunScanOnce, SkipLoop
+from .loops.normal import (
     ConditionHoldsInside,
     ConstantConditionOut,
     DropEndlessTripCount,
     DropTrueCondition,
 )
-from .loop_reads import ReadAtIteration
-from .loop_sequences import CollectInsertedRows
-from .loop_shapes import ShapeFromOutside
-from .loop_slices import ReadOneSlice
-from .loop_states import (
+from .loops.reads import ReadAtIteration
+from .loops.sequences import CollectInsertedRows
+from .loops.shapes import ShapeFromOutside
+from .loops.slices import ReadOneSlice
+from .loops.split_sequences import (
+    ConstructFromInserts,
+    CountFromSplit,
+    JoinConstructed,
+    JoinSplit,
+    ReadConstructed,
+    ReadFromSplit,
+)
+from .loops.states import (
     DropDeadStates,
     DropUnreadRows,
     ForwardInvariantStates,
     MergeEqualStates,
 )
-from .loop_to_scan import LoopToScan
-from .loop_unroll import UnrollShortLoop
-from .loop_unswitch import UnswitchLoop
-from .loop_work import HoistInvariantWork
+from .loops.unroll import UnrollShortLoop
+from .loops.unswitch import UnswitchLoop
+from .loops.work import HoistInvariantWork
 from .recurrence import (
     AbsorbLinear,
     FuseRecurrence,
@@ -58,24 +51,31 @@ from .recurrence import (
     ReverseWhole,
     SplitState,
 )
-from .reshapes import DropReshape
-from .same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
-from .shared_work import ForwardEqualResults, HoistSharedWork
-from .split_sequences import (
-    ConstructFromInserts,
-    CountFromSplit,
-    JoinConstructed,
-    JoinSplit,
-    ReadConstructed,
-    ReadFromSplit,
+from .steps.batch import BatchInFront
+from .steps.batch_rows import BatchBehind
+from .steps.closed_forms_fold import (
+    AllWithoutLoop,
+    AnyWithoutLoop,
+    MaximumWithoutLoop,
+    MinimumWithoutLoop,
+    ProductWithoutLoop,
 )
-from .step_batch import BatchInFront
-from .step_batch_rows import BatchBehind
-from .step_map import RowsWithoutLoop
-from .step_map_repeat import RepeatWithoutLoop
-from .step_padded import LoopToPaddedScan
-from .step_squeezed import GatherSqueezedSlice
-from .step_windows import WindowsInFront
+from .steps.closed_forms_shift import DelayWithoutState
+from .steps.closed_forms_sum import SumWithoutLoop
+from .steps.linear_recurrence import SimplifyLinearRecurrence
+from .steps.linear_recurrence_chunks import ChunkLinearRecurrence
+from .steps.map import RowsWithoutLoop
+from .steps.map_repeat import RepeatWithoutLoop
+from .steps.padded import LoopToPaddedScan
+from .steps.squeezed import GatherSqueezedSlice
+from .steps.to_scan import LoopToScan
+from .steps.windows import WindowsInFront
+from .values.casts import NameCastType
+from .values.constants import FoldConstant, MergeConstants, StoreConstant
+from .values.dead import DropUnreadResults, RemoveCopy, RemoveUnread
+from .values.demanded_axes import NameDemandedAxes
+from .values.equal import MergeEqualNodes
+from .values.reshapes import DropReshape
 
 PHASES: tuple[Phase, ...] = (
     Phase(

@@ -10,7 +10,7 @@ import onnxruntime
 from onnx import parser
 
 from looplift.rewrite import ir
-from looplift.rewrite.runtime import Array
+from looplift.rewrite.running.runtime import Array
 
 
 def parse(source: str, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:

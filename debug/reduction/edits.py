@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto
 
 from ...rewrite.model import export_model, import_model
-from ...rewrite.naming import Names, defined, graphs
+from ...rewrite.storage.naming import Names, defined, graphs
 from .types import Types
 
 Graph = onnx.GraphProto

@@ -11,7 +11,7 @@ import onnx.parser
 import onnx.printer
 
 from ...arguments import Assertions
-from ...rewrite.files import save
+from ...rewrite.storage.files import save
 from ..subject import Subject
 from .search import Reduction
 

@@ -10,7 +10,7 @@ from typing import IO
 import onnx
 
 from ...rewrite.errors import ModelError
-from ...rewrite.files import save
+from ...rewrite.storage.files import save
 from .questions import Verdict
 
 

@@ -19,12 +19,12 @@ import onnx
 
 from ...api import count_operators
 from ...arguments import Assertions
-from ...rewrite.cases import Effort
 from ...rewrite.edits import CONTROL
 from ...rewrite.engine import Engine
 from ...rewrite.errors import AssumptionError, LoopliftError, ModelError
 from ...rewrite.model import export_model, import_model
-from ...rewrite.runtime import IsolatedSession, Packed, Refused
+from ...rewrite.running.cases import Effort
+from ...rewrite.running.runtime import IsolatedSession, Packed, Refused
 from ..checks import Check, Command
 from ..subject import Subject
 from ..trials import Trials

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from ...rewrite.runtime import Array
+from ...rewrite.running.runtime import Array
 from .edits import walk
 from .types import Types
 

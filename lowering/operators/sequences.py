@@ -9,8 +9,9 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from .. import sequence_loops, sequence_runtime
-from ..sequence_runtime import to_list
+from ..sequences import loops as sequence_loops
+from ..sequences import runtime as sequence_runtime
+from ..sequences.runtime import to_list
 from ..tower import as_size
 from ..tvm_onnx import Converter, InputList
 from ..values import Constant, ListValue, as_int, as_tensor, is_prim

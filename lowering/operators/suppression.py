@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as ib
 
 from ...rewrite.errors import UnsupportedError
 from ..kernel_call import call_kernel
-from ..loops_kernels import leading
+from ..small_kernels import leading
 from ..tvm_onnx import InputList
 from ..values import as_tensor
 from .broadcasting import known_dims

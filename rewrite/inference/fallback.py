@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper, numpy_helper
 
-from ..attributes import encode, schema_type
 from ..facts import Fact
 from ..ir import bodies
+from ..storage.attributes import encode, schema_type
 from ..symbolic import Dim
 from .registry import Site
 

@@ -17,10 +17,10 @@ from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.steps import Read, Steps
 from ..emit import Emit
-from ..loop_states import without_states
-from ..step_edit import read_instead
-from ..step_emit import all_slices, count_vector, placed
-from ..step_parallel import counted
+from ..loops.edit import read_instead
+from ..loops.states import without_states
+from ..steps.emit import all_slices, count_vector, placed
+from ..steps.parallel import counted
 from ..zeros import is_zero
 from .cells import NoCell
 from .emission import emit_operator, nothing

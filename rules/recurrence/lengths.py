@@ -21,7 +21,7 @@ from ...rewrite.steps import Steps
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
 from ..emit import Emit
-from ..step_emit import count_vector, iteration_numbers
+from ..steps.emit import count_vector, iteration_numbers
 from . import forms
 from .length_reads import (
     INTEGERS,

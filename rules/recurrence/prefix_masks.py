@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import helper
 
-from ...rewrite.evaluate import NotEvaluated, evaluate
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.purity import TOTAL_ELEMENTWISE
+from ...rewrite.running.evaluate import NotEvaluated, evaluate
 from ...rewrite.steps import Read
 from .length_reads import Comparison, Length, axis_before
 

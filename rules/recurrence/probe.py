@@ -19,7 +19,7 @@ from ...rewrite.clone import clone_nodes
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable, bodies
 from ...rewrite.model import Model, export_model
-from ...rewrite.runtime import Packed, Refused, Session
+from ...rewrite.running.runtime import Packed, Refused, Session
 from ...rewrite.symbolic import Dim
 from . import weights
 from .cells import Cell

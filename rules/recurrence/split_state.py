@@ -19,7 +19,7 @@ from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.views import State
 from ..emit import OLDEST, Emit
-from ..loop_states import set_states, states_of
+from ..loops.states import set_states, states_of
 from .cuts import one_axis_cut
 
 

@@ -14,10 +14,10 @@ from looplift.arguments import Assertions
 from looplift.cli import app
 from looplift.debug.check import ORIGINAL, RELAX, REWRITTEN, Check, Column, Run, check, render
 from looplift.debug.relax import RelaxSession
-from looplift.rewrite.isolate import Process
 from looplift.rewrite.rule import fixture
-from looplift.rewrite.runtime import Packed, Refused
-from looplift.rules.demanded_if import InlineDemandedBranch
+from looplift.rewrite.running.isolate import Process
+from looplift.rewrite.running.runtime import Packed, Refused
+from looplift.rules.branches.demanded import InlineDemandedBranch
 
 from ..gated import write
 

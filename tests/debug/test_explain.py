@@ -15,9 +15,9 @@ from looplift.debug.explain_summary import commonest, render_commonest
 from looplift.debug.explain_view import render
 from looplift.debug.subject import Subject
 from looplift.rewrite.ir import Node
-from looplift.rules.decided_if import InlineDecidedIf
-from looplift.rules.loop_none import RunLoopOnce
-from looplift.rules.loop_states import DropDeadStates
+from looplift.rules.branches.decided import InlineDecidedIf
+from looplift.rules.loops.none import RunLoopOnce
+from looplift.rules.loops.states import DropDeadStates
 
 TEXT = """g (float[N] x, int64 rate, int64 m) => (float[N] y) <int64 fast = {16000}> {
     same = Cast<to = 7>(rate)

@@ -20,7 +20,7 @@ from looplift.rewrite.ir import Node
 from looplift.rewrite.patch import Patch
 from looplift.rewrite.rule import Match
 from looplift.rewrite.trace import Commit, Observer
-from looplift.rules.decided_if import InlineDecidedIf
+from looplift.rules.branches.decided import InlineDecidedIf
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) <int64 two = {2}, int64 three = {3}> {
     far = Add(two, three)

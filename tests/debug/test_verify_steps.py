@@ -16,7 +16,7 @@ from looplift.debug.verify_steps import render, verify_steps
 from looplift.plugins import all_phases
 from looplift.rewrite.ir import Node
 from looplift.rewrite.patch import Patch
-from looplift.rewrite.runtime import Ended, IsolatedSession, Packed, Refused, Value
+from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Value
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)

@@ -12,10 +12,10 @@ import onnx
 from onnx import printer
 
 from looplift import RewriteResult, rewrite
-from looplift.rewrite.compare import Tolerances, compare
 from looplift.rewrite.errors import LoopliftError
 from looplift.rewrite.rule import Phase
-from looplift.rewrite.runtime import Packed, Refused, Session
+from looplift.rewrite.running.compare import Tolerances, compare
+from looplift.rewrite.running.runtime import Packed, Refused, Session
 
 Feed = Mapping[str, Any]
 

@@ -16,9 +16,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 import looplift
-from looplift.lowering.pipeline_blocks import split_blocks
-from looplift.lowering.schedule import schedule_kernel
-from looplift.lowering.schedule_math import with_fast_math
+from looplift.lowering.scheduling.dataflow import split_blocks
+from looplift.lowering.scheduling.math_functions import with_fast_math
+from looplift.lowering.scheduling.schedule import schedule_kernel
 
 from .conftest import Imported
 from .test_kernels import COUNTED, count, floats

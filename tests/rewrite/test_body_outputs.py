@@ -6,12 +6,12 @@ import pytest
 
 from looplift.rewrite.engine import Engine
 from looplift.rewrite.model import export_model, import_model
-from looplift.rules.equal import MergeEqualNodes
-from looplift.rules.loop_states import MergeEqualStates
+from looplift.rules.loops.states import MergeEqualStates
+from looplift.rules.values.equal import MergeEqualNodes
 
 from ..equivalence import assert_equivalent, run_rules
-from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
+from .fact_oracle import Feeds
 
 LOOP = """g (float[3] x, int64 m) => (float[3] y, int64[K] rows, float[L,3] more) {
     y, rows, more = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s)

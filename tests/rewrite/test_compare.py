@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from looplift.rewrite.compare import Tolerances, compare, working_precision
-from looplift.rewrite.runtime import (
+from looplift.rewrite.running.compare import Tolerances, compare, working_precision
+from looplift.rewrite.running.runtime import (
     Array,
 )
 

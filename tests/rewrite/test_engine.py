@@ -19,8 +19,8 @@ from looplift.rewrite.patch import Patch
 from looplift.rewrite.rule import ANY, Options, fixture
 from looplift.rewrite.trace import Commit, Defect, Event
 from looplift.rules import PHASES
-from looplift.rules.dead import RemoveUnread
-from looplift.rules.decided_if import InlineDecidedIf
+from looplift.rules.branches.decided import InlineDecidedIf
+from looplift.rules.values.dead import RemoveUnread
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..small_models import parse

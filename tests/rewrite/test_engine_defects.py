@@ -11,8 +11,8 @@ from looplift import LoopliftError, Match, Phase, Rule, rewrite
 from looplift.rewrite.ir import Node
 from looplift.rewrite.patch import Patch
 from looplift.rules import PHASES
-from looplift.rules.constants import FoldConstant
-from looplift.rules.dead import RemoveUnread
+from looplift.rules.values.constants import FoldConstant
+from looplift.rules.values.dead import RemoveUnread
 
 from ..equivalence import assert_equivalent, ops, run_rules
 from ..small_models import parse

@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.cases import Cases, Effort
 from looplift.rewrite.facts import Assumptions
-from looplift.rewrite.feeds import Draw, comparisons, make_feed
-from looplift.rewrite.mask_watch import is_prefix_mask
-from looplift.rewrite.runtime import (
+from looplift.rewrite.running.cases import Cases, Effort
+from looplift.rewrite.running.feeds import Draw, comparisons, make_feed
+from looplift.rewrite.running.mask_watch import is_prefix_mask
+from looplift.rewrite.running.runtime import (
     IsolatedSession,
     Packed,
 )
-from looplift.rewrite.signature import NoValues, evaluate, signature
+from looplift.rewrite.running.signature import NoValues, evaluate, signature
 from looplift.rewrite.verify import verify
 
 from ..small_models import ADD, model

@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, checker, helper, numpy_helper, parser
 
 from looplift.rewrite.errors import ModelError
-from looplift.rewrite.files import load, save
 from looplift.rewrite.model import export_model, import_model
-from looplift.rewrite.writing import DataFile, Pending, move_weights
+from looplift.rewrite.storage.files import load, save
+from looplift.rewrite.storage.writing import DataFile, Pending, move_weights
 
 X = np.array([3.0, -4.0], np.float32)
 W = np.array([1.0, 2.0], np.float32)

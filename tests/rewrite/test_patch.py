@@ -17,7 +17,7 @@ from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.patch import Patch
 from looplift.rewrite.rule import ANY, fixture
 from looplift.rules import PHASES
-from looplift.rules.dead import RemoveCopy
+from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import assert_equivalent
 from ..small_models import parse

@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from looplift.rewrite.isolate import Died, Process, Remote
-from looplift.rewrite.runtime import (
+from looplift.rewrite.running.isolate import Died, Process, Remote
+from looplift.rewrite.running.runtime import (
     Ended,
     IsolatedSession,
     Packed,

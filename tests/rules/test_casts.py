@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.casts import NameCastType
+from looplift.rules.values.casts import NameCastType
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..small_models import parse

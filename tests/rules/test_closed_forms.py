@@ -8,14 +8,14 @@ import pytest
 
 from looplift import rewrite
 from looplift.rewrite.rule import Rule
-from looplift.rules.closed_forms_fold import (
+from looplift.rules.steps.closed_forms_fold import (
     AllWithoutLoop,
     AnyWithoutLoop,
     MaximumWithoutLoop,
     ProductWithoutLoop,
 )
-from looplift.rules.closed_forms_shift import DelayWithoutState
-from looplift.rules.closed_forms_sum import SumWithoutLoop
+from looplift.rules.steps.closed_forms_shift import DelayWithoutState
+from looplift.rules.steps.closed_forms_sum import SumWithoutLoop
 
 from ..equivalence import (
     assert_equal,

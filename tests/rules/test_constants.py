@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from looplift.rewrite.rule import Options
-from looplift.rules.constants import FoldConstant, MergeConstants, StoreConstant
+from looplift.rules.values.constants import FoldConstant, MergeConstants, StoreConstant
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds

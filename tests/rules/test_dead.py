@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.dead import DropUnreadResults, RemoveCopy, RemoveUnread
+from looplift.rules.values.dead import DropUnreadResults, RemoveCopy, RemoveUnread
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looplift.rewrite.rule import Options
-from looplift.rules.demanded_axes import NameDemandedAxes
+from looplift.rules.values.demanded_axes import NameDemandedAxes
 
 from ..equivalence import assert_equivalent, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looplift.rewrite.rule import Options
-from looplift.rules.demanded_if import InlineDemandedBranch
+from looplift.rules.branches.demanded import InlineDemandedBranch
 
 from ..equivalence import ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

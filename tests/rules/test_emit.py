@@ -9,9 +9,9 @@ from looplift.rewrite.engine import Engine
 from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.patch import Patch
 from looplift.rewrite.rule import Miss
-from looplift.rules.dead import RemoveCopy
 from looplift.rules.emit import Emit
-from looplift.rules.step_padded import LoopToPaddedScan
+from looplift.rules.steps.padded import LoopToPaddedScan
+from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import assert_equivalent, run_rules
 from ..rewrite.fact_oracle import Feeds, value

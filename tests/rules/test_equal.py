@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from looplift import rewrite
-from looplift.rules.constants import MergeConstants
-from looplift.rules.equal import MergeEqualNodes
+from looplift.rules.values.constants import MergeConstants
+from looplift.rules.values.equal import MergeEqualNodes
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -10,7 +10,7 @@ import pytest
 from looplift import Match, Miss, Rule
 from looplift.rewrite.rule import ANY, fixture
 from looplift.rules import PHASES
-from looplift.rules.dead import RemoveCopy
+from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import assert_equivalent, is_valid, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

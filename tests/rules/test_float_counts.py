@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 from looplift.rewrite.rule import Options
-from looplift.rules.dead import RemoveUnread
-from looplift.rules.float_counts import CountInIntegers
+from looplift.rules.loops.float_counts import CountInIntegers
+from looplift.rules.values.dead import RemoveUnread
 
 from ..equivalence import assert_equivalent, ops, run_rules
 from ..rewrite.fact_oracle import Feeds

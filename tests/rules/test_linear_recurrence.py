@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.linear_recurrence import SimplifyLinearRecurrence
-from looplift.rules.step_padded import LoopToPaddedScan
+from looplift.rules.steps.linear_recurrence import SimplifyLinearRecurrence
+from looplift.rules.steps.padded import LoopToPaddedScan
 
 from ..equivalence import assert_equal, ops, outcome, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_buffers import CollectScatteredRows
+from looplift.rules.loops.buffers import CollectScatteredRows
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from looplift.rewrite.rule import Options
-from looplift.rules.loop_count import CountIterations
+from looplift.rules.loops.count import CountIterations
 
 from ..equivalence import assert_equivalent, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_growing import CollectConcatenatedRows
+from looplift.rules.loops.growing import CollectConcatenatedRows
 
 from ..equivalence import assert_equivalent, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

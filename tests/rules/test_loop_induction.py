@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_induction import CounterFromIteration
+from looplift.rules.loops.induction import CounterFromIteration
 
 from ..equivalence import assert_equivalent, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.loop_none import RunLoopOnce, RunScanOnce, SkipLoop
+from looplift.rules.loops.none import RunLoopOnce, RunScanOnce, SkipLoop
 
 from ..equivalence import ops, rewritten
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_normal import (
+from looplift.rules.loops.normal import (
     ConditionHoldsInside,
     ConstantConditionOut,
     DropTrueCondition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_reads import ReadAtIteration
+from looplift.rules.loops.reads import ReadAtIteration
 
 from ..equivalence import assert_equivalent, optimized_session, outcome, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.dead import RemoveCopy
-from looplift.rules.loop_sequences import CollectInsertedRows
+from looplift.rules.loops.sequences import CollectInsertedRows
+from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.loop_shapes import ShapeFromOutside
-from looplift.rules.reshapes import DropReshape
+from looplift.rules.loops.shapes import ShapeFromOutside
+from looplift.rules.values.reshapes import DropReshape
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_slices import ReadOneSlice
+from looplift.rules.loops.slices import ReadOneSlice
 
 from ..equivalence import assert_equivalent, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_states import (
+from looplift.rules.loops.states import (
     DropDeadStates,
     DropUnreadRows,
     ForwardInvariantStates,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loop_work import HoistInvariantWork
+from looplift.rules.loops.work import HoistInvariantWork
 
 from ..equivalence import assert_equivalent, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

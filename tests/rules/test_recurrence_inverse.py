@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 from looplift.rewrite.rule import fixture
-from looplift.rules.dead import RemoveUnread
 from looplift.rules.recurrence import UNFUSE, FuseRecurrence
 from looplift.rules.recurrence.unfuse import OperatorToScan
+from looplift.rules.values.dead import RemoveUnread
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

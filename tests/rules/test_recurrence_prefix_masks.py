@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.evaluate import NotEvaluated
+from looplift.rewrite.running.evaluate import NotEvaluated
 from looplift.rules.recurrence import prefix_masks
 
 from ..equivalence import assert_equal, ops, outcome, session

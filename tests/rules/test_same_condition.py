@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
+from looplift.rules.branches.same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from looplift.rules.dead import RemoveCopy
-from looplift.rules.shared_work import ForwardEqualResults, HoistSharedWork
+from looplift.rules.branches.shared_work import ForwardEqualResults, HoistSharedWork
+from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.split_sequences import (
+from looplift.rules.loops.split_sequences import (
     ConstructFromInserts,
     CountFromSplit,
     JoinSplit,

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.step_batch_rows import BatchBehind
+from looplift.rules.steps.batch_rows import BatchBehind
 
 from ..equivalence import assert_equal, ops, outcome, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds

@@ -7,10 +7,10 @@ import pytest
 
 from looplift import rewrite
 from looplift.rewrite.rule import Options
-from looplift.rules.step_map import RowsWithoutLoop
-from looplift.rules.step_map_repeat import RepeatWithoutLoop
-from looplift.rules.step_squeezed import GatherSqueezedSlice
-from looplift.rules.step_windows import WindowsInFront
+from looplift.rules.steps.map import RowsWithoutLoop
+from looplift.rules.steps.map_repeat import RepeatWithoutLoop
+from looplift.rules.steps.squeezed import GatherSqueezedSlice
+from looplift.rules.steps.windows import WindowsInFront
 
 from ..equivalence import (
     assert_equal,

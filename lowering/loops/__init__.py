@@ -1,0 +1,1 @@
+"""Loop and Scan in Relax: as one kernel, or as functions of bounded depth."""

@@ -1,0 +1,136 @@
+"""What Loop and Scan have in common: a body, how often it runs, what it reads and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ..bodies import Body, Step
+from ..values import Value
+
+
+@dataclass(frozen=True)
+class State:
+    """A loop-carried dependency."""
+
+    name: str
+    """The body's input."""
+    initial: Value
+    """A tensor or a list."""
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """A scan input: each iteration reads one slice."""
+
+    name: str
+    """The body's input."""
+    data: Value
+    axis: int
+    reverse: bool
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A scan output: each iteration gives one slice."""
+
+    row: int
+    """The position of the slice among the body's outputs."""
+    output: int
+    """The position of the whole among the node's outputs."""
+    axis: int
+    reverse: bool
+    is_wanted: bool
+    """Whether the node lists the output."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A Loop or Scan, seen from one function: operands are values of that function."""
+
+    name: str
+    place: str
+    """The node, for messages."""
+    body: Body
+    captured: Mapping[str, Value]
+    limit: Value | None
+    """The trip count, an int64 scalar."""
+    condition: Value | None
+    """Whether there is a first iteration, a bool scalar; None for true."""
+    iteration: str | None
+    """The body's input that is the number of the iteration."""
+    given_condition: str | None
+    """The body's input that is the condition, which is always true there."""
+    tells_condition: bool
+    """Whether the body's first output is the condition."""
+    states: Sequence[State]
+    sliced: Sequence[Sliced]
+    stacked: Sequence[Stacked]
+
+    @property
+    def first_state(self) -> int:
+        """The position of the first state among the body's outputs."""
+        return 1 if self.tells_condition else 0
+
+    @property
+    def wanted(self) -> list[Stacked]:
+        """The scan outputs that are made."""
+        return [stacked for stacked in self.stacked if stacked.is_wanted]
+
+    def accumulates(self, state: int) -> bool:
+        """Whether all that the body does with a state, a sequence, is to append to it."""
+        name = self.states[state].name
+        outputs = [value.name for value in self.body.graph.output]
+        result = outputs[self.first_state + state]
+        readers = self._readers.get(name, [])
+        if len(readers) != 1 or outputs.count(result) != 1 or name in outputs:
+            return False
+        node = readers[0].node
+        return (
+            node.op_type == "SequenceInsert"
+            and list(node.output) == [result]
+            and [slot for slot, given in enumerate(node.input) if given] == [0, 1]
+            and node.input[0] == name != node.input[1]
+            and result not in self._readers
+        )
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Step]]:
+        """The steps of the body that read a name, themselves or in their bodies."""
+        readers: dict[str, list[Step]] = {}
+        for step in self.body.steps:
+            captures = [name for body in step.bodies.values() for name in body.captures]
+            for name in {*step.node.input, *captures}:
+                readers.setdefault(name, []).append(step)
+        return readers
+
+    def operands(self) -> dict[Any, Value]:
+        """All values of the function, by keys that `with_operands` knows."""
+        found: dict[Any, Value] = {("captured", name): v for name, v in self.captured.items()}
+        found.update(_optional("limit", self.limit))
+        found.update(_optional("condition", self.condition))
+        found.update((("state", i), state.initial) for i, state in enumerate(self.states))
+        found.update((("sliced", i), sliced.data) for i, sliced in enumerate(self.sliced))
+        return found
+
+    def with_operands(self, values: Mapping[Any, Value]) -> Plan:
+        """The same plan seen from another function."""
+        return replace(
+            self,
+            captured={name: values["captured", name] for name in self.captured},
+            limit=values.get("limit"),
+            condition=values.get("condition"),
+            states=[
+                replace(state, initial=values["state", i]) for i, state in enumerate(self.states)
+            ],
+            sliced=[
+                replace(sliced, data=values["sliced", i]) for i, sliced in enumerate(self.sliced)
+            ],
+        )
+
+
+def _optional(key: str, value: Value | None) -> Iterator[tuple[Any, Value]]:
+    if value is not None:
+        yield key, value

@@ -1,0 +1,1 @@
+"""From Relax operators to fast kernels: looplift's pipeline and its schedule."""

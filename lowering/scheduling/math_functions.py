@@ -1,0 +1,115 @@
+"""Exponential functions in float32 that a processor computes many at a time.
+
+LLVM knows `exp` on a vector, but calls the C library for each element. These are the same
+functions in plain arithmetic, for any number of lanes. Overflow, underflow, NaN and infinities
+come out as in the C library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ..operators.recurrent_activations import TANH_DENOMINATOR, TANH_LIMIT, TANH_NUMERATOR
+
+Expr = Any
+"""A tirx expression."""
+
+# exp(x) = 2^n · exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2. ln 2 is split so that n · _LN2
+# is exact (Cody and Waite, Software Manual for the Elementary Functions, 1980). exp(r) is its
+# Taylor polynomial, whose rest is below a quarter of the last bit.
+_LN2 = 0.693359375
+_LN2_REST = math.log(2) - _LN2
+_TAYLOR = tuple(1 / math.factorial(power) for power in range(8))
+_LEAST, _MOST = -104.0, 89.0
+"""Beyond these exp is 0 or infinite in float32."""
+_ROUND = 1.5 * 2**23
+"""Added to a small number, it leaves the nearest integer in the lowest bits."""
+_EXPONENT_BIAS = 127
+_EXPONENT_BITS = 23
+
+
+def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with exp, sigmoid and tanh of float32 in plain arithmetic."""
+
+    def replace(call: Any) -> Any:
+        function = _FUNCTIONS.get(getattr(call.op, "name", ""))
+        if function is None or str(call.ty.dtype.with_lanes(1)) != "float32":
+            return call
+        return function(call.args[0])
+
+    return kernel.with_body(
+        tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post"),
+    )
+
+
+def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
+    """use(value), with the value computed once."""
+    variable = tirx.Var("value", value.ty)
+    return tirx.Let(variable, value, use(variable))
+
+
+def _constant(number: float, like: Expr) -> Expr:
+    return tirx.const(number, like.ty.dtype)
+
+
+def _clamp(x: Expr, low: float, high: float) -> Expr:
+    """x bounded to [low, high]; NaN stays NaN, unlike with min and max."""
+    low_, high_ = _constant(low, x), _constant(high, x)
+    return tirx.Select(x < low_, low_, tirx.Select(x > high_, high_, x))
+
+
+def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
+    total = _constant(coefficients[-1], x)
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + _constant(coefficient, x)
+    return total
+
+
+def _exp(x: Expr) -> Expr:
+    return _named(x, lambda x: _named(_clamp(x, _LEAST, _MOST), _bounded_exp))
+
+
+def _bounded_exp(x: Expr) -> Expr:
+    rounded = x * _constant(1 / math.log(2), x) + _constant(_ROUND, x)
+
+    def with_rounded(rounded: Expr) -> Expr:
+        number = rounded - _constant(_ROUND, x)
+        rest = x - number * _constant(_LN2, x) - number * _constant(_LN2_REST, x)
+        bits = tirx.reinterpret("int32", rounded) - tirx.reinterpret("int32", _constant(_ROUND, x))
+        fraction = _named(rest, lambda rest: _polynomial(_TAYLOR, rest))
+        # In two steps, because neither 2^128 nor a denormal 2^n can be written directly.
+        return _named(bits, lambda n: fraction * _two_to(n >> 1) * _two_to(n - (n >> 1)))
+
+    return _named(rounded, with_rounded)
+
+
+def _two_to(exponent: Expr) -> Expr:
+    return tirx.reinterpret("float32", (exponent + _EXPONENT_BIAS) << _EXPONENT_BITS)
+
+
+def _sigmoid(x: Expr) -> Expr:
+    one = _constant(1, x)
+    return one / (one + _exp(-x))
+
+
+def _tanh(x: Expr) -> Expr:
+    def of_square(x: Expr, square: Expr) -> Expr:
+        quotient = _polynomial(TANH_NUMERATOR, square) / _polynomial(TANH_DENOMINATOR, square)
+        return _named(x * quotient, lambda rounded: _clamp(rounded, -1, 1))
+
+    def of_bounded(x: Expr) -> Expr:
+        return _named(x * x, lambda square: of_square(x, square))
+
+    return _named(x, lambda x: _named(_clamp(x, -TANH_LIMIT, TANH_LIMIT), of_bounded))
+
+
+_FUNCTIONS: Mapping[str, Callable[[Expr], Expr]] = {
+    "tirx.exp": _exp,
+    "tirx.sigmoid": _sigmoid,
+    "tirx.tanh": _tanh,
+}

@@ -1,0 +1,1 @@
+"""Sequences in Relax: lists of a length that only a run knows."""

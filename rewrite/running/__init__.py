@@ -1,0 +1,1 @@
+"""Models on onnxruntime: made-up inputs, runs, comparisons."""

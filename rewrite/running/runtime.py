@@ -1,0 +1,286 @@
+"""Models on onnxruntime, on the CPU, quiet and with one thread unless told otherwise.
+
+A value is what onnxruntime takes and gives: a numpy array, a list of values (a sequence), a
+dictionary (a map), or None (an optional that is empty).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from ..storage.files import load, save
+from ..storage.limits import newest_ir
+from .isolate import Died, Process, Remote, shared
+
+Array = npt.NDArray[Any]
+Value = Array | list[Any] | dict[Any, Any] | None
+Feed = dict[str, Value]
+
+LARGEST_MESSAGE = 2**31 - 1
+"""Protobuf's limit for one message, in bytes: a larger model has its weights in a second file."""
+
+QUIET = 4
+"""onnxruntime's log level that leaves only fatal errors."""
+
+
+class Refused(Exception):
+    """onnxruntime does not take the model, or not these inputs; the text is its own."""
+
+
+class Ended(Refused):
+    """The run ended the process; the text says how."""
+
+
+class Packed:
+    """A model in the form that onnxruntime reads and that can be sent to another process.
+
+    `model` is a path or a ModelProto, whose external data is relative to `base_dir`. Raises
+    ModelError if the file cannot be read.
+    """
+
+    def __init__(self, model: str | Path | onnx.ModelProto, base_dir: str = "") -> None:
+        proto, self.folder = (
+            (model, base_dir) if isinstance(model, onnx.ModelProto) else load(model)
+        )
+        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        self.source: bytes | str = self._source(_readable(proto))
+        """The serialized model, or its path if it is too large for that."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (self.source, self.folder)
+
+    def _source(self, proto: onnx.ModelProto) -> bytes | str:
+        if proto.ByteSize() <= LARGEST_MESSAGE:
+            return bytes(proto.SerializeToString())
+        # Deleted with this object, which sessions made from it must not outlive.
+        self._spill = tempfile.TemporaryDirectory(prefix="looplift-")
+        path = Path(self._spill.name) / "model.onnx"
+        save(proto, path, base_dir=self.folder)
+        return str(path)
+
+
+def _unpacked(source: bytes | str, folder: str) -> Packed:
+    packed = Packed.__new__(Packed)
+    packed.source, packed.folder, packed._spill = source, folder, None
+    return packed
+
+
+class Runnable(Protocol):
+    """Something that computes a model's outputs."""
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        """The outputs in the order of the graph; of `feed`, what the model has no input for is
+        left out. Raises `Refused` if the run fails or takes longer than `seconds`.
+        """
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        """The median time of one run in seconds, measured for about `seconds`."""
+
+
+class Runner(Runnable, Protocol):
+    """A model on onnxruntime, ready to run."""
+
+    inputs: dict[str, str]
+    """Names and types, the latter as onnxruntime spells them: `tensor(float)`."""
+    defaults: frozenset[str]
+    """Inputs that need not be given."""
+    outputs: list[str]
+
+
+class Session:
+    """A model on onnxruntime in this process. Raises `Refused` if it does not take the model."""
+
+    def __init__(self, packed: Packed, threads: int = 1, optimizes: bool = True) -> None:
+        """`optimizes` is whether onnxruntime may change the graph before it runs it."""
+        self._packed = packed
+        options = _options(threads, packed.folder)
+        if not optimizes:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        with _errors():
+            self._session = ort.InferenceSession(
+                packed.source, options, providers=["CPUExecutionProvider"]
+            )
+        self.inputs = {i.name: i.type for i in self._session.get_inputs()}
+        self.defaults = frozenset(i.name for i in self._session.get_overridable_initializers())
+        self.outputs = [o.name for o in self._session.get_outputs()]
+
+    def interface(self) -> tuple[dict[str, str], frozenset[str], list[str]]:
+        return self.inputs, self.defaults, self.outputs
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        options = ort.RunOptions()
+        options.log_severity_level = QUIET
+        call = self._call(feed, options)
+        if seconds is None:
+            with _errors():
+                return call()
+        with _time_limit(options, seconds), _errors():
+            return call()
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        call = self._call(feed, ort.RunOptions())
+        with _errors():
+            return median_time(call, seconds)
+
+    def _call(self, feed: Mapping[str, Value], options: Any) -> Callable[[], list[Value]]:
+        known = {n: value for n, value in feed.items() if n in self.inputs or n in self.defaults}
+        narrow = any("bfloat16" in o.type for o in self._session.get_outputs())
+        if not narrow and not any(_is_bfloat16(value) for value in known.values()):
+            return lambda: self._session.run(None, known, options)
+        wrapped = {name: _to_ort(name, value) for name, value in known.items()}
+        return lambda: [
+            _from_ort(value) for value in self._session.run_with_ort_values(None, wrapped, options)
+        ]
+
+
+class Isolated:
+    """A `Runnable` that `factory(*args)` makes in a child process, which a run may end without harm
+    to this one. Raises `Ended` if that does.
+    """
+
+    def __init__(self, process: Process, factory: Callable[..., Runnable], *args: Any) -> None:
+        try:
+            self._remote = Remote(process, factory, *args)
+        except Died as death:
+            raise Ended(str(death)) from None
+
+    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+        outputs: list[Value] = self._ask("run", dict(feed), seconds, seconds=seconds)
+        return outputs
+
+    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+        median: float = self._ask("latency", dict(feed), seconds)
+        return median
+
+    def close(self) -> None:
+        """Let go of the object in the child process."""
+        self._remote.close()
+
+    def _ask(self, method: str, *args: Any, seconds: float | None = None) -> Any:
+        try:
+            return self._remote.call(method, *args, seconds=seconds)
+        except Died as death:
+            raise Ended(str(death)) from None
+
+
+class IsolatedSession(Isolated):
+    """A model on onnxruntime in a child process."""
+
+    def __init__(
+        self,
+        packed: Packed,
+        threads: int = 1,
+        process: Process | None = None,
+        optimizes: bool = True,
+    ) -> None:
+        super().__init__(process or shared(), Session, packed, threads, optimizes)
+        self.inputs, self.defaults, self.outputs = self._ask("interface")
+
+
+def median_time(call: Callable[[], object], seconds: float) -> float:
+    """The median time of one call in seconds: at least 5 calls after a first one that does not
+    count, then as many as fit.
+    """
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or (time.perf_counter() < end and len(times) < 1000):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with an IR version that onnxruntime reads."""
+    if proto.ir_version <= newest_ir():
+        return proto
+    older = onnx.ModelProto()
+    older.CopyFrom(proto)
+    older.ir_version = newest_ir()
+    return older
+
+
+def _options(threads: int, folder: str) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    if folder:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
+    return options
+
+
+@contextmanager
+def _errors() -> Any:
+    """Turn onnxruntime's errors into `Refused`. They are a dozen classes of its binding, which
+    have only `Exception` in common.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise Refused(str(error).strip() or type(error).__name__) from error
+
+
+@contextmanager
+def _time_limit(options: Any, seconds: float) -> Any:
+    """Stop the run that was given `options` when the time is up; it then fails."""
+
+    def stop() -> None:
+        options.terminate = True
+
+    timer = threading.Timer(seconds, stop)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+# --- bfloat16, which the binding converts neither from nor to numpy ---
+
+
+def _is_bfloat16(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == ml_dtypes.bfloat16
+
+
+def _to_ort(name: str, value: Value) -> Any:
+    if _is_bfloat16(value):
+        bits = np.ascontiguousarray(value).view(np.uint16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    if isinstance(value, np.ndarray):
+        return ort.OrtValue.ortvalue_from_numpy(value)
+    raise Refused(f"the input '{name}' cannot be passed together with bfloat16 tensors")
+
+
+def _from_ort(value: Any) -> Value:
+    if not value.has_value():
+        return None
+    if not value.is_tensor():
+        raise Refused("a sequence cannot be read together with bfloat16 tensors")
+    if value.element_type() != onnx.TensorProto.BFLOAT16:
+        array: Array = value.numpy()
+        return array
+    shape: Sequence[int] = value.shape()
+    count = int(np.prod(shape))
+    if count == 0:
+        return np.zeros(shape, ml_dtypes.bfloat16)
+    bits = (ctypes.c_uint16 * count).from_address(value.data_ptr())
+    copy: Array = np.array(bits, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
+    return copy

@@ -1,0 +1,1 @@
+"""Files and protos: reading, checking, writing, without losing anything."""

@@ -1,0 +1,177 @@
+"""Weights beside the model: where they lie, whether they are there, and reading them.
+
+ONNX calls this external data. A tensor then says in which file, relative to the folder of the
+model, and at which bytes its values are stored (onnx: docs/ExternalData.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+from ..declarations import numpy_type
+from ..errors import ModelError
+from .protos import Owner, attributes, owners
+
+_BITS: dict[int, int] = {
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    TensorProto.FLOAT4E2M1: 4,
+    TensorProto.INT2: 2,
+    TensorProto.UINT2: 2,
+    TensorProto.FLOAT6E2M3: 6,
+    TensorProto.FLOAT6E3M2: 6,
+}
+"""Element types of which several share a byte."""
+
+
+@dataclass(frozen=True)
+class DataRange:
+    """The bytes of one tensor in a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """True if the values of the tensor lie outside the model."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def external_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of the model, bodies and functions included, that lies outside it."""
+    roots: list[Owner] = [proto.graph, *proto.functions]
+    for training in proto.training_info:
+        roots += [training.initialization, training.algorithm]
+    for root in roots:
+        for owner in owners(root):
+            yield from filter(is_external, _tensors(owner))
+
+
+def _tensors(owner: Owner) -> Iterator[TensorProto]:
+    if isinstance(owner, onnx.GraphProto):
+        yield from owner.initializer
+        yield from _parts(owner.sparse_initializer)
+    for attribute in attributes(owner):
+        yield from _attribute_tensors(attribute)
+
+
+def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[TensorProto]:
+    kind = attribute.type
+    if kind == onnx.AttributeProto.TENSOR:
+        yield attribute.t
+    elif kind == onnx.AttributeProto.TENSORS:
+        yield from attribute.tensors
+    elif kind == onnx.AttributeProto.SPARSE_TENSOR:
+        yield from _parts([attribute.sparse_tensor])
+    elif kind == onnx.AttributeProto.SPARSE_TENSORS:
+        yield from _parts(attribute.sparse_tensors)
+
+
+def _parts(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in tensors:
+        yield sparse.values
+        yield sparse.indices
+
+
+def data_range(tensor: TensorProto, base_dir: str) -> DataRange:
+    """Where the values of an external tensor lie.
+
+    Raises ModelError if the file is missing, outside the folder of the model, or too short.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    place = f"tensor '{tensor.name}' of shape {list(tensor.dims)}"
+    path = _path(location, base_dir, place)
+    size = _file_size(path, location, base_dir, place)
+    needed = stored_bytes(tensor)
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", needed))
+    except ValueError:
+        offset, length = -1, -1
+    if offset < 0 or length < 0:
+        raise ModelError(
+            f"The offset or length of the external data in '{location}' is not a number of bytes",
+            where=place,
+            remedy="Export the model again",
+        )
+    if length < needed or offset + length > size:
+        raise ModelError(
+            f"The external data file '{location}' is too short: {needed} bytes are needed from "
+            f"byte {offset} on, the file has {size} and the model lists {length}",
+            where=place,
+            remedy="The file is cut short or belongs to another model: copy or export it again",
+        )
+    return DataRange(path, offset, length)
+
+
+def _path(location: str, base_dir: str, place: str) -> Path:
+    inside = Path(os.path.normpath(location))
+    if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
+        raise ModelError(
+            f"The external data file '{location}' is not in the folder of the model",
+            where=place,
+            remedy="ONNX allows data in this folder or below it only: export the model again",
+        )
+    return Path(base_dir, inside)
+
+
+def _file_size(path: Path, location: str, base_dir: str, place: str) -> int:
+    if not path.is_file():
+        raise ModelError(
+            f"The external data file '{location}' is missing from {base_dir or 'the folder'}",
+            where=place,
+            remedy="Put it beside the model (and give the model as a path), or export the model "
+            "with its weights inside",
+        )
+    return path.stat().st_size
+
+
+def stored_bytes(tensor: TensorProto) -> int:
+    """How many bytes the values of the tensor take in a file."""
+    dtype = numpy_type(tensor.data_type)
+    bits = _BITS.get(tensor.data_type, 8 * dtype.itemsize if dtype is not None else 0)
+    return (int(prod(tensor.dims)) * bits + 7) // 8
+
+
+def read(tensor: TensorProto, base_dir: str) -> TensorProto:
+    """The tensor with its values in memory. Raises ModelError as `data_range` does."""
+    where = data_range(tensor, base_dir)
+    with where.path.open("rb") as file:
+        file.seek(where.offset)
+        data = file.read(where.length)
+    return TensorProto(
+        name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data
+    )
+
+
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of the model in which the initializers of the main graph have no values."""
+    light = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name == "graph":
+            continue
+        if isinstance(value, (str, int)):
+            setattr(light, field.name, value)
+        else:
+            getattr(light, field.name).extend(value)
+    light.graph.SetInParent()
+    for field, value in proto.graph.ListFields():
+        if field.name == "initializer":
+            for tensor in value:
+                light.graph.initializer.add(
+                    name=tensor.name, dims=tensor.dims, data_type=tensor.data_type
+                )
+        elif isinstance(value, str):
+            setattr(light.graph, field.name, value)
+        else:
+            getattr(light.graph, field.name).extend(value)
+    return light

@@ -1,0 +1,217 @@
+"""Model files: read with errors a user can act on, written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+
+from ..errors import ModelError
+from .external import data_range, external_tensors
+from .writing import DataFile, Pending, move_weights
+
+_LARGEST_PROTOBUF = 2**31 - 1
+
+_SIGNATURES = (
+    (0, b"version https://git-lfs", "a Git LFS pointer to a file (run 'git lfs pull')"),
+    (0, b"\x89PNG", "a PNG image"),
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes it"),
+    (0, b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint"),
+    (0, b"\x1f\x8b", "compressed with gzip"),
+    (4, b"ORTM", "a model in onnxruntime's own format"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    (0, b"{", "a text file, perhaps JSON"),
+)
+
+
+def load(source: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """Read a model; weights kept beside it stay on disk, but are checked to be there.
+
+    Returns the model and the folder its external data is relative to. Raises ModelError if there
+    is no model, if it is damaged or empty, or if external data is missing or too short.
+    """
+    base_dir = ""
+    if isinstance(source, onnx.ModelProto):
+        proto, place = source, "the model given"
+    elif isinstance(source, bytes):
+        place = "the bytes given"
+        proto = _parse(source, place)
+    else:
+        place = f"file '{source}'"
+        proto = _parse(_read(Path(source), place), place)
+        base_dir = str(Path(source).absolute().parent)
+    _check_contents(proto, place)
+    for tensor in external_tensors(proto):
+        data_range(tensor, base_dir)
+    return proto, base_dir
+
+
+def _read(path: Path, place: str) -> bytes:
+    if path.is_dir():
+        raise ModelError("This is a folder, not a model", where=place, remedy="Name a file in it")
+    try:
+        if path.stat().st_size > _LARGEST_PROTOBUF:
+            raise ModelError(
+                "The file is larger than 2 GiB, which no ONNX file can be",
+                where=place,
+                remedy="Export the model with its weights as external data",
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(
+            "The model does not exist", where=place, remedy="Check the spelling of the path"
+        ) from None
+    except OSError as error:
+        raise ModelError(
+            f"The model cannot be read: {error.strerror}",
+            where=place,
+            remedy="Check the path and the permissions of the file",
+        ) from error
+
+
+def _parse(data: bytes, place: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError("The file is empty", where=place, remedy="Copy or export the model again")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise _no_model(data, place) from None
+    if not proto.HasField("graph"):
+        raise _no_model(data, place)
+    return proto
+
+
+def _no_model(data: bytes, place: str) -> ModelError:
+    for offset, signature, kind in _SIGNATURES:
+        if data[offset:].startswith(signature):
+            return _not_onnx(f"it is {kind}", place)
+    if _is_text(data[:512]):
+        return _not_onnx("it is a text file", place)
+    # A ModelProto starts with field 1, the IR version, in every exporter's output.
+    if data[0] == 0x08:
+        return ModelError(
+            "The ONNX file is cut short or damaged",
+            where=f"{place}, {len(data)} bytes",
+            remedy="Copy or download it again and compare its size with the original",
+        )
+    return _not_onnx("its contents are no ModelProto", place)
+
+
+def _not_onnx(reason: str, place: str) -> ModelError:
+    return ModelError(
+        f"This is not an ONNX model: {reason}",
+        where=place,
+        remedy="Give a file in ONNX's binary format, as exporters write with the suffix .onnx",
+    )
+
+
+def _is_text(start: bytes) -> bool:
+    text = start.decode("utf-8", errors="ignore")
+    return len(text) > 0 and all(char.isprintable() or char.isspace() for char in text)
+
+
+def _check_contents(proto: onnx.ModelProto, place: str) -> None:
+    if not proto.graph.node and not proto.graph.output:
+        raise ModelError(
+            "The graph is empty: it has no nodes and no outputs",
+            where=place,
+            remedy="The file may be cut short; export the model again",
+        )
+    if not proto.graph.output:
+        raise ModelError(
+            "The graph has no outputs, so there is nothing it could compute",
+            where=place,
+            remedy="Add the values wanted to the outputs of the graph",
+        )
+
+
+def save(proto: onnx.ModelProto, path: str | Path, *, base_dir: str = "") -> None:
+    """Write a model so that the file, with its data file if it needs one, is complete.
+
+    `base_dir` is the folder that external data of the model is relative to. Data in the folder
+    written to is referred to; other external data is copied into `<path>.data`, as are the
+    weights of a model that is too large for one file. Nothing is left behind on failure.
+
+    Raises ModelError if the file cannot be written.
+    """
+    target = Path(path)
+    _check_target(proto, target, base_dir)
+    try:
+        with Pending() as pending:
+            if Path(base_dir).resolve() == target.parent.resolve():
+                data = DataFile(_data_path(proto, target), pending)
+                serialised = _serialised(proto, data)
+            else:
+                data = DataFile(target.with_name(f"{target.name}.data"), pending)
+                serialised = _serialised(_moved(proto, base_dir, data), data)
+            pending.create(target).write(serialised)
+    except OSError as error:
+        raise ModelError(
+            f"The model cannot be written: {error.strerror or error}",
+            where=f"file '{target}'",
+            remedy="Check the permissions of the folder and the space left on the disk",
+        ) from error
+
+
+def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
+    place = f"output '{target}'"
+    if target.is_dir():
+        raise ModelError("The output is a folder", where=place, remedy="Name a file in it")
+    if not target.parent.is_dir():
+        raise ModelError(
+            f"The folder '{target.parent}' does not exist",
+            where=place,
+            remedy="Create it, or write somewhere else",
+        )
+    if target.exists() and not target.is_file():
+        raise ModelError(
+            "The output is a device or pipe, which cannot be replaced by a file",
+            where=place,
+            remedy="Name a file",
+        )
+    if not target.exists():
+        return
+    for tensor in external_tensors(proto):
+        if data_range(tensor, base_dir).path.samefile(target):
+            raise ModelError(
+                "The output would replace the file with the weights of the model",
+                where=place,
+                remedy="Choose another name",
+            )
+
+
+def _data_path(proto: onnx.ModelProto, target: Path) -> Path:
+    """`<target>.data`, or with a number if the model refers to a file of that name."""
+    used = {
+        Path(entry.value).name
+        for tensor in external_tensors(proto)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    name, number = f"{target.name}.data", 1
+    while name in used:
+        name, number = f"{target.name}.{number}.data", number + 1
+    return target.with_name(name)
+
+
+def _moved(proto: onnx.ModelProto, base_dir: str, data: DataFile) -> onnx.ModelProto:
+    """The model with its external data copied; the model itself if it has none."""
+    if next(external_tensors(proto), None) is None:
+        return proto
+    moved = onnx.ModelProto()
+    moved.CopyFrom(proto)
+    for tensor in external_tensors(moved):
+        data.copy(tensor, data_range(tensor, base_dir))
+    return moved
+
+
+def _serialised(proto: onnx.ModelProto, data: DataFile) -> bytes:
+    try:
+        return bytes(proto.SerializeToString())
+    except EncodeError:
+        # Larger than protobuf allows: 2 GiB.
+        return bytes(move_weights(proto, data).SerializeToString())

@@ -1,0 +1,229 @@
+"""GraphProto to `ir.Graph`, bodies included.
+
+Values are found by name through a chain of scopes, one per graph. A body that names a value of an
+outer graph gets that very tensor, so a capture is a reference and survives renaming; a name that a
+body defines itself hides the outer one in that body and the bodies inside it. Nothing is copied
+per body, so the time is linear in the size of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from .. import ir
+from ..declarations import declare
+from ..errors import ModelError
+from ..ordering import Dependencies, topological
+from ..places import body_label, node_label, standard_name, within
+from .attributes import decode, is_body
+from .stored import StoredSparseValues, StoredValues
+
+FIRST_IR_WITH_DEFAULTS = 4
+"""From this IR version on an initializer that is also an input is a default the caller may
+override; before, every initializer had to be repeated among the inputs."""
+
+
+class Scope:
+    """The values one graph defines, by name, and those it takes from outer graphs."""
+
+    def __init__(self, outer: Scope | None, path: str) -> None:
+        self.outer = outer
+        self.path = path
+        self.values: dict[str, ir.Tensor] = {}
+        self.captured: set[ir.Tensor] = set()
+
+    def define(self, tensor: ir.Tensor, by: onnx.NodeProto | str) -> None:
+        """Raises ModelError if this graph already defines the name."""
+        if tensor.name in self.values:
+            raise ModelError(
+                f"The value '{tensor.name}' is defined twice",
+                where=self._where(by),
+                remedy="Give every input, initializer and node output of a graph its own name",
+            )
+        self.values[tensor.name] = tensor
+
+    def find(self, name: str) -> ir.Tensor | None:
+        """The value a name stands for here; scopes between here and its definition capture it."""
+        crossed: list[Scope] = []
+        scope: Scope | None = self
+        while scope is not None:
+            tensor = scope.values.get(name)
+            if tensor is not None:
+                for between in crossed:
+                    between.captured.add(tensor)
+                return tensor
+            crossed.append(scope)
+            scope = scope.outer
+        return None
+
+    def need(self, name: str, by: onnx.NodeProto | str) -> ir.Tensor:
+        """Raises ModelError if neither this graph nor an outer one defines the name."""
+        tensor = self.values.get(name) or self.find(name)
+        if tensor is None:
+            raise ModelError(
+                f"The value '{name}' is not defined anywhere",
+                where=self._where(by),
+                remedy="Every name must be a graph input, an initializer or the output of a node "
+                "of this or an enclosing graph; export the model again",
+            )
+        return tensor
+
+    def _where(self, by: onnx.NodeProto | str) -> str:
+        return within(by if isinstance(by, str) else node_label(by), self.path)
+
+
+class Importer:
+    """One import: what all graphs of a model share."""
+
+    def __init__(self, ir_version: int, base_dir: str) -> None:
+        self._defaults = ir_version >= FIRST_IR_WITH_DEFAULTS
+        self._base_dir = base_dir
+
+    def graph(self, proto: onnx.GraphProto, outer: Scope | None = None, path: str = "") -> ir.Graph:
+        """Import a graph. `path` says where it stands ("" for the main graph).
+
+        Raises ModelError for undefined names, names defined twice, and cycles.
+        """
+        return self._graph(proto, Scope(outer, path))
+
+    def _graph(self, proto: onnx.GraphProto, scope: Scope) -> ir.Graph:
+        graph = ir.Graph(name=proto.name, doc_string=proto.doc_string)
+        graph.origin = proto
+        declared = _declarations(proto)
+        graph.initializers = self._initializers(proto, scope, declared)
+        graph.inputs = self._inputs(proto, scope)
+        producers = _define_outputs(proto.node, scope, declared)
+        graph.nodes = self._nodes(proto.node, scope, producers)
+        graph.outputs = [
+            scope.need(info.name, f"output '{info.name}' of the graph '{proto.name}'")
+            for info in proto.output
+        ]
+        graph.output_info = {
+            tensor: info
+            for tensor, info in zip(graph.outputs, proto.output, strict=True)
+            if tensor.info is not info
+        }
+        graph.annotations = [_annotation(a, scope) for a in proto.quantization_annotation]
+        return graph
+
+    def _initializers(
+        self,
+        proto: onnx.GraphProto,
+        scope: Scope,
+        declared: dict[str, onnx.ValueInfoProto],
+    ) -> list[ir.Constant]:
+        constants = [
+            ir.Constant(tensor.name, StoredValues(tensor, self._base_dir))
+            for tensor in proto.initializer
+        ]
+        constants += [
+            ir.Constant(sparse.values.name, StoredSparseValues(sparse, self._base_dir))
+            for sparse in proto.sparse_initializer
+        ]
+        for constant in constants:
+            constant.info = declared.get(constant.name)
+            scope.define(constant, f"initializer '{constant.name}'")
+        return constants
+
+    def _inputs(self, proto: onnx.GraphProto, scope: Scope) -> list[ir.Tensor]:
+        inputs: list[ir.Tensor] = []
+        seen: set[str] = set()
+        for info in proto.input:
+            known = scope.values.get(info.name)
+            if isinstance(known, ir.Constant) and info.name not in seen:
+                known.info = info
+                known.overridable = self._defaults
+                known.listed = not self._defaults
+                if self._defaults:
+                    inputs.append(known)
+            else:
+                variable = ir.Variable(info.name)
+                declare(variable, info)
+                scope.define(variable, f"graph input '{info.name}'")
+                inputs.append(variable)
+            seen.add(info.name)
+        return inputs
+
+    def _nodes(
+        self,
+        protos: Iterable[onnx.NodeProto],
+        scope: Scope,
+        producers: dict[ir.Tensor, int],
+    ) -> list[ir.Node]:
+        nodes: list[ir.Node] = []
+        dependencies = Dependencies(producers)
+        for proto in protos:
+            node, captured = self._node(proto, scope)
+            dependencies.add(node.inputs, captured)
+            nodes.append(node)
+        ordered = topological(nodes, dependencies, scope.path)
+        for position, node in enumerate(ordered):
+            node.order = float(position)
+        return ordered
+
+    def _node(self, proto: onnx.NodeProto, scope: Scope) -> tuple[ir.Node, set[ir.Tensor]]:
+        inputs = [scope.need(name, proto) if name else ir.Variable("") for name in proto.input]
+        outputs = [scope.values[name] if name else ir.Variable("") for name in proto.output]
+        attrs = {}
+        captured: set[ir.Tensor] = set()
+        for attribute in proto.attribute:
+            if is_body(attribute):
+                body = Scope(scope, body_label(attribute.name, proto, scope.path))
+                attrs[attribute.name] = self._graph(attribute.g, body)
+                captured |= body.captured
+            else:
+                value = decode(attribute, self._base_dir)
+                if value is not None:
+                    attrs[attribute.name] = value
+        node = ir.Node(
+            op=proto.op_type,
+            name=proto.name,
+            attrs=attrs,
+            inputs=inputs,
+            outputs=outputs,
+            domain=standard_name(proto.domain),
+        )
+        node.origin = proto
+        return node, captured
+
+
+def _declarations(proto: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """What the file says about types of values, the declaration as an output first."""
+    declared = {info.name: info for info in proto.value_info}
+    declared.update(
+        (info.name, info)
+        for info in proto.output
+        if info.HasField("type") or info.name not in declared
+    )
+    return declared
+
+
+def _define_outputs(
+    protos: Iterable[onnx.NodeProto],
+    scope: Scope,
+    declared: dict[str, onnx.ValueInfoProto],
+) -> dict[ir.Tensor, int]:
+    """Define the outputs of all nodes; gives the index of the node each comes from.
+
+    All at once, before any node is imported: a file need not list its nodes in order.
+    """
+    producers: dict[ir.Tensor, int] = {}
+    for index, proto in enumerate(protos):
+        for name in proto.output:
+            if not name:
+                continue
+            variable = ir.Variable(name)
+            declare(variable, declared.get(name))
+            scope.define(variable, proto)
+            producers[variable] = index
+    return producers
+
+
+def _annotation(proto: onnx.TensorAnnotation, scope: Scope) -> ir.Annotation:
+    return ir.Annotation(
+        proto,
+        scope.find(proto.tensor_name),
+        tuple(scope.find(entry.value) for entry in proto.quant_parameter_tensor_names),
+    )

@@ -1,0 +1,135 @@
+"""Names that mean what the graph means.
+
+Inside looplift a value is an object. In a file it is a name, and a body sees the names of the
+graphs around it. Before a model is written, values that would be mistaken for one another get
+names of their own: two of one graph with the same name, and a node output of a body that bears a
+name visible from outside, which ONNX forbids. What another node around it makes counts as visible
+wherever that stands: onnxruntime may run it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .. import ir
+from ..errors import ModelError
+from ..places import body_label, node_label, within
+
+
+class Names:
+    """The names of all values of a model, and new ones."""
+
+    def __init__(self, root: ir.Graph) -> None:
+        self._taken = {tensor.name for graph in graphs(root) for tensor in defined(graph)}
+        self._next: dict[str, int] = {}
+
+    def fresh(self, name: str) -> str:
+        """A name that no value of the model has, made from the one given."""
+        number = self._next.get(name, 1)
+        while f"{name}_{number}" in self._taken:
+            number += 1
+        self._next[name] = number + 1
+        self._taken.add(f"{name}_{number}")
+        return f"{name}_{number}"
+
+
+def separate_names(root: ir.Graph, names: Names) -> None:
+    """Rename values, never inputs or outputs of the main graph.
+
+    Afterwards each name is read as the value it stands for. Raises ModelError if a node reads a
+    value that no graph around it defines.
+    """
+    _Separation(root, names).visit(root, [], "")
+
+
+Around = tuple[tuple[dict[str, ir.Node], ir.Node], ...]
+"""For each graph around a body: which node makes which name, and the node that has the body."""
+
+
+class _Separation:
+    def __init__(self, root: ir.Graph, names: Names) -> None:
+        self._interface = {*root.inputs, *root.outputs}
+        self._names = names
+
+    def visit(
+        self, graph: ir.Graph, outer: list[dict[str, ir.Tensor]], path: str, around: Around = ()
+    ) -> None:
+        scopes = [*outer, {}]
+        makers = {tensor.name: node for node in graph.nodes for tensor in node.outputs}
+        for tensor in (*graph.inputs, *graph.initializers):
+            self._define(tensor, scopes)
+        for node in graph.nodes:
+            self._check(node.inputs, scopes, node, path)
+            for name, body in ir.named_bodies(node):
+                self.visit(body, scopes, body_label(name, node, path), (*around, (makers, node)))
+            for tensor in node.outputs:
+                if tensor.name:
+                    self._define_output(tensor, scopes, around)
+        self._check(graph.outputs, scopes, f"outputs of the graph '{graph.name}'", path)
+
+    def _define(self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]]) -> None:
+        names = scopes[-1]
+        other = names.get(tensor.name)
+        if other is not None and other is not tensor:
+            renamed = other if tensor in self._interface else tensor
+            self._rename(renamed)
+            names[renamed.name] = renamed
+        names[tensor.name] = tensor
+
+    def _define_output(
+        self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]], around: Around
+    ) -> None:
+        made_elsewhere = any(
+            makers.get(tensor.name, owner) is not owner for makers, owner in around
+        )
+        if made_elsewhere or any(tensor.name in names for names in scopes[:-1]):
+            self._rename(tensor)
+        self._define(tensor, scopes)
+
+    def _check(
+        self,
+        tensors: list[ir.Tensor],
+        scopes: list[dict[str, ir.Tensor]],
+        reader: ir.Node | str,
+        path: str,
+    ) -> None:
+        for tensor in tensors:
+            if tensor.name and scopes[-1].get(tensor.name) is not tensor:
+                label = reader if isinstance(reader, str) else node_label(reader)
+                self._uncover(tensor, scopes, within(label, path))
+
+    def _uncover(self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]], place: str) -> None:
+        """Rename what hides a captured value: inputs and initializers of the graphs between."""
+        for names in reversed(scopes):
+            found = names.get(tensor.name)
+            if found is tensor:
+                return
+            if found is not None:
+                del names[tensor.name]
+                self._rename(found)
+                names[found.name] = found
+        raise ModelError(
+            f"The value '{tensor.name}' is read, but no enclosing graph defines it before",
+            where=place,
+            remedy="If the model was valid before rewriting, a rule is at fault",
+        )
+
+    def _rename(self, tensor: ir.Tensor) -> None:
+        tensor.name = self._names.fresh(tensor.name)
+
+
+def graphs(root: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and all bodies in it, outer ones first."""
+    pending = [root]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        pending.extend(body for node in graph.nodes for body in ir.bodies(node))
+
+
+def defined(graph: ir.Graph) -> Iterator[ir.Tensor]:
+    """The values a graph defines itself: inputs, initializers, outputs of its nodes."""
+    yield from graph.inputs
+    yield from graph.initializers
+    for node in graph.nodes:
+        yield from node.outputs

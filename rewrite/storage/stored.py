@@ -1,0 +1,91 @@
+"""Values as the file stores them, decoded only when somebody reads them.
+
+onnx-graphsurgeon has a class for this, but it keeps bfloat16 and float8 as bare numbers without a
+numpy type, fails on 2, 4 and 6 bit types, and does not find external data beside the model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from ..declarations import numpy_type
+from ..errors import ModelError
+from .external import is_external, read
+
+
+class StoredValues(LazyValues):  # type: ignore[misc]
+    """A TensorProto of the file; external data stays on disk until `load`."""
+
+    def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
+        # The base class looks the type up in graphsurgeon's own table, which lacks the small
+        # float and integer types: all it would set is set here.
+        self.tensor = tensor
+        self.base_dir = base_dir
+        self.shape = tuple(tensor.dims)
+        self.dtype = _numpy_type(tensor)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        self._array: np.ndarray[Any, Any] | None = None
+
+    def load(self) -> np.ndarray[Any, Any]:
+        """The array, read-only. Raises ModelError if the stored data does not fit the shape."""
+        if self._array is None:
+            self._array = _decode(self.tensor, self.base_dir)
+            self._array.setflags(write=False)
+        return self._array
+
+
+class StoredSparseValues(LazyValues):  # type: ignore[misc]
+    """A SparseTensorProto of the file; `load` gives the dense array."""
+
+    def __init__(self, tensor: onnx.SparseTensorProto, base_dir: str) -> None:
+        self.tensor = tensor
+        self.base_dir = base_dir
+        self.shape = tuple(tensor.dims)
+        self.dtype = _numpy_type(tensor.values)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        self._array: np.ndarray[Any, Any] | None = None
+
+    def load(self) -> np.ndarray[Any, Any]:
+        """The dense array, read-only. Indices are linear, or one row of coordinates each."""
+        if self._array is None:
+            values = _decode(self.tensor.values, self.base_dir)
+            indices = _decode(self.tensor.indices, self.base_dir)
+            dense = np.zeros(self.shape, self.dtype)
+            if indices.ndim == 2:
+                dense[tuple(indices.T)] = values
+            else:
+                dense.reshape(-1)[indices] = values
+            dense.setflags(write=False)
+            self._array = dense
+        return self._array
+
+
+def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:
+    found = numpy_type(tensor.data_type)
+    if found is None:
+        raise ModelError(
+            f"The tensor has element type {tensor.data_type}, which onnx {onnx.__version__} "
+            "does not know",
+            where=f"initializer '{tensor.name}'",
+            remedy="Export the model again, or upgrade onnx",
+        )
+    return found
+
+
+def _decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:
+    if is_external(tensor):
+        tensor = read(tensor, base_dir)
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError) as error:
+        raise ModelError(
+            f"The stored values do not fit the shape and type: {error}",
+            where=f"tensor '{tensor.name}' of shape {list(tensor.dims)}",
+            remedy="The file is damaged: copy or export it again",
+        ) from error

@@ -1,0 +1,218 @@
+"""Is this a model? Checks before any rule runs, with messages that name the place and the remedy.
+
+onnx's own checker stops at shapes that its inference gets wrong for models that run, and says
+little about where. What is checked here is what every rule relies on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+import onnx
+from onnx import AttributeProto
+
+from .. import ir
+from ..errors import ModelError
+from ..operators import (
+    STANDARD_DOMAINS,
+    Operator,
+    newest_known,
+    operator,
+    runtime_operators,
+    versions,
+)
+from ..places import body_label, node_label, standard_name, within
+from ..typecheck import TypeCheck
+from . import limits
+from .bodies import check_bodies
+
+_EXPORT_AGAIN = "Export the model again"
+
+
+def check_header(proto: onnx.ModelProto) -> None:
+    """Raises ModelError if the IR version or an operator set is unknown or missing."""
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"The model has IR version {proto.ir_version}; onnx {onnx.__version__} knows them up "
+            f"to {int(onnx.IR_VERSION)}",
+            where="ir_version of the model",
+            remedy="Export it with an older exporter, or upgrade onnx",
+        )
+    if not proto.opset_import:
+        raise ModelError(
+            "The model does not say which operator sets it uses",
+            where="opset_import of the model",
+            remedy="The file may be cut short; otherwise set the opset it was exported for",
+        )
+    imported: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = standard_name(entry.domain)
+        if imported.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(
+                f"The operator set {_set_name(domain)} is imported twice, as {imported[domain]} "
+                f"and {entry.version}",
+                where="opset_import of the model",
+                remedy="Keep the one the model was exported for",
+            )
+        _check_version(domain, entry.version, newest_known(domain), "onnx " + onnx.__version__)
+
+
+def check_runtime(proto: onnx.ModelProto) -> None:
+    """Raises ModelError if the model imports an operator set too new for onnxruntime.
+
+    Such a model can be read and rewritten, but not run, so nothing can be verified.
+    """
+    for entry in proto.opset_import:
+        domain = standard_name(entry.domain)
+        if domain in STANDARD_DOMAINS:
+            newest = limits.newest_opset(domain)
+            _check_version(domain, entry.version, newest, "the installed onnxruntime")
+
+
+def _check_version(domain: str, version: int, newest: int, who: str) -> None:
+    if version < 1:
+        raise ModelError(
+            f"Operator set {_set_name(domain)} is imported as version {version}",
+            where="opset_import of the model",
+            remedy="Set the version the model was exported for",
+        )
+    if newest and version > newest:
+        raise ModelError(
+            f"Operator set {_set_name(domain)} version {version} is too new: {who} knows it up "
+            f"to {newest}",
+            where="opset_import of the model",
+            remedy=f"Export the model for opset {newest} or lower, or convert it with "
+            "onnx.version_converter",
+        )
+
+
+def _set_name(domain: str) -> str:
+    return domain or "ai.onnx"
+
+
+def check_graph(graph: ir.Graph, header: onnx.ModelProto) -> None:
+    """Raises ModelError for unknown operators, wrong arities, bodies and types that do not fit."""
+    opsets = {standard_name(entry.domain): entry.version for entry in header.opset_import}
+    functions = {(standard_name(f.domain), f.name) for f in header.functions}
+    _Check(opsets, functions).graph(graph, "")
+
+
+class _Check:
+    def __init__(self, opsets: dict[str, int], functions: set[tuple[str, str]]) -> None:
+        self._opsets = opsets
+        self._functions = functions
+        self._types = TypeCheck()
+
+    def graph(self, graph: ir.Graph, path: str) -> None:
+        self._types.define(graph, path)
+        for node in graph.nodes:
+            found = self._operator(node, path)
+            if found is not None:
+                _check_arity(node, found, path)
+                _check_attributes(node, found, path)
+            if found is not None and not node.domain:
+                check_bodies(node, self._opsets[""], path)
+            self._types.enter(node, self._opsets[node.domain], path)
+            for name, body in ir.named_bodies(node):
+                self.graph(body, body_label(name, node, path))
+            self._types.leave(node, found, path)
+        self._types.finish(graph, path)
+
+    def _operator(self, node: ir.Node, path: str) -> Operator | None:
+        """The operator's specification; None for operators of other vendors and functions."""
+        opset = self._opsets.get(node.domain)
+        if opset is None:
+            raise ModelError(
+                f"The model does not import the operator set {_set_name(node.domain)} that a "
+                "node uses",
+                where=within(node_label(node), path),
+                remedy="Add it to opset_import with the version the model was exported for",
+            )
+        found = operator(node.op, node.domain, opset)
+        if found is not None or node.domain not in STANDARD_DOMAINS:
+            return found
+        if (node.domain, node.op) in self._functions:
+            return None
+        if (node.domain, node.op) in runtime_operators() and not versions(node.op, node.domain):
+            return None
+        raise _unknown_operator(node, opset, path)
+
+
+def _unknown_operator(node: ir.Node, opset: int, path: str) -> ModelError:
+    history = versions(node.op, node.domain)
+    name = _set_name(node.domain)
+    first = history[0][0] if history else 0
+    gone = next((version for version, alive in history if not alive and version <= opset), 0)
+    if gone:
+        what = f"The operator {node.op} was removed from {name} in opset {gone}"
+        remedy = f"Export the model for opset {gone - 1} or lower, or without {node.op}"
+    elif first > opset:
+        what = f"The operator {node.op} came to {name} in opset {first}"
+        remedy = f"Export the model for opset {first} or higher"
+    else:
+        what = f"There is no operator {node.op} in {name}"
+        near = difflib.get_close_matches(node.op, sorted(_names(node.domain)), 1)
+        remedy = (f"Perhaps {near[0]} is meant; " if near else "") + (
+            "operators of other vendors need their own domain on the node and in opset_import"
+        )
+    return ModelError(
+        f"{what}; the model imports version {opset}",
+        where=within(node_label(node), path),
+        remedy=remedy,
+    )
+
+
+def _names(domain: str) -> Iterator[str]:
+    return (name for found, name in runtime_operators() if found == domain)
+
+
+def _check_arity(node: ir.Node, found: Operator, path: str) -> None:
+    given = [bool(tensor.name) for tensor in node.inputs]
+    for index, formal in enumerate(found.inputs):
+        if formal.required and not (index < len(given) and given[index]):
+            raise ModelError(
+                f"{node.op} lacks its input '{formal.name}' (number {index + 1})",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )
+    _check_count(node, "inputs", len(given), found.min_inputs, found.max_inputs, path)
+    _check_count(node, "outputs", len(node.outputs), found.min_outputs, found.max_outputs, path)
+
+
+def _check_count(node: ir.Node, what: str, count: int, low: int, high: int, path: str) -> None:
+    if low <= count <= high:
+        return
+    wanted = f"at least {low}" if count < low else f"at most {high}"
+    raise ModelError(
+        f"{node.op} has {count} {what}, the operator has {wanted}",
+        where=within(node_label(node), path),
+        remedy=f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for",
+    )
+
+
+def _check_attributes(node: ir.Node, found: Operator, path: str) -> None:
+    given = {a.name: a for a in node.origin.attribute} if node.origin is not None else {}
+    for name in found.required_attributes:
+        if name not in given and name not in node.attrs:
+            raise ModelError(
+                f"{node.op} lacks its attribute '{name}'",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )
+    for name, attribute in given.items():
+        wanted = found.attributes.get(name)
+        if wanted is None:
+            raise ModelError(
+                f"{node.op} has an attribute '{name}' that the operator does not have",
+                where=within(node_label(node), path),
+                remedy=f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for",
+            )
+        if attribute.type != wanted and attribute.type != AttributeProto.UNDEFINED:
+            kinds = AttributeProto.AttributeType
+            raise ModelError(
+                f"The attribute '{name}' of {node.op} is {kinds.Name(attribute.type)}, the "
+                f"operator takes {kinds.Name(wanted)}",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )

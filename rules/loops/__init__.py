@@ -1,0 +1,1 @@
+"""Rules about Loop: how often it runs, what it carries, reads and collects."""

@@ -1,0 +1,123 @@
+"""Counters of loops, and how often a loop runs that counts up to a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import helper
+
+from ...rewrite.facts import INT64
+from ...rewrite.ir import Constant, Tensor
+from ...rewrite.rule import Match
+from ...rewrite.views import NO_LIMIT, State
+from ..emit import Emit
+
+FAR = 1 << 61
+"""Differences of numbers up to this size are int64; no loop runs so often."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """After iteration i the loop goes on while `start + step * (i + 1)` is below the limit."""
+
+    start: Tensor | int
+    """A scalar integer from outside, or a number."""
+    step: int
+    """Positive."""
+    limit: Tensor
+    inclusive: bool
+    dtype: int
+    """The type it counts in."""
+    cast: bool
+    """Whether start or limit are of another type than int64."""
+    notes: tuple[str, ...]
+    huge: bool
+    """Whether the limit may be larger than FAR."""
+    overflows: bool
+    """Whether it may pass the largest number of its type, after which comes the smallest."""
+
+
+def step_of(m: Match, state: State) -> int | None:
+    """The positive constant that is added to an integer state in each iteration."""
+    add = m.producer(state.output, "Add")
+    if add is None or state.input not in add.inputs:
+        return None
+    other = add.inputs[1] if add.inputs[0] is state.input else add.inputs[0]
+    value = m.facts.scalar(other) if m.facts.shape(other) == () else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def trip_count(emit: Emit, counter: Counter, asked: bool) -> Tensor:
+    """The number of iterations, an int64 scalar.
+
+    `asked` says that the first condition asks of `start` what later ones ask of the counter; else
+    the loop runs at least once.
+    """
+    limit = _as_int64(emit, counter.limit, counter.cast)
+    if counter.overflows:
+        return _with_overflow(emit, counter, limit, asked)
+    return _without_overflow(emit, counter, limit, asked)
+
+
+def _as_int64(emit: Emit, value: Tensor, cast: bool) -> Tensor:
+    """A scalar as int64; `cast` says that it may be of another type."""
+    if isinstance(value, Constant):
+        return emit.number(int(np.asarray(value.values).reshape(())))
+    return emit("Cast", value, to=INT64) if cast else value
+
+
+def _without_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
+    """Values start, start + step, … are below the limit ceil((limit - start) / step) times."""
+    if counter.huge:
+        limit = emit("Max", emit("Min", limit, emit.number(FAR)), emit.number(-FAR))
+    extra = counter.step - (0 if counter.inclusive else 1)
+    if isinstance(counter.start, int):
+        extra -= counter.start
+        span = limit
+    else:
+        span = emit("Sub", limit, _as_int64(emit, counter.start, counter.cast))
+    if extra:
+        span = emit("Add", span, emit.number(extra))
+    span = emit("Max", span, emit.number(0 if asked else counter.step))
+    return span if counter.step == 1 else emit("Div", span, emit.number(counter.step))
+
+
+def _with_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
+    """Values first, first + step, … are within the limit (limit - first) / step + 1 times.
+
+    Where the value after these is not past the limit, the counter has overflown on the way, or the
+    difference has: such a loop runs for ever, or so long that it does not matter how long.
+    """
+    first = _first(emit, counter, asked)
+    span = emit("Sub", limit, first)
+    if not counter.inclusive:
+        span = emit("Sub", span, emit.number(1))
+    if counter.step > 1:
+        span = emit("Div", span, emit.number(counter.step))
+    count = emit("Max", emit("Add", span, emit.number(1)), emit.number(0))
+    after = emit("Add", first, emit("Mul", count, emit.number(counter.step)))
+    endless = _within(emit, counter, after, limit)
+    if counter.dtype != INT64:
+        largest = np.iinfo(helper.tensor_dtype_to_np_dtype(counter.dtype)).max
+        endless = emit("Greater", after, emit.number(int(largest)))
+    count = emit("Where", endless, emit.number(NO_LIMIT), count)
+    count = emit("Where", _within(emit, counter, first, limit), count, emit.number(0))
+    return count if asked else emit("Add", count, emit.number(1))
+
+
+def _first(emit: Emit, counter: Counter, asked: bool) -> Tensor:
+    """The first value that is compared, which may have overflown."""
+    if isinstance(counter.start, int):
+        return emit.number(counter.start if asked else counter.start + counter.step)
+    if asked:
+        return _as_int64(emit, counter.start, counter.cast)
+    step = np.array(counter.step, helper.tensor_dtype_to_np_dtype(counter.dtype))
+    first = emit("Add", counter.start, emit.array(step))
+    return _as_int64(emit, first, counter.dtype != INT64)
+
+
+def _within(emit: Emit, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:
+    if counter.inclusive:
+        return emit("Not", emit("Greater", value, limit))
+    return emit("Less", value, limit)

@@ -1,0 +1,1 @@
+"""Rules about values: constants, copies, equal nodes, what nobody reads."""

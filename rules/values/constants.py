@@ -1,0 +1,163 @@
+"""Constants: computed where everything is known, stored once.
+
+y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ...rewrite.facts import constant_value
+from ...rewrite.ir import Constant, Node, Tensor, bodies
+from ...rewrite.patch import Patch
+from ...rewrite.purity import is_pure
+from ...rewrite.rule import ANY, Match, Miss, Rule
+from ...rewrite.running.evaluate import NotEvaluated, evaluate
+
+
+class StoreConstant(Rule):
+    """A Constant node becomes an initializer."""
+
+    root = "Constant"
+    fires = (
+        "g (float[2] x) => (float[2] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }"
+    )
+    spares = {
+        "output of the model": "g () => (float[2] y) { y = Constant<value_floats=[1.0,2.0]>() }",
+        "neither a dense tensor nor numbers": 'g (string[1] x) => (bool[1] y) { c = Constant<value_strings=["a"]>() y = Equal(x, c) }',
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        output = m.node.outputs[0]
+        m.need(not m.index.is_model_output(output), "`{}` is an output of the model", output.name)
+        stored = m.node.attrs.get("value")
+        values = stored._values if isinstance(stored, Constant) else constant_value(m.node)
+        m.need(
+            values is not None and values.dtype != object,
+            "the value is neither a dense tensor nor numbers",
+        )
+        return {"node": m.node, "values": values}
+
+    def apply(self, patch: Patch, node: Node, values: Any) -> None:
+        patch.replace_node(node, [patch.constant(values, like=node.outputs[0])])
+
+
+class FoldConstant(Rule):
+    """A node whose result is the same in every run becomes that constant."""
+
+    root = ANY
+    fires = "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
+    spares = {
+        "operand `x`": "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
+        "may differ from run to run": "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
+        "larger than": "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
+        + " { b = ConstantOfShape(n) y = Add(x, b) }",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        node = m.node
+        m.need(node.outputs and not m.index.is_unused(node), "nobody reads the result")
+        m.need(node.op != "Constant" or node.domain, "it is a constant already")
+        m.need(is_pure(node), "the result may differ from run to run, or the operator is not known")
+        arrays = _known(m) or _computed(m)
+        for output, array in zip(node.outputs, arrays):
+            m.need(
+                not m.index.is_model_output(output), "`{}` is an output of the model", output.name
+            )
+            m.need(
+                not _is_zero_divisor(m, output, array),
+                "something is divided by `{}`, which is 0: onnxruntime would refuse the model",
+                output.name,
+            )
+        return {"node": node, "arrays": arrays}
+
+    def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:
+        values = [
+            patch.constant(array, like=output) if patch.index.use_count(output) else None
+            for output, array in zip(node.outputs, arrays)
+        ]
+        patch.replace_node(node, values)
+
+
+def _is_zero_divisor(m: Match, tensor: Tensor, array: np.ndarray) -> bool:
+    """Whether integers are divided by a constant with a 0, in a branch that no run takes."""
+    if array.dtype.kind not in "iu" or array.all():
+        return False
+    return any(
+        isinstance(reader, Node) and reader.op in ("Div", "Mod") and slot == 1
+        for reader, slot in m.index.uses(tensor)
+    )
+
+
+def _known(m: Match) -> list[np.ndarray] | None:
+    """The outputs where facts give them whatever the operands are, as for a Shape."""
+    arrays = []
+    for tensor in m.node.outputs:
+        value = m.facts.constant(tensor) if tensor.name else np.empty(0)
+        if value is None:
+            return None
+        arrays.append(value)
+    return arrays
+
+
+def _computed(m: Match) -> list[np.ndarray]:
+    """The outputs on constant operands; declines when one is not, or the result is large."""
+    node = m.node
+    m.need(not bodies(node), "it has bodies")
+    operands: list[np.ndarray | None] = []
+    for tensor in node.inputs:  # asked of all before any is read: weights may be large
+        known = not tensor.name or m.facts.is_constant(tensor)
+        m.need(known, "operand `{}` is not constant", tensor.name, at=tensor)
+    for tensor in node.inputs:
+        value = m.facts.constant(tensor) if tensor.name else None
+        m.need(value is not None or not tensor.name, "`{}` cannot be read", tensor.name, at=tensor)
+        operands.append(value)
+    read = sum(a.nbytes for a in operands if a is not None)
+    budget = max(m.options.fold_bytes, read)
+    for tensor in node.outputs:
+        size = _bytes(m, tensor) if tensor.name else 0
+        m.need(size is not None, "the size of `{}` is not known", tensor.name, at=tensor)
+        m.need(size <= budget, "the result has {} bytes, larger than the {} allowed", size, budget)  # type: ignore[operator]
+    try:
+        return evaluate(node, operands, m.facts.opsets)
+    except NotEvaluated as error:
+        raise Miss("evaluating it fails: {}", (error,), node) from None
+
+
+def _bytes(m: Match, tensor: Tensor) -> int | None:
+    fact = m.facts.of(tensor)
+    if fact.shape is None or not fact.dtype or fact.kind != "tensor":
+        return None
+    dims = [d for d in fact.shape if isinstance(d, int)]
+    if len(dims) < len(fact.shape):
+        return None
+    size = onnx.helper.tensor_dtype_to_np_dtype(fact.dtype).itemsize
+    return int(np.prod(dims, dtype=np.int64)) * size
+
+
+class MergeConstants(Rule):
+    """Equal constants of one graph become one."""
+
+    root = ANY
+    fires = (
+        "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,2}>"
+        " { t = Mul(x, a) y = Add(t, b) }"
+    )
+    spares = {
+        "no other constant": "g (float[2] x) => (float[2] y) <float[2] a = {1,2}, float[2] b = {1,3}>"
+        + " { t = Mul(x, a) y = Add(t, b) }",
+    }
+
+    def match(self, m: Match) -> dict[str, Any]:
+        for tensor in m.node.inputs:
+            if isinstance(tensor, Constant) and not m.index.is_model_output(tensor):
+                twin = m.facts.twins.of_constant(tensor)
+                if twin is not None:
+                    return {"old": tensor, "new": twin}
+        raise Miss("no other constant with the same content stands in this graph", (), m.node)
+
+    def apply(self, patch: Patch, old: Constant, new: Constant) -> None:
+        patch.merge(old, new)
