@@ -17,7 +17,9 @@ from .rewrite.assumptions import assert_facts, parse_dims
 from .rewrite.collector import collector_paused
 from .rewrite.edits import CONTROL
 from .rewrite.engine import Engine
+from .rewrite.ir import Node
 from .rewrite.model import export_model, import_model
+from .rewrite.reasons import Reason, reasons_at
 from .rewrite.rule import Options, Phase
 from .rewrite.storage.files import load
 from .rewrite.storage.protos import nodes
@@ -61,9 +63,16 @@ class RewriteResult:
     report: Report
     trace: Trace
     engine: Engine = field(repr=False)
-    """The finished engine, for questions such as `engine.explain(node)`."""
+    """The finished engine: its graph, what is known of it, and the rules."""
     base_dir: str = ""
     """The folder the model's external data is relative to."""
+
+    def reasons(self, node: Node) -> list[Reason]:
+        """Why each rule that may start from a node of the rewritten graph does not fire there.
+
+        `result.engine.index.walk()` gives the nodes.
+        """
+        return reasons_at(self.engine, node)
 
 
 @collector_paused()

@@ -14,7 +14,7 @@ from ..rewrite.engine import Engine, place_of
 from ..rewrite.errors import AssumptionError
 from ..rewrite.ir import Node, Tensor
 from ..rewrite.patch import Patch
-from ..rewrite.reasons import Reason
+from ..rewrite.reasons import Reason, reasons_at
 from ..rewrite.rule import Rule, describe
 from ..rewrite.trace import Commit, Observer
 from ..rewrite.views import LoopView
@@ -258,7 +258,7 @@ class _Reasons:
         return sorted(found, key=lambda why: (not why.removes, -why.passed, -why.progress))
 
     def _asked(self, node: Node) -> list[Reason]:
-        return [r for r in self._engine.explain(node) if self._only in ("", r.rule)]
+        return [r for r in reasons_at(self._engine, node) if self._only in ("", r.rule)]
 
     def _around(self, node: Node) -> Iterator[Why]:
         """What rules that start from the control flow around a node say of it."""

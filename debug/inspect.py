@@ -20,6 +20,7 @@ from ..rewrite.assumptions import assert_facts, parse_dims
 from ..rewrite.engine import Engine
 from ..rewrite.ir import Node
 from ..rewrite.model import import_model
+from ..rewrite.reasons import reasons_at
 from ..rewrite.rule import Options, Phase
 from ..rewrite.storage.files import load
 from ..rewrite.trace import Commit, Event, Trace
@@ -85,7 +86,7 @@ def explain(described: Mapping[Node, ControlNode], reasons: Mapping[Node, Sequen
 
 
 def _reasons(engine: Engine, node: Node) -> list[str]:
-    return [f"{reason.rule}: {reason.sentence}" for reason in engine.explain(node)]
+    return [f"{reason.rule}: {reason.sentence}" for reason in reasons_at(engine, node)]
 
 
 class _Watch:

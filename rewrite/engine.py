@@ -17,15 +17,15 @@ from typing import Any
 from .body_outputs import BodyOutputs
 from .edits import PatchError
 from .errors import LoopliftError
-from .facts import Assumptions, Facts
+from .facts import Assumptions
 from .finish import finish
 from .index import SHARES, Index, NoRoom
+from .inference import facts_of
 from .ir import Node, bodies
 from .model import Model, opsets
 from .patch import Patch
 from .propagation import is_vague, refresh, settle
-from .reasons import Reason, raised, reasons_at
-from .rule import ANY, Match, Miss, Options, Phase, Rule, describe
+from .rule import ANY, Match, Miss, Options, Phase, Rule, describe, raised
 from .trace import Commit, Defect, Trace
 from .worklist import Queue
 
@@ -62,7 +62,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
-        self.facts = Facts(self.index, opsets(self.model.header), self.assumptions)
+        self.facts = facts_of(self.index, opsets(self.model.header), self.assumptions)
         self.body_outputs = BodyOutputs(self.index)
         self.body_outputs.take_copies_out()
         self.unread = {
@@ -126,10 +126,6 @@ class Engine:
             [] if roots.isdisjoint(operators) else [n for n in nodes if _starts(roots, n)]
             for roots in self._new_roots
         ]
-
-    def explain(self, node: Node) -> list[Reason]:
-        """Why each rule that starts from such a node does not fire there."""
-        return reasons_at(self, node)
 
     # --- one phase ---
 

@@ -7,7 +7,7 @@ demand, kept, and after an edit recomputed only as far as they change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -115,13 +115,28 @@ class Assumptions:
         return symbolic.symbol(name, low=max(0, self.minima.get(name, 0)))
 
 
+@dataclass(frozen=True)
+class Inference:
+    """Where facts come from: the operators' shape functions and what a file declares."""
+
+    of_node: Callable[[Node, Facts], Sequence[Fact]]
+    """The facts of a node's outputs; raises Impossible when the node cannot succeed."""
+    of_source: Callable[[Facts, Tensor], Fact]
+    """The fact of a graph input, an initializer, or a body input."""
+
+
 class Facts:
-    """Facts of all values of one model."""
+    """Facts of all values of one model; `inference.facts_of` makes them."""
 
     def __init__(
-        self, index: Index, opsets: Mapping[str, int], assumptions: Assumptions | None = None
+        self,
+        index: Index,
+        opsets: Mapping[str, int],
+        inference: Inference,
+        assumptions: Assumptions | None = None,
     ) -> None:
         self.index = index
+        self._inference = inference
         self.opsets = opsets
         self.opset = opsets.get("", 1)
         """Version of the standard operator set."""
@@ -253,7 +268,7 @@ class Facts:
                 continue
             node = self.index.producer(tensor)
             if node is None:
-                self.assume(tensor, self._source(tensor))
+                self.assume(tensor, self._inference.of_source(self, tensor))
                 continue
             missing = [t for t in self._dependencies(node) if self._lookup(t) is None]
             if missing:
@@ -267,17 +282,9 @@ class Facts:
         if any(self._lookup(t) is None for body in bodies(node) for t in body.outputs):
             yield from self.index.captures(node)
 
-    def _source(self, tensor: Tensor) -> Fact:
-        """The fact of a graph input, an initializer, or a body input."""
-        from .inference import sources
-
-        return sources.source(self, tensor)
-
     def _infer(self, node: Node) -> None:
-        from .inference import infer
-
         try:
-            results = infer(node, self)
+            results = self._inference.of_node(node, self)
             self.failures.pop(node, None)
         except Impossible as reason:
             self.failures[node] = str(reason)
@@ -355,7 +362,7 @@ class Facts:
 
     def suppose(self, facts: Mapping[Tensor, Fact], affected: Iterable[Tensor]) -> Facts:
         """A view in which some values have other facts, and `affected` are derived anew."""
-        view = Facts(self.index, self.opsets, self.assumptions)
+        view = Facts(self.index, self.opsets, self._inference, self.assumptions)
         view._parent = self
         view._affected = frozenset(affected) | frozenset(facts)
         view._facts = dict(facts)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from .edits import CONTROL
 from .ir import Node, Tensor
-from .rule import ANY, Match, Miss, Rule, describe
+from .rule import ANY, Match, Miss, Rule, describe, raised
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -109,11 +107,3 @@ def _of_miss(miss: Miss, phase: str, kind: type[Rule], node: Node, passed: int) 
         kind.name(), str(miss), describe(place), kind, phase, passed, miss.sentence, place,
         miss.values,
     )  # fmt: skip
-
-
-def raised(step: str, kind: type[Rule], error: Exception) -> str:
-    """`match raised KeyError: 'x' at my_rules.py:12`: the line of the rule's own module."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = getattr(sys.modules.get(kind.__module__), "__file__", "")
-    frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    return f"{step} raised {type(error).__name__}: {error} at {frame.filename}:{frame.lineno}"

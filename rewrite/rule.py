@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -165,3 +167,11 @@ class Phase:
         self.name = name
         self.rules = rules
         self.summary = summary
+
+
+def raised(step: str, kind: type[Rule], error: Exception) -> str:
+    """`match raised KeyError: 'x' at my_rules.py:12`: the line of the rule's own module."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(kind.__module__), "__file__", "")
+    frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
+    return f"{step} raised {type(error).__name__}: {error} at {frame.filename}:{frame.lineno}"

@@ -287,7 +287,7 @@ class TestReport:
     def test_the_engine_answers_why(self) -> None:
         result = rewrite(parse(TEXT, 21, 10))
         (node,) = [n for n in result.engine.index.walk() if n.op == "If"]
-        reasons = {r.rule: r.sentence for r in result.engine.explain(node)}
+        reasons = {r.rule: r.sentence for r in result.reasons(node)}
         assert reasons["InlineDecidedIf"] == "the condition `c` is not known before the run"
         assert len(reasons) > 5
         assert not any("{}" in sentence for sentence in reasons.values())

@@ -106,12 +106,11 @@ def _rewrite_test(
     if word == "reason":
         return imports, [
             call,
-            "    engine = result.engine",
             "    reasons = [",
             '        f"{reason.rule}: {reason.sentence}"',
-            "        for node in engine.index.walk()",
+            "        for node in result.engine.index.walk()",
             '        if node.op in ("If", "Loop", "Scan")',
-            "        for reason in engine.explain(node)",
+            "        for reason in result.reasons(node)",
             "    ]",
             f"    assert not any({rest!r} in reason for reason in reasons)",
             "",

@@ -23,6 +23,7 @@ from ...rewrite.edits import CONTROL
 from ...rewrite.engine import Engine
 from ...rewrite.errors import AssumptionError, LoopliftError, ModelError
 from ...rewrite.model import export_model, import_model
+from ...rewrite.reasons import reasons_at
 from ...rewrite.running.cases import Effort
 from ...rewrite.running.runtime import IsolatedSession, Packed, Refused
 from ..checks import Check, Command
@@ -169,7 +170,7 @@ def _gives_reason(words: str) -> Callable[[Engine], bool]:
         words in f"{reason.rule}: {reason.sentence}"
         for node in engine.index.walk()
         if node.op in CONTROL and not node.domain
-        for reason in engine.explain(node)
+        for reason in reasons_at(engine, node)
     )
 
 

@@ -6,9 +6,10 @@ every run, for instance when a fixed rank is violated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..facts import Fact, Facts
+from ..facts import Assumptions, Fact, Facts, Inference
+from ..index import Index
 from ..ir import Node
 from . import (  # noqa: F401  (each fills the table)
     control,
@@ -23,6 +24,7 @@ from . import (  # noqa: F401  (each fills the table)
 )
 from .fallback import infer_by_schema
 from .registry import TABLE, Site
+from .sources import source
 
 
 def infer(node: Node, facts: Facts) -> Sequence[Fact]:
@@ -30,3 +32,13 @@ def infer(node: Node, facts: Facts) -> Sequence[Fact]:
     function = TABLE.get(node.op) if node.domain in ("", "ai.onnx", None) else None
     site = Site(node, facts)
     return function(site) if function is not None else infer_by_schema(site)
+
+
+def facts_of(
+    index: Index, opsets: Mapping[str, int], assumptions: Assumptions | None = None
+) -> Facts:
+    """The facts of a model, derived when they are asked for.
+
+    `opsets`: the version of each domain.
+    """
+    return Facts(index, opsets, Inference(infer, source), assumptions)

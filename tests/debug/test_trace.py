@@ -86,7 +86,7 @@ class TestLines:
         (commit,) = (c for c in trace.commits if c.rule == "InlineDecidedIf")
         assert commit.phase == "branches"
         assert (commit.file, commit.line) == source_of(InlineDecidedIf)
-        assert Path(commit.file).name == "decided_if.py"
+        assert Path(commit.file).name == "decided.py"
         assert commit.node == "If of `y`"
         assert commit.place == ""
         assert any(edit.startswith("inlined body `t`") for edit in commit.edits)

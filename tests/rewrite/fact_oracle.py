@@ -18,7 +18,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from looplift.rewrite import ir, symbolic
+from looplift.rewrite import inference, ir, symbolic
 from looplift.rewrite.facts import Assumptions, Fact, Facts
 from looplift.rewrite.index import Index
 from looplift.rewrite.ir import bodies
@@ -37,7 +37,7 @@ class NothingRan(AssertionError):
 def facts_of(model: onnx.ModelProto, assumptions: Assumptions | None = None) -> Facts:
     """The facts of a model as a rewrite derives them first."""
     imported = import_model(model)
-    return Facts(Index(imported.graph), opsets(imported.header), assumptions)
+    return inference.facts_of(Index(imported.graph), opsets(imported.header), assumptions)
 
 
 def value(facts: Facts, name: str) -> ir.Tensor:

@@ -104,7 +104,7 @@ class TestUsersRules:
         model = parse("g (float[3] x) => (float[3] y) { y = Relu(x) }", 21, 10)
         result = rewrite(model, rules=[Phase("mine", (ReluOfAbs,), "My rule.")])
         (node,) = result.engine.index.walk()
-        (reason,) = result.engine.explain(node)
+        (reason,) = result.reasons(node)
         assert (reason.rule, reason.sentence, reason.at) == (
             "ReluOfAbs", "`x` is not the result of Abs", "`x`",
         )  # fmt: skip

@@ -122,4 +122,4 @@ def test_a_rule_that_raises_is_a_reason_too() -> None:
 
     result = rewrite(parse(TEXT), rules=[Phase("p", (Raises,), "")])
     node = next(n for n in result.engine.index.walk() if n.op == "If")
-    assert "no such thing" in result.engine.explain(node)[0].sentence
+    assert "no such thing" in result.reasons(node)[0].sentence

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from looplift import Match, Miss, Rule
+from looplift.rewrite.reasons import reasons_at
 from looplift.rewrite.rule import ANY, fixture
 from looplift.rules import PHASES
 from looplift.rules.values.dead import RemoveCopy
@@ -93,7 +94,7 @@ def test_spares_is_explained(rule: type[Rule], words: str, text: str) -> None:
     """`explain` gives the same reason, together with the place it speaks of."""
     model = fixture(text)
     _, _, engine = run_rules(model, [rule])
-    reasons = [reason for node in engine.index.walk() for reason in engine.explain(node)]
+    reasons = [reason for node in engine.index.walk() for reason in reasons_at(engine, node)]
     assert any(words in r.sentence and r.rule == rule.name() and r.at for r in reasons)
 
 
