@@ -36,8 +36,10 @@ from .control import value_text
 
 FORMAT = 2
 """Version of the lines; readers refuse others."""
+_LARGE = 1 << 24
+"""Bytes of a graph from which its weights are left out of the digest."""
 _WEIGHTS = frozenset(("initializer", "sparse_initializer"))
-"""The fields of a graph that may be large."""
+"""The fields of a graph that hold them."""
 _START = b'{"kind"'
 """What every trace begins with."""
 
@@ -164,24 +166,25 @@ class Recorder(Observer):
         self._hits[commit.rule] += 1
         self._applying[commit.rule] += commit.seconds
         numbers = self._numbers
-        # Put together by hand: encoding a dictionary would take as long as many a commit.
-        parts = [
-            f'{{"kind":"commit","step":{commit.step},{self._origin(commit.phase, rule)}',
-            f'"node":{_quoted(commit.node)},"number":{number},"place":{_quoted(commit.place)}',
-            f'"found":{self._found}',
-            f'"edits":[{",".join(map(_quoted, commit.edits))}]',
-            f'"notes":[{",".join(map(_quoted, commit.notes))}]',
-            f'"touched":{numbers.of(patch.touched)},"removed":{numbers.of(patch.removed)}',
-            f'"added":{numbers.of(added)}',
-            f'"seconds":{commit.seconds:.7f},"time":{time.perf_counter() - self._began:.6f}',
-        ]
+        in_full = ""
         if self._hash is not None:
             self._hash.update(patch, added)
-            parts += [
-                f'"before":"{before}","after":"{self._hash_text()}"',
-                f'"bindings":{_encoded(self._bindings)},"facts":{_encoded(self._facts)}',
-            ]
-        self._file.write(",".join(parts) + "}\n")
+            in_full = (
+                f',"before":"{before}","after":"{self._hash_text()}"'
+                f',"bindings":{_encoded(self._bindings)},"facts":{_encoded(self._facts)}'
+            )
+        # Put together by hand: encoding a dictionary would take as long as many a commit.
+        self._file.write(
+            f'{{"kind":"commit","step":{commit.step},{self._origin(commit.phase, rule)},'
+            f'"node":{_quoted(commit.node)},"number":{number},"place":{_quoted(commit.place)},'
+            f'"found":{self._found},'
+            f'"edits":[{",".join(map(_quoted, commit.edits))}],'
+            f'"notes":[{",".join(map(_quoted, commit.notes))}],'
+            f'"touched":{numbers.of(patch.touched)},"removed":{numbers.of(patch.removed)},'
+            f'"added":{numbers.of(added)},'
+            f'"seconds":{commit.seconds:.7f},"time":{time.perf_counter() - self._began:.6f}'
+            f"{in_full}}}\n"
+        )
 
     def _origin(self, phase: str, rule: Rule) -> str:
         """Phase, rule, file and line, which are the same for many commits."""
@@ -279,17 +282,19 @@ def _check_is_trace(path: Path) -> None:
 def digest(engine: Engine) -> str:
     """What tells models apart: a hash of the graph as it stood in the file.
 
-    Of the main graph's initializers only types and shapes count: hashing large weights would take
-    longer than rewriting does.
+    Of the weights of a large model only types and shapes count: hashing them would take longer than
+    rewriting does.
     """
     content = hashlib.sha256()
-    origin = engine.model.graph.origin
-    if origin is not None:
-        structure = onnx.GraphProto()
-        copy_fields(origin, structure, _WEIGHTS)
-        content.update(structure.SerializeToString(deterministic=True))
-        for tensor in origin.initializer:
+    graph = engine.model.graph.origin
+    if graph is not None and graph.ByteSize() > _LARGE:
+        for tensor in graph.initializer:
             content.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
+        structure = onnx.GraphProto()
+        copy_fields(graph, structure, _WEIGHTS)
+        graph = structure
+    if graph is not None:
+        content.update(graph.SerializeToString(deterministic=True))
     return content.hexdigest()
 
 

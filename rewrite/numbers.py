@@ -31,7 +31,7 @@ class Numbers:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._nodes: list[Node] = list(index.walk())
-        self._numbers = {node: number for number, node in enumerate(self._nodes)}
+        self._numbers = dict(zip(self._nodes, range(len(self._nodes))))
         stored = (c for graph in index.graphs(index.root) for c in graph.initializers)
         self._constants: list[Constant] = list(dict.fromkeys(stored))
         self._places = {constant: number for number, constant in enumerate(self._constants)}
@@ -133,5 +133,7 @@ class Numbers:
 
 
 def _slot(tensor: Tensor, tensors: Sequence[Tensor]) -> int:
-    """Where the very object stands: equality of tensors compares names."""
+    """Where a value stands; most nodes have one output."""
+    if tensors[0] is tensor:
+        return 0
     return next(slot for slot, each in enumerate(tensors) if each is tensor)
