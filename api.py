@@ -171,8 +171,8 @@ def from_onnx(
             strict=strict,
         )
         proto = result.model
-        for note in result.trace.notes():
-            _log.warning("%s", note)
+        for warning in (*result.report.notes, *result.report.defects):
+            _log.warning("%s", warning)
     return emit(
         proto,
         shape_dict=shape_dict,

@@ -77,7 +77,8 @@ class Engine:
         self._new_roots = _new_roots(self.phases)
         self._steps = 0
         self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
-        self._banned: set[tuple[type[Rule], Node]] = set()
+        self.banned: dict[tuple[type[Rule], Node], str] = {}
+        """Rules that are not tried at a node again, with the defect that showed there, if any."""
         self.declined: dict[tuple[type[Rule], Node], Miss] = {}
         """Where rules matched and then found that the opset lacks what the result would need."""
         self._unsettled: dict[Node, None] = {}
@@ -172,8 +173,8 @@ class Engine:
     def _visit(self, phase: Phase, rules: list[Rule], node: Node) -> Patch | None:
         """Tries the rules in turn; the patch of the first that fires, or None."""
         match = Match(node, self.facts, self.options)
-        if self._banned:
-            rules = [rule for rule in rules if (type(rule), node) not in self._banned]
+        if self.banned:
+            rules = [rule for rule in rules if (type(rule), node) not in self.banned]
         attempts = self.trace.attempts
         observer = self._attempt_observer
         if observer is not None:
@@ -187,6 +188,8 @@ class Engine:
                 if observer is not None:
                     observer.missed(rule, node, miss)
                 continue
+            except LoopliftError:  # of the model, such as a file of weights that is gone
+                raise
             except Exception as error:  # noqa: BLE001  a user's rule may raise anything: reported
                 self._defect(phase, rule, node, raised("match", type(rule), error))
                 continue
@@ -197,20 +200,20 @@ class Engine:
 
     def _defect(self, phase: Phase, rule: Rule, node: Node, reason: str) -> None:
         """Reports a rule once per node and never tries it there again."""
-        if (type(rule), node) not in self._banned:
-            self.ban(type(rule), node)
+        if (type(rule), node) not in self.banned:
+            self.ban(type(rule), node, reason)
             defect = Defect(phase.name, rule.name(), describe(node), reason)
             self.trace.record(defect)
             if self.trace.observer is not None:
                 self.trace.observer.failed(defect, rule, node)
 
-    def ban(self, rule: type[Rule], node: Node) -> None:
+    def ban(self, rule: type[Rule], node: Node, defect: str = "") -> None:
         """Never lets a rule fire at a node."""
-        self._banned.add((rule, node))
+        self.banned[rule, node] = defect
 
     def _commit(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
         """Applies a match and records it; None when the patch was wrong and is undone."""
-        if self._banned and (type(rule), node) in self._banned:
+        if (type(rule), node) in self.banned:
             return None
         if not isinstance(found, dict):
             given = f"match gave {type(found).__name__} instead of what apply takes, by name"
@@ -270,7 +273,7 @@ class Engine:
                 self._undo(patch)
                 for graph in self.index.ancestors(self.index.graph_of(node)):
                     self.index.renumber(graph)
-            except Miss:
+            except (Miss, LoopliftError):
                 self._undo(patch)
                 raise
             except PatchError as error:

@@ -159,7 +159,7 @@ class Index:
         return list(found)
 
     def _collect_captures(self, body: Graph, found: dict[Tensor, None]) -> None:
-        inside = set(self.graphs(body))
+        inside = dict.fromkeys(self.graphs(body))
         for graph in inside:
             read = [t for node in self.nodes(graph) for t in node.inputs if t.name]
             for tensor in (*read, *graph.outputs):

@@ -94,9 +94,8 @@ def _reason(engine: Engine, phase: str, kind: type[Rule], node: Node) -> Reason 
         return _of_miss(miss, phase, kind, node, match.passed)
     except Exception as error:  # noqa: BLE001  a user's rule may raise anything: told
         return told(raised("match", kind, error))
-    for defect in engine.trace.defects():
-        if defect.rule == rule.name() and defect.node == describe(node):
-            return told(f"it fires, but its change is wrong and was undone: {defect.reason}")
+    if defect := engine.banned.get((kind, node)):
+        return told(f"it fires, but its change is wrong and was undone: {defect}")
     declined = engine.declined.get((kind, node))
     return None if declined is None else _of_miss(declined, phase, kind, node, match.passed)
 

@@ -1,4 +1,4 @@
-"""Values that hold nothing but zeros."""
+"""Values all of whose elements are one number."""
 
 from __future__ import annotations
 
@@ -16,15 +16,27 @@ _MOVES = frozenset(
 
 def is_zero(facts: Facts, tensor: Tensor) -> bool:
     """Whether all elements are surely zero, and none of them -0, whatever the shape."""
+    elements = _elements(facts, tensor)
+    return elements is not None and not np.any(elements) and not _has_sign(elements)
+
+
+def is_filled_with(facts: Facts, tensor: Tensor, number: float) -> bool:
+    """Whether all elements surely equal one number, whatever the shape."""
+    elements = _elements(facts, tensor)
+    return elements is not None and bool(np.all(elements == number))
+
+
+def _elements(facts: Facts, tensor: Tensor) -> np.ndarray | None:
+    """Numbers among which all elements are; None where they are not known."""
     node = facts.index.producer(tensor)
-    if node is not None and not node.domain and node.op in _MOVES:
-        return is_zero(facts, node.inputs[0])
+    while node is not None and not node.domain and node.op in _MOVES:
+        tensor = node.inputs[0]
+        node = facts.index.producer(tensor)
     if node is not None and not node.domain and node.op == "ConstantOfShape":
         value = node.attrs.get("value")
-        return value is None or (isinstance(value, Constant) and _holds_zeros(value.values))
-    array = facts.constant(tensor)
-    return array is not None and _holds_zeros(array)
+        return np.asarray(value.values if isinstance(value, Constant) else 0.0)
+    return facts.constant(tensor)
 
 
-def _holds_zeros(array: np.ndarray) -> bool:
-    return not np.any(array) and (array.dtype.kind != "f" or not np.any(np.signbit(array)))
+def _has_sign(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and bool(np.any(np.signbit(array)))

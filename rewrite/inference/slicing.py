@@ -156,6 +156,8 @@ def split(site: Site) -> Sequence[Fact]:
             window[axis] = slice(start, start + size)
             values = array[tuple(window)]
             start += size
+        else:
+            array = None  # where the next part starts is not known
         dims = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         facts.append(like(x, dims, values))
     return facts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from ...rewrite.facts import Fact
 from ...rewrite.index import Index
@@ -17,7 +19,7 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
     """The later node that must fail if these facts hold of results of the root, and why; None when
     no such node is found.
     """
-    nodes = list(_downstream(m.index, m.node))
+    nodes = list(islice(_downstream(m.index, m.node), _REACH))
     affected = {t for node in nodes for t in node.outputs}
     view = m.facts.suppose(supposed, affected)
     for node in nodes:
@@ -29,11 +31,11 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
 
 
 def _downstream(index: Index, start: Node) -> Iterator[Node]:
-    """Nodes whose facts may depend on the results of `start`, as far as _REACH."""
-    pending = list(start.outputs)
+    """Nodes whose facts may depend on the results of `start`, near ones first."""
+    pending = deque(start.outputs)
     seen: set[Node] = {start}
-    while pending and len(seen) <= _REACH:
-        tensor = pending.pop(0)
+    while pending:
+        tensor = pending.popleft()
         for use in index.uses(tensor):
             reader = use.reader if isinstance(use.reader, Node) else index.owner(use.reader)
             while reader is not None and reader not in seen:

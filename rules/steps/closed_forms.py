@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
 from ...rewrite import symbolic
@@ -29,6 +28,7 @@ from ...rewrite.views import State
 from ..emit import Emit
 from ..loops.edit import declare_rows, read_instead, remove_if_unused
 from ..loops.states import without_states
+from ..zeros import is_filled_with
 from .batch_table import aligned
 from .emit import count_vector
 from .parallel import Outside, Parallel, counted, is_outer, parallel_work
@@ -266,18 +266,6 @@ class Values:
     def starts_as(self, number: float) -> bool:
         """Whether the initial state is this number everywhere."""
         return is_filled_with(self.found.facts, self.initial, number)
-
-
-def is_filled_with(facts: Facts, tensor: Tensor, number: float) -> bool:
-    """Whether all elements of a value are one number: a constant, or made by ConstantOfShape."""
-    node = facts.index.producer(tensor)
-    if node is not None and node.op == "ConstantOfShape" and not node.domain:
-        value = node.attrs.get("value")
-        return float(np.asarray(value.values).item() if value is not None else 0.0) == number
-    if node is not None and node.op in ("Expand", "Reshape", "Unsqueeze") and not node.domain:
-        return is_filled_with(facts, node.inputs[0], number)
-    known = facts.constant(tensor)
-    return known is not None and bool(np.all(known == number))
 
 
 def chain_of(m: Match, parallel: Parallel, state: State, ops: Sequence[str]) -> Chain | None:

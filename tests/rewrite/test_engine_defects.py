@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from looplift import LoopliftError, Match, Phase, Rule, rewrite
+from looplift.rewrite.engine import Engine
+from looplift.rewrite.errors import ModelError
 from looplift.rewrite.ir import Node
+from looplift.rewrite.model import import_model
 from looplift.rewrite.patch import Patch
 from looplift.rules import PHASES
 from looplift.rules.values.constants import FoldConstant
@@ -123,3 +128,47 @@ def test_a_rule_that_raises_is_a_reason_too() -> None:
     result = rewrite(parse(TEXT), rules=[Phase("p", (Raises,), "")])
     node = next(n for n in result.engine.index.walk() if n.op == "If")
     assert "no such thing" in result.reasons(node)[0].sentence
+
+
+def test_an_error_of_the_model_is_no_defect_of_a_rule(tmp_path: Path) -> None:
+    """Weights that are gone when a rule reads them: the user must know, not the rule's author."""
+    model = parse("g (float[2] x) => (float[2] y) { n = Neg(w) y = Add(x, n) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    stored = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    engine = Engine(import_model(stored, str(tmp_path)), PHASES)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(ModelError, match="missing"):
+        engine.run()
+    assert engine.trace.defects() == []
+
+
+class _FiresInBranches(Rule):
+    """Fires, and then raises with the name of the branch."""
+
+    root = "Abs"
+
+    def match(self, m: Match) -> dict[str, Any]:
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        raise ValueError(f"in {patch.index.graph_of(node).name}")
+
+
+def test_defects_are_told_of_their_own_node() -> None:
+    """Names repeat between bodies."""
+    model = parse(
+        """g (float[3] x, bool c) => (float[3] y) { y = If (c)
+        <then_branch = t () => (float[3] a) { a = Abs(x) },
+         else_branch = e () => (float[3] a) { a = Abs(x) }> }"""
+    )
+    result = rewrite(model, rules=(Phase("only", (_FiresInBranches,), "."),))
+    told = {
+        result.engine.index.graph_of(node).name: result.reasons(node)[0].sentence
+        for node in result.engine.index.walk()
+        if node.op == "Abs"
+    }
+    assert "in t" in told["t"]
+    assert "in e" in told["e"]

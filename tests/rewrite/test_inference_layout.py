@@ -192,6 +192,11 @@ SPLIT = {
         a, b, c = Split(s, p) }""",
         {"a=": "(N,)", "b=": "(3, M)", "c=": "(4,)"},
     ),
+    "known_behind_a_dim": Case(
+        """g (float[N] x) => (a, b, y) <int64[4] p = {10, 20, 30, 40}, int64[1] two = {2}>
+        { n = Shape(x) s = Concat<axis=0>(n, two) a, b = Split(p, s) y = Expand(x, n) }""",
+        {"a": "(N,)", "b": "(2,)"},
+    ),
     "by_a_dim": Case(
         """g (float[N] x, float[M] z) => (a, b) { n = Shape(x) m = Shape(z) r = Sub(n, m)
         s = Concat<axis=0>(m, r) a, b = Split(x, s) }""",
