@@ -57,8 +57,8 @@ def _offered(offer: EntryPoint) -> tuple[Phase, ...]:
 
 
 def _phases_of(name: str) -> tuple[Phase, ...]:
-    here = str(Path.cwd())
-    sys.path.append(here)
+    known = sys.path[:]
+    sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
     except Exception as error:  # foreign code may raise anything
@@ -71,7 +71,7 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
             else "Repair the module",
         ) from error
     finally:
-        sys.path.remove(here)
+        sys.path[:] = known
     return _checked(getattr(module, "PHASES", ()), f"--rules {name}")
 
 

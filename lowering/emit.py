@@ -98,8 +98,8 @@ def _opset(model: onnx.ModelProto, wanted: int | None) -> int:
         return declared
     if wanted < declared:
         warnings.warn(
-            f"You are overwritting original opset ver = {declared} by lower ver = {wanted}. "
-            "That might cause model conversion errors.",
+            f"The model is read by opset {wanted}, though it declares {declared}: operators whose "
+            "meaning changed in between may be translated wrongly",
             stacklevel=3,
         )
     return wanted

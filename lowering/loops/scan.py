@@ -1,6 +1,6 @@
 """Scan: see https://onnx.ai/onnx/operators/onnx__Scan.html.
 
-The version of opset 8 has a batch, see `scans_batched`.
+The version of opset 8 has a batch, see `scan_batched`.
 """
 
 from __future__ import annotations

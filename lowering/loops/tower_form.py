@@ -82,7 +82,7 @@ class _Loop:
         self._name = identifier(plan.name)
         self._kinds: list[Kind] = [kind_of(state.initial) for state in plan.states]
 
-    # The slots of the store: see loops_rows, then states, sizes and captured values.
+    # The slots of the store: see `rows`, then states, sizes and captured values.
 
     @property
     def _first_state(self) -> int:
