@@ -6,13 +6,23 @@ import functools
 from types import MappingProxyType
 
 from ..tvm_onnx import Converter, converter, operators
+from .accumulation import SUMMING, summing_widely
+from .casts import convert_cast_like
 from .constant import convert_constant
-from .convolution import convert_conv, convert_conv_transpose, convert_max_pool
+from .convolution import (
+    convert_conv,
+    convert_conv_transpose,
+    convert_lp_pool,
+    convert_max_pool,
+)
+from .depth import convert_space_to_depth
 from .dropout import convert_dropout
 from .elementwise import ELEMENTWISE
+from .extremes import POSITIONS
 from .fourier import convert_dft, convert_stft
 from .logic import LOGIC
 from .normalization import (
+    convert_batch_normalization,
     convert_layer_normalization,
     convert_lp_normalization,
     convert_rms_normalization,
@@ -37,6 +47,8 @@ from .suppression import convert_non_max_suppression
 
 OPERATORS = MappingProxyType[tuple[str, str], Converter](
     {
+        ("", "BatchNormalization"): convert_batch_normalization,
+        ("", "CastLike"): convert_cast_like,
         ("", "Constant"): convert_constant,
         ("", "ConstantOfShape"): convert_constant_of_shape,
         ("", "Conv"): convert_conv,
@@ -48,6 +60,7 @@ OPERATORS = MappingProxyType[tuple[str, str], Converter](
         ("", "Gemm"): convert_gemm,
         ("", "LSTM"): convert_lstm,
         ("", "LayerNormalization"): convert_layer_normalization,
+        ("", "LpPool"): convert_lp_pool,
         ("", "LpNormalization"): convert_lp_normalization,
         ("", "MatMul"): convert_matmul,
         ("", "MaxPool"): convert_max_pool,
@@ -64,6 +77,7 @@ OPERATORS = MappingProxyType[tuple[str, str], Converter](
         ("", "STFT"): convert_stft,
         ("", "ScatterND"): convert_scatter_nd,
         ("", "Slice"): convert_slice,
+        ("", "SpaceToDepth"): convert_space_to_depth,
         ("", "Split"): convert_split,
         ("", "Squeeze"): convert_squeeze,
         ("", "TopK"): convert_top_k,
@@ -71,6 +85,7 @@ OPERATORS = MappingProxyType[tuple[str, str], Converter](
         ("", "Upsample"): convert_upsample,
         **{("", op_type): convert for op_type, convert in ELEMENTWISE.items()},
         **{("", op_type): convert for op_type, convert in LOGIC.items()},
+        **{("", op_type): convert for op_type, convert in POSITIONS.items()},
         **{("", op_type): convert for op_type, convert in REDUCTIONS.items()},
         **{("", op_type): convert for op_type, convert in SEQUENCES.items()},
         **{("", op_type): convert for op_type, convert in SIZE_OPERATORS.items()},
@@ -118,10 +133,9 @@ TAKES_ANY_RANK = frozenset(
 def find(domain: str, op_type: str, opset: int) -> Converter | None:
     """The converter of an operator, if there is one. `opset` is that of the standard domain."""
     standard = "" if domain == "ai.onnx" else domain
-    if (standard, op_type) in OPERATORS:
-        return OPERATORS[standard, op_type]
-    if not standard and op_type in _OF_MICROSOFT:
-        return None
-    if domain in DOMAINS and op_type in operators():
-        return converter(op_type, opset)
-    return None
+    found = OPERATORS.get((standard, op_type))
+    if found is None and domain in DOMAINS and op_type in operators():
+        found = None if not standard and op_type in _OF_MICROSOFT else converter(op_type, opset)
+    if found is not None and not standard and op_type in SUMMING:
+        return summing_widely(found)
+    return found

@@ -115,3 +115,16 @@ def cast_sizes(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
     if all(analyzer.can_prove_equal(own, wanted) for own, wanted in pairs):
         return tensor
     return match(bb, tensor, relax.TensorType(list(shape), tensor.ty.dtype))
+
+
+def with_size(bb: Any, tensor: Any, axis: int, size: Any) -> Any:
+    """A tensor of known shape as it is; a run in which the axis does not have the size, fails.
+
+    UnsupportedError: no run has it.
+    """
+    dims = known_dims(tensor) or []
+    own, wanted = as_int(dims[axis]), as_int(sym.Analyzer().simplify(size))
+    if own is not None and wanted is not None and own != wanted:
+        raise UnsupportedError(f"axis {axis} has {own} elements, and should have {wanted}")
+    checked = cast_sizes(bb, tensor, [*dims[:axis], size, *dims[axis + 1 :]])
+    return cast_sizes(bb, checked, dims)

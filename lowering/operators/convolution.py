@@ -53,6 +53,42 @@ def convert_conv_transpose(bb: Any, inputs: Any, attrs: dict[str, Any], params: 
     return convert_as_tvm("ConvTranspose", bb, inputs, fixed, params)
 
 
+def convert_lp_pool(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """LpPool, see https://onnx.ai/onnx/operators/onnx__LpPool.html.
+
+    TVM's converter takes an average for a sum that has fewer elements where a window reaches past
+    the end of the padded data. Here the padding, zeros, reaches as far as the windows.
+    """
+    data, sizes = inputs[0], _spatial(inputs[0])
+    zero = relax.const(0, data.ty.dtype)
+    before, after = _window_padding(attrs, sizes)
+    padded = bb.call_te(pad_constant, data, zero, before, after, primfunc_name_hint="pad")
+    kept = {key: value for key, value in attrs.items() if key not in ("pads", "ceil_mode")}
+    operands = InputList([bb.normalize(padded)])
+    return convert_as_tvm("LpPool", bb, operands, {**kept, "auto_pad": b"VALID"}, params)
+
+
+def _window_padding(attrs: dict[str, Any], sizes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """How much to add so that the windows end where the data does, as `_amounts` does."""
+    mode = attrs.get("auto_pad", b"NOTSET")
+    if mode in (b"SAME_UPPER", b"SAME_LOWER"):
+        return _amounts(attrs, sizes, attrs["kernel_shape"])
+    pads = attrs.get("pads", [0] * 2 * len(sizes)) if mode == b"NOTSET" else [0] * 2 * len(sizes)
+    before = [_ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[: len(sizes)]]
+    after = [_ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[len(sizes) :]]
+    if not attrs.get("ceil_mode", 0):
+        return before, after
+    strides = attrs.get("strides", [1] * len(sizes))
+    spans = _spans(attrs, attrs["kernel_shape"])
+    for axis, (size, stride, span) in enumerate(zip(sizes, strides, spans, strict=True), 2):
+        steps = tirx.floordiv(size + before[axis] + after[axis] - span + stride - 1, stride)
+        # A window that would begin behind the data and the padding before it is left out.
+        steps = tirx.min(steps, tirx.floordiv(size + before[axis] - 1, stride))
+        total = steps * stride + span - size - before[axis]
+        after[axis] = sym.Analyzer().simplify(tirx.max(total, after[axis]))
+    return before, after
+
+
 def _convert_window(op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """With symbolic sizes and as many results as strides fit, the padding depends on the sizes."""
     is_same = attrs.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")

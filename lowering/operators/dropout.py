@@ -8,7 +8,7 @@ from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import InputList
-from .broadcasting import cast_sizes, known_dims
+from .broadcasting import known_dims, with_size
 from .runtime_shapes import size_of
 from .tvm_converter import known_content
 
@@ -45,4 +45,4 @@ def _with_nothing_dropped(bb: Any, data: Any, ratio: Any, training: Any, params:
     is_positive = relax.op.greater(ratio, relax.const(0, ratio.ty.dtype))
     drops = bb.normalize(relax.op.logical_and(is_positive, training))
     number = size_of(bb, bb.normalize(relax.op.astype(drops, "int64")), params)
-    return cast_sizes(bb, cast_sizes(bb, data, [dims[0] + number, *dims[1:]]), dims)
+    return with_size(bb, data, 0, dims[0] + number)

@@ -9,15 +9,17 @@ import math
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
+from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import Converter, InputList
 from ..values import as_int
 from .broadcasting import align, known_dims
 from .tvm_converter import convert_as_tvm
 
 _OPERATORS = (
-    "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Sum", "Where",
+    "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Sum", "Where",
     "Xor",
 )  # fmt: skip
 
@@ -76,6 +78,37 @@ def _power(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     return result if kind == str(dtype) else relax.op.astype(bb.normalize(result), dtype)
 
 
+def _bit_shift(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """By an amount that is negative, or no less than there are bits, all bits are shifted out."""
+    data, amount = inputs[0], inputs[1]
+    dtype = str(amount.ty.dtype)
+    last, zero = (relax.const(number, dtype) for number in (np.iinfo(dtype).bits - 1, 0))
+    is_out = relax.op.greater(amount, last)
+    if not dtype.startswith("u"):
+        is_out = relax.op.logical_or(is_out, relax.op.less(amount, zero))
+    is_out = bb.normalize(is_out)
+    clamped = InputList([data, bb.normalize(relax.op.where(is_out, last, amount))])
+    shifted = bb.normalize(convert_elementwise("BitShift", bb, clamped, attrs, params))
+    if attrs["direction"] == b"RIGHT" and not dtype.startswith("u"):
+        return shifted  # the sign in every bit, as shifting by all bits but one gives
+    return convert_elementwise("Where", bb, InputList([is_out, zero, shifted]), attrs, params)
+
+
+def convert_modulo(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """Mod; what divides decides the sign, and dividing by infinity leaves what is divided."""
+    dtype = inputs[1].ty.dtype
+    if attrs.get("fmod", 0) or "float" not in str(dtype):
+        return convert_elementwise("Mod", bb, inputs, attrs, params)
+    aligned = align(bb, inputs)
+    if aligned is None:
+        raise UnsupportedError("the shapes are not known")
+    rest = bb.normalize(convert_as_tvm("Mod", bb, aligned, {**attrs, "fmod": 1}, params))
+    zero, divisor = relax.const(0, dtype), aligned[1]
+    signs = [bb.normalize(relax.op.less(value, zero)) for value in (rest, divisor)]
+    differs = relax.op.logical_and(relax.op.logical_xor(*signs), relax.op.not_equal(rest, zero))
+    return relax.op.where(bb.normalize(differs), relax.op.add(rest, divisor), rest)
+
+
 def _is_infinite(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """TVM's converter ignores which of the two infinities are asked for."""
     wanted = attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
@@ -89,6 +122,7 @@ def _is_infinite(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> An
 
 ELEMENTWISE = MappingProxyType[str, Converter](
     {
+        "BitShift": _bit_shift,
         "IsInf": _is_infinite,
         "PRelu": _prelu,
         "Pow": _power,

@@ -43,6 +43,37 @@ def convert_rms_normalization(bb: Any, inputs: Any, attrs: dict[str, Any], param
     return relax.op.multiply(normal, scale)
 
 
+def convert_batch_normalization(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+    """BatchNormalization; in training mode with the mean and variance of the batch.
+
+    TVM normalizes by the running ones in either mode, and takes the momentum for that of the batch.
+    See https://onnx.ai/onnx/operators/onnx__BatchNormalization.html.
+    """
+    if not attrs.get("training_mode", 0):
+        if attrs["tvm_custom"]["num_outputs"] > 1:
+            raise UnsupportedError("before version 14, further results are those of training")
+        return bb.normalize(convert_as_tvm("BatchNormalization", bb, inputs, attrs, params))
+    data, dtype = inputs[0], inputs[0].ty.dtype
+    wide = [bb.normalize(relax.op.astype(value, "float32")) for value in inputs]
+    axes = [axis for axis in range(data.ty.ndim) if axis != 1]
+    mean = bb.normalize(relax.op.mean(wide[0], axes, keepdims=True))
+    centred = bb.normalize(relax.op.subtract(wide[0], mean))
+    variance = relax.op.mean(relax.op.multiply(centred, centred), axes, keepdims=True)
+    normal = relax.op.multiply(centred, _inverse_deviation(bb, centred, axes, attrs))
+    per_channel = [1, -1, *[1] * (data.ty.ndim - 2)]
+    scale, bias = (bb.normalize(relax.op.reshape(value, per_channel)) for value in wide[1:3])
+    result = relax.op.astype(relax.op.add(relax.op.multiply(normal, scale), bias), dtype)
+    results = [bb.normalize(result)]
+    momentum = attrs.get("momentum", 0.9)
+    for running, of_batch, given in zip(wide[3:], (mean, variance), inputs[3:], strict=True):
+        kept = relax.op.multiply(running, relax.const(momentum, "float32"))
+        flat = relax.op.reshape(bb.normalize(of_batch), [-1])
+        added = relax.op.multiply(flat, relax.const(1 - momentum, "float32"))
+        moved = relax.op.astype(relax.op.add(kept, added), given.ty.dtype)
+        results.append(bb.normalize(moved))
+    return relax.Tuple(results)
+
+
 def convert_lp_normalization(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """LpNormalization, see https://onnx.ai/onnx/operators/onnx__LpNormalization.html.
 

@@ -17,6 +17,7 @@ from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import Converter, InputList
 from ..values import as_int, as_tensor
 from .broadcasting import known_dims
+from .extremes import reduce_extreme
 from .reduction_axes import gather_reduced, sizes_left
 from .sizes import is_nonnegative
 from .tvm_converter import convert_as_tvm, known_content
@@ -64,14 +65,18 @@ def convert_reduction(
         return relax.op.astype(result, "bool")
     if tensors[1] is not None and known_content(tensors[1], params) is None:
         return _along_computed_axes(op_type, bb, tensors, attrs, params)
-    result = bb.normalize(convert_as_tvm(op_type, bb, tensors, attrs, params))
     dims = known_dims(tensors[0])
-    if dims is None:
-        return result
     axes = _axes(tensors[1], attrs, params)
-    if not axes and attrs.get("noop_with_empty_axes", 0):
-        return result
-    reduced = [dims[axis] for axis in axes] if axes else dims
+    if dims is None or (not axes and attrs.get("noop_with_empty_axes", 0)):
+        return convert_as_tvm(op_type, bb, tensors, attrs, params)
+    axes = axes or list(range(len(dims)))
+    if op_type in _EXTREMES and axes and "float" in str(tensors[0].ty.dtype):
+        keepdims = bool(attrs.get("keepdims", 1))
+        greatest = op_type == "ReduceMax"
+        result = reduce_extreme(bb, tensors[0], axes, greatest=greatest, keepdims=keepdims)
+    else:
+        result = bb.normalize(convert_as_tvm(op_type, bb, tensors, attrs, params))
+    reduced = [dims[axis] for axis in axes]
     return where_empty(bb, result, reduced, _OF_NOTHING[op_type](str(result.ty.dtype)))
 
 
@@ -107,6 +112,9 @@ def lowest(dtype: str) -> float:
 def _highest(dtype: str) -> float:
     kind = np.dtype(dtype)
     return int(np.iinfo(kind).max) if kind.kind in "iu" else np.inf
+
+
+_EXTREMES = ("ReduceMax", "ReduceMin")
 
 
 def _zero(_: str) -> float:

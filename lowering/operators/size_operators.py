@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 from tvm import relax, tirx
 
-from ..tvm_onnx import Converter
+from ..tvm_onnx import Converter, InputList
 from ..values import Constant, Sizes, as_int, as_tensor
 from .broadcasting import agree
-from .elementwise import convert_elementwise, lacks_shape
+from .casts import convert_cast
+from .elementwise import convert_elementwise, convert_modulo, lacks_shape
 from .reductions import convert_reduction
 from .sizes import divide, elementwise, read_sizes, read_symbolic, write_sizes
 from .tvm_converter import convert_as_tvm
@@ -75,7 +76,7 @@ def _cast(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     dtype = _INTEGERS.get(attrs["to"])
     sizes = read_symbolic(inputs)
     if dtype is None or not sizes:
-        return _on_tensors("Cast", bb, inputs, attrs, params)
+        return convert_cast(bb, _tensors(bb, inputs), attrs, params)
     return write_sizes(replace(sizes[0], dtype=dtype))
 
 
@@ -88,8 +89,8 @@ def _negative(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
 
 
 def _modulo(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    if attrs.get("fmod", 0):
-        return convert_elementwise("Mod", bb, _tensors(bb, inputs), attrs, params)
+    if attrs.get("fmod", 0) or not read_symbolic(inputs):
+        return convert_modulo(bb, InputList(_tensors(bb, inputs)), attrs, params)
     return _arithmetic("Mod", tirx.floormod)(bb, inputs, attrs, params)
 
 

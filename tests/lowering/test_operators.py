@@ -115,6 +115,31 @@ def test_top_k_of_at_most_as_many_as_there_are(imported: Load) -> None:
         np.testing.assert_array_equal(x[places], values)
 
 
+@pytest.mark.parametrize("given", ["int64[1] k", "weight"])
+def test_top_k_of_more_than_there_are_fails(imported: Load, given: str) -> None:
+    inputs, weights = (", " + given, "") if given != "weight" else ("", "<int64[1] k = {5}>")
+    model = imported(
+        f"""
+        g (float[n] x{inputs}) => (float[?] values, int64[?] places) {weights} {{
+            values, places = TopK (x, k)
+        }}"""
+    )
+    count = [] if weights else [np.array([5])]
+    model.check(random(5), *count)
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(4), *count)
+    if count:
+        with pytest.raises(Exception, match="match_cast error"):
+            model.run(random(4), np.array([-1]))
+
+
+def test_top_k_and_split_that_never_fit_are_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="axis 0 has 4 elements, and should have 5"):
+        imported("g (float[4] x) => (float[5] v, int64[5] p) <int64[1] k={5}> {v, p = TopK (x, k)}")
+    with pytest.raises(UnsupportedError, match="axis 0 has 4 elements, and should have 3"):
+        imported("g (float[4] x) => (float[?] a, float[?] b) <int64[2] s={1,2}> {a,b = Split(x,s)}")
+
+
 def test_split_by_sizes_that_are_an_input(imported: Load) -> None:
     model = imported(
         """
@@ -126,6 +151,32 @@ def test_split_by_sizes_that_are_an_input(imported: Load) -> None:
     model.check(random(5, 4), np.array([0, 4]))
     with pytest.raises(Exception, match="match_cast error"):
         model.run(random(2, 7), np.array([3, 3]))
+    with pytest.raises(Exception, match=r"match_cast error|bad_alloc"):
+        model.run(random(2, 7), np.array([-1, 8]))
+
+
+def test_split_by_fixed_sizes_that_do_not_add_up_fails(imported: Load) -> None:
+    text = (
+        "g (float[n] x) => (float[2] a, float[3] b) <int64[2] s = {2, 3}> { a, b = Split (x, s) }"
+    )
+    model = imported(text)
+    model.check(random(5))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(6))
+
+
+@pytest.mark.parametrize(("opset", "attribute"), [(17, ""), (18, "<num_outputs = 3>")])
+def test_split_into_equal_parts(imported: Load, opset: int, attribute: str) -> None:
+    model = imported(
+        f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        g (float[n] x) => (float[?] a, float[?] b, float[?] c) {{ a, b, c = Split {attribute} (x) }}"""
+    )
+    model.check(random(6))
+    if attribute:
+        model.check(random(5))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(1))
 
 
 def test_split_by_sizes_computed_from_shapes(imported: Load) -> None:
@@ -242,3 +293,68 @@ def test_which_infinity(imported: Load, negative: int, positive: int) -> None:
         {{ y = IsInf <detect_negative = {negative}, detect_positive = {positive}> (x) }}"""
     )
     model.check(np.array([np.inf, -np.inf, 1, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_space_to_depth(imported: Load, mode: str) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : {}]>
+    g (float[n, 2, h, 4] x) => (float[?, ?, ?, ?] y) {{ y = SpaceToDepth <blocksize = 2{}> (x) }}"""
+    is_default = mode == "DCR"
+    model = imported(text.format(13 if is_default else 28, "" if is_default else ', mode = "CRD"'))
+    x = random(3, 2, 6, 4)
+    if is_default:
+        model.check(x)
+    blocks = x.reshape(3, 2, 3, 2, 2, 2)
+    order = (0, 3, 5, 1, 2, 4) if is_default else (0, 1, 3, 5, 2, 4)
+    np.testing.assert_array_equal(model.run(x)[0], blocks.transpose(order).reshape(3, 8, 3, 2))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(1, 2, 5, 4))
+
+
+def test_batch_normalization_of_a_batch(imported: Load) -> None:
+    vectors = [f"float[3] {name}" for name in ("scale", "bias", "mean", "variance")]
+    model = imported(
+        f"""
+        g (float[n, 3, m] x, {", ".join(vectors)}) => (float[n, 3, m] y, float[3] a, float[3] b) {{
+            y, a, b = BatchNormalization <training_mode = 1, momentum = 0.8, epsilon = 0.01>
+                (x, scale, bias, mean, variance)
+        }}"""
+    )
+    given = [random(3), random(3) + 1, random(3) - 1, np.abs(random(3))]
+    for shape in ((2, 3, 5), (4, 3, 1)):
+        model.check(random(*shape), *given)
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint64"])
+def test_bit_shift_by_any_amount(imported: Load, direction: str, dtype: str) -> None:
+    bits = np.iinfo(dtype).bits
+    text = 'g ({0}[n] x, {0}[n] by) => ({0}[n] y) {{ y = BitShift <direction = "{1}"> (x, by) }}'
+    amounts = np.array([0, 1, bits - 1, bits, bits + 3, 250], dtype)
+    given = np.full(6, 200, dtype)
+    (got,) = imported(text.format(dtype, direction)).run(given, amounts)
+    shift = np.left_shift if direction == "LEFT" else np.right_shift
+    np.testing.assert_array_equal(got, np.where(amounts < bits, shift(given, amounts % bits), 0))
+
+
+def test_modulo_of_floats_takes_the_sign_of_the_divisor(imported: Load) -> None:
+    model = imported("g (float[n] x, float[m] by) => (float[?] z) { z = Mod (x, by) }")
+    x = np.array([5.5, -5.5, 0, -0.5, 6, -6, 1, np.nan], np.float32)
+    for by in (2, -2, np.inf, -np.inf, np.nan):
+        divisor = np.full(1, by, np.float32)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(model.run(x, divisor)[0], np.mod(x, divisor))
+
+
+@pytest.mark.parametrize("more", ["ceil_mode = 1", "ceil_mode = 1, pads = [1, 2]", "pads = [1, 1]"])
+def test_lp_pool(imported: Load, more: str) -> None:
+    model = imported(
+        f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 2, m] x) => (float[n, 2, ?] y) {{
+            y = LpPool <kernel_shape = [3], strides = [2], p = 3, {more}> (x)
+        }}"""
+    )
+    for size in range(3, 9):
+        model.check(random(2, 2, size))

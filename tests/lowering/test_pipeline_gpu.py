@@ -22,11 +22,26 @@ layer (float[n, b, 3] x, float[1, 20, 3] w, float[1, 20, 5] r, int32[b] lengths)
 {
     y, last = LSTM <hidden_size = 5> (x, w, r, "", lengths)
 }"""
+OPERATORS = """
+<ir_version: 8, opset_import: ["" : 18]>
+operators (float[1, 1, n] scores, int64[1] most)
+    => (float[1, 1, m] best, float[1, 1, 1] peak, int64[1, 1, 1] place,
+        float16[1, 1, n] narrow, float[1, 1, p] pooled)
+{
+    best, places = TopK (scores, most)
+    last = Constant <value_ints = [2]> ()
+    peak = ReduceMax (scores, last)
+    place = ArgMin <axis = 2> (scores)
+    half = Cast <to = 10> (scores)
+    narrow = Softmax (half)
+    pooled = LpPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (scores)
+}"""
 MODELS = {
     "counted": COUNTED,
     "conditional": CONDITIONAL,
     "scan": SYMBOLIC,
     "reductions": REDUCTIONS,
+    "operators": OPERATORS,
     "layer": LAYER.replace(', "", lengths', "").replace(", int32[b] lengths", ""),
     "lengths": LAYER,
 }

@@ -1,0 +1,71 @@
+"""Cast to and from float8, of all codes and of numbers next to every limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+Load = Callable[..., Any]
+TYPES = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
+
+
+def rounding(target: str, saturate: int) -> bytes:
+    """float32 -> float8 -> float32."""
+    helper, tensor = onnx.helper, onnx.TensorProto
+    nodes = [
+        helper.make_node("Cast", ["x"], ["y"], to=getattr(tensor, target), saturate=saturate),
+        helper.make_node("Cast", ["y"], ["z"], to=tensor.FLOAT),
+    ]
+    values = [helper.make_tensor_value_info(name, tensor.FLOAT, ["n"]) for name in "xz"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    opset = [helper.make_opsetid("", 21)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def numbers(target: str) -> Any:
+    """All numbers of a type, those between two of them, and what is next to these."""
+    dtype = {
+        "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn,
+        "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+        "FLOAT8E5M2": ml_dtypes.float8_e5m2,
+        "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+    }[target]
+    every = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    finite = np.sort(every[np.isfinite(every)])
+    between = (finite[1:] + finite[:-1]) / 2
+    around = [np.nextafter(between, np.float32(limit)) for limit in (-1e30, 1e30)]
+    return np.concatenate([finite, between, *around])
+
+
+@pytest.mark.parametrize("target", TYPES)
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_rounding(imported: Load, target: str, saturate: int) -> None:
+    imported(rounding(target, saturate)).check(numbers(target))
+
+
+@pytest.mark.parametrize("target", TYPES)
+def test_what_is_too_large_saturates(imported: Load, target: str) -> None:
+    large = np.array([1e30, 7e4, 470, 250, np.inf, np.nan], np.float32)
+    imported(rounding(target, 1)).check(np.concatenate([large, -large]))
+
+
+@pytest.mark.parametrize("target", TYPES)
+def test_what_is_too_large_is_no_number(imported: Load, target: str) -> None:
+    (got,) = imported(rounding(target, 0)).run(np.array([1e30, -np.inf, np.nan], np.float32))
+    infinite = np.array([np.inf, -np.inf, np.nan]) if target == "FLOAT8E5M2" else [np.nan] * 3
+    np.testing.assert_array_equal(got, infinite)
+
+
+def test_types_without_tensors_are_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="no tensors of int4"):
+        imported("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x) => (float[n] z) { y = Cast <to = 22> (x) z = Cast <to = 1> (y) }""")
