@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import onnx
 from onnx import helper
 
 from .errors import AssumptionError
-from .facts import Assumptions, named
+from .facts import Assumptions
 from .ir import Constant, Graph, Variable
 from .model import Model
+from .prefix_masks import PrefixMasks, checked_names, time_axes
 from .storage.naming import graphs
 
 Shape = tuple[int | str | None, ...]
@@ -57,7 +59,7 @@ def assert_facts(
     inputs: Mapping[str, Any],
     dims: Assumptions,
     shapes: Mapping[str, Sequence[int | str | None]],
-    prefix_masks: Sequence[str] = (),
+    prefix_masks: PrefixMasks = (),
 ) -> tuple[Assumptions, list[str]]:
     """Writes the assertions into the model; returns them with a note on each.
 
@@ -66,7 +68,7 @@ def assert_facts(
     root = model.graph
     wanted = {name: tuple(shape) for name, shape in shapes.items()}
     _check_names(root, [*inputs, *wanted], dims)
-    masks = _checked_masks(root, inputs, prefix_masks)
+    asserted = checked_names(root, inputs, prefix_masks)
     fixed = _shapes_of(root, inputs)
     for name, shape in fixed.items():
         if any(isinstance(d, int) and d != n for d, n in zip(wanted.get(name, ()), shape)):
@@ -80,18 +82,20 @@ def assert_facts(
     notes += [f"dim `{name}` is {value}" for name, value in dims.dims.items()]
     notes += [f"dim `{name}` is at least {value}" for name, value in dims.minima.items()]
     notes += [f"`{name}` has shape {list(shape)}" for name, shape in wanted.items()]
-    notes += [
-        f"`{name}` is a prefix mask: where a row of it is true again after it was false, the "
-        "result is another"
-        for name in masks
-    ]
     for name, value in inputs.items():
         _fix_input(root, name, value, dims)
     for tensor in root.inputs:
         _write_shape(tensor, wanted.get(tensor.name))
     for graph in graphs(root):
         _write_dims(graph, dims)
-    return Assumptions(dims.dims, dims.minima, wanted, masks), notes
+    assumptions = Assumptions(dims.dims, dims.minima, wanted)
+    assumptions = replace(assumptions, prefix_masks=time_axes(model, assumptions, asserted))
+    notes += [
+        f"`{name}` is a prefix mask along axis {axis}: where a row of it is true again after it "
+        "was false, the result is another"
+        for name, axis in assumptions.prefix_masks.items()
+    ]
+    return assumptions, notes
 
 
 def _short(value: Any) -> str:
@@ -114,32 +118,6 @@ def _check_names(root: Graph, names: Sequence[str], dims: Assumptions) -> None:
                 remedy=f"Its named dims are: {', '.join(named) or 'none'}; "
                 "assert others with the shape of an input",
             )
-
-
-def _checked_masks(root: Graph, fixed: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    """The names of prefix masks, each once.
-
-    Raises AssumptionError for what is no value of the main graph, no tensor of numbers or truth
-    values, or known anyhow.
-    """
-    found = named(root, names)
-    for name in names:
-        if name not in found:
-            raise AssumptionError(
-                f"The main graph has no value '{name}' that could be a mask",
-                remedy="Name an input, or what a node outside of all bodies computes",
-            )
-        if name in fixed:
-            raise AssumptionError(
-                f"Input '{name}' is given a value, so nothing else can be asserted of it",
-                remedy="Drop one of the two",
-            )
-        info = found[name].info
-        if info is not None and info.type.tensor_type.elem_type == onnx.TensorProto.STRING:
-            raise AssumptionError(
-                f"'{name}' holds texts and is no mask", remedy="Name a tensor of 0 and 1"
-            )
-    return tuple(dict.fromkeys(names))
 
 
 def _declared(tensor: Variable | Constant) -> Shape:

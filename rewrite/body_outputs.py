@@ -8,6 +8,7 @@ put back after.
 
 from __future__ import annotations
 
+from . import loop_conditions
 from .index import Index
 from .ir import Graph, Node, Tensor, Variable
 
@@ -60,6 +61,7 @@ class BodyOutputs:
 
     def take_copies_out(self) -> None:
         """Lets bodies return values as they are; leaves copies that are not needed to rules."""
+        loop_conditions.hold(self._index)
         for body in list(self._index.graphs(self._index.root)):
             if body is self._index.root:
                 continue

@@ -13,6 +13,7 @@ from .declarations import without_shape
 from .facts import Fact, Facts
 from .index import Index, Use
 from .ir import Constant, Graph, Node, Tensor, bodies
+from .opset_check import need_in_opset
 from .rule import Miss, describe
 
 
@@ -54,6 +55,8 @@ class Edits:
         """Values and those that all their readers read instead."""
         self._undo: list[Callable[[], None]] = []
         self._added: set[Node] = set()
+        self._written: list[Node] = []
+        """Nodes that no exporter wrote so: the opset may lack their operators, or their forms."""
         self._first: dict[Graph, Node] = {}
         """The nodes that stood first in bodies."""
         self.made = 0
@@ -267,6 +270,9 @@ class Edits:
             difference = mismatch(facts.known(old), facts.of(new))
             if difference is not None:
                 raise PatchError(f"`{new.name}` replaces `{old.name}`, but {difference}")
+        for node in self._written:
+            if node in self.index and not node.domain:
+                need_in_opset(node, facts, self.opset)
         for tensor in (*self._copied, *self._to_be_copied()):
             if not has_copies(facts.of(tensor).kind, self.opset):
                 sentence = "`{}` would have to be copied, which opset {} has no operator for"

@@ -13,7 +13,8 @@ from itertools import pairwise
 import onnx
 
 from . import symbolic
-from .facts import Facts, Value
+from .facts import INTEGERS, Facts, Value
+from .inference.elementwise import representable
 from .ir import Node, Tensor
 from .slices import Cut, cuts_of
 from .symbolic import Dim
@@ -125,10 +126,32 @@ def _same(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
 def _cast(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     """Between integers that hold every size; narrower ones wrap around, floats round."""
     types = {reader.facts.dtype(node.inputs[0]), reader.facts.dtype(node.outputs[0])}
-    return _same(reader, node, at) if types <= _WIDE else None
+    found = _same(reader, node, at) if types <= _WIDE else None
+    # Sizes keep their value in any wide integer type; arbitrary data may wrap around.
+    if found is None or symbolic.bounds(found)[0] is None:
+        return None
+    return _kept(reader, node, found)
+
+
+def _kept(reader: _Reader, node: Node, found: Dim) -> Dim | None:
+    """What a node computed, unless it may leave the range of the type and wrap around."""
+    dtype = reader.facts.dtype(node.outputs[0])
+    return found if dtype in INTEGERS and representable([found], dtype) is not None else None
+
+
+def _computed(combine: Callable[[Dim, Dim], Dim]) -> Follow:
+    follow = _combined(combine)
+
+    def computed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+        total = follow(reader, node, at)
+        return None if total is None else _kept(reader, node, total)
+
+    return computed
 
 
 def _combined(combine: Callable[[Dim, Dim], Dim]) -> Follow:
+    """The smallest or the largest of numbers is among them."""
+
     def follow(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
         operands = [_broadcast(reader, node, t, at) for t in node.inputs]
         total = operands[0]
@@ -151,6 +174,19 @@ def _broadcast(reader: _Reader, node: Node, operand: Tensor, at: Coordinate) -> 
         if size != 1 and symbolic.eq(size, result) is not True:
             return None
     return reader.element(operand, at[aligned:])
+
+
+def _chosen(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """The element that a constant condition takes."""
+    mask = reader.facts.constant(node.inputs[0])
+    if mask is None or mask.ndim > len(at):
+        return None
+    aligned = at[len(at) - mask.ndim :]
+    taken = mask[tuple(c if n > 1 and isinstance(c, int) else slice(None)
+                       for n, c in zip(mask.shape, aligned))]  # fmt: skip
+    if not taken.size or taken.min() != taken.max():
+        return None
+    return _broadcast(reader, node, node.inputs[1 if taken.all() else 2], at)
 
 
 def _expand(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
@@ -244,11 +280,12 @@ def _gathered(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
 _FOLLOW: dict[str, Follow] = {
     "Identity": _same,
     "Cast": _cast,
-    "Add": _combined(symbolic.add),
-    "Sub": _combined(symbolic.sub),
-    "Mul": _combined(symbolic.mul),
+    "Add": _computed(symbolic.add),
+    "Sub": _computed(symbolic.sub),
+    "Mul": _computed(symbolic.mul),
     "Max": _combined(symbolic.maximum),
     "Min": _combined(symbolic.minimum),
+    "Where": _chosen,
     "Expand": _expand,
     "Range": _range,
     "Reshape": _reshaped,

@@ -24,8 +24,9 @@ from .inference import facts_of
 from .ir import Node, bodies
 from .model import Model, opsets
 from .patch import Patch
+from .prefix_masks import take_masks
 from .propagation import is_vague, refresh, settle
-from .rule import ANY, Match, Miss, Options, Phase, Rule, describe, raised
+from .rule import ANY, RAISED, Match, Miss, Options, Phase, Rule, describe, raised
 from .trace import Commit, Defect, Trace
 from .worklist import Queue
 
@@ -63,6 +64,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
         self.facts = facts_of(self.index, opsets(self.model.header), self.assumptions)
+        take_masks(self.facts)
         self.body_outputs = BodyOutputs(self.index)
         self.body_outputs.take_copies_out()
         self.unread = {
@@ -94,7 +96,8 @@ class Engine:
         while any(queues) and not self._limit_reached():
             for number in range(len(queues)):
                 self._run_phase(number, queues)
-                while self._settle(number, queues):
+                while self._unsettled:
+                    self._settle(list(self._unsettled), number, queues)
                     self._run_phase(number, queues)
         self.finish()
 
@@ -137,6 +140,8 @@ class Engine:
             node = queue.pop()
             if node not in self.index:
                 continue
+            if node in self._unsettled and is_vague(self.facts, node):
+                self._settle([node], number, queues)
             patch = self._visit(phase, others if node.domain else table.get(node.op, others), node)
             if patch is not None:
                 self._revisit(self._neighbourhood(patch), number, queues)
@@ -153,19 +158,18 @@ class Engine:
                 if _starts(roots, node):
                     queue.add(node)
 
-    def _settle(self, number: int, queues: list[Queue]) -> bool:
-        """Looks again at the states of loops whose bodies changed; whether more is known of one.
+    def _settle(self, loops: Iterable[Node], number: int, queues: list[Queue]) -> None:
+        """Looks again at the states of loops whose bodies changed, and queues what they tell.
 
         Facts are followed downstream, but what holds of a state at the start of an iteration rests
         on what holds at the end of the one before.
         """
-        unsettled, self._unsettled = self._unsettled, {}
-        for loop in unsettled:
+        for loop in loops:
+            del self._unsettled[loop]
             if loop in self.index:
                 near: dict[Node, None] = {}
                 self._add_with_bodies(near, settle(self.facts, loop))
                 self._revisit(list(near), number, queues)
-        return bool(unsettled) and bool(queues[number])
 
     def _limit_reached(self) -> bool:
         return self.step_limit is not None and self._steps >= self.step_limit
@@ -190,7 +194,7 @@ class Engine:
                 continue
             except LoopliftError:  # of the model, such as a file of weights that is gone
                 raise
-            except Exception as error:  # noqa: BLE001  a user's rule may raise anything: reported
+            except RAISED as error:
                 self._defect(phase, rule, node, raised("match", type(rule), error))
                 continue
             patch = self._commit(phase, rule, node, found)
@@ -279,7 +283,7 @@ class Engine:
             except PatchError as error:
                 self._undo(patch)
                 return str(error)
-            except Exception as error:  # noqa: BLE001  as in `_visit`
+            except RAISED as error:
                 self._undo(patch)
                 return raised("apply", type(rule), error)
         return "no room for new nodes"
@@ -369,7 +373,7 @@ def _made(kind: type[Rule]) -> Rule:
     """Raises LoopliftError for a user's rule that cannot be made."""
     try:
         return kind()
-    except Exception as error:  # a user's rule may raise anything
+    except RAISED as error:
         raise LoopliftError(
             f"The rule {kind.name()} cannot be made: {raised('__init__', kind, error)}",
             remedy="Let its class take no arguments, or leave it out",

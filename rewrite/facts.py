@@ -105,9 +105,9 @@ class Assumptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     minima: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
-    prefix_masks: tuple[str, ...] = ()
-    """Values of the main graph, booleans or the numbers 0 and 1, that along the axis a loop steps
-    along are true first and false from some place on."""
+    prefix_masks: Mapping[str, int] = field(default_factory=dict)
+    """Values of the main graph, booleans or the numbers 0 and 1, and the axis, counted from the
+    front, along which they are true first and false from some place on."""
 
     def dim(self, name: str) -> Dim:
         if name in self.dims:
@@ -152,8 +152,9 @@ class Facts:
         self._affected: frozenset[Tensor] = frozenset()
         self.failures: dict[Node, str] = {}
         """Nodes that fail in every run that reaches them, with the reason."""
-        self.prefix_masks = set(named(index.root, self.assumptions.prefix_masks).values())
-        """What the user asserts to be prefix masks, and what has taken its place since."""
+        self.prefix_masks: dict[Tensor, int] = {}
+        """What the user asserts to be prefix masks, what equals it and what has taken its place
+        since, with the axes along which they are."""
 
     # --- questions ---
 
@@ -375,7 +376,7 @@ class Facts:
             return
         for old, new in replaced:
             if old in self.prefix_masks and not self.index.use_count(old):
-                self.prefix_masks.add(new)
+                self.prefix_masks.setdefault(new, self.prefix_masks[old])
 
 
 def named(graph: Graph, names: Iterable[str]) -> dict[str, Tensor]:
@@ -420,11 +421,11 @@ def join(left: Fact, right: Fact, fresh: Mapping[int, Dim]) -> Fact:
     shape = tuple(
         a if a == b else differs[axis] for axis, (a, b) in enumerate(zip(left.shape, right.shape))
     )
-    values = _join_values(left, right, fresh) if left.shape == right.shape else None
+    values = _join_values(left, right) if left.shape == right.shape else None
     return Fact(dtype, shape, None, values, left.kind, length)
 
 
-def _join_values(left: Fact, right: Fact, fresh: Mapping[int, Dim]) -> tuple[Value, ...] | None:
+def _join_values(left: Fact, right: Fact) -> tuple[Value, ...] | None:
     if left.values is None or right.values is None or left.dtype != right.dtype:
         return None
     if left.dtype == BOOL:

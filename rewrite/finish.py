@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from . import loop_conditions
 from .body_outputs import BodyOutputs
 from .declarations import without_false_sizes
 from .facts import Facts
@@ -19,6 +20,7 @@ def finish(
     """Leaves graphs sorted, without leftovers, with names and declarations that hold, and bodies
     that return values of their own. Initializers that nothing reads stay only if among `unread`.
     """
+    loop_conditions.hand_on(index)
     for graph in list(index.graphs(index.root)):
         index.tidy(graph)
         graph.initializers[:] = [c for c in graph.initializers if index.use_count(c) or c in unread]

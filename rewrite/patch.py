@@ -25,6 +25,8 @@ class Patch(Edits):
 
     def note(self, sentence: str) -> None:
         """Tells the user what this rewrite relies on beyond the file."""
+        if not isinstance(sentence, str):
+            raise PatchError(f"a note is a sentence, not {sentence!r}")
         self.notes.append(sentence)
 
     # --- making values ---
@@ -64,6 +66,7 @@ class Patch(Edits):
         else:
             self.index.place_last(before, node)
         self._insert(node, self.home(before))
+        self._written.append(node)
         self.edits.append(f"new {describe(node)}")
         return list(outputs)
 
@@ -97,16 +100,15 @@ class Patch(Edits):
         """A new node at the start of a body; it may read body inputs and outer values, and what
         earlier calls for the same body gave.
         """
-        anchor = self._body_start(body)
-        return self.node(op, inputs, like, attrs, before=anchor)
+        return self.node(op, inputs, like, attrs, before=self.start(body))
 
-    def _body_start(self, body: Graph) -> Node:
-        """The first node of a body that this patch did not add; makes one for an empty body."""
+    def start(self, body: Graph) -> Place:
+        """Where a new node stands before all others of a body; its end where there are none."""
         first = self._first.get(body)
         if first is None or first not in self.index or self.index.graph_of(first) is not body:
             there = [n for n in self.index.nodes(body) if n not in self._added]
             if not there:
-                raise PatchError(f"body `{body.name}` has no node to stand in front of")
+                return body
             first = self._first[body] = min(there, key=lambda n: n.order)
         return first
 
@@ -280,14 +282,15 @@ class Patch(Edits):
         for tensor in (*old[1], *old[3]):
             if tensor not in staying and self.index.use_count(tensor):
                 raise PatchError(f"`{tensor.name}` of {describe(node)} is dropped but still read")
-        for tensor in {*old[0], *old[2]} - {*inputs, *results}:
-            self.freed[tensor] = None
+        still_read = {*inputs, *results}
+        self.freed.update(dict.fromkeys(t for t in (*old[0], *old[2]) if t not in still_read))
         self._put_interface(node, list(inputs), list(parameters), list(results), list(outputs))
         self._undo.append(lambda: self._put_interface(node, *old))
         known = {*old[1], *old[3]}
         added = [tensor for tensor in (*parameters, *outputs) if tensor not in known]
         self.index.newcomers.update(dict.fromkeys(added))
         self.touch(node)
+        self._written.append(node)
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
 

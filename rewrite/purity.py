@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from onnx import TensorProto
 
 from . import symbolic
 from .facts import FLOATS, Facts
+from .index import Index
 from .ir import Node, bodies
+from .iterations import never_negative
+from .symbolic import Dim
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
@@ -67,21 +72,24 @@ def is_random(node: Node) -> bool:
     return node.op in RANDOM and not node.domain
 
 
-def is_pure(node: Node) -> bool:
+def is_pure(node: Node, index: Index) -> bool:
     """Whether the outputs depend on nothing but the operands: standard, not random, all through."""
     if node.domain or is_random(node):
         return False
-    return all(is_pure(inner) for body in bodies(node) for inner in body.nodes)
+    return all(is_pure(inner, index) for body in bodies(node) for inner in index.nodes(body))
 
 
 def cannot_fail(node: Node, facts: Facts) -> bool:
-    """Whether the node gives a result for all operands: Shape and Size do, and element-wise
-    operators whose operands surely can be broadcast, but no Cast from or to strings.
+    """Whether the node gives a result for all operands: Shape and Size do, Gather at positions that
+    surely are on the axis, and element-wise operators whose operands surely can be broadcast, but
+    no Cast from or to strings.
     """
     if node.domain:
         return False
     if node.op in ("Shape", "Size"):
         return True
+    if node.op == "Gather":
+        return _is_on_axis(node, facts, symbolic.nonnegative)
     known = [facts.of(t) for t in node.inputs if t.name]
     total_division = node.op == "Div" and known[0].dtype in FLOATS
     if node.op not in TOTAL_ELEMENTWISE and not total_division:
@@ -90,3 +98,26 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]
     return len(shapes) == len(known) and symbolic.surely_broadcast(shapes)
+
+
+def cannot_fail_in_iteration(node: Node, facts: Facts) -> bool:
+    """Whether the node gives a result for all operands while an iteration runs of each Loop around
+    whose iteration number it reads: `Gather(x, i)` does where x has an element per iteration.
+    """
+    if node.op == "Gather" and not node.domain:
+        return _is_on_axis(node, facts, lambda dim: never_negative(facts, dim))
+    return cannot_fail(node, facts)
+
+
+def _is_on_axis(node: Node, facts: Facts, nonnegative: Callable[[Dim], bool]) -> bool:
+    """Whether all positions of a Gather are in [-extent, extent) (ONNX operator specification)."""
+    shape, positions = facts.shape(node.inputs[0]), facts.of(node.inputs[1]).values
+    if not shape or positions is None:
+        return False
+    extent = shape[int(node.attrs.get("axis", 0)) % len(shape)]
+    return all(
+        position is not None
+        and nonnegative(symbolic.add(position, extent))
+        and nonnegative(symbolic.sub(symbolic.sub(extent, position), 1))
+        for position in positions
+    )

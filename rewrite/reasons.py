@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .edits import CONTROL
 from .ir import Node, Tensor
-from .rule import ANY, Match, Miss, Rule, describe, raised
+from .rule import ANY, RAISED, Match, Miss, Rule, describe, raised
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -92,7 +92,7 @@ def _reason(engine: Engine, phase: str, kind: type[Rule], node: Node) -> Reason 
         rule.match(match)
     except Miss as miss:
         return _of_miss(miss, phase, kind, node, match.passed)
-    except Exception as error:  # noqa: BLE001  a user's rule may raise anything: told
+    except RAISED as error:
         return told(raised("match", kind, error))
     if defect := engine.banned.get((kind, node)):
         return told(f"it fires, but its change is wrong and was undone: {defect}")

@@ -169,7 +169,11 @@ class Phase:
         self.summary = summary
 
 
-def raised(step: str, kind: type[Rule], error: Exception) -> str:
+RAISED = (Exception, SystemExit)
+"""What a user's rule may raise, and its module while it is loaded: anything but an interruption."""
+
+
+def raised(step: str, kind: type[Rule], error: BaseException) -> str:
     """`match raised KeyError: 'x' at my_rules.py:12`: the line of the rule's own module."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(kind.__module__), "__file__", "")

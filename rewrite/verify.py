@@ -19,7 +19,7 @@ from .facts import Assumptions
 from .running.cases import Case, Cases, Effort
 from .running.chance import random_outputs, recurrent_outputs
 from .running.compare import Difference, Tolerances, compare, distance, working_precision
-from .running.runtime import Ended, IsolatedSession, Packed, Refused, Runnable, Runner, Value
+from .running.runtime import Answering, Ended, IsolatedSession, Packed, Refused, Runner, Value
 from .running.signature import NoValues, Sizes
 from .storage.files import load
 
@@ -69,10 +69,7 @@ class Verification:
         """What a reader should know besides the verdict."""
         notes = []
         if self.crash:
-            notes.append(
-                "compared with graph optimizations off: onnxruntime's own optimizer fails over "
-                f"the original: {self.crash}"
-            )
+            notes.append(without_optimizer(self.crash))
         if self.ended:
             place = next(spread(self.ended))
             notes.append(
@@ -224,7 +221,7 @@ class Judgement:
 class Side:
     """A model that is held against another one, which runs and is right."""
 
-    runner: Runnable
+    runner: Answering
     outputs: Sequence[str]
     random: Collection[str]
     """Outputs of which only types and shapes are compared."""
@@ -272,6 +269,14 @@ def interface_problem(original: Runner, rewritten: Runner, given: Collection[str
         return f"the rewritten model asks for inputs that the original lacks: {added}"
     lost = [n for n in original.inputs if n not in rewritten.inputs and n not in given]
     return f"the rewritten model lost the inputs {lost}" if lost else ""
+
+
+def without_optimizer(crash: str) -> str:
+    """Says that both models were run as they are, and why."""
+    return (
+        "compared with graph optimizations off: onnxruntime's own optimizer fails over the "
+        f"original: {crash}"
+    )
 
 
 def no_case_reason(cases: Cases) -> str:

@@ -141,8 +141,9 @@ PHASES: tuple[Phase, ...] = (
             SplitListState,
             JoinConstructed,
             ReadConstructed,
-            ReadAtIteration,
             ReadOneSlice,
+            GatherSqueezedSlice,
+            ReadAtIteration,
             CollectInsertedRows,
             CollectScatteredRows,
             CollectConcatenatedRows,
@@ -165,7 +166,6 @@ PHASES: tuple[Phase, ...] = (
     Phase(
         "steps",
         (
-            GatherSqueezedSlice,
             WindowsInFront,
             RepeatWithoutLoop,
             SimplifyLinearRecurrence,

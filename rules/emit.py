@@ -1,7 +1,8 @@
 """Makes new operators, all at one place of a graph and named after one value.
 
 What depends on the opset is decided here: whether an operator takes its axes as an attribute or as
-an input, and whether Reshape can be told of sizes of 0.
+an input, how integers are compared, and whether Reshape can be told of sizes of 0. A patch with an
+operator that the opset lacks altogether is not made: see `rewrite.opset_check`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from ..rewrite.ir import Tensor
 from ..rewrite.patch import Patch, Place
 from ..rewrite.rule import Miss
 
-OLDEST = 13
+_AXES_ARE_INPUTS = 13
 """The opset from which on Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as inputs."""
+_INTEGER_EXTREMES = 12
+"""The opset from which on Max and Min take integers."""
 EMPTY_RESHAPES = 14
 """The opset from which on Reshape can be asked for a size of 0."""
 NO_EMPTY_RESHAPES = "before opset 14 no Reshape can be told of sizes that may be 0"
@@ -68,15 +71,35 @@ class Emit:
 
     def unsqueezed(self, value: Tensor, axes: Sequence[int]) -> Tensor:
         """With axes of size 1, at these places of the result."""
-        return self._with_axes("Unsqueeze", value, axes, OLDEST) if axes else value
+        return self._with_axes("Unsqueeze", value, axes, _AXES_ARE_INPUTS) if axes else value
 
     def squeezed(self, value: Tensor, axes: Sequence[int]) -> Tensor:
         """Without these axes of size 1."""
-        return self._with_axes("Squeeze", value, axes, OLDEST) if axes else value
+        return self._with_axes("Squeeze", value, axes, _AXES_ARE_INPUTS) if axes else value
+
+    def split(
+        self, value: Tensor, axis: int, sizes: Sequence[int], like: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Pieces of these sizes along an axis, named after the values of `like`."""
+        if self.patch.opset >= _AXES_ARE_INPUTS:
+            return self.nodes("Split", [value, self.ints(*sizes)], like, axis=axis)
+        return self.nodes("Split", [value], like, axis=axis, split=list(sizes))
+
+    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
+        """The larger of integers, element by element."""
+        if self.patch.opset >= _INTEGER_EXTREMES:
+            return self("Max", a, b)
+        return self("Where", self("Greater", a, b), a, b)
+
+    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
+        """The smaller of integers, element by element."""
+        if self.patch.opset >= _INTEGER_EXTREMES:
+            return self("Min", a, b)
+        return self("Where", self("Less", a, b), a, b)
 
     def reduced(self, op: str, value: Tensor, axes: Sequence[int], keepdims: int) -> Tensor:
         """A reduction over axes, ReduceSum or another that gives them alike."""
-        since = OLDEST if op == "ReduceSum" else _REDUCTIONS_TAKE_AXES
+        since = _AXES_ARE_INPUTS if op == "ReduceSum" else _REDUCTIONS_TAKE_AXES
         return self._with_axes(op, value, axes, since, keepdims=keepdims)
 
     def _with_axes(

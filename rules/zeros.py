@@ -20,6 +20,12 @@ def is_zero(facts: Facts, tensor: Tensor) -> bool:
     return elements is not None and not np.any(elements) and not _has_sign(elements)
 
 
+def has_negative_zero(facts: Facts, tensor: Tensor) -> bool:
+    """Whether the elements are known, and one of them may be -0."""
+    elements = _elements(facts, tensor)
+    return elements is not None and _has_sign(elements[elements == 0])
+
+
 def is_filled_with(facts: Facts, tensor: Tensor, number: float) -> bool:
     """Whether all elements surely equal one number, whatever the shape."""
     elements = _elements(facts, tensor)

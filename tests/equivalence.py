@@ -84,9 +84,12 @@ def assert_equivalent(
     after: onnx.ModelProto,
     feeds: Feeds | None = None,
     tolerance: float = 0.0,
+    *,
+    fails_alike: bool = False,
 ) -> int:
     """Asserts that the rewritten model is valid and gives equal outputs wherever the original
-    gives any. Returns the number of runs that were compared, at least one.
+    gives any, and with `fails_alike` that it fails wherever the original does. Returns the number
+    of runs that were compared, at least one.
     """
     assert [o.name for o in after.graph.output] == [o.name for o in before.graph.output]
     original = session(before)
@@ -94,11 +97,14 @@ def assert_equivalent(
     runs = 0
     for feed in (feeds or Feeds()).of(before):
         expected = outcome(original, feed)
-        if expected is None:
+        shown = {k: getattr(v, "shape", v) for k, v in feed.items()}
+        if expected is None and not fails_alike:
             continue
         rewritten = rewritten or session(after)
         actual = outcome(rewritten, feed)
-        shown = {k: getattr(v, "shape", v) for k, v in feed.items()}
+        if expected is None:
+            assert actual is None, f"the original fails, the rewritten model runs with {shown}"
+            continue
         assert actual is not None, f"the original runs, the rewritten model fails with {shown}"
         assert_equal(expected, actual, tolerance)
         runs += 1

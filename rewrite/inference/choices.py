@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import symbolic
-from ..facts import Facts
+from ..facts import INTEGERS, Facts
 from ..ir import Tensor
 from ..symbolic import Dim, Symbol
 from .registry import Site
@@ -21,9 +21,12 @@ _EXACT = 1 << 20
 def choice(site: Site, yes: Dim, no: Dim) -> Dim | None:
     """The value of `Where(condition, yes, no)`, where it is known without the condition.
 
-    That is so where the condition is `n > low` for a symbol n that is never below `low`: without it
-    n is `low`.
+    That is so where the choice is the larger or the smaller of what is compared, and where the
+    condition is `n > low` for a symbol n that is never below `low`: without it n is `low`.
     """
+    extreme = _extreme(site, yes, no)
+    if extreme is not None:
+        return extreme
     found = {_above_lowest(site.facts, part) for part in _conjuncts(site, site.node.inputs[0], 0)}
     number = found.pop() if len(found) == 1 else None
     low = None if number is None else symbolic.bounds(symbolic.of(number))[0]
@@ -37,6 +40,19 @@ def choice(site: Site, yes: Dim, no: Dim) -> Dim | None:
     value = symbolic.substitute(above, {rest: symbolic.sub(symbolic.of(number), low + 1)})
     at_lowest = (symbolic.substitute(v, {number: low}) for v in (value, no))
     return value if symbolic.eq(*at_lowest) is True else None
+
+
+def _extreme(site: Site, yes: Dim, no: Dim) -> Dim | None:
+    """`Where(a > b, a, b)` is how the larger of integers is spelled before opset 12."""
+    node = site.facts.index.producer(site.node.inputs[0])
+    if node is None or node.domain or node.op not in ("Less", "Greater"):
+        return None
+    compared = [t for t in node.inputs if site.facts.dtype(t) in INTEGERS]
+    sides = [site.facts.scalar(t) for t in compared]
+    if sides not in ([yes, no], [no, yes]):
+        return None
+    larger = (sides == [yes, no]) == (node.op == "Greater")
+    return symbolic.maximum(yes, no) if larger else symbolic.minimum(yes, no)
 
 
 def _conjuncts(site: Site, condition: Tensor, depth: int) -> Iterator[Tensor]:

@@ -60,7 +60,7 @@ def loop(site: Site) -> Sequence[Fact]:
     """Final states, then scan outputs stacked along a new axis 0 (ONNX: Loop)."""
     view = LoopView(site.node)
     facts = site.facts
-    _ensure_body_inputs(facts, site.node, view.body)
+    _ensure_body_inputs(facts, view.body)
     results = _final_states(site, view.states, view.body)
     count = _iterations(site, view)
     for place, row in enumerate(view.scan_outputs, start=len(view.states)):
@@ -133,7 +133,7 @@ def scan(site: Site) -> Sequence[Fact]:
         return [UNKNOWN] * len(site.node.outputs)
     view = ScanView(site.node)
     facts = site.facts
-    _ensure_body_inputs(facts, site.node, view.body)
+    _ensure_body_inputs(facts, view.body)
     results = _final_states(site, view.states, view.body)
     count = _scan_length(site, view)
     for place, output in enumerate(view.scan_outputs, start=len(view.states)):
@@ -153,7 +153,7 @@ def _scan_length(site: Site, view: ScanView) -> Dim:
 # --- body inputs ---------------------------------------------------------------------------------
 
 
-def _ensure_body_inputs(facts: Facts, node: Node, body: Graph) -> None:
+def _ensure_body_inputs(facts: Facts, body: Graph) -> None:
     for tensor in body.inputs:
         facts.of(tensor)
 

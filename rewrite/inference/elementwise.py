@@ -136,9 +136,7 @@ _LARGEST_FACTOR = {32: 1 << 12, 64: 1 << 40}
 """Factors up to which multiples of dims are taken to fit, by the bits of the type."""
 
 
-def combine(
-    site: Site, function: Callable[..., Value], operands: Sequence[Fact]
-) -> list[Value] | None:
+def combine(function: Callable[..., Value], operands: Sequence[Fact]) -> list[Value] | None:
     """Applies a function over broadcast element-wise values; None when one side has none."""
     arrays = [None if f.dtype in FLOATS else f.array() for f in operands]
     known = [a for a in arrays if a is not None]
@@ -159,7 +157,11 @@ def _divide(a: Dim, b: Dim) -> Value:
         return symbolic.floordiv(a, b)
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    return None
+    if not isinstance(b, int) or b <= 0:
+        return None
+    # Only one of the two is not 0: that rounded down where a is positive, or else that rounded up.
+    up, down = symbolic.ceildiv(a, b), symbolic.floordiv(a, b)
+    return symbolic.add(symbolic.maximum(down, 0), symbolic.minimum(up, 0))
 
 
 def _modulo(a: Dim, b: Dim) -> Value:
@@ -194,7 +196,7 @@ def arithmetic(site: Site) -> Sequence[Fact]:
         def fold(*column: Value) -> Value:
             return reduce(lambda a, b: None if a is None or b is None else safe(a, b), column)
 
-        computed = combine(site, fold, operands)
+        computed = combine(fold, operands)
         # The smallest and the largest of numbers are among them.
         chosen = site.node.op in ("Min", "Max") and computed is not None and None not in computed
         if computed is not None:
@@ -271,7 +273,7 @@ def comparison(site: Site) -> Sequence[Fact]:
     """A bool per broadcast element."""
     operands = site.inputs()
     shape = broadcast(site, *(f.shape for f in operands))
-    values = combine(site, _COMPARISONS[site.node.op], operands)
+    values = combine(_COMPARISONS[site.node.op], operands)
     return [Fact(BOOL, shape, None, _unknown_bools(shape) if values is None else tuple(values))]
 
 
@@ -307,7 +309,7 @@ def where(site: Site) -> Sequence[Fact]:
     shape = broadcast(site, condition.shape, yes.shape, no.shape)
     values = None
     if dtype in INTEGERS or dtype == BOOL:
-        chosen = combine(site, _choose, [condition, yes, no])
+        chosen = combine(_choose, [condition, yes, no])
         if chosen == [None] and dtype in INTEGERS:
             chosen = [_either_way(site, yes.scalar(), no.scalar())]
         if chosen is not None and (dtype == BOOL or None not in chosen):

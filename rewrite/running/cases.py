@@ -94,7 +94,7 @@ class Cases:
         self._check_choices()
         self._compared = comparisons(model)
         self._likely = declared_sizes(model)
-        self._masks = frozenset(assumptions.prefix_masks)
+        self._masks = assumptions.prefix_masks
         self._watched = MaskWatch.of(model, base_dir, assumptions.prefix_masks)
         self._seed = seed
         self._effort = effort or Effort()
@@ -189,9 +189,9 @@ class Cases:
         sizes = {**self._exact, **chosen}
         for integers in self._integer_styles(number):
             draw = Draw(number, self._seed, integers, pinned, self._masks)
-            feed = {**make_feed(given, sizes, draw, self._compared), **self._given}
-            start = time.perf_counter()
             try:
+                feed = {**make_feed(given, sizes, draw, self._compared), **self._given}
+                start = time.perf_counter()
                 self._watched.check(feed)
                 outputs = self._session.run(feed, self._effort.run_seconds)
             except Refused as refusal:

@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from ..storage.protos import nodes, owners
-from .runtime import Array, Feed, Value
+from .runtime import Array, Feed, Refused, Value
 from .signature import Input, OptionalInput, SequenceInput, Signature, Sizes, TensorInput
 
 INDICES, LENGTHS = "indices", "lengths"
@@ -26,8 +26,6 @@ LARGEST_INTEGER = 8
 SEQUENCE_LENGTHS = (2, 1, 3, 0)
 WORDS = ("a", "b", "word", "")
 COUNTS = (3, 1, 0, 2)
-_SHARES = (0.95, 1.0, 0.8, 0.0)
-"""How likely an element of a prefix mask is true if those before it are."""
 
 Scalars = Mapping[str, Sequence[Any]]
 """For each input the constants it is compared with."""
@@ -42,12 +40,15 @@ class Draw:
     integers: str = INDICES
     pinned: Mapping[str, Any] = field(default_factory=dict)
     """Values that inputs of one element have."""
-    prefix_masks: frozenset[str] = frozenset()
-    """Inputs whose rows are true first and false from some place on."""
+    prefix_masks: Mapping[str, int] = field(default_factory=dict)
+    """Inputs that are true first and false from some place on, with the axis along which."""
 
 
 def make_feed(signature: Signature, sizes: Sizes, draw: Draw, compared: Scalars) -> Feed:
-    """Values for all inputs of a signature, under an assignment of sizes to its open dims."""
+    """Values for all inputs of a signature, under an assignment of sizes to its open dims.
+
+    Raises `Refused` for a prefix mask without the axis that it has by assertion.
+    """
     bound = smallest_size(signature, sizes)
     feed: Feed = {}
     pace = 0
@@ -57,7 +58,7 @@ def make_feed(signature: Signature, sizes: Sizes, draw: Draw, compared: Scalars)
             pool = (draw.pinned[name],)
         source = _Source(signature, sizes, draw, position, pace, pool, bound)
         if name in draw.prefix_masks and isinstance(given, TensorInput):
-            feed[name] = source.prefix_mask(given)
+            feed[name] = source.prefix_mask(name, given)
         else:
             feed[name] = source.value(given)
             pace += bool(pool)
@@ -95,15 +96,17 @@ class _Source:
         inner = replace(self, pool=self.pool if isinstance(given.element, SequenceInput) else ())
         return inner.value(given.element)
 
-    def prefix_mask(self, given: TensorInput) -> Array:
-        """True first and false from some place on along every axis, for a loop may step along any:
-        the rows of a batch are sorted by their lengths.
-        """
-        values = self._random(0).random(self.signature.shape(given, self.sizes))
-        mask = values < _SHARES[self.draw.number % len(_SHARES)]
-        for axis in range(mask.ndim):
-            mask = np.logical_and.accumulate(mask, axis)
-        return mask.astype(given.dtype)
+    def prefix_mask(self, name: str, given: TensorInput) -> Array:
+        """Rows of any lengths in any order, of which some draws have only full or empty ones."""
+        shape, axis = self.signature.shape(given, self.sizes), self.draw.prefix_masks[name]
+        if axis >= len(shape):
+            raise Refused(f"`{name}` has no axis {axis} then")
+        size, turn = shape[axis], self.draw.number % 4
+        low, high = {1: (size, size), 3: (0, 0)}.get(turn, (0, size))
+        rows = (*shape[:axis], 1, *shape[axis + 1 :])
+        lengths = self._random(0).integers(low, high, rows, endpoint=True)
+        steps = np.arange(size).reshape(-1, *[1] * (len(shape) - axis - 1))
+        return np.asarray(steps < lengths).astype(given.dtype)
 
     def _full(self, given: TensorInput) -> Array:
         return np.full(self.signature.shape(given, self.sizes), self._turn(), given.dtype)

@@ -6,9 +6,8 @@ which inputs lead to one: the original is asked, and other inputs say nothing ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 import numpy as np
 import onnx
@@ -22,24 +21,23 @@ class MaskWatch(AbstractContextManager["MaskWatch"]):
     Leaving it as a context manager lets go of onnxruntime's session.
     """
 
-    def __init__(self, model: onnx.ModelProto | None, base_dir: str) -> None:
+    def __init__(
+        self, model: onnx.ModelProto | None, base_dir: str, axes: Mapping[str, int]
+    ) -> None:
         """The outputs of the model are the masks; None where there is no such value."""
         self._model = model
         self._base_dir = base_dir
+        self._axes = axes
         self._session: IsolatedSession | None = None
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, base_dir: str, names: Sequence[str]) -> MaskWatch:
+    def of(cls, model: onnx.ModelProto, base_dir: str, masks: Mapping[str, int]) -> MaskWatch:
+        """The watch over those of the masks that are no inputs. `masks`: their axes by name."""
         given = {info.name for info in model.graph.input}
-        computed = [name for name in names if name not in given]
-        return cls(_returning(model, computed) if computed else None, base_dir)
+        computed = [name for name in masks if name not in given]
+        return cls(_returning(model, computed) if computed else None, base_dir, masks)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -52,17 +50,19 @@ class MaskWatch(AbstractContextManager["MaskWatch"]):
             packed = Packed(self._model, self._base_dir)
             self._session = IsolatedSession(packed, optimizes=False)
         for name, value in zip(self._session.outputs, self._session.run(feed)):
-            if not is_prefix_mask(value):
-                raise Refused(f"`{name}` is asserted to be a prefix mask, but is none then")
+            if not is_prefix_mask(value, self._axes[name]):
+                raise Refused(
+                    f"`{name}` is asserted to be a prefix mask along axis {self._axes[name]}, "
+                    "but is none then"
+                )
 
 
-def is_prefix_mask(value: Value) -> bool:
-    """Whether a value is 1 first and 0 from some place on along every axis: which one a loop steps
-    along is not known here.
-    """
+def is_prefix_mask(value: Value, axis: int) -> bool:
+    """Whether a value is 1 first and 0 from some place on along an axis."""
     array = np.asarray(value).astype(float)
-    descends = all(bool(np.all(np.diff(array, axis=axis) <= 0)) for axis in range(array.ndim))
-    return descends and bool(np.all((array == 0) | (array == 1)))
+    if axis >= array.ndim or not np.all((array == 0) | (array == 1)):
+        return False
+    return bool(np.all(np.diff(array, axis=axis) <= 0))
 
 
 def _returning(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

@@ -79,7 +79,7 @@ def _unpacked(source: bytes | str, folder: str) -> Packed:
     return packed
 
 
-class Runnable(Protocol):
+class Answering(Protocol):
     """Something that computes a model's outputs."""
 
     def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
@@ -87,11 +87,15 @@ class Runnable(Protocol):
         left out. Raises `Refused` if the run fails or takes longer than `seconds`.
         """
 
+
+class Runnable(Answering, Protocol):
+    """Something that can be timed, too."""
+
     def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
         """The median time of one run in seconds, measured for about `seconds`."""
 
 
-class Runner(Runnable, Protocol):
+class Runner(Answering, Protocol):
     """A model on onnxruntime, ready to run."""
 
     inputs: dict[str, str]

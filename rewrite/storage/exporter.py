@@ -127,18 +127,16 @@ class Exporter:
                 added = target.attribute.add()
                 if attribute.HasField("doc_string"):
                     added.doc_string = attribute.doc_string
-                self._attribute(added, node, attribute.name, value, attribute.type)
+                self._attribute(added, attribute.name, value, attribute.type)
         for name, value in node.attrs.items():
             if name not in written:
                 kind = schema_type(node.op, node.domain or "", self._opset(node), name)
-                self._attribute(target.attribute.add(), node, name, value, kind)
+                self._attribute(target.attribute.add(), name, value, kind)
 
     def _opset(self, node: ir.Node) -> int:
         return self._opsets.get(node.domain or "", 1)
 
-    def _attribute(
-        self, target: AttributeProto, node: ir.Node, name: str, value: Any, kind: int
-    ) -> None:
+    def _attribute(self, target: AttributeProto, name: str, value: Any, kind: int) -> None:
         if isinstance(value, ir.Graph):
             target.name = name
             target.type = AttributeProto.GRAPH

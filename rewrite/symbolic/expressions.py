@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 from . import intervals
 from .intervals import Bounds
@@ -147,10 +147,7 @@ def bounds(dim: Dim) -> Bounds:
 
 
 def _monomial_bounds(monomial: Monomial) -> Bounds:
-    result: Bounds = (1, 1)
-    for atom in monomial:
-        result = intervals.multiply(result, _atom_bounds(atom))
-    return result
+    return reduce(intervals.multiply, map(_atom_bounds, monomial))
 
 
 def _atom_bounds(atom: Atom) -> Bounds:

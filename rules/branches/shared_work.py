@@ -35,7 +35,9 @@ class HoistSharedWork(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         view = m.branches()
-        there = {fingerprint(n, m.index): n for n in m.index.nodes(view.then) if is_pure(n)}
+        there = {
+            fingerprint(n, m.index): n for n in m.index.nodes(view.then) if is_pure(n, m.index)
+        }
         shared: dict[Tensor, Tensor] = {}
         pairs = []
         for node in sorted(m.index.nodes(view.orelse), key=lambda n: n.order):
@@ -62,7 +64,9 @@ class HoistSharedWork(Rule):
 def _is_ready(index: Index, node: Node, branch: Graph, shared: dict[Tensor, Tensor]) -> bool:
     """Whether a node is pure and reads only constants, values from outside and shared results."""
     reads = (*node.inputs, *index.captures(node))
-    return is_pure(node) and all(t in shared or _from_outside(index, t, branch) for t in reads)
+    return is_pure(node, index) and all(
+        t in shared or _from_outside(index, t, branch) for t in reads
+    )
 
 
 def _from_outside(index: Index, tensor: Tensor, branch: Graph) -> bool:
@@ -96,8 +100,7 @@ class ForwardEqualResults(Rule):
             and _key(m.index, a, view.then) == _key(m.index, b, view.orelse)
         ]
         if len(equal) < len(m.node.outputs):
-            # A value that needs a node of its own to become an output of the model gains nothing.
-            equal = [(slot, a) for slot, a in equal if _can_replace(m, m.node.outputs[slot], a)]
+            equal = _without_copies(m, equal)
         m.need(bool(equal), "the results of the branches differ, or are computed inside")
         return {"node": m.node, "equal": equal}
 
@@ -115,9 +118,19 @@ class ForwardEqualResults(Rule):
             patch.remove(node)
 
 
-def _can_replace(m: Match, result: Tensor, value: Tensor) -> bool:
-    is_output = m.index.is_model_output(result)
-    return not is_output or can_be_output(m.index, value)
+def _without_copies(m: Match, equal: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
+    """Those for which no node is needed: where a value cannot itself become an output of the model,
+    because it is none of a node or is one already, nothing is gained.
+    """
+    kept: list[tuple[int, Tensor]] = []
+    outputs: set[Tensor] = set()
+    for slot, value in equal:
+        if m.index.is_model_output(m.node.outputs[slot]):
+            if value in outputs or not can_be_output(m.index, value):
+                continue
+            outputs.add(value)
+        kept.append((slot, value))
+    return kept
 
 
 def _key(index: Index, tensor: Tensor, branch: Graph) -> Hashable:

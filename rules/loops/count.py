@@ -6,13 +6,14 @@
     k, y = Loop(m, , k0, x) { k' = k + s; return true, k', … }
 
 The compared value is a counter state, or any number that the facts show to be `s * i + c` in the
-iteration number i. Several comparisons may be joined by And.
+iteration number i. It may count down to a limit below. Several comparisons may be joined by And.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,13 @@ class Comparison:
     in_float: bool
     """Whether the integers are compared after a cast to a float type."""
 
+    def sides(self, down: bool) -> tuple[Tensor, Tensor]:
+        """The value that counts, and its limit."""
+        return (self.high, self.low) if down else (self.low, self.high)
+
 
 class CountIterations(Rule):
-    """A loop that ends when a counter reaches a limit gets a trip count."""
+    """A loop that ends when a counter, up or down, reaches a limit gets a trip count."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {0}> {
@@ -68,19 +73,21 @@ class CountIterations(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
         out = view.condition_out
-        m.need(m.facts.opset >= 12, "Max and Min take no integers before opset 12")
         m.need(
             not isinstance(m.facts.scalar(out), bool),
             "the condition is the same in every iteration",
         )
         counters = [_counter(m, view, c) for c in _conjuncts(m, out)]
+        asked = _first_asks_the_same(m, view, counters)
+        past = any(c.down and c.overflows for c in counters) and not asked
+        m.need(not past, "a counter may start below its limit and pass the end of its type")
         most = view.trips(m.facts)
         bounded = view.trip is not None and not (isinstance(most, int) and most >= NO_LIMIT)
         return {
             "node": m.node,
             "counters": counters,
             "bounded": bounded,
-            "asked": _first_asks_the_same(m, view, counters),
+            "asked": asked,
         }
 
     def apply(
@@ -89,17 +96,17 @@ class CountIterations(Rule):
         view = LoopView(node)
         emit = Emit(patch, view.iteration)
         counts = [trip_count(emit, c, asked) for c in counters]
-        count = counts[0] if len(counts) == 1 else emit("Min", *counts)
+        count = reduce(emit.minimum, counts)
         if view.condition is not None and not asked:
             count = emit("Where", view.condition, count, emit.number(0))
         if bounded and view.trip is not None:
-            count = emit("Min", count, view.trip)
+            count = emit.minimum(count, view.trip)
         always = patch.constant(np.array(True), like=view.condition_out, graph=view.body)
         inputs = [count, Variable(""), *node.inputs[2:]]
         results = [always, *view.body.outputs[1:]]
         patch.set_interface(node, inputs, view.body.inputs, results, node.outputs)
         patch.toward_normal_form()
-        for note in {note for c in counters for note in c.notes}:
+        for note in dict.fromkeys(note for c in counters for note in c.notes):
             patch.note(note)
 
 
@@ -138,45 +145,64 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
 
 
 def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
-    """What is compared, as a number that grows by a fixed step; declines otherwise."""
-    dtype = m.facts.dtype(c.low)
-    m.need(dtype in INTEGERS, "`{}` is no integer counter", c.low.name, at=c.low)
-    same = dtype == m.facts.dtype(c.high) or (c.in_float and _is_whole(m, c.high))
-    m.need(same, "`{}` is not known to be an integer", c.high.name, at=c.high)
-    for side in (c.low, c.high):
+    """What is compared, as a number that goes to the limit by a fixed step; declines otherwise."""
+    down = _stays(m, view, c.low) and not _stays(m, view, c.high)
+    value, limit = c.sides(down)
+    dtype = m.facts.dtype(value)
+    m.need(dtype in INTEGERS, "`{}` is no integer counter", value.name, at=value)
+    same = dtype == m.facts.dtype(limit) or (c.in_float and _is_whole(m, limit))
+    m.need(same, "`{}` is not known to be an integer", limit.name, at=limit)
+    for side in (value, limit):
         m.need(m.facts.shape(side) == (), "`{}` is no scalar", side.name, at=side)
-    fixed = isinstance(c.high, Constant) or m.index.is_outside(c.high, view.body)
-    m.need(fixed, "the limit `{}` may change from iteration to iteration", c.high.name, at=c.high)
+    stays = _stays(m, view, limit)
+    m.need(stays, "the limit `{}` may change from iteration to iteration", limit.name, at=limit)
     notes: tuple[str, ...] = ()
-    cast = dtype != INT64 or m.facts.dtype(c.high) != INT64
+    cast = dtype != INT64 or m.facts.dtype(limit) != INT64
     if c.in_float:
-        limit = _whole_constant(m, c.high)
-        if not (isinstance(limit, int) and limit <= _EXACT_IN_FLOAT):
+        number = _whole_constant(m, limit)
+        if number is None or abs(number) > _EXACT_IN_FLOAT:
             m.need(
-                not m.options.strict, "strict: `{}` is compared as a float", c.high.name, at=c.high
+                not m.options.strict, "--strict: `{}` is compared as a float", limit.name, at=limit
             )
-            notes = (f"`{c.high.name}` is compared as a float: exact up to 2**24 iterations",)
-    near = _is_near(m, c.high)
+            notes = (f"`{limit.name}` is compared as a float: exact up to 2**24 iterations",)
+    start, step = _progress(m, view, value)
+    m.need((step < 0) == down, "`{}` moves away from the limit", value.name, at=value)
+    near = _is_near(m, start) if isinstance(start, Tensor) else abs(start) < FAR
+    wide = _never_overflows(dtype, step)
+    m.need(wide or not down, "`{}` may count past the end of its type", value.name, at=value)
+    safe = near and wide
+    huge = not _is_near(m, limit)
+    return Counter(start, abs(step), limit, c.inclusive, dtype, cast, notes, huge, not safe, down)
+
+
+def _stays(m: Match, view: LoopView, value: Tensor) -> bool:
+    """Whether a value is the same in every iteration."""
+    return isinstance(value, Constant) or m.index.is_outside(value, view.body)
+
+
+def _progress(m: Match, view: LoopView, value: Tensor) -> tuple[Tensor | int, int]:
+    """(start, step) of the number start + step * (i + 1); declines for another value."""
     for state in view.states:
         step = step_of(m, state)
-        if step is not None and c.low is state.output:
-            begin = state.initial
-            safe = _is_near(m, begin) and _never_overflows(dtype, step)
-            return Counter(begin, step, c.high, c.inclusive, dtype, cast, notes, not near, not safe)
-    affine = _affine(m, view, c.low)
-    found = m.need(
-        affine, "`{}` is no counter: no state that grows by a fixed step", c.low.name, at=c.low
+        if step is not None and value is state.output:
+            return state.initial, step
+    step, first = m.need(
+        _affine(m, view, value),
+        "`{}` is no counter: no state that changes by a fixed step",
+        value.name,
+        at=value,
     )
-    step, first = found
-    safe = abs(first) < FAR and _never_overflows(dtype, step)
-    start = first - step
-    return Counter(start, step, c.high, c.inclusive, dtype, cast, notes, not near, not safe)
+    return first - step, step
 
 
 def _never_overflows(dtype: int, step: int) -> bool:
-    """Whether a counter that does not start near the end of its type counts too long to get there."""
-    largest = int(np.iinfo(helper.tensor_dtype_to_np_dtype(dtype)).max)
-    return largest // step > _ENDLESS
+    """Whether a counter that does not start near the end of its type counts too long to get there.
+
+    Unsigned ones that count down are at their end at 0.
+    """
+    limits = np.iinfo(helper.tensor_dtype_to_np_dtype(dtype))
+    reach = -int(limits.min) if step < 0 else int(limits.max)
+    return reach // abs(step) > _ENDLESS
 
 
 def _is_near(m: Match, value: Tensor) -> bool:
@@ -216,7 +242,7 @@ def _affine(m: Match, view: LoopView, value: Tensor) -> tuple[int, int] | None:
         return None
     first = symbolic.substitute(number, {symbol: 0})
     step = symbolic.sub(symbolic.substitute(number, {symbol: 1}), first)
-    if not isinstance(first, int) or not isinstance(step, int) or step <= 0:
+    if not isinstance(first, int) or not isinstance(step, int) or step == 0:
         return None
     linear = symbolic.add(symbolic.mul(step, iteration), first)
     return (step, first) if linear == number else None
@@ -236,11 +262,12 @@ def _first_asks_the_same(m: Match, view: LoopView, counters: list[Counter]) -> b
 
 
 def _asks(m: Match, c: Comparison, counter: Counter) -> bool:
-    if c.inclusive != counter.inclusive or not _same(m, c.high, counter.limit):
+    value, limit = c.sides(counter.down)
+    if c.inclusive != counter.inclusive or not _same(m, limit, counter.limit):
         return False
     if isinstance(counter.start, int):
-        return m.facts.scalar(c.low) == counter.start
-    return _same(m, c.low, counter.start)
+        return m.facts.scalar(value) == counter.start
+    return _same(m, value, counter.start)
 
 
 def _same(m: Match, a: Tensor, b: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Counters of loops, and how often a loop runs that counts up to a limit."""
+"""Counters of loops, and how often a loop runs that counts up or down to a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ FAR = 1 << 61
 
 @dataclass(frozen=True)
 class Counter:
-    """After iteration i the loop goes on while `start + step * (i + 1)` is below the limit."""
+    """After iteration i the loop goes on while `start + step * (i + 1)` is below the limit, or
+    `start - step * (i + 1)` above it where it counts down.
+    """
 
     start: Tensor | int
     """A scalar integer from outside, or a number."""
@@ -35,17 +37,26 @@ class Counter:
     huge: bool
     """Whether the limit may be larger than FAR."""
     overflows: bool
-    """Whether it may pass the largest number of its type, after which comes the smallest."""
+    """Whether it may pass the end of its type, after which comes the other one. Where it counts
+    down, only if the loop runs without asking first: from below the limit."""
+    down: bool
 
 
 def step_of(m: Match, state: State) -> int | None:
-    """The positive constant that is added to an integer state in each iteration."""
-    add = m.producer(state.output, "Add")
-    if add is None or state.input not in add.inputs:
+    """The constant other than 0 that is added to an integer state in each iteration; below 0 where
+    it is subtracted.
+    """
+    node = m.producer(state.output, "Add", "Sub")
+    if node is None or state.input not in node.inputs:
         return None
-    other = add.inputs[1] if add.inputs[0] is state.input else add.inputs[0]
+    first = node.inputs[0] is state.input
+    other = node.inputs[1 if first else 0]
     value = m.facts.scalar(other) if m.facts.shape(other) == () else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if not isinstance(value, int) or isinstance(value, bool) or value == 0:
+        return None
+    if node.op == "Add":
+        return value
+    return -value if first else None
 
 
 def trip_count(emit: Emit, counter: Counter, asked: bool) -> Tensor:
@@ -55,7 +66,7 @@ def trip_count(emit: Emit, counter: Counter, asked: bool) -> Tensor:
     the loop runs at least once.
     """
     limit = _as_int64(emit, counter.limit, counter.cast)
-    if counter.overflows:
+    if counter.overflows and not counter.down:
         return _with_overflow(emit, counter, limit, asked)
     return _without_overflow(emit, counter, limit, asked)
 
@@ -68,19 +79,27 @@ def _as_int64(emit: Emit, value: Tensor, cast: bool) -> Tensor:
 
 
 def _without_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
-    """Values start, start + step, … are below the limit ceil((limit - start) / step) times."""
+    """Values start, start + step, … are below the limit ceil((limit - start) / step) times; counted
+    down, the difference is the other one.
+    """
     if counter.huge:
-        limit = emit("Max", emit("Min", limit, emit.number(FAR)), emit.number(-FAR))
+        limit = _near(emit, limit)
     extra = counter.step - (0 if counter.inclusive else 1)
     if isinstance(counter.start, int):
-        extra -= counter.start
-        span = limit
+        extra += counter.start if counter.down else -counter.start
+        span = emit("Neg", limit) if counter.down else limit
     else:
-        span = emit("Sub", limit, _as_int64(emit, counter.start, counter.cast))
+        start = _as_int64(emit, counter.start, counter.cast)
+        ends = [_near(emit, start) if counter.overflows else start, limit]
+        span = emit("Sub", *(ends if counter.down else ends[::-1]))
     if extra:
         span = emit("Add", span, emit.number(extra))
-    span = emit("Max", span, emit.number(0 if asked else counter.step))
+    span = emit.maximum(span, emit.number(0 if asked else counter.step))
     return span if counter.step == 1 else emit("Div", span, emit.number(counter.step))
+
+
+def _near(emit: Emit, value: Tensor) -> Tensor:
+    return emit.maximum(emit.minimum(value, emit.number(FAR)), emit.number(-FAR))
 
 
 def _with_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
@@ -95,7 +114,7 @@ def _with_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> 
         span = emit("Sub", span, emit.number(1))
     if counter.step > 1:
         span = emit("Div", span, emit.number(counter.step))
-    count = emit("Max", emit("Add", span, emit.number(1)), emit.number(0))
+    count = emit.maximum(emit("Add", span, emit.number(1)), emit.number(0))
     after = emit("Add", first, emit("Mul", count, emit.number(counter.step)))
     endless = _within(emit, counter, after, limit)
     if counter.dtype != INT64:

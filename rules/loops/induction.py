@@ -17,12 +17,13 @@ from ...rewrite.ir import Graph, Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.views import LoopView, State
+from ..emit import Emit
 from .counters import step_of
 from .states import without_states
 
 
 class CounterFromIteration(Rule):
-    """A state that grows by a fixed step is computed from the iteration number."""
+    """A state that changes by a fixed step is computed from the iteration number."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
@@ -60,18 +61,18 @@ class CounterFromIteration(Rule):
             if counter.final is None or view.trip is None:
                 continue
             if count is None:
-                none = patch.constant(np.array(0, np.int64), like=view.trip)
-                count = patch.node("Max", [view.trip, none], [view.trip])[0]
+                emit = Emit(patch, view.trip)
+                count = emit.maximum(view.trip, emit.number(0))
             patch.replace(counter.final, _progress(patch, count, counter, None))
         without_states(patch, node, [counter.number for counter in counters])
 
 
-_NONE = "no integer state grows by a fixed step"
+_NONE = "no integer state changes by a fixed step"
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A state that grows by a fixed step."""
+    """A state that changes by a fixed step."""
 
     state: State
     number: int
@@ -100,7 +101,6 @@ def _counter(m: Match, view: LoopView, number: int, state: State) -> Counter:
             at=state.input,
         )
         assert view.trip is not None
-        m.need(m.facts.opset >= 12, "Max takes no integers before opset 12", at=state.input)
         m.need(m.facts.shape(view.trip) == (), "the trip count is no scalar", at=view.trip)
     from_zero = m.facts.scalar(state.initial) == 0
     return Counter(state, number, step, dtype, from_zero, final)

@@ -18,7 +18,7 @@ from ...rewrite.ir import Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.views import State
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from .split_sequences import need_constructed
 from .states import set_states
 
@@ -41,7 +41,6 @@ class ConstructFromSplit(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         m.need(
             len(node.inputs) > 1 and node.attrs.get("keepdims", 1),
             "it is split into single elements",
@@ -54,9 +53,8 @@ class ConstructFromSplit(Rule):
 
     def apply(self, patch: Patch, node: Node, sizes: list[int]) -> None:
         (old,) = node.outputs
-        vector = patch.constant(np.array(sizes, np.int64), like=old)
-        axis = {"axis": int(node.attrs.get("axis", 0))}
-        parts = patch.node("Split", [node.inputs[0], vector], [old] * len(sizes), axis)
+        axis = int(node.attrs.get("axis", 0))
+        parts = Emit(patch, old).split(node.inputs[0], axis, sizes, [old] * len(sizes))
         patch.replace(old, patch.node("SequenceConstruct", parts, [old])[0])
         patch.remove(node)
         patch.toward_normal_form()

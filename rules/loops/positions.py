@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from ...rewrite import symbolic
 from ...rewrite.elements import cuts
 from ...rewrite.ir import Tensor
+from ...rewrite.iterations import settled
 from ...rewrite.rule import Match
 from ...rewrite.slices import Cut
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import LoopView
+
+_BEHIND = 10**9
+"""Converters write an end like this for "all of the axis"; without --strict no axis is longer."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ def need_outer(m: Match, view: LoopView, tensor: Tensor) -> None:
 
 def need_progression(m: Match, view: LoopView, position: Dim, at: Tensor) -> Progression:
     """The position as a function of the iteration number; declines where it is none."""
+    position = settled(m.facts, position)
     iteration = m.facts.scalar(view.iteration)
     symbol = None if iteration is None else symbolic.single_symbol(iteration)
     assert symbol is not None, "an iteration number is a symbol of its own"
@@ -58,9 +63,17 @@ def need_cut(m: Match, shape: tuple[Dim, ...]) -> Cut:
     found = m.need(cuts(m.facts, m.node), "its axes or steps are not known")
     m.need(all(cut.step == 1 for cut in found), "its steps are not 1")
     m.need(None not in [cut.extent for cut in found], "its bounds are not known")
-    parts = [cut for cut in found if not cut.is_whole(shape[cut.axis])]
+    parts = [cut for cut in found if not takes_all(m, cut, shape[cut.axis])]
     m.need(len(parts) == 1, "it cuts {} axes, not one", len(parts))
     return parts[0]
+
+
+def takes_all(m: Match, cut: Cut, length: Dim) -> bool:
+    """Whether all elements of the axis are taken, in their order."""
+    if cut.is_whole(length):
+        return True
+    far = isinstance(cut.end, int) and cut.end >= _BEHIND and not m.options.strict
+    return far and cut.start == 0 and cut.step == 1
 
 
 def need_inside(m: Match, view: LoopView, found: Progression, extent: int, length: Dim) -> None:

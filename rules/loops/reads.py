@@ -88,6 +88,9 @@ def _order(m: Match, view: LoopView, found: Progression, length: Dim, x: Tensor)
         m.need(first >= 0, "the first position {} counts from the end", first)
         return slice(first, None, step)
     if isinstance(first, int) and first < 0:
+        # A Slice starts at the first element where its start lies before it.
+        inside = first == -1 or symbolic.le(-first, length) is True
+        m.need(inside, "the first position {} may be outside `{}` of {}", first, x.name, length)
         return slice(first, None, step)
     last = symbolic.sub(length, 1)
     m.need(

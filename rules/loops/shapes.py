@@ -88,7 +88,7 @@ def _origin(m: Match, loop: Node, dim: Dim, x: Tensor) -> tuple[Tensor | None, i
     """A number, or an axis of a value that is there before the loop."""
     if isinstance(dim, int):
         return None, dim
-    found = m.facts.origin(dim)
+    found = m.facts.origin(dim) or _given(m, loop, dim)
     sentence = "the size {} of `{}` is not the size of an outer value"
     found = m.need(found, sentence, dim, x.name, at=x)
     home, made_by = m.index.home(found[0]), m.index.producer(found[0])
@@ -96,6 +96,15 @@ def _origin(m: Match, loop: Node, dim: Dim, x: Tensor) -> tuple[Tensor | None, i
     early = made_by is None or m.index.position(made_by) < m.index.position(loop)
     m.need(outside and early, sentence, dim, x.name, at=x)
     return found
+
+
+def _given(m: Match, loop: Node, dim: Dim) -> tuple[Tensor, int] | None:
+    """An input of the loop, such as the first value of a state, with an axis of that size."""
+    for tensor in loop.inputs:
+        for axis, size in enumerate(m.facts.shape(tensor) or ()):
+            if size == dim:
+                return tensor, axis
+    return None
 
 
 def _runs(sizes: list[tuple[Tensor | None, int]]) -> list[Sizes]:

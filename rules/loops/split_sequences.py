@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...rewrite import symbolic
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
@@ -131,6 +132,13 @@ class JoinSplit(Rule):
         m.need(
             m.facts.opset >= EMPTY_RESHAPES or stack or pieces.keeps_axis,
             NO_EMPTY_RESHAPES,
+        )
+        length = m.need(m.facts.shape(pieces.tensor), "its rank is not known")[pieces.axis]
+        m.need(
+            not m.options.strict or symbolic.positive(length),
+            "--strict: it fails on no pieces, and `{}` may be empty",
+            pieces.tensor.name,
+            at=pieces.tensor,
         )
         return {"node": m.node, "pieces": pieces, "axis": axis, "stack": stack}
 

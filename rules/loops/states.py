@@ -267,7 +267,7 @@ def _values(
         return constant_key(tensor) if isinstance(tensor, Constant) else id(tensor)
 
     for node in sorted(index.nodes(body), key=lambda n: n.order):
-        if is_pure(node) and not bodies(node):
+        if is_pure(node, index) and not bodies(node):
             key = (*_without_operands(node, index), *map(name, node.inputs))
             number = numbers.setdefault(key, len(numbers))
             names.update((t, ("value", number, slot)) for slot, t in enumerate(node.outputs))

@@ -10,7 +10,7 @@ from typing import Any
 from ...rewrite.index import Index
 from ...rewrite.ir import Constant, Graph, Node, bodies
 from ...rewrite.patch import Patch
-from ...rewrite.purity import cannot_fail, is_pure
+from ...rewrite.purity import cannot_fail_in_iteration, is_pure
 from ...rewrite.rule import Match, Rule
 
 
@@ -40,7 +40,7 @@ class HoistInvariantWork(Rule):
         m.need(bool(fixed), "nothing in the body is computed from outer values alone")
         # onnxruntime refuses a Scan over empty sequences.
         runs = m.node.op == "Scan" or m.loop().surely_runs(m.facts)
-        safe = [n for n in fixed if runs or cannot_fail(n, m.facts)]
+        safe = [n for n in fixed if runs or cannot_fail_in_iteration(n, m.facts)]
         m.need(bool(safe), "{} may fail, and the loop may not run", fixed[0], at=fixed[0])
         return {"node": m.node, "fixed": safe}
 
@@ -59,7 +59,7 @@ def _invariant(index: Index, body: Graph) -> list[Node]:
     for node in index.nodes(body):
         homes = [index.home(t) for t in node.inputs if t.name and not isinstance(t, Constant)]
         # A copy stays: a body must return values of its own.
-        if node.op == "Identity" or bodies(node) or not is_pure(node):
+        if node.op == "Identity" or bodies(node) or not is_pure(node, index):
             continue
         if homes and body not in homes:
             found.append(node)

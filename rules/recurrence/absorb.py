@@ -18,7 +18,7 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from . import forms, movement, operators, products  # noqa: F401  the others fill the lifter's table
 from .atoms import Source
 from .coefficients import NotAffine, dense
@@ -74,7 +74,6 @@ class AbsorbLinear(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         m.need(not node.attrs.get("layout", 0), "it has another layout")
         w = m.facts.constant(node.inputs[1])
         m.need(w is not None, "its weights are not known")

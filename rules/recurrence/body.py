@@ -18,10 +18,10 @@ from .cells import Cell, Part
 from .coefficients import NotAffine
 from .gru import match_gru, match_rnn
 from .layout import Layout, layout_of
-from .lifting import FLOATS, Invariant, Lifter, source_value
+from .lifting import FLOATS, Invariant, Lifter, as_one, source_value
 from .lstm import match_lstm
 from .obstacles import obstacle
-from .values import Value
+from .values import Value, one_batch
 
 _NOTHING: Mapping[Tensor, Value] = MappingProxyType({})
 
@@ -35,21 +35,23 @@ class Body:
         steps: Steps,
         known: Mapping[Tensor, Value] = _NOTHING,
         contexts: Collection[Tensor] = (),
+        same: Sequence[Dim] = (),
     ) -> None:
         """`known` are masks of the body, taken for all true or all false; `contexts` are values from
-        outside that are no weights although they are of static shape.
+        outside that are no weights although they are of static shape; sizes in `same` count as one.
         """
         self.facts = facts
         self.steps = steps
         self._contexts = contexts
-        self._sources: dict[Tensor, Value] = dict(known)
+        self._same = same
+        self._sources = {t: Value(v.form, one_batch(v.axes, same)) for t, v in known.items()}
         for state in steps.states:
             self._add_source(state.input, ("state", id(state.input)), state)
         self._batch = self._batch_sizes()
         for read in steps.reads:
             name = ("read", id(read.sequence), read.axis, read.reverse)
             self._add_source(read.slice, name, read, self._batch)
-        self.lifter = Lifter(facts, self._sources, self._is_inside, self._outer)
+        self.lifter = Lifter(facts, self._sources, self._is_inside, self._outer, same)
 
     def _is_inside(self, node: Node) -> bool:
         return self.facts.index.graph_of(node) is self.steps.body
@@ -64,7 +66,7 @@ class Body:
         shape = self.facts.shape(tensor)
         if shape is None or self.facts.dtype(tensor) not in FLOATS or tensor in self._sources:
             return
-        value = source_value(self.facts, tensor, shape, name, origin, batch)
+        value = source_value(self.facts, tensor, as_one(shape, self._same), name, origin, batch)
         if isinstance(value, Value):
             self._sources[tensor] = value
 
@@ -78,8 +80,9 @@ class Body:
         shape = self.facts.shape(tensor)
         if shape is None or self.facts.dtype(tensor) not in FLOATS:
             return NotAffine(f"`{tensor.name}` is computed outside the loop")
-        name = ("invariant", id(tensor))
-        return source_value(self.facts, tensor, shape, name, Invariant(tensor), self._batch)
+        name, origin = ("invariant", id(tensor)), Invariant(tensor)
+        shape = as_one(shape, self._same)
+        return source_value(self.facts, tensor, shape, name, origin, self._batch)
 
     def possible_contexts(self) -> set[Tensor]:
         """Values from outside, computed at run time, with an axis of the size of a static batch."""

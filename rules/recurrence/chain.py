@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
+from ...rewrite.ir import Graph, Node, Tensor
 from .cells import Cell, NoCell
 from .emission import parameters
 from .first_step import first_link
 from .link import MOST_NODES, Link, Walker, depends_on, link_between
-from .slices import slice_of
+from .slices import step_of
 from .weights import weight_key
 
 _MOVES = frozenset({"Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -75,7 +75,7 @@ def find_chain(facts: Facts, nodes: Sequence[Node]) -> list[Link]:
 
 def _sequences(facts: Facts, link: Link) -> set[Tensor]:
     """What the inputs of a step are slices of."""
-    slices = [slice_of(facts, tensor) for tensor in link.inputs]
+    slices = [step_of(facts, tensor) for tensor in link.inputs]
     return {found.sequence for found in slices if found is not None}
 
 
@@ -133,14 +133,29 @@ def _ends(facts: Facts, copy: Node, previous: Tensor) -> Iterator[Tensor]:
 
 def _states(facts: Facts, nodes: Sequence[Node]) -> list[Tensor]:
     """h before each copy and after the last one; empty where the copies are independent."""
-    leaves = [_leaves(facts, node) for node in nodes]
-    for path, tensor in leaves[1].items():
+    for path, tensor in _leaves(facts, nodes[1]).items():
         if depends_on(facts, tensor, nodes[0]):
-            there = [found.get(path) for found in leaves]
+            there = [_operand(facts, node, path) for node in nodes]
             states = [t for t in there if t is not None]
             if len(states) == len(there) == len(set(states)):
                 return states
     return []
+
+
+def _operand(facts: Facts, node: Node, path: tuple[int, ...]) -> Tensor | None:
+    """What a copy reads at the end of a way; the first copy may have more on its way, or less."""
+    graph, tensor = facts.index.graph_of(node), node.inputs[path[0]]
+    for slot in path[1:]:
+        producer = facts.index.producer(tensor)
+        if producer is None or not _moves(facts, producer, graph) or slot >= len(producer.inputs):
+            return None
+        tensor = producer.inputs[slot]
+    return tensor
+
+
+def _moves(facts: Facts, node: Node, graph: Graph) -> bool:
+    """Whether a node of a graph only moves elements."""
+    return not node.domain and node.op in _MOVES and facts.index.graph_of(node) is graph
 
 
 def _leaves(facts: Facts, node: Node) -> dict[tuple[int, ...], Tensor]:
@@ -153,8 +168,7 @@ def _leaves(facts: Facts, node: Node) -> dict[tuple[int, ...], Tensor]:
     while waiting:
         path, tensor = waiting.pop()
         producer = index.producer(tensor)
-        moves = producer is not None and not producer.domain and producer.op in _MOVES
-        if producer is not None and moves and index.graph_of(producer) is graph and len(path) < 8:
+        if producer is not None and _moves(facts, producer, graph) and len(path) < 8:
             operands = producer.inputs if producer.op == "Concat" else producer.inputs[:1]
             waiting += [((*path, k), t) for k, t in enumerate(operands)]
         elif tensor.name:

@@ -26,13 +26,11 @@ def one_axis_cut(facts: Facts, node: Node) -> Cut | None:
     end to end count as not cut.
     """
     shape = facts.shape(node.inputs[0])
-    if len(node.inputs) < 3 or shape is None:
+    starts, ends = _numbers(facts, node, 1, "starts"), _numbers(facts, node, 2, "ends")
+    if shape is None or starts is None or ends is None:
         return None
-    starts, ends = (_numbers(facts, node, slot) for slot in (1, 2))
-    if starts is None or ends is None:
-        return None
-    axes = _numbers(facts, node, 3, np.arange(len(starts)))
-    steps = _numbers(facts, node, 4, np.ones(len(starts), np.int64))
+    axes = _numbers(facts, node, 3, "axes", np.arange(len(starts)))
+    steps = _numbers(facts, node, 4, "steps", np.ones(len(starts), np.int64))
     if axes is None or steps is None or np.any(steps != 1):
         return None
     cuts: list[Cut] = []
@@ -51,8 +49,12 @@ _ENDLESS = np.iinfo(np.int32).max
 """Exporters slice to the end with this number or a larger one."""
 
 
-def _numbers(facts: Facts, node: Node, slot: int, absent: Array | None = None) -> Array | None:
-    """The elements of an input; `absent` for an input that is left out."""
+def _numbers(
+    facts: Facts, node: Node, slot: int, name: str, absent: Array | None = None
+) -> Array | None:
+    """The elements of an input, an attribute until opset 9; `absent` for one that is left out."""
+    if name in node.attrs:
+        return np.asarray(node.attrs[name], np.int64)
     if slot >= len(node.inputs) or not node.inputs[slot].name:
         return absent
     array = facts.constant(node.inputs[slot])

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...rewrite import symbolic
+from ...rewrite.axes import named_axes
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from .shapes import only_number
 
 _WEIGHTS = """<float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
@@ -52,7 +53,6 @@ class ReverseDirection(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         way = direction(node)
         m.need(way != "bidirectional", "it runs both ways already")
         plain = len(node.inputs) < 5 or not node.inputs[4].name
@@ -167,9 +167,7 @@ def _moved_axis(facts: Facts, node: Node, axis: int) -> int | None:
     order = node.attrs.get("perm")
     if node.op == "Transpose" and order is not None:
         return int(list(order).index(axis))
-    rank = facts.rank(node.inputs[0])
-    axes = facts.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if node.op == "Squeeze" and axes is not None and rank is not None:
-        gone = sorted(int(a) % rank for a in axes.ravel())
+    gone = named_axes(facts, node) if node.op == "Squeeze" else None
+    if gone is not None:
         return None if axis in gone else axis - sum(a < axis for a in gone)
     return None

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.ir import Tensor, Variable
+from ...rewrite.patch import Patch
 from ..emit import Emit
 from . import weights
 from .cells import Cell, Function
+from .layout import Layout
 from .weights import Weight
 
 DEFAULTS = {
@@ -137,6 +140,12 @@ def emit_operator(
         inputs.append(built(found.p))
     made = emit.nodes(cell.op, _trimmed(inputs), _trimmed(outputs), **attributes(cell))
     return [*made, *outputs[len(made) :]]
+
+
+def tell_of_empty_batch(patch: Patch, op: str, layout: Layout) -> None:
+    """Notes where onnxruntime ends, which ran what an operator takes the place of."""
+    if op != "RNN" and not symbolic.positive(layout.size):
+        patch.note(f"an empty batch ends onnxruntime's process in {op}")
 
 
 def _trimmed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:

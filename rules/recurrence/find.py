@@ -9,14 +9,17 @@ from ...rewrite import symbolic
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor, bodies
 from ...rewrite.steps import Read, Steps
+from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
 from . import weights
 from .body import Body, find_cell
 from .cells import Cell, NoCell, Part
+from .common_batch import check_covered, open_batches
 from .layout import Layout
 from .lengths import Mask, masks_of
 from .lifting import Invariant
-from .obstacles import NO_UPDATE, explained
+from .masked_rows import is_masked_behind
+from .obstacles import NO_STATE, NO_UPDATE, explained
 from .probe import Disproved, probe
 
 
@@ -44,6 +47,8 @@ class CellInLoop:
     results: list[Result]
     mask: Mask | None
     """Where rows have lengths of their own."""
+    is_broadcast: bool
+    """Whether batches that may differ are broadcast together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +58,8 @@ class Reading:
     body: Body
     beyond: Body | None = None
     mask: Mask | None = None
+    same: Sequence[Dim] = ()
+    """Open sizes of batches that count as one, broadcast together."""
 
 
 def find_recurrence(facts: Facts, steps: Steps) -> CellInLoop:
@@ -78,19 +85,31 @@ def _first_cell(reading: Reading, steps: Steps) -> CellInLoop:
             return _recurrence(reading, parts[state.input], parts)
         except NoCell as reason:
             reasons.append(reason)
-    reasons = reasons or [NoCell("no state keeps its shape and is of a float type")]
+    reasons = reasons or [NoCell(NO_STATE)]
     raise next((r for r in reasons if r.sentence != NO_UPDATE), reasons[0])
 
 
 def _readings(facts: Facts, steps: Steps) -> Iterator[Reading]:
-    for mask in masks_of(facts, steps):
-        within, beyond = (Body(facts, steps, mask.known(facts, side)) for side in (True, False))
-        yield Reading(within, beyond, mask)
+    masks = masks_of(facts, steps)
+    for mask in masks:
+        yield _within(facts, steps, mask)
     body = Body(facts, steps)
     yield Reading(body)
     contexts = body.possible_contexts()
     if contexts:
         yield Reading(Body(facts, steps, contexts=contexts))
+    same = open_batches(facts, steps, [t for mask in masks for t in mask.comparisons])
+    if len(same) > 1:
+        yield from (_within(facts, steps, mask, same) for mask in masks)
+        yield Reading(Body(facts, steps, same=same), same=same)
+
+
+def _within(facts: Facts, steps: Steps, mask: Mask, same: Sequence[Dim] = ()) -> Reading:
+    """Within and beyond the lengths of a mask."""
+    within, beyond = (
+        Body(facts, steps, mask.known(facts, side), same=same) for side in (True, False)
+    )
+    return Reading(within, beyond, mask, same)
 
 
 def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> CellInLoop:
@@ -104,16 +123,20 @@ def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> Cell
         if len(layout.features) != 1:
             raise NoCell("the features of the state {} have {} axes", state.input,
                          len(layout.features))  # fmt: skip
-    reads = [(read, _layout(body, _inside(read))) for read in _reads(cell)]
+    reads = [(read, _layout(body, inside(read))) for read in _reads(cell)]
     if not reads:
         raise NoCell("it reads no sequence")
     for read, layout in reads:
         _check_batch(read, layout, states[0], layouts[0])
+    operands = [*(inside(read) for read, _ in reads), *(s.input for s in states)]
+    if reading.same:
+        masks = [] if reading.mask is None else reading.mask.comparisons
+        check_covered(body.facts, reading.same, [*operands, *masks], [s.output for s in states])
     results = _uses_of_output(reading, cell, states)
     if not results and not any(is_read(body.facts, s) for s in states):
         raise NoCell("nothing of it is read")
     _prove(reading, cell, reads, list(zip(states, layouts)))
-    return CellInLoop(cell, states, layouts, reads, results, reading.mask)
+    return CellInLoop(cell, states, layouts, reads, results, reading.mask, bool(reading.same))
 
 
 def _check_kept(reading: Reading, states: Sequence[State]) -> None:
@@ -135,7 +158,7 @@ def _is_same(body: Body, tensor: Tensor, other: Tensor) -> bool:
     return value.form.key == expected.form.key and value.axes == expected.axes
 
 
-def _inside(read: Read | Invariant) -> Tensor:
+def inside(read: Read | Invariant) -> Tensor:
     """What the body has of it."""
     return read.slice if isinstance(read, Read) else read.value
 
@@ -158,7 +181,7 @@ def _prove(
     states: Sequence[tuple[State, Layout]],
 ) -> None:
     """Raises NoCell where the operator differs from the body on random numbers."""
-    inputs = [(_inside(read), layout) for read, layout in reads]
+    inputs = [(inside(read), layout) for read, layout in reads]
     before = [(state.input, layout) for state, layout in states]
     after = [state.output for state, _ in states]
     known = {} if reading.mask is None else reading.mask.comparisons
@@ -200,6 +223,7 @@ def _uses_of_output(reading: Reading, cell: Cell, states: Sequence[State]) -> li
     before = {s.input: s for s in states}
     waiting = list(_roots(body.steps, states))
     seen: set[Tensor] = set()
+    inside_too: set[Tensor] = set()
     while waiting:
         tensor = waiting.pop()
         if tensor in seen or not tensor.name:
@@ -214,7 +238,11 @@ def _uses_of_output(reading: Reading, cell: Cell, states: Sequence[State]) -> li
         if result is not None:
             found[tensor] = result
         else:
-            waiting += [*node.inputs, *_captures(body.facts, node)]
+            read = [*node.inputs, *_captures(body.facts, node)]
+            inside_too.update(read)
+            waiting += read
+    for result in found.values():
+        _check_beyond(reading, result, only_rows=result.value not in inside_too)
     return list(found.values())
 
 
@@ -232,19 +260,23 @@ def _roots(steps: Steps, states: Sequence[State]) -> Iterator[Tensor]:
 
 
 def _as_result(reading: Reading, cell: Cell, h: State, tensor: Tensor) -> Result | None:
-    """A value that is the new h, feature by feature; None for any other.
-
-    Raises NoCell where it is neither zero nor the state beyond the length.
-    """
+    """A value that is the new h, feature by feature; None for any other."""
     value = reading.body.value(tensor)
     if value is None or value.form.key != cell.h.update.key:
         return None
     layout = _layout(reading.body, tensor)
-    if reading.beyond is None:
-        return Result(tensor, layout, held=False)
-    held = _is_same(reading.beyond, tensor, h.input)
+    held = reading.beyond is not None and _is_same(reading.beyond, tensor, h.input)
+    return Result(tensor, layout, held)
+
+
+def _check_beyond(reading: Reading, result: Result, *, only_rows: bool) -> None:
+    """Raises NoCell where a result is read beyond the length, but is neither zero nor the state."""
+    if reading.beyond is None or reading.mask is None or result.held:
+        return
+    tensor, facts, steps = result.value, reading.body.facts, reading.body.steps
     there = reading.beyond.value(tensor)
     is_zero = there is not None and not there.form.terms and weights.is_zero(there.form.bias)
-    if held or is_zero:
-        return Result(tensor, layout, held)
+    length = reading.mask.length
+    if is_zero or (only_rows and is_masked_behind(facts, steps, length, tensor, result.layout)):
+        return
     raise NoCell("{} is read beyond the length, where it is neither zero nor the state", tensor)

@@ -5,6 +5,7 @@ it is recognised by what it computes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .forms import Form
 from .lifting import Lifter
 from .link import Link, Walker, lifter_of, picked_in, tensors_of
 from .one_step import Step, after_step
-from .slices import slice_of
+from .slices import step_of
 
 
 def first_link(
@@ -49,19 +50,15 @@ def _earlier(facts: Facts, following: Tensor, update: Form) -> Tensor:
     """The input in front of an input: the slice before or after it that the form reads; where it is
     no slice, the same value.
     """
-    there = slice_of(facts, following)
+    there = step_of(facts, following)
     read = tensors_of([s.origin for s in update.sources()])
     if there is None and following in read:
         return following
     if there is not None:
         for tensor in read:
-            own = slice_of(facts, tensor)
+            own = step_of(facts, tensor)
             near = own is not None and abs(own.number - there.number) == 1
-            if (
-                own is not None
-                and near
-                and (own.sequence, own.axis) == (there.sequence, there.axis)
-            ):
+            if own is not None and near and own == replace(there, number=own.number):
                 return tensor
     raise NoCell("the input of its first step is not known")
 

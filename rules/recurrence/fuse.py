@@ -16,16 +16,19 @@ from ...rewrite.ir import Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.steps import Read, Steps
-from ..emit import Emit
+from ..emit import TO_THE_END, Emit
 from ..loops.edit import read_instead
 from ..loops.states import without_states
 from ..steps.emit import all_slices, count_vector, placed
 from ..steps.parallel import counted
 from ..zeros import is_zero
 from .cells import NoCell
-from .emission import emit_operator, nothing
-from .find import CellInLoop, find_recurrence, is_read
-from .lengths import Lengths
+from .common_batch import CommonBatch, Rows
+from .emission import emit_operator, nothing, tell_of_empty_batch
+from .find import CellInLoop, find_recurrence, inside, is_read
+from .layout import Layout
+from .length_reads import EXACT_IN_FLOAT, Length
+from .lengths import Lengths, row_limits
 from .lifting import Invariant
 from .shapes import from_operator, to_operator
 
@@ -71,7 +74,7 @@ class FuseRecurrence(Rule):
         without_states(patch, steps.node, gone)
         if patch.index.is_unused(steps.node):
             patch.remove(steps.node)
-        _tell(patch, facts, steps, found)
+        _tell(patch, steps, found)
 
 
 # --- into the graph ---
@@ -95,25 +98,67 @@ def _operator(emit: Emit, facts: Facts, steps: Steps, found: CellInLoop) -> Outp
         to_operator(emit, _over_time(emit, facts, steps, read), layout, 1)
         for read, layout in found.reads
     ]
-    x = slices[0] if len(slices) == 1 else emit("Concat", *slices, axis=2)
     initial = [
         None
         if is_zero(facts, state.initial)
         else to_operator(emit, state.initial, layout, 0, direction=True)
         for state, layout in zip(found.states, found.layouts)
     ]
+    mask = found.mask
+    limits = None if mask is None else row_limits(emit, facts, steps, mask.length)
+    if found.is_broadcast:
+        slices, initial = _broadcast(emit, facts, found, slices, initial, limits)
+    x = slices[0] if len(slices) == 1 else emit("Concat", *slices, axis=2)
     holds = any(result.held for result in found.results)
     names = [found.states[0].output if found.results else nothing()]
     for number, state in enumerate(found.states):
         read = is_read(facts, state) or (holds and number == 0)
         names.append(Variable((state.final or state.output).name) if read else nothing())
-    if found.mask is None:
+    if limits is None:
         rows, *finals = emit_operator(emit, found.cell, x, initial, names)
         return Outputs(rows, None, finals)
-    lengths = Lengths(emit, facts, steps, found.mask, x)
+    lengths = Lengths(emit, steps, limits.value, x)
     rows, *finals = emit_operator(emit, found.cell, x, initial, names, lengths.operand)
     finals = [lengths.final(v, i) if v.name else v for v, i in zip(finals, initial)]
     return Outputs(rows, lengths.held(rows, finals[0]) if holds else None, finals)
+
+
+def _broadcast(
+    emit: Emit,
+    facts: Facts,
+    found: CellInLoop,
+    slices: Sequence[Tensor],
+    initial: Sequence[Tensor | None],
+    limits: Rows | None,
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """The inputs and the states of the operator with the rows of all of them."""
+    inputs = [
+        Rows(value, 1, 3, _size(facts, inside(read), layout))
+        for value, (read, layout) in zip(slices, found.reads)
+    ]
+    states = [
+        _state_rows(value, state.initial, layout, _size(facts, state.initial, layout))
+        for value, state, layout in zip(initial, found.states, found.layouts)
+    ]
+    common = CommonBatch(emit, [*inputs, *states, *([] if limits is None else [limits])])
+    spread = [
+        None if value is None else common.spread(rows) for value, rows in zip(initial, states)
+    ]
+    return [common.spread(rows) for rows in inputs], spread
+
+
+def _state_rows(value: Tensor | None, initial: Tensor, layout: Layout, size: symbolic.Dim) -> Rows:
+    """A first state as the operator takes it or, where it is left out, as the loop does."""
+    if value is not None:
+        return Rows(value, 1, 3, size)
+    return Rows(initial, layout.batch or 0, layout.rank, size)
+
+
+def _size(facts: Facts, tensor: Tensor, layout: Layout) -> symbolic.Dim:
+    """The size of the batch of a value."""
+    shape = facts.shape(tensor)
+    assert shape is not None, "operands of cells have known ranks"
+    return 1 if layout.batch is None else shape[layout.batch]
 
 
 def _over_time(emit: Emit, facts: Facts, steps: Steps, read: Read | Invariant) -> Tensor:
@@ -154,17 +199,36 @@ def _finals(
             assert steps.trip is not None, "a Scan surely runs"
             if empty is None:
                 empty = emit("Less", steps.trip, emit.number(1))
-            value = emit("Where", empty, state.initial, value)
+            value = _unless_empty(emit, empty, state.initial, value, layout, found.is_broadcast)
         patch.replace(state.final, value)
 
 
-def _tell(patch: Patch, facts: Facts, steps: Steps, found: CellInLoop) -> None:
+def _unless_empty(
+    emit: Emit, empty: Tensor, initial: Tensor, value: Tensor, layout: Layout, differ: bool
+) -> Tensor:
+    """The value, or the initial state if there is no iteration; their batches may differ."""
+    if not differ or layout.batch is None:
+        return emit("Where", empty, initial, value)
+    axis = layout.batch
+    count = emit.dims(initial, axis, axis + 1)
+    both = emit("Concat", initial, value, axis=axis)
+    start = emit("Where", empty, emit.ints(0), count)
+    end = emit("Where", empty, count, emit.ints(TO_THE_END))
+    return emit("Slice", both, start, end, emit.ints(axis))
+
+
+def _tell(patch: Patch, steps: Steps, found: CellInLoop) -> None:
     """Where onnxruntime does worse with the operator than with the loop."""
     op = found.cell.op
     if op == "GRU" and not steps.surely_runs:
         patch.note("an empty sequence ends onnxruntime's process in GRU; the loop left it out")
-    if op != "RNN" and not symbolic.positive(found.layouts[0].size):
-        patch.note(f"an empty batch ends onnxruntime's process in {op}")
+    tell_of_empty_batch(patch, op, found.layouts[0])
+    if found.is_broadcast:
+        patch.note("the rows of its operands are broadcast together, as the first iteration does")
+    if found.mask is not None and _may_be_rounded(steps, found.mask.length):
+        patch.note(
+            f"`{found.mask.length.limit.name}` is compared as a float: exact up to 2**24 iterations"
+        )
     if found.mask is not None and found.mask.length.counted is not None:
         patch.note(
             f"rows end where `{found.mask.length.limit.name}` ends along axis "
@@ -172,3 +236,8 @@ def _tell(patch: Patch, facts: Facts, steps: Steps, found: CellInLoop) -> None:
         )
     if op == "RNN" and found.cell.h.hidden >= _SLOW_RNN:
         patch.note("onnxruntime's RNN may be slower than the loop for a batch of 8 or more")
+
+
+def _may_be_rounded(steps: Steps, length: Length) -> bool:
+    known = steps.count is not None and symbolic.le(steps.count, EXACT_IN_FLOAT) is True
+    return length.rounded and not known

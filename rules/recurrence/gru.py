@@ -1,7 +1,7 @@
 """The GRU and the RNN by their equations (ONNX operator specification, GRU and RNN):
 
     h' = (1-z)∘n + z∘h      n = act(x·W + (r∘h)·R + b)  or  act(x·W + r∘(h·R + b))
-    h' = act(x·W + h·R + b)
+    h' = act(x·W + h·R + b)          act may be Affine, with 1 and 0: no activation
 
 The first arrives multiplied out, as n - z∘n + z∘h. Libraries that exchange the roles of z and 1-z
 give h - z∘h + z∘n; z is then 1 minus the operator's.
@@ -10,8 +10,9 @@ give h - z∘h + z∘n; z is then 1 minus the operator's.
 from __future__ import annotations
 
 from . import weights
-from .atoms import Activation, Affine, Atom, Factor, Product
+from .atoms import Activation, Affine, Atom, Factor, Product, Source
 from .cells import (
+    LINEAR,
     Cell,
     Gate,
     Linear,
@@ -134,6 +135,8 @@ def _after(rest: Form, h: Part, reset: Factor, product: Form) -> Linear:
 
 def match_rnn(h: Part) -> Cell | None:
     """The RNN whose output is h; None if there is none."""
+    if _is_linear(h):
+        return Cell("RNN", h, None, [taken_apart(h.update, h)], [LINEAR])
     whole = h.update.only()
     if whole is None or not isinstance(whole[0], Activation):
         return None
@@ -145,3 +148,12 @@ def match_rnn(h: Part) -> Cell | None:
     if h.source.key not in form.terms:
         return None
     return Cell("RNN", h, None, [taken_apart(form, h)], [function], attributes)
+
+
+def _is_linear(h: Part) -> bool:
+    """Whether the update is affine, with a product that mixes the features of h. One that leaves
+    them apart is a recurrence of numbers, for which a Scan of two operators does.
+    """
+    own = h.update.terms.get(h.source.key)
+    mixes = own is not None and not isinstance(own[1], Pick)
+    return mixes and all(isinstance(atom, Source) for atom, _ in h.update.atoms)

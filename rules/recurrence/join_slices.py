@@ -5,25 +5,27 @@ y = Concat(Unsqueeze(x[0]), Unsqueeze(x[1]), Unsqueeze(x[2]))   ->   y = x
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from ...rewrite.axes import named_axes
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from .slices import Slice, slice_of
 
 
 class JoinSlices(Rule):
-    """Slices of a sequence in their order, joined, are that stretch of the sequence."""
+    """Slices of a sequence in their order, or the opposite, joined are a stretch of the sequence."""
 
     root = "Concat"
     fires = """g (float[2,N] x) => (float[2,N] y) <int64 p = {0}, int64 q = {1}, int64[1] a = {0}> {
       u = Gather<axis=0>(x, p) v = Gather<axis=0>(x, q) s = Unsqueeze(u, a) t = Unsqueeze(v, a)
       w = Concat<axis=0>(s, t) y = Neg(w) }"""
     spares = {
-        "in their order": """g (float[2,N] x) => (float[2,N] y) <int64 p = {1}, int64 q = {0}, int64[1] a = {0}> {
+        "in their order": """g (float[3,N] x) => (float[2,N] y) <int64 p = {2}, int64 q = {0}, int64[1] a = {0}> {
       u = Gather<axis=0>(x, p) v = Gather<axis=0>(x, q) s = Unsqueeze(u, a) t = Unsqueeze(v, a)
       w = Concat<axis=0>(s, t) y = Neg(w) }""",
         "no slice": """g (float[1,N] x) => (float[2,N] y) {
@@ -32,33 +34,41 @@ class JoinSlices(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         m.need(len(node.inputs) > 1, "it joins one value")
         rank = m.facts.rank(node.outputs[0])
         m.need(rank is not None, "the rank of {} is not known", node.outputs[0])
         assert rank is not None
         axis = int(node.attrs["axis"]) % rank
-        first = _joined(m.facts, node.inputs[0], axis)
+        first, second = (_joined(m.facts, tensor, axis) for tensor in node.inputs[:2])
         m.need(first is not None, "{} is no slice", node.inputs[0])
         assert first is not None
         there, lacks_axis = first
+        step = -1 if second is not None and second[0].number < there.number else 1
         for number, tensor in enumerate(node.inputs):
-            expected = Slice(there.sequence, there.axis, there.number + number), lacks_axis
+            expected = replace(there, number=there.number + number * step), lacks_axis
             m.need(_joined(m.facts, tensor, axis) == expected,
                    "{} is not the next of the slices in their order", tensor)  # fmt: skip
-        return {"node": node, "facts": m.facts, "first": there, "axis": axis, "apart": lacks_axis}
+        return {"node": node, "facts": m.facts, "first": there, "step": step, "axis": axis,
+                "apart": lacks_axis}  # fmt: skip
 
     def apply(
-        self, patch: Patch, node: Node, facts: Facts, first: Slice, axis: int, apart: bool
+        self,
+        patch: Patch,
+        node: Node,
+        facts: Facts,
+        first: Slice,
+        step: int,
+        axis: int,
+        apart: bool,
     ) -> None:
         shape = facts.shape(first.sequence)
         assert shape is not None, "slices are of values of known rank"
         emit = Emit(patch, node.outputs[0])
         value = first.sequence
-        last = first.number + len(node.inputs)
-        if len(node.inputs) != shape[first.axis]:
-            bounds = (first.number, last, first.axis)
-            value = emit("Slice", value, *(emit.ints(b) for b in bounds))
+        last = first.number + len(node.inputs) * step
+        if len(node.inputs) != shape[first.axis] or step != 1:
+            order = slice(first.number, last if last >= 0 else None, step)
+            value = emit.sliced(value, first.axis, order)
         source, rank = first.axis, len(shape)
         if not apart:  # the slices have an axis of size 1 where they are joined
             unit = axis if axis < source else axis + 1
@@ -73,12 +83,9 @@ def _joined(facts: Facts, tensor: Tensor, axis: int) -> tuple[Slice, bool] | Non
     """The slice that a joined value is, and whether it got the axis only to be joined."""
     node = facts.index.producer(tensor)
     if node is not None and node.op == "Unsqueeze" and not node.domain:
-        axes = facts.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-        rank = facts.rank(tensor)
-        if axes is not None and rank is not None and [a % rank for a in axes.ravel()] == [axis]:
-            inner = slice_of(facts, node.inputs[0])
-            if inner is not None:
-                return inner, True
+        inner = slice_of(facts, node.inputs[0])
+        if inner is not None and named_axes(facts, node) == [axis]:
+            return inner, True
     own, shape = slice_of(facts, tensor), facts.shape(tensor)
     if own is None or shape is None or axis >= len(shape) or shape[axis] != 1:
         return None

@@ -23,6 +23,7 @@ from ...rewrite.views import State
 from ..emit import Emit
 from ..steps.emit import count_vector, iteration_numbers
 from . import forms
+from .common_batch import Rows
 from .length_reads import (
     INTEGERS,
     MIRRORED,
@@ -155,35 +156,39 @@ def _numbered(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, i
 # --- into the graph ---
 
 
+def row_limits(emit: Emit, facts: Facts, steps: Steps, length: Length) -> Rows:
+    """A number per row, or one for all, from 0 to the number of steps: onnxruntime refuses others."""
+    shift = length.shift
+    flat = emit("Reshape", _limit(emit, facts, length), emit.ints(-1))
+    count = count_vector(emit, steps)
+    # The shift comes behind the bounds, so that no sum overflows.
+    last = emit("Sub", count, emit.ints(shift)) if shift else count
+    bounded = emit.maximum(emit.minimum(flat, last), emit.ints(-shift))
+    value = emit("Add", bounded, emit.ints(shift)) if shift else bounded
+    shape = facts.shape(length.limit) or ()
+    sizes = [n for k, n in enumerate(shape) if k != length.counted and n != 1]
+    return Rows(value, 0, 1, sizes[0] if sizes else 1)
+
+
+def _limit(emit: Emit, facts: Facts, length: Length) -> Tensor:
+    """One int64 per row, or one for all."""
+    limit = length.limit
+    if facts.dtype(limit) != TensorProto.INT64:
+        limit = emit("Cast", limit, to=TensorProto.INT64)
+    if length.counted is not None:
+        limit = emit.reduced("ReduceSum", limit, [length.counted], keepdims=0)
+    return limit
+
+
 class Lengths:
     """The lengths of a mask as the operators take them, and what is computed from them."""
 
-    def __init__(self, emit: Emit, facts: Facts, steps: Steps, mask: Mask, x: Tensor) -> None:
+    def __init__(self, emit: Emit, steps: Steps, limits: Tensor, x: Tensor) -> None:
         """`x` is the operator's input (time, batch, features)."""
-        self._emit, self._facts, self._steps = emit, facts, steps
-        self._clamped = emit("Expand", self._lengths(mask), emit.dims(x, 1, 2))
+        self._emit, self._steps = emit, steps
+        self._clamped = emit("Expand", limits, emit.dims(x, 1, 2))
         self.operand = emit("Cast", self._clamped, to=TensorProto.INT32)
         """sequence_lens: int32, one per row, from 0 to the number of steps."""
-
-    def _lengths(self, mask: Mask) -> Tensor:
-        """From 0 to the number of steps: onnxruntime refuses others."""
-        emit, shift = self._emit, mask.length.shift
-        limit = self._limit(mask.length)
-        flat = emit("Reshape", limit, emit.ints(-1))
-        steps = count_vector(emit, self._steps)
-        # The shift comes behind the bounds, so that no sum overflows.
-        last = emit("Sub", steps, emit.ints(shift)) if shift else steps
-        bounded = emit("Max", emit("Min", flat, last), emit.ints(-shift))
-        return emit("Add", bounded, emit.ints(shift)) if shift else bounded
-
-    def _limit(self, length: Length) -> Tensor:
-        """One int64 per row, or one for all."""
-        emit, limit = self._emit, length.limit
-        if self._facts.dtype(limit) != TensorProto.INT64:
-            limit = emit("Cast", limit, to=TensorProto.INT64)
-        if length.counted is not None:
-            limit = emit.reduced("ReduceSum", limit, [length.counted], keepdims=0)
-        return limit
 
     def final(self, value: Tensor, initial: Tensor | None) -> Tensor:
         """Y_h or Y_c, which are zero for rows of length 0, with the initial state there."""

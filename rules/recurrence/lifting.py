@@ -6,7 +6,7 @@ a cell that depends on it is declined with that reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,14 +67,16 @@ class Lifter:
         sources: Mapping[Tensor, Value],
         inside: Callable[[Node], bool],
         outer: Callable[[Tensor], Value | NotAffine],
+        same: Sequence[Dim] = (),
     ) -> None:
         """`sources` are the values that count as read; `inside` says which nodes to interpret,
-        `outer` what a value from outside is that is no constant.
+        `outer` what a value from outside is that is no constant; sizes in `same` count as one.
         """
         self.facts = facts
         self.index = facts.index
         self._inside = inside
         self._given_outer = outer
+        self._same = same
         self._found: dict[Tensor, Value | NotAffine] = dict(sources)
 
     def value(self, tensor: Tensor) -> Value:
@@ -155,9 +157,9 @@ class Lifter:
         return sizes if len(sizes) == len(shape) else None
 
     def _unknown(self, tensor: Tensor, node: Node, reason: str) -> Value | NotAffine:
-        shape = self.facts.shape(tensor)
-        if shape is None or self.facts.dtype(tensor) not in FLOATS:
+        if self.facts.shape(tensor) is None or self.facts.dtype(tensor) not in FLOATS:
             return NotAffine(reason)
+        shape = self.shape(tensor)
         name = ("value", id(tensor))
         return source_value(self.facts, tensor, shape, name, Unknown(tensor, node, reason))
 
@@ -195,7 +197,12 @@ class Lifter:
         shape = self.facts.shape(tensor)
         if shape is None:
             raise NotAffine("its shape is not known")
-        return shape
+        return as_one(shape, self._same)
+
+
+def as_one(shape: tuple[Dim, ...], same: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The shape with the first of the sizes in `same` for all of them."""
+    return tuple(same[0] if n in same else n for n in shape)
 
 
 def source_value(

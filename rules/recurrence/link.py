@@ -14,11 +14,11 @@ from ...rewrite.symbolic import Dim
 from . import values, weights
 from .atoms import Activation, Picked, Product, Source
 from .body import find_cell
-from .cells import Cell, NoCell, Part, unclipped
+from .cells import LINEAR, Cell, NoCell, Part, unclipped
 from .coefficients import NotAffine, Pick
 from .forms import Form
 from .lifting import FLOATS, Lifter, source_value
-from .slices import slice_of
+from .slices import step_of
 from .values import Value
 
 MOST_NODES = 400
@@ -87,7 +87,7 @@ class Walker:
 
     def _reads(self, tensor: Tensor) -> bool:
         """Whether a value is a slice of a sequence, which no step computes."""
-        found = slice_of(self.facts, tensor)
+        found = step_of(self.facts, tensor)
         if found is None:
             return False
         if found.sequence not in self._is_sequence:
@@ -136,6 +136,8 @@ def link_between(walker: Walker, h: Tensor, after: Tensor) -> Link:
     if not isinstance(source, Source) or before.axes != update.axes:
         raise NoCell("its state changes its shape")
     cell = find_cell(Part(source, np.arange(source.width), update.form), _cells(update.form))
+    if cell.functions == [LINEAR]:  # any sum on the way to an activation is such a step
+        raise NoCell("a step has no activation")
     given = [s.origin for s in (cell.h.source, *([cell.c.source] if cell.c else []))]
     ends = [after, *([_computing(lifter, nodes, cell.c.update)] if cell.c is not None else [])]
     return Link(cell, tensors_of([s.origin for s in cell.inputs]), tensors_of(given), ends, nodes,
@@ -185,7 +187,7 @@ def picked_in(form: Form) -> list[Picked]:
 
 
 def depends_on(facts: Facts, tensor: Tensor, on: Node) -> bool:
-    """Whether a value is computed from a node; only nodes behind it are looked at."""
+    """Whether a value may be computed from a node: True, too, where that takes long to find out."""
     index = facts.index
     waiting, seen = [tensor], set[Tensor]()
     while waiting and len(seen) < MOST_NODES:
@@ -196,4 +198,4 @@ def depends_on(facts: Facts, tensor: Tensor, on: Node) -> bool:
         if tensor not in seen and node is not None and node.order > on.order:
             seen.add(tensor)
             waiting += [t for t in node.inputs if t.name]
-    return False
+    return bool(waiting)

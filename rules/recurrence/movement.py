@@ -38,9 +38,7 @@ def _expand(lifter: Lifter, node: Node) -> list[Value]:
         if there != 1 and symbolic.eq(there, size) is not True:
             raise NotAffine("it may broadcast")
         if there == 1 and size != 1:
-            if not isinstance(size, int):
-                raise NotAffine("it makes a batch axis")
-            axes.append(size)
+            axes.append(size if isinstance(size, int) else Batch(size))
         else:
             axes.append(axis)
     return [values.expanded(value, tuple(axes))]

@@ -9,7 +9,9 @@ import numpy as np
 
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
+from ...rewrite.purity import TOTAL_ELEMENTWISE
 from ...rewrite.steps import Read, Steps
+from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
 from .atoms import Activation, Factor, Picked, Product, Source
 from .cells import OVERFLOWING, Dependency, NoCell, Part
@@ -17,9 +19,11 @@ from .coefficients import Pick
 from .forms import Form
 from .lifting import Invariant, Unknown
 from .masks import LENGTH_PREFIX
+from .prefix_masks import asserted_otherwise
 
 NO_UPDATE = "the update of {} is that of no LSTM, GRU or RNN"
 """What is said where nothing more telling is known."""
+NO_STATE = "no state keeps its shape and is of a float type"
 _MOST_NODES = 64
 """As many nodes around an obstacle are looked at to give it a name."""
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
@@ -94,7 +98,21 @@ def _functions_in(form: Form) -> set[str]:
 
 
 def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
-    """The reason, with the name of what the node in the way is part of."""
+    """The reason, with the name of what the node in the way is part of, or the sizes in the way, or
+    the axis along which a mask is asserted instead.
+    """
+    found = _named(facts, steps, reason)
+    otherwise = asserted_otherwise(facts, steps.reads)
+    told = [text for text in (found.sentence, *found.given) if isinstance(text, str)]
+    if otherwise is None or not any(LENGTH_PREFIX in text for text in told):
+        return found
+    return NoCell("the mask {} is asserted along axis {}, but the loop steps along axis {}, where it is "
+                  + LENGTH_PREFIX, *otherwise)  # fmt: skip
+
+
+def _named(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
+    if reason.sentence == NO_STATE:
+        return _different_sizes(facts, steps) or reason
     if not isinstance(reason, Dependency):
         return reason
     node = reason.origin.node
@@ -110,6 +128,32 @@ def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
     if mask is not None:
         return NoCell("the mask {} is data: " + LENGTH_PREFIX, mask)
     return reason
+
+
+def _different_sizes(facts: Facts, steps: Steps) -> NoCell | None:
+    """Where the body broadcasts two sizes that may be the same and are not known to be.
+
+    The size of a state that is not known to keep it is told by the first value.
+    """
+    told: dict[Dim, Dim] = {}
+    for state in steps.states:
+        told |= zip(facts.shape(state.input) or (), facts.shape(state.initial) or ())
+    for node in facts.index.nodes(steps.body):
+        operands = [t for t in node.inputs if t.name]
+        if node.domain or node.op not in TOTAL_ELEMENTWISE or len(operands) < 2:
+            continue
+        shapes = [facts.shape(t) or () for t in (*operands[:2], node.outputs[0])]
+        for sizes in zip(*map(reversed, shapes)):
+            one, other = (told.get(size, size) for size in sizes[:2])
+            if one == other:
+                told[sizes[2]] = one
+            elif not any(isinstance(n, int) or facts.escapes(n, steps.body) for n in (one, other)):
+                return NoCell(
+                    "no state keeps its shape: {} joins sizes {} and {}; "
+                    "if they are the same, --shape gives them one name",
+                    node, one, other,
+                )  # fmt: skip
+    return None
 
 
 def _data_on_state(facts: Facts, steps: Steps, node: Node) -> Tensor | None:

@@ -8,12 +8,11 @@ import numpy as np
 
 from ...rewrite.ir import Node
 from . import forms, values
-from .atoms import Activation, Atom
+from .atoms import Activation
 from .coefficients import NotAffine
 from .forms import Form
 from .lifting import Lifter, lifts, numpy_type
 from .values import Batch, Value
-from .weights import Weight
 
 # --- elementwise ---
 
@@ -147,54 +146,57 @@ def _extremum(lifter: Lifter, node: Node) -> list[Value]:
     limit = float(bounds[0])
     form = value.form
     return [
-        value.with_form(_clipped(form, *((limit, None) if node.op == "Max" else (None, limit))))
+        value.with_form(
+            _clipped(form, *((limit, np.inf) if node.op == "Max" else (-np.inf, limit)))
+        )
     ]
 
 
-def _bound(lifter: Lifter, node: Node, slot: int) -> float | None:
+def _bound(lifter: Lifter, node: Node, slot: int) -> float:
+    """The lower bound of a Clip, slot 1, or the upper one, slot 2."""
     name = ("min", "max")[slot - 1]
     if name in node.attrs:
         return float(node.attrs[name])
     if not lifter.has(node, slot):
-        return None
+        return (-np.inf, np.inf)[slot - 1]
     array = lifter.facts.constant(node.inputs[slot])
     if array is None or array.size != 1:
         raise NotAffine("its bounds are not known")
     return float(array.ravel()[0])
 
 
-def _clipped(form: Form, low: float | None, high: float | None) -> Form:
+def _clipped(form: Form, low: float, high: float) -> Form:
     """Clip as the activation of the RNN operators that it is, where it is one."""
-    low, high = _finite(low, form), _finite(high, form)
-    if low is None and high is None:
+    low, high = _unless_endless(low, form), _unless_endless(high, form)
+    least, most, argument = _bounds_of(form)
+    if max(low, least) <= min(high, most):  # one clip inside another is one clip
+        low, high, form = max(low, least), min(high, most), argument
+    if (low, high) == (-np.inf, np.inf):
         return form
-    inner = form.only()
-    if low is None and inner is not None and _is_plain(inner, "Relu"):
-        assert isinstance(inner[0], Activation)
-        low, form = 0.0, inner[0].argument
-    if low == 0 and high is None:
+    if low == 0 and high == np.inf:
         return forms.activated("Relu", (), form)
-    if low == 0 and high is not None and high > 0:
+    if low == 0 and high > 0:
         size = np.full(form.width, high, form.dtype)
         return forms.activated("HardSigmoid", (1.0, 0.0), form.scaled(1 / size)).scaled(size)
-    return forms.activated("Clip", (_or(low, -np.inf), _or(high, np.inf)), form)
+    return forms.activated("Clip", (low, high), form)
 
 
-def _or(bound: float | None, default: float) -> float:
-    return default if bound is None else bound
+def _unless_endless(bound: float, form: Form) -> float:
+    """Infinite for a bound that no number exceeds."""
+    endless = abs(bound) >= float(np.finfo(form.dtype.name).max)
+    return float(np.copysign(np.inf, bound)) if endless else bound
 
 
-def _finite(bound: float | None, form: Form) -> float | None:
-    """None for a bound that no number exceeds."""
-    if bound is None or abs(bound) >= float(np.finfo(form.dtype.name).max):
-        return None
-    return bound
-
-
-def _is_plain(found: tuple[Atom, Weight], function: str) -> bool:
-    atom, scale = found
+def _bounds_of(form: Form) -> tuple[float, float, Form]:
+    """What a form is clipped to, and the form inside the clip."""
+    atom, scale = form.only() or (None, None)
     plain = isinstance(scale, np.ndarray) and bool(np.all(scale == 1))
-    return plain and isinstance(atom, Activation) and atom.function == function
+    if plain and isinstance(atom, Activation) and atom.function == "Clip":
+        least, most = atom.parameters
+        return least, most, atom.argument
+    if plain and isinstance(atom, Activation) and atom.function == "Relu":
+        return 0.0, np.inf, atom.argument
+    return -np.inf, np.inf, form
 
 
 def times(value: Value, factor: float) -> Value:

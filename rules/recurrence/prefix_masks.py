@@ -8,7 +8,7 @@ and another one beyond it. The length is the number of true elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from onnx import helper
@@ -23,16 +23,38 @@ from .length_reads import Comparison, Length, axis_before
 
 def asserted_outside(facts: Facts, read: Read) -> Comparison | None:
     """The length that the mask of which iteration i reads the slice for i has by assertion; None
-    where it is other data.
+    where it is other data, or a mask along another axis.
     """
-    if read.reverse or not facts.prefix_masks:
-        return None
+    for tensor, axis, acting in origins(facts, read) if facts.prefix_masks else ():
+        if facts.prefix_masks.get(tensor) == axis:
+            sides, known = _sides(facts, tensor, acting[::-1]), ([1, 0], [0, 1])
+            return (Length(tensor, counted=axis), sides == [1, 0]) if sides in known else None
+    return None
+
+
+def asserted_otherwise(facts: Facts, reads: Iterable[Read]) -> tuple[Tensor, int, int] | None:
+    """A mask that is asserted to be one along another axis than a loop steps along, with the axis
+    of the assertion and that of the loop.
+    """
+    for read in reads if facts.prefix_masks else ():
+        for tensor, axis, _ in origins(facts, read):
+            asserted = facts.prefix_masks.get(tensor, axis)
+            if asserted != axis:
+                return tensor, asserted, axis
+    return None
+
+
+def origins(facts: Facts, read: Read) -> Iterator[tuple[Tensor, int, list[Node]]]:
+    """From what a loop reads in its order back to what that is computed from element by element:
+    each value, its axis that the loop steps along, and the operators behind it, the last one first.
+    """
     tensor, axis = read.sequence, read.axis
     acting: list[Node] = []
-    while tensor not in facts.prefix_masks:
+    while not read.reverse:
+        yield tensor, axis, acting
         node = facts.index.producer(tensor)
         if node is None or node.domain:
-            return None
+            return
         operand = _only_operand(facts, node)
         if operand is not None:
             acting.append(node)
@@ -40,10 +62,8 @@ def asserted_outside(facts: Facts, read: Read) -> Comparison | None:
             continue
         before = axis_before(facts, node, axis)
         if before is None:
-            return None
+            return
         tensor, axis = node.inputs[0], before
-    sides = _sides(facts, tensor, acting[::-1])
-    return (Length(tensor, counted=axis), sides == [1, 0]) if sides in ([1, 0], [0, 1]) else None
 
 
 def _only_operand(facts: Facts, node: Node) -> Tensor | None:

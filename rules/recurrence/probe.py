@@ -59,7 +59,7 @@ def probe(
     their layouts. `known` are masks and what they are.
     """
     given = [tensor for tensor, _ in (*inputs, *before)]
-    nodes, outer = _cone(facts, after, {*given, *known})
+    nodes, outer = cone(facts, after, {*given, *known})
     values = _random_values(facts, [*given, *outer, *known])
     for tensor, truth in known.items():
         values[tensor] = np.full_like(values[tensor], truth)
@@ -84,7 +84,7 @@ def probe(
     return difference
 
 
-def _cone(
+def cone(
     facts: Facts, wanted: Sequence[Tensor], given: set[Tensor]
 ) -> tuple[list[Node], list[Tensor]]:
     """The nodes that compute `wanted` from `given`, in order, and the open values they read."""

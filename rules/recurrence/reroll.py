@@ -14,16 +14,17 @@ from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from ..zeros import is_zero
 from .cells import NoCell
 from .chain import copies, find_chain
-from .emission import emit_operator, nothing
+from .coefficients import NotAffine
+from .emission import emit_operator, nothing, tell_of_empty_batch
 from .layout import Layout, layout_of
 from .link import Link, depends_on
 from .probe import Disproved, Placed, probe
 from .shapes import from_operator, to_operator
-from .slices import Slice, slice_of
+from .slices import Slice, step_of
 
 
 def _steps(third: str) -> str:
@@ -53,6 +54,24 @@ class Inputs:
         return self.values if self.whole is None else [self.whole.sequence]
 
 
+_COPY = 2
+"""Stands for values that are h with other axes, where 0 is h and 1 is c."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The h of a step, with these axes: Y_h, or Y beside it."""
+
+    number: int
+    value: Tensor
+    layout: Layout
+
+    @property
+    def is_step_of_y(self) -> bool:
+        """Whether it has the axes of Y: (time, direction, batch, features)."""
+        return self.layout.units == [0, 1] and self.layout.order == [0, 1]
+
+
 @dataclass(frozen=True, eq=False)
 class UnrolledCell:
     """Steps of one cell in a row, and what is to be put in their place."""
@@ -63,6 +82,8 @@ class UnrolledCell:
     inputs: list[Inputs]
     read: list[int]
     """The steps whose h is read by others, from all of them."""
+    copies: list[Copy]
+    """Other values than h that are h, and are read."""
     finals: list[bool]
     """Whether the last h and c are, from outputs of their own."""
     anchor: Node
@@ -77,7 +98,6 @@ class Reroll(Rule):
     spares = {"differ from step to step": _steps("Relu")}
 
     def match(self, m: Match) -> dict[str, Any]:
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         nodes = copies(m.facts, m.node)
         m.need(len(nodes) > 1, "its weight is applied once, or by another node first")
         try:
@@ -98,13 +118,24 @@ class Reroll(Rule):
         for final, value in zip(finals, links[-1].after):
             if final.name:
                 patch.replace(value, from_operator(emit, final, chain.layout, 0))
-        for number in chain.read:
-            one = emit("Gather", y, emit.number(number), axis=0)
-            patch.replace(links[number].after[0], from_operator(emit, one, chain.layout, 0))
-        for link in reversed(links):
-            for node in reversed(link.nodes):
-                if patch.index.is_unused(node):
-                    patch.remove(node)
+        read = [Copy(k, links[k].after[0], chain.layout) for k in chain.read] + chain.copies
+        layouts = dict.fromkeys(copy.layout for copy in read if not copy.is_step_of_y)
+        rows = {layout: from_operator(emit, y, layout, 1) for layout in layouts}
+        for copy in read:
+            if copy.is_step_of_y:
+                row = emit("Gather", y, emit.ints(copy.number), axis=0)
+            else:
+                row = emit("Gather", rows[copy.layout], emit.number(copy.number), axis=0)
+            patch.replace(copy.value, row)
+        reads = dict.fromkeys(patch.index.producer(t) for link in links for t in link.inputs)
+        steps = (node for link in reversed(links) for node in reversed(link.nodes))
+        for node in (*steps, *reads):
+            if node is not None and patch.index.is_unused(node):
+                patch.remove(node)
+        if patch.delta["nodes"] >= 0:  # few steps of single values take more than they are
+            raise Miss("{} steps take no more operators than one over all of them",
+                       (len(links),), patch.root)  # fmt: skip
+        tell_of_empty_batch(patch, links[-1].cell.op, chain.layout)
 
 
 def _chain(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
@@ -118,7 +149,7 @@ def _chain(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
     for tensor in links[-1].inputs:
         if symbolic.eq(_layout(links[-1], tensor).size, layout.size) is not True:
             raise NoCell("the batch of {} and that of the state may differ", tensor)
-    readers = _readers(facts, nodes[0], links)
+    readers, copies_of_h = _readers(facts, nodes[0], links)
     read = sorted({k for k, slot in readers if slot == 0})
     finals = [(len(links) - 1, slot) in readers for slot in range(len(links[-1].after))]
     if len(read) > 1:  # all of them are slices of one output
@@ -133,7 +164,7 @@ def _chain(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
         producer = facts.index.producer(tensor)
         if producer is not None and producer.order >= anchor.order:
             raise NoCell("{} is read before {} is there", links[0].after[0], tensor)
-    return UnrolledCell(links, layout, inputs, read, finals, anchor)
+    return UnrolledCell(links, layout, inputs, read, copies_of_h, finals, anchor)
 
 
 def _layout(link: Link, tensor: Tensor) -> Layout:
@@ -147,12 +178,15 @@ def _placed(link: Link, tensors: Sequence[Tensor]) -> list[Placed]:
     return [(tensor, _layout(link, tensor)) for tensor in tensors]
 
 
-def _readers(facts: Facts, first: Node, links: Sequence[Link]) -> dict[tuple[int, int], list[Node]]:
-    """Who reads h (0) or c (1) after a step but the steps themselves; graphs count, but are no
-    nodes. Raises NoCell where anything else of the steps is read.
+def _readers(
+    facts: Facts, first: Node, links: Sequence[Link]
+) -> tuple[dict[tuple[int, int], list[Node]], list[Copy]]:
+    """Who reads h (0), c (1) or copies of h after a step but the steps themselves, and the copies;
+    graphs count, but are no nodes. Raises NoCell where anything else of the steps is read.
     """
     inner = {node for link in links for node in link.nodes}
     found: dict[tuple[int, int], list[Node]] = {}
+    copied: list[Copy] = []
     for number, link in enumerate(links):
         for tensor in (t for node in link.nodes for t in node.outputs):
             outside = [u.reader for u in facts.index.uses(tensor) if u.reader not in inner]
@@ -160,15 +194,28 @@ def _readers(facts: Facts, first: Node, links: Sequence[Link]) -> dict[tuple[int
                 continue
             slot = next((k for k, t in enumerate(link.after) if t is tensor), None)
             is_state = slot == 0 or (slot == 1 and number == len(links) - 1)
+            if slot is None and (layout := _layout_of_h(link, tensor)) is not None:
+                copied.append(Copy(number, tensor, layout))
+                slot, is_state = _COPY, True
             if slot is not None and is_state:
-                found[number, slot] = [r for r in outside if isinstance(r, Node)]
+                readers = found.setdefault((number, slot), [])
+                readers += [r for r in outside if isinstance(r, Node)]
             elif depends_on(facts, tensor, first):
                 raise NoCell("{} is read by more than the steps", tensor)
-    return found
+    return found, copied
+
+
+def _layout_of_h(link: Link, tensor: Tensor) -> Layout | None:
+    """The axes of a value of a step that is its new h; None for any other value."""
+    try:
+        value, h = link.lifter.value(tensor), link.lifter.value(link.after[0])
+    except NotAffine:
+        return None
+    return layout_of(value) if value.form.key == h.form.key else None
 
 
 def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
-    slices = [slice_of(facts, tensor) for tensor in values]
+    slices = [step_of(facts, tensor) for tensor in values]
     first = slices[0]
     for step in (1, -1):
         if first is not None and all(
@@ -193,7 +240,7 @@ def _operator(emit: Emit, facts: Facts, chain: UnrolledCell) -> list[Tensor]:
         else to_operator(emit, tensor, chain.layout, 0, direction=True)
         for tensor in chain.links[0].before
     ]
-    names = [emit.like if chain.read else nothing()]
+    names = [emit.like if chain.read or chain.copies else nothing()]
     names += [t if read else nothing() for t, read in zip(last.after, chain.finals)]
     return emit_operator(emit, last.cell, x, initial, names)
 
@@ -213,4 +260,5 @@ def _stacked(emit: Emit, facts: Facts, inputs: Inputs) -> Tensor:
         end = whole.number + inputs.step * count
         order = slice(whole.number, end if end >= 0 else None, inputs.step)
         sequence = emit.sliced(sequence, whole.axis, order)
-    return emit.moved(sequence, whole.axis, 0, len(shape))
+    stacked = emit.moved(sequence, whole.axis, 0, len(shape))
+    return emit.unsqueezed(stacked, [whole.axis + 1] if whole.keeps_axis else [])

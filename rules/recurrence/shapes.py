@@ -55,16 +55,17 @@ def _has_place_for_direction(layout: Layout) -> bool:
 def only_number(facts: Facts, tensor: Tensor) -> symbolic.Dim | None:
     """The number that all elements of an integer tensor are; None where it is not known."""
     values = facts.of(tensor).values
-    if values:
-        first = values[0]
-        same = all(v == first for v in values)
-        return first if same and first is not None and not isinstance(first, bool) else None
-    node = facts.index.producer(tensor)
-    if node is None or node.domain or node.op not in _REPEATING:
-        return None
-    if facts.dtype(tensor) not in (TensorProto.INT32, TensorProto.INT64):
-        return None  # a Cast to another type may wrap around
-    return only_number(facts, node.inputs[0])
+    while not values:
+        node = facts.index.producer(tensor)
+        if node is None or node.domain or node.op not in _REPEATING:
+            return None
+        if facts.dtype(tensor) not in (TensorProto.INT32, TensorProto.INT64):
+            return None  # a Cast to another type may wrap around
+        tensor = node.inputs[0]
+        values = facts.of(tensor).values
+    first = values[0]
+    same = all(v == first for v in values)
+    return first if same and first is not None and not isinstance(first, bool) else None
 
 
 _REPEATING = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from ...rewrite.facts import Facts
@@ -12,15 +12,24 @@ from .cuts import one_axis_cut
 
 @dataclass(frozen=True)
 class Slice:
-    """Element `number` along an axis of a sequence, without that axis."""
+    """Element `number` along an axis of a sequence."""
 
     sequence: Tensor
     axis: int
     number: int
+    keeps_axis: bool = False
+    """Whether it has that axis, of size 1."""
+
+
+def step_of(facts: Facts, tensor: Tensor) -> Slice | None:
+    """The slice that a value is, with or without the axis."""
+    node = facts.index.producer(tensor)
+    kept = None if node is None or node.domain else _kept(facts, node, tensor)
+    return slice_of(facts, tensor) if kept is None else replace(kept, keeps_axis=True)
 
 
 def slice_of(facts: Facts, tensor: Tensor) -> Slice | None:
-    """The slice that a value is: by Gather, or by Squeeze of a Slice, Split or Gather of size 1."""
+    """The slice without its axis that a value is: by Gather, or by Squeeze of a Slice, Split or Gather of size 1."""
     node = facts.index.producer(tensor)
     if node is None or node.domain:
         return None

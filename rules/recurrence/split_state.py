@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Graph, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ...rewrite.views import State
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from ..loops.states import set_states, states_of
 from .cuts import one_axis_cut
 
@@ -57,7 +55,6 @@ class SplitState(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         first: Miss | None = None
         for number, state in enumerate(states_of(m)):
             try:
@@ -69,9 +66,8 @@ class SplitState(Rule):
     def apply(self, patch: Patch, node: Node, pieces: JoinedState) -> None:
         inner: list[Tensor] = [Variable(part.name) for part in pieces.parts]
         emit = Emit(patch, pieces.state.initial)
-        sizes = emit.ints(*pieces.sizes)
-        like = [pieces.state.initial] * len(inner)
-        initial = emit.nodes("Split", [pieces.state.initial, sizes], like, axis=pieces.axis)
+        whole = pieces.state.initial
+        initial = emit.split(whole, pieces.axis, pieces.sizes, [whole] * len(inner))
         finals = _finals(patch, pieces)
         _read_pieces(patch, node.attrs["body"], pieces, inner)
         set_states(patch, node, pieces.number, initial, inner, pieces.parts, finals)
@@ -121,10 +117,11 @@ def _picked(
         return [(t, k, False) for k, t in enumerate(node.outputs)] if own == list(sizes) else None
     if node.op == "Gather" and node.attrs.get("axis", 0) == axis:
         index = facts.constant(node.inputs[1])
-        if index is None or index.size != 1:
+        if index is None or index.size != 1 or index.ndim > 1:
             return None
-        place = int(index.ravel()[0]) % bounds[-1]
-        if index.ndim > 1 or place not in bounds or sizes[bounds.index(place)] != 1:
+        place = int(index.ravel()[0])
+        place += bounds[-1] if place < 0 else 0
+        if place not in bounds[:-1] or sizes[bounds.index(place)] != 1:
             return None
         return [(node.outputs[0], bounds.index(place), index.ndim == 0)]
     cut = one_axis_cut(facts, node) if node.op == "Slice" else None
@@ -138,8 +135,7 @@ def _read_pieces(patch: Patch, body: Graph, pieces: JoinedState, inner: Sequence
     for value, number, lacks_axis in pieces.reads:
         there = inner[number]
         if lacks_axis:
-            axes = patch.constant(np.array([pieces.axis]), like=value)
-            there = patch.node_first(body, "Squeeze", [there, axes], [value])[0]
+            there = Emit(patch, value, patch.start(body)).squeezed(there, [pieces.axis])
         patch.replace(value, there)
     for reader in patch.index.consumers(pieces.state.input):
         patch.remove(reader)

@@ -20,7 +20,7 @@ import onnx
 from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Phase, Rule
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from .cells import Function
 from .direction import direction
 from .one_step import functions_of
@@ -47,7 +47,7 @@ class OperatorToScan(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
+        m.need(m.facts.opset >= 11, "before opset 11 Scan has another form")
         forward = direction(node) == "forward"
         m.need(forward or not _given(node, 4), "it runs backwards, with sequence lengths")
         m.need(not node.attrs.get("layout", 0), "it has another layout")

@@ -79,6 +79,11 @@ def axes_of(shape: Sequence[Dim], features: Sequence[int]) -> tuple[Axis, ...]:
     )
 
 
+def one_batch(axes: tuple[Axis, ...], same: Sequence[Dim]) -> tuple[Axis, ...]:
+    """The axes with the first of the sizes in `same` for all of them."""
+    return tuple(Batch(same[0]) if isinstance(a, Batch) and a.size in same else a for a in axes)
+
+
 def constant(array: Array) -> Value:
     """A constant: all its axes are feature axes."""
     return Value(forms.constant(array.ravel()), tuple(array.shape))

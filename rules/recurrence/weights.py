@@ -64,7 +64,7 @@ def _argument_key(arg: Any) -> bytes:
     if isinstance(arg, np.ndarray):
         return array_key(arg)
     if isinstance(arg, tuple):
-        return b"".join(_argument_key(a) for a in arg)
+        return b"(" + b",".join(_argument_key(a) for a in arg) + b")"
     return repr(arg if isinstance(arg, int) else id(arg)).encode()
 
 

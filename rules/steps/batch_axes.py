@@ -20,8 +20,7 @@ _OF_ONE_ITSELF = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"
 def reduction(work: Work) -> Plan:
     work.only(0)
     rank = work.rank(0)
-    given = work.ints(1) if work.present(1) else list(work.attr("axes") or [])
-    axes = [work.axis(a, rank) + 1 for a in given]
+    axes = [work.axis(a, rank) + 1 for a in work.ints(1, "axes")]
     if not axes:
         if work.attr("noop_with_empty_axes", 0):
             plain = work.node.op in _OF_ONE_ITSELF
@@ -37,10 +36,13 @@ def reduction(work: Work) -> Plan:
 
 @batching("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
 def along_one_axis(work: Work) -> Plan:
-    """Before opset 13 Softmax works on everything from its axis on, which is the same here."""
+    """Before opset 13 Softmax works on everything from its axis on, by default 1. That the axes in
+    front of it are one axis more makes no difference.
+    """
     rank = work.rank(0)
     soft = work.node.op not in ("ArgMax", "ArgMin")
-    axis = work.axis(work.attr("axis", -1 if soft else 0), rank)
+    last = -1 if work.facts.opset >= 13 else 1
+    axis = work.axis(work.attr("axis", last if soft else 0), rank)
     if not soft:
         size = work.shape(0)[axis]
         work.must_run(symbolic.positive(size), "the axis may be empty")
@@ -64,7 +66,7 @@ def top(work: Work) -> Plan:
     work.only(0)
     shape = work.shape(0)
     axis = work.axis(work.attr("axis", -1), len(shape))
-    count = work.facts.scalar(work.operand(1))
+    count = work.facts.scalar(work.operand(1)) if work.present(1) else work.attr("k")
     enough = isinstance(count, int) and symbolic.le(count, shape[axis])
     work.must_run(enough, "there may be too few elements")
     return Plan(as_is(work, axis=axis + 1))

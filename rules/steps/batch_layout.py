@@ -24,7 +24,7 @@ def transpose(work: Work) -> Plan:
 def unsqueeze(work: Work) -> Plan:
     work.only(0)
     rank = len(work.result_shape())
-    axes = [work.axis(a, rank) + 1 for a in work.ints(1)]
+    axes = [work.axis(a, rank) + 1 for a in work.ints(1, "axes")]
     return Plan(lambda emit, operands: [emit.unsqueezed(operands[0], axes)])
 
 
@@ -32,9 +32,8 @@ def unsqueeze(work: Work) -> Plan:
 def squeeze(work: Work) -> Plan:
     work.only(0)
     shape = work.shape(0)
-    if work.present(1):
-        axes = [work.axis(a, len(shape)) for a in work.ints(1)]
-    else:
+    axes = [work.axis(a, len(shape)) for a in work.ints(1, "axes")]
+    if not axes:
         sure = all(d == 1 or symbolic.eq(d, 1) is False for d in shape)
         work.need(sure, "the axes of size 1 are not known")
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
@@ -117,6 +116,8 @@ def _static_target(work: Work) -> list[int] | None:
 def slice_(work: Work) -> Plan:
     work.only(0)
     rank = work.rank(0)
+    if "starts" in work.node.attrs:
+        return _sliced_by_attributes(work, rank)
     if work.present(3):
         axes = [work.axis(a, rank) for a in work.ints(3)]
     else:
@@ -136,6 +137,12 @@ def slice_(work: Work) -> Plan:
         return emit.nodes("Slice", [x, *bounds], work.node.outputs)
 
     return Plan(build)
+
+
+def _sliced_by_attributes(work: Work, rank: int) -> Plan:
+    """The form until opset 9."""
+    axes = work.ints(3, "axes") or range(len(work.attr("starts")))
+    return Plan(as_is(work, axes=[work.axis(axis, rank) + 1 for axis in axes]))
 
 
 @batching("Concat")
@@ -169,10 +176,11 @@ def split(work: Work) -> Plan:
     shape = work.shape(0)
     axis = work.axis(work.attr("axis", 0), len(shape))
     work.must_run(isinstance(shape[axis], int), "the size of the split axis is open")
-    if work.present(1):
-        known = work.facts.constant(work.operand(1))
-        fits = known is not None and int(known.sum()) == shape[axis]
-        work.must_run(fits, "the pieces may not fit")
+    if work.present(1) and work.facts.constant(work.operand(1)) is None:
+        work.must_run(False, "the pieces may not fit")
+    else:
+        sizes = work.ints(1, "split")
+        work.must_run(not sizes or sum(sizes) == shape[axis], "the pieces may not fit")
     return Plan(as_is(work, axis=axis + 1))
 
 
@@ -245,6 +253,7 @@ def tile(work: Work) -> Plan:
 @batching("Pad")
 def pad(work: Work) -> Plan:
     work.only(0)
+    work.need(work.present(1), "before opset 11 its sizes are attributes")
     work.need(not work.present(3), "it pads chosen axes")
     pads = work.ints(1)
     sizes = all(isinstance(d, int) and d > 0 for d in work.shape(0))

@@ -163,7 +163,7 @@ class _Behind:
         facts, body = self._m.facts, self._steps.body
         batched = [bool(t.name) and not is_outer(facts, body, t) for t in node.inputs]
         work = Work(node, facts, batched, self._steps.surely_runs)
-        calm = not bodies(node) and is_pure(node) and any(batched)
+        calm = not bodies(node) and is_pure(node, self._m.index) and any(batched)
         rule = work.need(
             rule_for(node) if calm else None, "{} works on one iteration at a time", node
         )

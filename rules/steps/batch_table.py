@@ -77,8 +77,11 @@ class Work:
         tensor = self.node.inputs[slot]
         return self.need(self.facts.constant(tensor), "{} is not a constant", tensor)
 
-    def ints(self, slot: int) -> list[int]:
-        return [int(v) for v in self.constant(slot).reshape(-1)]
+    def ints(self, slot: int, name: str = "") -> list[int]:
+        """Integers given as an operand or, in older opsets, as an attribute; [] where left out."""
+        if name and name in self.node.attrs:
+            return [int(v) for v in np.ravel(self.node.attrs[name])]
+        return [int(v) for v in self.constant(slot).reshape(-1)] if self.present(slot) else []
 
     def axis(self, value: int, rank: int) -> int:
         """An axis of a slice, counted from the front."""

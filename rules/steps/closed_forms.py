@@ -106,11 +106,10 @@ class StateRule(Rule):
         found: list[Found] = []
         first: Miss | None = None
         for number, state in enumerate(steps.states):
-            chain = self.chain(m, parallel, state)
-            if chain is None:
-                continue
             try:
-                found.append(self._checked(m, steps, parallel, number, state, chain))
+                chain = self.chain(m, parallel, state)
+                if chain is not None:
+                    found.append(self._checked(m, steps, parallel, number, state, chain))
             except Miss as miss:
                 first = first or miss
         if not found:
@@ -142,7 +141,7 @@ class StateRule(Rule):
         for term in chain.terms:
             fits = fits_into(m.facts.shape(term.value), start)
             m.need(fits, "{} may change the shape of the state", term.value, at=term.value)
-        before, after = self.wanted(m.index, steps, state, chain)
+        before, after = self.wanted(m.index, state, chain)
         large = None if before or after else self.too_large_to_repeat(m, parallel, chain, start)
         sentence = "{} is the same in every iteration, and too large to fold copies of it"
         m.need(large is None, sentence, large, at=large or at)
@@ -171,7 +170,7 @@ class StateRule(Rule):
                 return term.value
         return None
 
-    def wanted(self, index: Index, steps: Steps, state: State, chain: Chain) -> tuple[bool, bool]:
+    def wanted(self, index: Index, state: State, chain: Chain) -> tuple[bool, bool]:
         """Whether something but the chain reads the state at the start, and the end, of a step."""
         inner = {state.input, *(n.outputs[0] for n in chain.nodes)} - {state.output}
         before = any(use.reader not in chain.nodes for t in inner for use in index.uses(t))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from ...rewrite.index import Index
 from ...rewrite.ir import Tensor
 from ...rewrite.rule import Match
-from ...rewrite.steps import Steps
 from ...rewrite.views import State
 from .closed_forms import Chain, StateRule, Term, Values
 from .parallel import Parallel
@@ -38,7 +37,7 @@ class DelayWithoutState(StateRule):
     def has_type(self, dtype: int) -> bool:
         return dtype != 0
 
-    def wanted(self, index: Index, steps: Steps, state: State, chain: Chain) -> tuple[bool, bool]:
+    def wanted(self, index: Index, state: State, chain: Chain) -> tuple[bool, bool]:
         return index.use_count(state.input) > 0, False
 
     def running(self, values: Values, inclusive: bool) -> Tensor:

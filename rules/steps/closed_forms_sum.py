@@ -20,6 +20,7 @@ from ...rewrite.ir import Constant, Tensor
 from ...rewrite.rule import Match
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
+from ..zeros import has_negative_zero, is_zero
 from .closed_forms import Chain, StateRule, Values, chain_of
 from .parallel import Parallel
 
@@ -44,13 +45,18 @@ class SumWithoutLoop(StateRule):
     }
 
     def chain(self, m: Match, parallel: Parallel, state: State) -> Chain | None:
-        return chain_of(m, parallel, state, ("Add", "Sub"))
+        chain = chain_of(m, parallel, state, ("Add", "Sub"))
+        # Its sign outlasts only -0: no operator for sums knows, all of them start at +0.
+        negative = chain is not None and has_negative_zero(m.facts, state.initial)
+        m.need(not negative, "{} starts at -0", state.input, at=state.initial)
+        return chain
 
     def running(self, values: Values, inclusive: bool) -> Tensor:
         emit = values.emit
         attrs = {} if inclusive else {"exclusive": 1}
         sums = emit("CumSum", values.combined("Add"), emit.number(0), **attrs)
-        return self._from_start(values, sums)
+        # Of nothing but -0, the loop makes +0, and an inclusive CumSum -0.
+        return self._from_start(values, sums, not inclusive)
 
     def too_large_to_repeat(
         self, m: Match, parallel: Parallel, chain: Chain, state: Sequence[Dim]
@@ -66,7 +72,8 @@ class SumWithoutLoop(StateRule):
             parts.append(self._added(values, total))
         if len(changing) < len(terms):
             parts.append(self._many_times(values))
-        return self._from_start(values, reduce(lambda a, b: emit("Add", a, b), parts))
+        total = reduce(lambda a, b: emit("Add", a, b), parts)
+        return self._from_start(values, total, bool(changing))
 
     @staticmethod
     def _added(values: Values, rows: Tensor) -> Tensor:
@@ -102,7 +109,10 @@ class SumWithoutLoop(StateRule):
         return emit("Where", emit("Less", count, emit.number(1)), zero, product)
 
     @staticmethod
-    def _from_start(values: Values, sums: Tensor) -> Tensor:
-        if values.starts_as(0) and values.has_full_shape():
+    def _from_start(values: Values, sums: Tensor, starts_at_zero: bool) -> Tensor:
+        """The initial state and the sums; the sums alone where they start at the same +0."""
+        facts, initial = values.found.facts, values.initial
+        same = starts_at_zero or facts.dtype(initial) not in FLOATS
+        if same and is_zero(facts, initial) and values.has_full_shape():
             return sums
         return values.emit("Add", values.initial, sums)

@@ -22,7 +22,7 @@ def count_vector(emit: Emit, steps: Steps) -> Tensor:
     count = emit("Reshape", steps.trip, emit.ints(1))
     if steps.count is not None and symbolic.nonnegative(steps.count):
         return count
-    return emit("Max", count, emit.ints(0))
+    return emit.maximum(count, emit.ints(0))
 
 
 def all_slices(emit: Emit, facts: Facts, steps: Steps, read: Read) -> Tensor:

@@ -88,7 +88,7 @@ class ChunkLinearRecurrence(Rule):
         emit = Emit(patch, recurrence.state.output)
         outside = Outside(patch, steps, facts)
         kind = np.dtype(helper.tensor_dtype_to_np_dtype(facts.dtype(recurrence.state.initial)))
-        chunks = _Chunks(emit, facts, steps, recurrence, kind)
+        chunks = _Chunks(emit, steps, recurrence, kind)
         factors = chunks.divided(_all(outside, facts, steps, recurrence, recurrence.factor), 1)
         offsets = chunks.divided(_all(outside, facts, steps, recurrence, recurrence.offset), 0)
         products, locals_ = chunks.within(factors, offsets)
@@ -162,9 +162,7 @@ def _all(
 class _Chunks:
     """The steps of the computation; n is the number of elements of the state."""
 
-    def __init__(
-        self, emit: Emit, facts: Facts, steps: Steps, recurrence: Recurrence, kind: np.dtype
-    ) -> None:
+    def __init__(self, emit: Emit, steps: Steps, recurrence: Recurrence, kind: np.dtype) -> None:
         self.emit = emit
         self.kind = kind
         self.count = count_vector(emit, steps)

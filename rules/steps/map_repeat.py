@@ -21,7 +21,7 @@ from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
 from ...rewrite.steps import Steps, steps_of
 from ...rewrite.views import State
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from .emit import count_vector
 from .parallel import Outside, Parallel, is_outer, parallel_work
 
@@ -63,7 +63,6 @@ class RepeatWithoutLoop(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         m.need(not m.node.attrs.get("new_axis", 0), "it joins along a new axis")
         joined = m.node.inputs[0]
         loop = m.producer(joined, "Loop")
@@ -91,8 +90,8 @@ class RepeatWithoutLoop(Rule):
         outside = Outside(patch, steps, facts, parallel.plans)
         outside.compute_for([repetition.slice, repetition.sizes])
         emit = outside.emit(node.outputs[0])
-        slices = _stacked(emit, outside, facts, steps, parallel, repetition.slice)
-        sizes = _stacked(emit, outside, facts, steps, parallel, repetition.sizes)
+        slices = _stacked(emit, outside, steps, parallel, repetition.slice)
+        sizes = _stacked(emit, outside, steps, parallel, repetition.sizes)
         axis, rank = repetition.axis, repetition.rank
         counts = emit("Gather", sizes, emit.number(axis), axis=1)
         flat = emit.moved(emit.squeezed(slices, [axis + 1]), 0, axis, rank)
@@ -109,7 +108,7 @@ class RepeatWithoutLoop(Rule):
 
 
 def _stacked(
-    emit: Emit, outside: Outside, facts: Facts, steps: Steps, parallel: Parallel, inner: Tensor
+    emit: Emit, outside: Outside, steps: Steps, parallel: Parallel, inner: Tensor
 ) -> Tensor:
     value = outside[inner]
     if inner in parallel.batched:
@@ -131,7 +130,7 @@ def _first_with_elements(emit: Emit, sizes: Tensor) -> Tensor:
 def _numbers(emit: Emit, counts: Tensor) -> Tensor:
     """0 counts[0] times, 1 counts[1] times, …"""
     most = emit.reduced("ReduceMax", counts, [0], 0)
-    most = emit("Max", most, emit.number(0))  # of no counts, it is the smallest of all numbers
+    most = emit.maximum(most, emit.number(0))  # of no counts, it is the smallest of all numbers
     columns = emit("Range", emit.number(0), most, emit.number(1))
     matrix = emit("Less", columns, emit.unsqueezed(counts, [1]))
     return emit("Gather", emit("NonZero", matrix), emit.number(0), axis=0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ...rewrite import symbolic
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.patch import Patch
 from ...rewrite.purity import cannot_fail, is_pure
 from ...rewrite.rule import Match, Miss
 from ...rewrite.steps import Steps, steps_of
-from ..emit import OLDEST, Emit
+from ..emit import Emit
 from . import (  # noqa: F401  they fill the table
     batch_axes,
     batch_elementwise,
@@ -48,12 +49,31 @@ class Parallel:
 
 def counted(m: Match) -> Steps:
     """The loop at the root as a number of steps; declines for a while loop."""
-    m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
     if m.node.op == "Loop":
         need_count(m)
     steps = steps_of(m.facts, m.node)
     m.need(steps is None or not isinstance(steps.count, int) or steps.count > 0, "it never runs")
-    return m.need(steps, "the rank of what it reads, or of a row that it adds, is not known")
+    steps = m.need(steps, "the rank of what it reads, or of a row that it adds, is not known")
+    if m.options.strict:
+        _need_inside(m, steps)
+    return steps
+
+
+def _need_inside(m: Match, steps: Steps) -> None:
+    """Declines where an iteration may read behind the end: what takes all slices at once takes
+    fewer then, and does not fail.
+    """
+    for read in steps.reads:
+        shape = m.facts.shape(read.sequence)
+        assert shape is not None, "the view holds only reads of known rank"
+        length = shape[read.axis]
+        known = steps.count is not None and symbolic.le(steps.count, length) is True
+        m.need(
+            steps.trip is None or known,
+            "--strict: {} may have fewer slices than there are iterations",
+            read.sequence,
+            at=read.sequence,
+        )
 
 
 def need_count(m: Match) -> None:
@@ -112,7 +132,7 @@ def _depends_on(node: Node, found: Parallel) -> bool:
 
 def _plan(facts: Facts, body: Graph, node: Node, found: Parallel, runs: bool) -> Plan | None:
     """How to compute the node outside; None if a state reaches it. Raises Miss if it must stay."""
-    if node.op == "Identity" or bodies(node) or not is_pure(node):
+    if node.op == "Identity" or bodies(node) or not is_pure(node, facts.index):
         return None
     given = [t for t in node.inputs if t.name]
     if not all(t in found.batched or t in found.uniform or is_outer(facts, body, t) for t in given):

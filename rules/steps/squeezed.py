@@ -8,22 +8,17 @@ end and step are. TensorFlow slices so, with an end and a step beyond all sizes.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from ...rewrite import symbolic
+from ...rewrite.axes import named_axes
 from ...rewrite.elements import cuts
 from ...rewrite.facts import INT64
 from ...rewrite.ir import Node, Tensor
+from ...rewrite.iterations import never_negative
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
-from ...rewrite.slices import Cut
-from ...rewrite.symbolic import Dim
-from ..emit import OLDEST, Emit
-
-_DEEPEST = 16
+from ..emit import Emit
+from ..loops.positions import takes_all
 
 
 class GatherSqueezedSlice(Rule):
@@ -44,23 +39,23 @@ class GatherSqueezedSlice(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         m.need(not m.options.strict, "--strict: an element is not read for Squeeze would fail")
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         cut = m.node.inputs[0]
         node = m.need(m.producer(cut, "Slice"), "{} is not a Slice", cut, at=cut)
+        m.need(
+            len(node.inputs) > 2, "before opset 10 the bounds of a Slice are attributes", at=node
+        )
         shape = m.need(m.facts.shape(node.inputs[0]), "the rank of {} is not known", node.inputs[0])
-        gone = m.facts.constant(m.node.inputs[1]) if len(m.node.inputs) > 1 else None
-        m.need(gone is not None and gone.size == 1, "it is not known to take away one axis")
-        assert gone is not None
-        axis = int(gone.reshape(-1)[0]) % len(shape)
+        gone = named_axes(m.facts, m.node) or []
+        m.need(len(gone) == 1, "it is not known to take away one axis")
+        axis = gone[0]
         found = m.need(cuts(m.facts, node), "its axes or steps are not known", at=node)
         own = m.need(next((c for c in found if c.axis == axis), None), "axis {} is not cut", axis)
         m.need(own.step > 0, "axis {} is cut backwards", axis)
-        starts, ends = node.inputs[1:3]
         for other in found:
-            if other is not own:
-                whole = _is_whole(m, other, ends, shape[other.axis])
-                m.need(whole, "axis {} is cut as well", other.axis)
-        inside = own.start is not None and symbolic.nonnegative(own.start)
+            whole = other is own or takes_all(m, other, shape[other.axis])
+            m.need(whole, "axis {} is cut as well", other.axis)
+        starts = node.inputs[1]
+        inside = own.start is not None and never_negative(m.facts, own.start)
         return {
             "node": m.node, "source": node.inputs[0], "starts": starts, "place": own.place,
             "axis": axis, "inside": inside, "dtype": m.facts.dtype(starts),
@@ -84,37 +79,7 @@ class GatherSqueezedSlice(Rule):
             size = emit("Gather", emit("Shape", source), emit.number(axis), axis=0)
             if dtype != INT64:
                 position = emit("Cast", position, to=INT64)
-            position = emit("Max", position, emit("Neg", size))
+            position = emit.maximum(position, emit("Neg", size))
         patch.replace(node.outputs[0], emit("Gather", source, position, axis=axis))
         patch.remove(node)
         patch.toward_normal_form()
-
-
-def _is_whole(m: Match, cut: Cut, ends: Tensor, length: Dim) -> bool:
-    """Whether all of an axis is taken; its end may be no known number but surely a large one."""
-    if cut.is_whole(length):
-        return True
-    if cut.start != 0 or cut.step != 1 or cut.end is not None:
-        return False
-    low = _at_least(m, ends, cut.place, _DEEPEST)
-    return low is not None and replace(cut, end=low).is_whole(length)
-
-
-def _at_least(m: Match, tensor: Tensor, place: int, depth: int) -> int | None:
-    """A number that an element of a vector is never below, floats included."""
-    array = m.facts.constant(tensor)
-    if array is not None:
-        flat = array.reshape(-1)
-        return int(np.floor(flat[place if flat.size > 1 else 0]))
-    node = m.producer(tensor, "Max", "Cast", "Where")
-    if node is None or depth == 0:
-        return None
-    operands = list(node.inputs)
-    if node.op == "Where":
-        mask = m.facts.constant(operands[0])
-        if mask is None:
-            return None
-        flat = mask.reshape(-1)
-        operands = [operands[1 if flat[place if flat.size > 1 else 0] else 2]]
-    found = [_at_least(m, t, place, depth - 1) for t in operands]
-    return max((low for low in found if low is not None), default=None)

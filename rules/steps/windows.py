@@ -1,6 +1,8 @@
 """Windows that move along an axis: all of them are gathered at once, in front of the loop.
 
 w = Slice(x, i, i + 4)   ->   W = Gather(x, [[0, 1, 2, 3], [1, 2, 3, 4], …])    w = Gather(W, i)
+
+A single window may be larger than the axis: it is all of the axis then.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.ir import Node
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Rule
 from ...rewrite.steps import Steps, steps_of
-from ..emit import OLDEST, Emit
+from ...rewrite.symbolic import Dim
+from ...rewrite.views import LoopView
+from ..emit import Emit
 from ..loops.positions import (
+    Progression,
     loop_around,
     need_cut,
     need_inside,
@@ -37,6 +43,8 @@ class Window:
     first: int
     step: int
     extent: int
+    may_be_short: bool
+    """Whether the axis may be shorter than the only window."""
 
 
 class WindowsInFront(Rule):
@@ -63,7 +71,6 @@ class WindowsInFront(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         view = loop_around(m)
-        m.need(m.facts.opset >= OLDEST, "operators before opset {} take axes in other ways", OLDEST)
         need_outer(m, view, m.node.inputs[0])
         steps = m.need(steps_of(m.facts, view.node), "the loop may end early")
         x = m.node.inputs[0]
@@ -79,8 +86,10 @@ class WindowsInFront(Rule):
         first = found.first
         m.need(isinstance(first, int) and first >= 0, "the first position {} is not known", first)
         assert isinstance(first, int)
-        need_inside(m, view, found, extent, shape[cut.axis])
-        window = Window(cut.axis, len(shape), first, found.step, extent)
+        short = first == 0 and _only_one_is_short(m, view, found, extent, shape[cut.axis])
+        if not short:
+            need_inside(m, view, found, extent, shape[cut.axis])
+        window = Window(cut.axis, len(shape), first, found.step, extent, short)
         return {"node": m.node, "steps": steps, "window": window}
 
     def apply(self, patch: Patch, node: Node, steps: Steps, window: Window) -> None:
@@ -89,11 +98,34 @@ class WindowsInFront(Rule):
         starts = iteration_numbers(emit, steps)
         if window.step != 1:
             starts = emit("Mul", starts, emit.number(window.step))
-        offsets = window.first + np.arange(window.extent, dtype=np.int64)
-        positions = emit("Add", emit.unsqueezed(starts, [1]), emit.array(offsets))
+        if window.may_be_short:
+            length = emit.dims(node.inputs[0], window.axis, window.axis + 1)
+            extent = emit.squeezed(emit.minimum(length, emit.ints(window.extent)), [0])
+            offsets = emit("Range", emit.number(0), extent, emit.number(1))
+        else:
+            offsets = emit.array(window.first + np.arange(window.extent, dtype=np.int64))
+        positions = emit("Add", emit.unsqueezed(starts, [1]), offsets)
         all_windows = emit("Gather", node.inputs[0], positions, axis=window.axis)
         stacked = emit.moved(all_windows, window.axis, 0, window.rank + 1)
         read = patch.node("Gather", [stacked, steps.iteration], [node.outputs[0]], {"axis": 0})[0]
         patch.replace(node.outputs[0], read)
         patch.remove(node)
         patch.toward_normal_form()
+
+
+def _only_one_is_short(
+    m: Match, view: LoopView, found: Progression, extent: int, length: Dim
+) -> bool:
+    """Whether an axis with room for a window has room for all, and a shorter one, which there may
+    be, is that of a loop that runs once at most.
+    """
+    trips, size = view.trips(m.facts), symbolic.single_symbol(length)
+    low = None if size is None else size.low
+    if trips is None or size is None or low is None or not 0 <= low < extent:
+        return False
+    longer = {size: symbolic.add(symbolic.fresh("beyond"), extent)}
+    last = symbolic.mul(found.step, symbolic.sub(symbolic.substitute(trips, longer), 1))
+    if not symbolic.le(symbolic.add(last, extent), longer[size]):
+        return False
+    shorter = (symbolic.substitute(trips, {size: n}) for n in range(low, extent))
+    return all(symbolic.le(count, 1) for count in shorter)

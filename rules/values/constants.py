@@ -61,7 +61,10 @@ class FoldConstant(Rule):
         node = m.node
         m.need(node.outputs and not m.index.is_unused(node), "nobody reads the result")
         m.need(node.op != "Constant" or node.domain, "it is a constant already")
-        m.need(is_pure(node), "the result may differ from run to run, or the operator is not known")
+        m.need(
+            is_pure(node, m.index),
+            "the result may differ from run to run, or the operator is not known",
+        )
         arrays = _known(m) or _computed(m)
         for output, array in zip(node.outputs, arrays):
             m.need(

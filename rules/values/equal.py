@@ -27,7 +27,11 @@ class MergeEqualNodes(Rule):
         node = m.node
         m.need(node.inputs and not m.index.is_unused(node), "it has no operands or no readers")
         pairs = m.facts.twins.of_node(node)
-        pairs = [p for p in pairs if _gives_all(m.index, *p)] if pairs and is_pure(node) else []
+        pairs = (
+            [p for p in pairs if _gives_all(m.index, *p)]
+            if pairs and is_pure(node, m.index)
+            else []
+        )
         m.need(bool(pairs), "no other node with the same operands and attributes is visible")
         for kept, gone in pairs:
             if not any(map(m.index.is_model_output, gone.outputs)):

@@ -16,7 +16,7 @@ from .conditions import make_stop, trip_count
 from .scope import STACKED, Kind, Names, Scope, Value
 from .states import IN_LOOPS, IN_SCANS, Carried, collected
 
-OPSETS = (11, 13, 16, 17, 19, 21)
+OPSETS = (11, 12, 13, 16, 17, 19, 21)
 DEEPEST = 2
 """Bodies inside bodies."""
 

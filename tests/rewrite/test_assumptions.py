@@ -13,6 +13,7 @@ from looplift import AssumptionError, rewrite
 from looplift.rewrite.assumptions import assert_facts, parse_dims
 from looplift.rewrite.facts import Assumptions
 from looplift.rewrite.model import export_model, import_model
+from looplift.rewrite.prefix_masks import PrefixMasks
 
 from ..equivalence import assert_equal, ops, outcome, session
 from ..small_models import parse
@@ -273,11 +274,59 @@ def test_nothing_asserted_changes_nothing() -> None:
 class TestPrefixMasks:
     TEXT = """g (bool[B,T] m, string[B] s, float[B,T] x) => (float[B,T] y) {
         e = Not(m) f = Cast<to=1>(e) y = Mul(x, f) }"""
+    MORE = """g (bool[B,T] m, bool[T] one, bool nil, bool[] any, float[B,T,3] x) => (int64[3] y) {
+        sizes = Shape(x) known = Constant<value = bool[2,2] {1, 1, 0, 1}>()
+        texts = Constant<value_strings = ["a", "b"]>() all = SequenceConstruct(m)
+        y = Identity(sizes) }"""
 
     def test_noted_and_kept(self) -> None:
         result = rewrite(parse(self.TEXT, 21, 10), prefix_masks=["m", "e", "m"])
-        assert result.engine.assumptions.prefix_masks == ("m", "e")
-        assert [note.partition(" is ")[0] for note in result.report.notes] == ["`m`", "`e`"]
+        assert result.engine.assumptions.prefix_masks == {"m": 1, "e": 1}
+        assert [note.partition(":")[0] for note in result.report.notes] == [
+            "`m` is a prefix mask along axis 1", "`e` is a prefix mask along axis 1"
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ("m", {"m": 1}),
+            (("one", "m"), {"one": 0, "m": 1}),
+            ({"m": 0}, {"m": 0}),
+            ({"m": -2, "one": -1}, {"m": 0, "one": 0}),
+            ({"m": None}, {"m": 1}),
+            ({"any": 1}, {"any": 1}),
+            ({"m": np.int64(0)}, {"m": 0}),
+        ],
+    )
+    def test_axes(self, given: PrefixMasks, expected: dict[str, int]) -> None:
+        result = rewrite(parse(self.MORE, 21, 10), prefix_masks=given)
+        assert result.engine.assumptions.prefix_masks == expected
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ({"m": 2}, "'m' has no axis 2"),
+            ({"m": -3}, "'m' has no axis -3"),
+            ({"one": 1}, "'one' has no axis 1"),
+            ({"m": "time"}, "'time' is no axis"),
+            ({"m": 0.0}, "0.0 is no axis"),
+            (["nil"], "'nil' is a single value"),
+            (["any"], "not known how many axes 'any' has"),
+            ({"any": -1}, "not known how many axes 'any' has"),
+            (["sizes"], "'sizes' is no prefix mask along axis 0"),
+            ({"known": 1}, "'known' is no prefix mask along axis 1"),
+            (["texts"], "'texts' holds texts"),
+            (["all"], "'all' holds no tensor"),
+        ],
+    )
+    def test_no_mask(self, given: Any, words: str) -> None:
+        with pytest.raises(AssumptionError, match=words) as caught:
+            rewrite(parse(self.MORE, 21, 10), prefix_masks=given)
+        assert caught.value.remedy
+
+    def test_known_numbers_that_are_one(self) -> None:
+        result = rewrite(parse(self.MORE, 21, 10), prefix_masks={"known": 0})
+        assert result.engine.assumptions.prefix_masks == {"known": 0}
 
     @pytest.mark.parametrize(
         ("name", "words"),

@@ -11,9 +11,11 @@ from ..small_models import parse
 from .fact_oracle import facts_of, value
 
 HEAD = """g (float[N,3] x, int64[N] free, int64 m) => (int64 y)
-    <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] at0 = {0}, int64[1] at1 = {1},
+    <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 far = {4294967296},
+     int32 large = {1073741824}, int32 four = {4}, int64[1] at0 = {0}, int64[1] at1 = {1},
      int64[1] minus = {-1}, int64[2] square = {1, 1}, int64[4] even = {1, 3, 5, 7},
-     int64[4] odd = {1, 3, 5, 8}, int64[3] cube = {2, 1, 1}, int64[1] three = {3}, int64[2] at02 = {0, 2}> {
+     int64[4] odd = {1, 3, 5, 8}, int64[3] cube = {2, 1, 1}, int64[1] three = {3}, bool[2] mixed = {0, 1}, bool[2] never = {0, 0},
+     bool yes = {1}, int64[2] pair = {4, 5}, int64[1] one1 = {1}, int64[2] at02 = {0, 2}> {
     all = Shape(x) n = Gather(all, zero) numbers = Range(zero, n, one) """
 J = symbolic.symbol("j")
 
@@ -29,6 +31,16 @@ J = symbolic.symbol("j")
         ("a = Unsqueeze(numbers, at1) v = Transpose(a)", (0, J), "j"),
         ("a = Unsqueeze(numbers, at02) v = Squeeze(a, at0)", (J, 0), "j"),
         ("c = Cast<to=6>(numbers) v = Cast<to=7>(c)", (J,), "j"),
+        ("a = Add(numbers, far) c = Cast<to=6>(a) v = Cast<to=7>(c)", (J,), None),
+        ("c = Cast<to=6>(free) v = Cast<to=7>(c)", (J,), None),
+        (
+            "c = Cast<to=6>(numbers) d = Mul(c, large) e = Mul(d, four) v = Cast<to=7>(e)",
+            (J,),
+            None,
+        ),
+        ("c = Cast<to=6>(numbers) d = Mul(c, four) v = Cast<to=7>(d)", (J,), "4*j"),
+        ("c = Cast<to=2>(numbers) d = Cast<to=2>(two) v = Add(c, d)", (J,), None),
+        ("v = Add(numbers, m)", (J,), None),
         ("c = Cast<to=9>(numbers) v = Cast<to=7>(c)", (J,), None),
         ("c = Cast<to=2>(numbers) v = Cast<to=7>(c)", (J,), None),
         ("c = Cast<to=1>(numbers) v = Cast<to=7>(c)", (J,), None),
@@ -43,6 +55,14 @@ J = symbolic.symbol("j")
         ("v = Concat<axis=0>(even, odd)", (5,), "3"),
         ("v = Slice(even, at0, at0)", (J,), "2*j + 1"),
         ("v = Identity(even)", (4,), None),
+        (
+            "a = Unsqueeze(m, at0) b = Unsqueeze(n, at0) c = Concat<axis=0>(a, b) d = Concat<axis=0>(b, a) v = Where(mixed, c, d)",
+            (0,),
+            "N",
+        ),
+        ("a = Unsqueeze(n, at0) c = Concat<axis=0>(a, one1) v = Where(never, pair, c)", (0,), "N"),
+        ("v = Where(yes, numbers, free)", (J,), "j"),
+        ("c = Less(numbers, one) v = Where(c, numbers, numbers)", (J,), None),
     ],
 )
 def test_elements(steps: str, at: tuple[symbolic.Dim, ...], wanted: str | None) -> None:

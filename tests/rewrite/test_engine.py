@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from looplift import Match, Phase, Rule, rewrite
+from looplift import LoopliftError, Match, Phase, Rule, rewrite
 from looplift.rewrite.engine import Engine
 from looplift.rewrite.facts import Assumptions
 from looplift.rewrite.ir import Node, Tensor
@@ -99,6 +99,44 @@ class TestUsersRules:
         model = parse(self.TEXT, 21, 10)
         phases = [*PHASES, Phase("mine", (ReluOfAbs,), "My rule.")]
         assert ops(rewrite(model, rules=phases).model) == {"Abs": 1, "Neg": 1}
+
+    @pytest.mark.parametrize(
+        ("step", "error", "told"),
+        [
+            ("match", SystemExit(7), "match raised SystemExit: 7"),
+            ("apply", SystemExit(7), "apply raised SystemExit: 7"),
+            ("apply", None, "a note is a sentence, not 42"),
+        ],
+    )
+    def test_what_goes_wrong_is_told(self, step: str, error: SystemExit | None, told: str) -> None:
+        class Wrong(ReluOfAbs):
+            """Goes wrong in one of its two steps."""
+
+            def match(self, m: Match) -> dict[str, Any]:
+                if step == "match" and error:
+                    raise error
+                return super().match(m)
+
+            def apply(self, patch: Patch, node: Node, value: Tensor) -> None:
+                if error:
+                    raise error
+                patch.note(42)  # type: ignore[arg-type]
+
+        model = parse(self.TEXT, 21, 10)
+        result = rewrite(model, rules=[Phase("mine", (Wrong,), "My rule.")])
+        assert result.report.defects
+        assert all(told in defect for defect in result.report.defects)
+        assert result.model.graph.node == model.graph.node
+
+    def test_a_rule_that_gives_up_while_it_is_made(self) -> None:
+        class Gone(ReluOfAbs):
+            """Ends the program."""
+
+            def __init__(self) -> None:
+                raise SystemExit(3)
+
+        with pytest.raises(LoopliftError, match="cannot be made: __init__ raised SystemExit: 3"):
+            rewrite(parse(self.TEXT, 21, 10), rules=[Phase("mine", (Gone,), "My rule.")])
 
     def test_explained(self) -> None:
         model = parse("g (float[3] x) => (float[3] y) { y = Relu(x) }", 21, 10)

@@ -13,6 +13,7 @@ from looplift.rewrite.running.mask_watch import is_prefix_mask
 from looplift.rewrite.running.runtime import (
     IsolatedSession,
     Packed,
+    Refused,
 )
 from looplift.rewrite.running.signature import NoValues, evaluate, signature
 from looplift.rewrite.verify import verify
@@ -118,20 +119,29 @@ class TestPrefixMasks:
     TEXT = "g (bool[B, T] m, float[T, B, 1] k, bool[T] c) => (bool[B, T] y) { y = Not(m) }"
 
     def test_inputs(self) -> None:
-        """Along whichever axis a loop steps; all lengths there are."""
+        """Rows of all lengths there are, in any order."""
         given = signature(model(self.TEXT))
-        lengths = set()
-        for number in range(12):
-            draw = Draw(number, prefix_masks=frozenset({"m", "k"}))
-            feed = make_feed(given, {"B": 3, "T": 5}, draw, {})
-            for name in ("m", "k"):
-                assert is_prefix_mask(feed[name])
-            lengths |= {*np.asarray(feed["m"]).sum(1).tolist()}
+        axes = {"m": 1, "k": 0, "c": 0}
+        seen = []
+        for number in range(24):
+            feed = make_feed(given, {"B": 3, "T": 5}, Draw(number, prefix_masks=axes), {})
+            for name, axis in axes.items():
+                assert is_prefix_mask(feed[name], axis)
+            seen.append(np.asarray(feed["m"]).sum(1).tolist())
             assert np.asarray(feed["k"]).dtype == np.float32
-        assert {0, 5} < lengths
+        assert {length for lengths in seen for length in lengths} == {*range(6)}
+        assert [0, 0, 0] in seen
+        assert [5, 5, 5] in seen
+        assert any(lengths != sorted(lengths) for lengths in seen)
+        assert any(lengths != sorted(lengths, reverse=True) for lengths in seen)
+
+    def test_without_the_axis(self) -> None:
+        draw = Draw(0, prefix_masks={"c": 1})
+        with pytest.raises(Refused, match="`c` has no axis 1 then"):
+            make_feed(signature(model(self.TEXT)), {"B": 1, "T": 1}, draw, {})
 
     def test_of_one_element(self) -> None:
-        draws = [Draw(number, prefix_masks=frozenset({"k"})) for number in range(4)]
+        draws = [Draw(number, prefix_masks={"k": 0}) for number in range(4)]
         feeds = [make_feed(signature(model(self.TEXT)), {"B": 1, "T": 1}, d, {}) for d in draws]
         assert {np.asarray(feed["k"]).item() for feed in feeds} == {0.0, 1.0}
 
@@ -143,34 +153,38 @@ class TestPrefixMasks:
         cases = Cases(
             model(text),
             IsolatedSession(packed),
-            assumptions=Assumptions(prefix_masks=("k",)),
-            effort=Effort(cases=4),
+            assumptions=Assumptions(prefix_masks={"k": 1}),
+            effort=Effort(cases=8),
         )
         found = list(cases)
         assert found
-        assert all(is_prefix_mask(np.asarray(case.feed["x"]) > 0) for case in found)
+        assert all(is_prefix_mask(np.asarray(case.feed["x"]) > 0, 1) for case in found)
         assert cases.refused > 0
         assert "asserted to be a prefix mask" in str(cases.last_refusal)
 
     def test_never_one(self) -> None:
         text = "g (float[3] x) => (float[3] k, float[3] y) { k = Exp(x) y = Neg(k) }"
         result = verify(
-            model(text), model(text), assumptions=Assumptions(prefix_masks=("k",)),
+            model(text), model(text), assumptions=Assumptions(prefix_masks={"k": 0}),
             effort=Effort(cases=2, attempts=4),
         )  # fmt: skip
         assert not result.verified
-        assert "`k` is asserted to be a prefix mask, but is none then" in result.reason
+        assert "`k` is asserted to be a prefix mask along axis 0, but is none then" in result.reason
 
     @pytest.mark.parametrize(
-        ("value", "expected"),
+        ("value", "axis", "expected"),
         [
-            ([[1, 1, 0], [1, 0, 0]], True),
-            ([[1, 0, 1]], False),
-            ([[1, 0], [1, 1]], False),
-            ([0.5, 0.0], False),
-            ([], True),
-            (True, True),
+            ([[1, 1, 0], [1, 0, 0]], 1, True),
+            ([[1, 1, 0], [1, 0, 0]], 0, True),
+            ([[1, 0, 1]], 1, False),
+            ([[1, 0], [1, 1]], 0, False),
+            ([[1, 0], [1, 1]], 1, True),
+            ([0.5, 0.0], 0, False),
+            ([float("nan")], 0, False),
+            ([], 0, True),
+            ([1], 1, False),
+            (True, 0, False),
         ],
     )
-    def test_what_is_one(self, value: object, expected: bool) -> None:
-        assert is_prefix_mask(np.array(value)) == expected
+    def test_what_is_one(self, value: object, axis: int, expected: bool) -> None:
+        assert is_prefix_mask(np.array(value), axis) == expected

@@ -221,6 +221,18 @@ DECISIONS = {
     "where_picks": Case(
         f"{_TWO} <bool[1] t = {{0}}> {{ {_NM} y = Where(t, n, m) }}", {"y=": "(M,)"}
     ),
+    "where_larger": Case(
+        f"{_TWO} {{ {_NM} c = Greater(n, m) y = Where(c, n, m) }}", {"y=": "(max(M, N),)"}
+    ),
+    "where_larger_of_less": Case(
+        f"{_TWO} {{ {_NM} c = Less(n, m) y = Where(c, m, n) }}", {"y=": "(max(M, N),)"}
+    ),
+    "where_smaller": Case(
+        f"{_TWO} {{ {_NM} c = Greater(n, m) y = Where(c, m, n) }}", {"y=": "(min(M, N),)"}
+    ),
+    "where_neither": Case(
+        f"{_TWO} {{ {_NM} c = Greater(n, m) k = Add(n, m) y = Where(c, k, m) }}"
+    ),
     "where_open": Case(f"{_TWO} {{ {_NM} c = Equal(n, m) y = Where(c, n, m) }}"),
     "where_equal": Case(
         f"{_TWO} {{ {_NM} c = Equal(n, m) y = Where(c, n, n) }}", {"y=": "(N,)"}

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.rule import Rule
+from looplift.rewrite.rule import Options, Rule
 from looplift.rules.steps.closed_forms_fold import (
     AllWithoutLoop,
     AnyWithoutLoop,
@@ -16,9 +16,11 @@ from looplift.rules.steps.closed_forms_fold import (
 )
 from looplift.rules.steps.closed_forms_shift import DelayWithoutState
 from looplift.rules.steps.closed_forms_sum import SumWithoutLoop
+from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import (
     assert_equal,
+    assert_equivalent,
     ops,
     optimized_session,
     outcome,
@@ -261,3 +263,54 @@ def test_large_values_are_not_copied_for_each_iteration() -> None:
         y = Loop (m, , s0) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so) {
             co = Identity(ci) so = Max(s, x) }> }"""
     assert "too large to fold copies" in reason_of(MaximumWithoutLoop, parse(text))
+
+
+@pytest.mark.parametrize("work", SUMS.values(), ids=SUMS)
+def test_the_sign_of_zero(work: str) -> None:
+    """What starts at +0 is never -0 after it; reciprocals tell them apart."""
+    text = _text(work, start="zeros", outputs="float[B,3] y, float[R,B,3] ys")
+    result = rewrite(parse(text))
+    feed = {"xs": -np.zeros((2, 1, 3), np.float32), "w": -np.zeros((1, 3), np.float32)}
+    feed |= {"s0": np.ones((1, 3), np.float32), "n": np.array(2)}
+    expected = outcome(session(parse(text)), feed)
+    actual = outcome(session(result.model), feed)
+    assert expected is not None
+    assert actual is not None
+    for left, right in zip(expected, actual):
+        np.testing.assert_array_equal(np.signbit(left), np.signbit(right))
+
+
+def test_a_sum_that_starts_at_negative_zero_stays() -> None:
+    text = """g (float[T] x) => (float y) <int64 zero = {0}, float s0 = {-0.0}> {
+        all = Shape(x) n = Gather(all, zero)
+        y = Loop (n, , s0) <body = b (int64 i, bool ci, float s) => (bool co, float so) {
+            co = Identity(ci) xt = Gather(x, i) so = Add(s, xt) }> }"""
+    model = parse(text)
+    assert np.signbit(onnx.numpy_helper.to_array(model.graph.initializer[1]))
+    assert "starts at -0" in reason_of(SumWithoutLoop, model)
+    (y,) = session(rewrite(model).model).run(None, {"x": np.zeros(0, np.float32)})
+    assert np.signbit(y)
+
+
+def test_a_delay_line_in_a_body_without_operators() -> None:
+    text = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
+        y, r = Scan <num_scan_inputs = 1, body = b (float[3] s, float[3] xt)
+            => (float[3] so, float[3] row) { so = Identity(xt) row = Identity(s) }> (s0, xs) }"""
+    result = rewritten(parse(text), Feeds(sizes=(1, 2, 7)))
+    assert not {"Loop", "Scan"} & set(ops(result.model))
+
+
+@pytest.mark.parametrize(("trip", "commits"), [("n", 0), ("t", 1)])
+def test_strict_keeps_what_may_read_behind_the_end(trip: str, commits: int) -> None:
+    """ReduceSum of all slices there are does not fail; the loop does."""
+    model = parse(f"""g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) <int64 zero = {{0}}> {{
+        shape = Shape(xs) t = Gather(shape, zero)
+        y = Loop ({trip}, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
+            co = Identity(ci) x = Gather(xs, i) so = Add(s, x) }}> }}""")
+    feeds = Feeds(values={"n": [0, 1, 2, 7]})
+    strict = Options(strict=True)
+    result, trace, _ = run_rules(model, [RemoveCopy, SumWithoutLoop], options=strict)
+    assert [c.rule for c in trace.commits()].count("SumWithoutLoop") == commits
+    assert_equivalent(model, result, feeds, 1e-5, fails_alike=True)
+    if not commits:
+        assert "may have fewer slices" in reason_of(SumWithoutLoop, model, strict)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx
 import pytest
 
 from looplift.rewrite.engine import Engine
+from looplift.rewrite.ir import Node
 from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import Miss
+from looplift.rewrite.rule import Match, Miss, Rule
 from looplift.rules.emit import Emit
 from looplift.rules.steps.padded import LoopToPaddedScan
 from looplift.rules.values.dead import RemoveCopy
 
-from ..equivalence import assert_equivalent, run_rules
+from ..equivalence import assert_equivalent, ops, run_rules
 from ..rewrite.fact_oracle import Feeds, value
-from ..small_models import parse
+from ..small_models import parse, run
 
 
 @pytest.mark.parametrize(("opset", "operands"), [(12, 1), (13, 2)])
@@ -41,6 +45,36 @@ def test_axes_are_given_as_the_opset_wants(opset: int, operands: int, way: str) 
     assert len(maker.inputs) == operands
     engine.run()
     onnx.checker.check_model(export_model(model), full_check=True)
+
+
+class _Respells(Rule):
+    """The pieces of a value, the larger of them."""
+
+    root = "Tile"
+
+    def match(self, m: Match) -> dict[str, Any]:
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        emit = Emit(patch, node.outputs[0])
+        small, large = emit.split(node.inputs[0], 0, [1, 3], [node.outputs[0]] * 2)
+        high, low = emit.maximum(large, small), emit.minimum(large, small)
+        patch.replace(node.outputs[0], emit("Concat", high, low, axis=0))
+        patch.remove(node)
+        patch.toward_normal_form()
+
+
+@pytest.mark.parametrize(("opset", "op"), [(9, "Where"), (11, "Where"), (12, "Max"), (13, "Max")])
+def test_pieces_and_extremes_of_integers(opset: int, op: str) -> None:
+    numbers = np.array([3, -7, 3, 2**62])
+    before = parse("g (int64[4] k, int64[1] s) => (int64[6] y) { y = Tile(k, s) }", opset)
+    result, trace, _ = run_rules(before, [_Respells])
+    assert trace.defects() == []
+    assert op in ops(result)
+    onnx.checker.check_model(result, full_check=True)
+    (found,) = run(result, k=numbers, s=np.array([4]))
+    high, low = np.maximum(numbers[1:], 3), np.minimum(numbers[1:], 3)
+    np.testing.assert_array_equal(found, np.concatenate([high, low]))
 
 
 def test_old_slices_have_no_steps() -> None:

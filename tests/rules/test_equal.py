@@ -136,3 +136,12 @@ def test_in_the_whole_rewrite_what_is_drawn_twice_stays_twice(name: str) -> None
     assert (
         ops(result.model).get("RandomNormalLike", 0) + ops(result.model).get("Dropout", 0) == drawn
     )
+
+
+def test_what_was_drawn_and_never_read_is_forgotten() -> None:
+    """A body is judged by the nodes that are left in it."""
+    body = """<body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        drawn = RandomNormal<shape=[3]>() so = Exp(s) co = Identity(ci) }>"""
+    text = f"""g (float[3] x, int64 m) => (float[3] y) {{
+        a = Loop (m, , x) {body} b = Loop (m, , x) {body} y = Add(a, b) }}"""
+    assert ops(rewritten(parse(text, 21, 10)).model)["Loop"] == 1

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
+from looplift import rewrite
 from looplift.rules.loops.reads import ReadAtIteration
 
-from ..equivalence import assert_equivalent, optimized_session, outcome, rewritten, run_rules
+from ..equivalence import (
+    assert_equivalent,
+    optimized_session,
+    outcome,
+    rewritten,
+    run_rules,
+    session,
+)
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 from .reasons import reason_of
@@ -18,9 +27,9 @@ FEEDS = Feeds(values={"m": [0, 1, 2, 7]})
 def _reading(position: str, read: str = "Gather(x, k)", trip: str = "n") -> onnx.ModelProto:
     """A loop that reads slice k of x [T, B, 3], for as many slices as there are."""
     return parse(f"""g (float[T,B,3] x, float[B,3] s0, int64 m) => (float[B,3] y)
-        <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 minus = {{-1}},
+        <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 minus = {{-1}}, int64 back = {{-3}}, int64 large = {{4294967296}},
          int64[1] first = {{0}}, int64[1] ones = {{1}}, int64[1] any = {{-1}}> {{
-        all = Shape(x) n = Gather(all, zero) last = Sub(n, one) half = Div(n, two)
+        all = Shape(x) n = Gather(all, zero) batch = Size(s0) last = Sub(n, one) half = Div(n, two)
         numbers = Range(zero, n, one)
         y = Loop ({trip}, , s0) <body = b (int64 i, bool ci, float[B,3] s)
             => (bool co, float[B,3] so) {{
@@ -99,8 +108,12 @@ def _text(model: onnx.ModelProto) -> str:
     ("position", "trip", "words"),
     [
         ("k = Sub(last, i)", "m", "is not known to stay within"),
-        ("k = Sub(m, i)", "n", "is not the last of `x`"),
-        ("k = Add(i, m)", "n", "is not a known number"),
+        ("k = Sub(batch, i)", "n", "is not the last of `x`"),
+        ("k = Add(i, batch)", "n", "is not a known number"),
+        ("k = Sub(m, i)", "n", "is not known"),
+        ("k = Add(i, m)", "n", "is not known"),
+        ("k = Sub(back, i)", "half", "may be outside `x`"),
+        ("e = Mul(i, large) q = Cast<to=6>(e) k = Cast<to=7>(q)", "half", "is not known"),
         ("k = Add(i, minus)", "n", "counts from the end"),
         ("k = Mul(i, i)", "n", "does not advance by a fixed step"),
         ("k = Div(i, two)", "n", "does not advance by a fixed step"),
@@ -112,6 +125,28 @@ def test_other_positions_stay(position: str, trip: str, words: str) -> None:
     _, trace, _ = run_rules(model, [ReadAtIteration])
     assert trace.commits() == []
     assert words in _reason(model)
+
+
+def test_a_position_before_the_axis_fails_as_before() -> None:
+    """A Slice would start at the first slice there."""
+    model = _reading("k = Sub(back, i)", trip="m")
+    result = rewrite(model, strict=True).model
+    feed = {
+        "x": np.ones((2, 1, 3), np.float32),
+        "s0": np.zeros((1, 3), np.float32),
+        "m": np.array(1),
+    }
+    assert outcome(session(model), feed) is None
+    assert outcome(session(result), feed) is None
+
+
+def test_a_position_from_the_end_that_is_surely_inside() -> None:
+    model = parse("""g (float[4,3] x, float[3] s0, int64 m) => (float[3] y) <int64 back = {-3}> {
+        y = Loop (m, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+            k = Sub(back, i) xt = Gather(x, k) co = Identity(ci) h = Mul(s, s) so = Sub(h, xt) }> }""")
+    result, trace, _ = run_rules(model, [ReadAtIteration])
+    assert len(trace.commits()) == 1
+    assert_equivalent(model, result, FEEDS, fails_alike=True)
 
 
 def _reason(model: onnx.ModelProto) -> str:

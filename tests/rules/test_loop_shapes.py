@@ -40,6 +40,21 @@ def test_sizes_of_states_come_from_outside(size: str) -> None:
     assert_equivalent(model, result, FEEDS)
 
 
+def test_a_computed_size_is_that_of_the_first_value() -> None:
+    """No input has an axis of N // 2 + 1 elements, but the state has before the loop."""
+    model = parse("""g (float[N] x, int64 m) => (float[P] y)
+        <int64[1] two = {2}, int64[1] one = {1}, int64[1] zero = {0}> {
+        all = Shape(x) h = Div(all, two) n1 = Add(h, one) z = ConstantOfShape(n1)
+        y = Loop (m, , z) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[P] so) {
+            co = Identity(ci) n = Shape(s) f = Cast<to=1>(n) t = ReduceSum<keepdims=0>(f)
+            so = Add(s, t) }> }""")
+    result, trace, _ = run_rules(model, [ShapeFromOutside])
+    assert len(trace.commits()) == 1
+    (loop,) = (node for node in result.graph.node if node.op_type == "Loop")
+    assert "Shape" not in [node.op_type for node in loop.attribute[0].g.node]
+    assert_equivalent(model, result, FEEDS)
+
+
 @pytest.mark.parametrize(
     ("update", "words"),
     [

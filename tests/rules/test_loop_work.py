@@ -65,3 +65,59 @@ def test_what_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -
 def test_what_differs_or_is_constant_stays(work: str) -> None:
     words = "nothing in the body is computed from outer values alone"
     assert words in reason_of(HoistInvariantWork, parse(_text(work)))
+
+
+def _nested(read: str, trip: str) -> onnx.ModelProto:
+    """A read that is the same in all iterations of the inner loop, which may not run."""
+    return parse(f"""g (float[B,4] x, float s0, int64 m, int64 n) => (float y)
+        <int64 zero = {{0}}, int64 three = {{3}}, int64 four = {{4}}, int64 first = {{-4}},
+         int64 before = {{-5}}> {{
+        all = Shape(x) b = Gather(all, zero)
+        y = Loop ({trip}, , s0) <body = outer (int64 i, bool ci, float r) => (bool co, float q) {{
+            co = Identity(ci)
+            q = Loop (m, , r) <body = inner (int64 j, bool cj, float s)
+                => (bool dj, float so) {{
+                dj = Identity(cj) k = Neg(s) e = {read} t = ReduceSum<keepdims=0>(e) so = Add(k, t)
+            }}> }}> }}""")
+
+
+def _body(graph: onnx.GraphProto) -> onnx.GraphProto:
+    loop = next(node for node in graph.node if node.op_type == "Loop")
+    body: onnx.GraphProto = next(a.g for a in loop.attribute if a.name == "body")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("read", "trip"),
+    [
+        ("Gather(x, i)", "b"),
+        ("Gather<axis=1>(x, i)", "four"),
+        ("Gather<axis=1>(x, three)", "n"),
+        ("Gather<axis=-1>(x, first)", "n"),
+    ],
+)
+def test_a_read_on_its_axis_cannot_fail(read: str, trip: str) -> None:
+    model = _nested(read, trip)
+    result, trace, _ = run_rules(model, [HoistInvariantWork])
+    assert trace.defects() == []
+    inner = _body(_body(result.graph))
+    assert "Gather" not in [node.op_type for node in inner.node]
+    feeds = Feeds(sizes=(0, 1, 3), values={"m": [0, 1, 3], "n": [0, 2]})
+    assert_equivalent(model, result, feeds)
+
+
+@pytest.mark.parametrize(
+    ("read", "trip"),
+    [
+        ("Gather(x, i)", "n"),
+        ("Gather<axis=1>(x, i)", "b"),
+        ("Gather(x, three)", "b"),
+        ("Gather<axis=1>(x, four)", "n"),
+        ("Gather<axis=-1>(x, before)", "n"),
+    ],
+)
+def test_a_read_that_may_be_beyond_its_axis_stays(read: str, trip: str) -> None:
+    model = _nested(read, trip)
+    _, trace, _ = run_rules(model, [HoistInvariantWork])
+    assert trace.commits() == []
+    rewritten(model, Feeds(sizes=(0, 1, 3), values={"m": [0, 1, 3], "n": [0, 2]}))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from looplift import rewrite
 from looplift.rules.recurrence import FuseRecurrence
 
 from ..equivalence import ops, rewritten
@@ -36,7 +39,9 @@ def _numbers(count: int, start: float) -> str:
 
 CONSTANTS = f"""float[2,3] w = {{{_numbers(6, 0.0)}}}, float[3,3] v = {{{_numbers(9, 1.0)}}},
     int64[1] one = {{1}}, int64 uno = {{1}}, int64[1] nil = {{0}}, int64 nul = {{0}}, int64 two = {{2}},
-    float zero = {{0}}, float onef = {{1}}, int64[2] size = {{3, 3}}"""
+    float zero = {{0}}, float onef = {{1}}, int64[2] size = {{3, 3}}, int64[3] keep = {{0, 0, 1}},
+    int64[1] far = {{2147483647}}, int64[2] other = {{3, -1}}, int64[1] back = {{-1}},
+    int64[1] low = {{-9223372036854775808}}, int64[1] two1 = {{2}}"""
 GIVEN = "float[T,B,2] x, float[B,3] h0, int64[B] l"
 
 
@@ -120,12 +125,81 @@ OUTSIDE = {
     "turned": ("""i = Range(nul, n, uno) l1 = Unsqueeze(l, one) s0 = Greater(l1, i)
                   s1 = Transpose<perm=[1,0]>(s0) s = Unsqueeze(s1, one2)""",
                "c = Gather<axis=0>(s, t) m = Transpose<perm=[1,0]>(c)"),
+    "as floats": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
+                     lf = Cast<to=1>(l) s = Greater(lf, i2)""",
+                  "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "reshaped": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = GreaterOrEqual(i1, l)
+                    s1 = Reshape(s0, keep) s = Not(s1)""",
+                 "m = Gather<axis=0>(s, t)"),
+    "counted": ("""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum<exclusive=1>(i0, nul)
+                   i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
+                "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "counted from one": ("""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum(i0, nul)
+                            i2 = Unsqueeze(i1, one) s = LessOrEqual(i2, l)""",
+                         "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "cut from end to end": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+                               s = Slice(s0, nil, far, one)""",
+                            "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("outside", "mask"), OUTSIDE.values(), ids=OUTSIDE.keys())
 def test_masks_compared_in_front_of_the_loop(outside: str, mask: str) -> None:
     _assert_fused(_rnn(mask, outside=outside.replace("one2", "one")))
+
+
+NO_LENGTHS = {
+    "counted down": """n1 = Reshape(n, one) i0 = Expand(uno, n1)
+        i1 = CumSum<exclusive=1, reverse=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
+    "counted in twos": """n1 = Reshape(n, one) i0 = Expand(two, n1)
+        i1 = CumSum<exclusive=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
+    "mixed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        s1 = Reshape(s0, other) s = Transpose<perm=[1,0]>(s1)""",
+    "turned round": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        s = Slice(s0, back, low, nil, back)""",
+    "cut": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        s1 = Slice(s0, one, far, nil) s2 = Slice(s0, nil, one, nil) s = Concat<axis=0>(s1, s2)""",
+    "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
+        lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
+}
+
+
+@pytest.mark.parametrize("outside", NO_LENGTHS.values(), ids=NO_LENGTHS.keys())
+def test_masks_that_are_no_prefix_for_each_row(outside: str) -> None:
+    text = _rnn("c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)", row="r = Identity(hn)",
+                outside=outside)  # fmt: skip
+    assert _fused(text).get("RNN", 0) == 0
+
+
+def test_lengths_compared_as_floats_are_noted() -> None:
+    outside, mask = OUTSIDE["as floats"]
+    notes = rewrite(parse(_rnn(mask, outside=outside), opset=18)).report.notes
+    assert any("`l` is compared as a float: exact up to 2**24 iterations" in n for n in notes)
+    few = _rnn(mask, outside=outside, given=GIVEN.replace("T", "5"))
+    assert not any("2**24" in n for n in rewrite(parse(few, opset=18)).report.notes)
+
+
+BEHIND = "i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l) s = Unsqueeze(s0, two1)"
+CHOSEN = {
+    "zero": ("y = Where(s, ys, zero)", 1),
+    "anything": ("e = Sin(x0) y = Where(s, ys, e)", 1),
+    "not": ("o = Not(s) y = Where(o, zero, ys)", 1),
+    "the other way": ("y = Where(s, zero, ys)", 0),
+    "read elsewhere": ("y0 = Where(s, ys, zero) y = Add(y0, ys)", 0),
+    "other lengths": ("k0 = Less(i1, k) k1 = Unsqueeze(k0, two1) y = Where(k1, ys, zero)", 0),
+    "multiplied": ("f = Cast<to=1>(s) y = Mul(f, ys)", 0),
+}
+
+
+@pytest.mark.parametrize(("behind", "fused"), CHOSEN.values(), ids=CHOSEN.keys())
+def test_rows_that_are_masked_behind_the_loop(behind: str, fused: int) -> None:
+    """Without a mask in the body the rows beyond a length are no output of the operator."""
+    given = f"{GIVEN}, int64[B] k, float[T,B,3] x0"
+    text = _rnn(WITHIN, row="r = Identity(h1)", given=given, outside=BEHIND)
+    text = text.replace("z, y = Loop", "z, ys = Loop")
+    text = text.replace("Identity(r) }>", f"Identity(r) }}> {behind}")
+    feeds = replace(FEEDS, values={**FEEDS.values, "k": [np.array(v) for v in LENGTHS]})
+    assert _fused(text, feeds).get("RNN", 0) == fused
 
 
 def test_narrow_lengths_and_one_for_all() -> None:

@@ -10,7 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift import rewrite
+from looplift import rewrite, verify
+from looplift.api import RewriteResult
+from looplift.rewrite.facts import Assumptions
+from looplift.rewrite.reasons import Reason
 from looplift.rewrite.running.evaluate import NotEvaluated
 from looplift.rules.recurrence import prefix_masks
 
@@ -53,6 +56,12 @@ def _mask(lengths: Sequence[int]) -> np.ndarray:
     return np.arange(STEPS)[:, None] < np.array(lengths)
 
 
+def _why_not(result: RewriteResult) -> list[Reason]:
+    """What is said of the loops that stay."""
+    loops = [node for node in result.engine.index.walk() if node.op in ("Loop", "Scan")]
+    return [reason for loop in loops for reason in result.reasons(loop)]
+
+
 def _feed(mask: np.ndarray) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     batch = len(LENGTHS[0])
@@ -63,11 +72,14 @@ def _feed(mask: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _assert_fused(model: onnx.ModelProto, masks: Sequence[np.ndarray], name: str = "k") -> None:
-    result = rewrite(model, prefix_masks=[name])
+def _assert_fused(
+    model: onnx.ModelProto, masks: Sequence[np.ndarray], name: str = "k", axis: int = 0
+) -> None:
+    result = rewrite(model, prefix_masks={name: axis})
     counts = ops(result.model)
     assert (counts.get("RNN", 0), counts.get("Loop", 0)) == (1, 0)
-    assert any("asserted, not proven" in note for note in result.report.notes)
+    told = f"rows end where `{name}` ends along axis {axis}: asserted, not proven"
+    assert told in result.report.notes
     for mask in masks:
         expected = outcome(session(model), _feed(mask))
         assert expected is not None
@@ -119,7 +131,12 @@ def test_spellings(given: str, parts: dict[str, str]) -> None:
         masks = [mask.T for mask in masks]
     if "[T,B,1]" in given:
         masks = [mask[:, :, None] for mask in masks]
-    _assert_fused(_rnn(given, **parts), masks)
+    time = 1 if "[B,T]" in given else 0
+    _assert_fused(_rnn(given, **parts), masks, axis=time)
+    # Along the batch the same mask says nothing about the steps of the loop.
+    other = rewrite(_rnn(given, **parts), prefix_masks={"k": 1 - time})
+    assert ops(other.model).get("RNN", 0) == 0
+    assert any(f"asserted along axis {1 - time}, but" in each.sentence for each in _why_not(other))
 
 
 def test_a_mask_that_the_model_computes() -> None:
@@ -136,13 +153,72 @@ def test_longer_than_the_loop_runs() -> None:
     _assert_fused(_rnn("bool[S,B] k"), masks)
 
 
+def test_one_of_two_equal_values_is_named() -> None:
+    """What is asserted of a value is asserted of those that are computed in the same way."""
+    model = _rnn("int64[T,B] k", outside="e = Greater(k, uno) other = Greater(k, uno)", inside=(
+        "c = Gather<axis=0>(e, t) m = Unsqueeze(c, one)"))  # fmt: skip
+    masks = [np.where(_mask(lengths), 5, 0) for lengths in LENGTHS]
+    result = rewrite(model, prefix_masks={"other": 0})
+    assert (ops(result.model).get("RNN", 0), ops(result.model).get("Loop", 0)) == (1, 0)
+    for mask in masks:
+        expected = outcome(session(model), _feed(mask))
+        assert expected is not None
+        assert_equal(expected, outcome(session(result.model), _feed(mask)), 1e-5)
+
+
+class TestTwoAxes:
+    """One mask, read by a loop along the time and by another along the batch."""
+
+    TEXT = f"""g (float[N,T,2] x, bool[N,T] mask, float[N,3] a0, float[T,3] b0)
+        => (float[N,3] a, float[T,3] b)
+      <float[2,3] w = {{{_text(W)}}}, float[3,3] v = {{{_text(V)}}}, int64[1] one = {{1}}> {{
+        s = Shape<start=0, end=1>(x) n = Squeeze(s) r = Shape<start=1, end=2>(x) t = Squeeze(r)
+        a = Loop (t, , a0) <body = over_time (int64 i, bool c, float[N,3] h)
+              => (bool co, float[N,3] h2) {{
+            co = Identity(c) xt = Gather<axis=1>(x, i) m = Gather<axis=1>(mask, i)
+            m1 = Unsqueeze(m, one) p = MatMul(xt, w) q = MatMul(h, v) z = Add(p, q)
+            new = Tanh(z) h2 = Where(m1, new, h) }}>
+        b = Loop (n, , b0) <body = over_batch (int64 j, bool d, float[T,3] g1)
+              => (bool do, float[T,3] g2) {{
+            do = Identity(d) xr = Gather<axis=0>(x, j) mr = Gather<axis=0>(mask, j)
+            mr1 = Unsqueeze(mr, one) pr = MatMul(xr, w) qr = MatMul(g1, v) zr = Add(pr, qr)
+            newr = Tanh(zr) g2 = Where(mr1, newr, g1) }}> }}"""
+
+    @pytest.mark.parametrize(("axis", "stays"), [(1, 0), (0, 1), (-1, 0)])
+    def test_only_the_loop_along_that_axis(self, axis: int, stays: int) -> None:
+        model = parse(self.TEXT, opset=18)
+        result = rewrite(model, prefix_masks={"mask": axis})
+        assert (ops(result.model)["RNN"], ops(result.model)["Loop"]) == (1, 1)
+        said = [r.sentence for r in _why_not(result) if r.rule == "FuseRecurrence"]
+        (sentence,) = said
+        assert f"asserted along axis {1 - stays}, but the loop steps along axis {stays}" in sentence
+        rng = np.random.default_rng(0)
+        mask = np.arange(3) < np.array([[1], [3], [2]])
+        shapes = {"x": (3, 3, 2), "a0": (3, 3), "b0": (3, 3)}
+        feed: dict[str, Any] = {"mask": mask.T if stays else mask}
+        feed |= {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+        expected = outcome(session(model), feed)
+        assert expected is not None
+        assert_equal(expected, outcome(session(result.model), feed), 1e-5)
+
+    def test_verification_tries_lengths_in_any_order(self) -> None:
+        """A result that rests on the other axis is wrong, and is found to be."""
+        model = parse(self.TEXT, opset=18)
+        for fused, said in ((1, 0), (0, 1)):
+            result = rewrite(model, prefix_masks={"mask": fused})
+            right = result.engine.assumptions
+            assert verify(model, result.model, assumptions=right).verified
+            wrong = Assumptions(prefix_masks={"mask": said})
+            assert verify(model, result.model, assumptions=wrong).differences
+
+
 class TestLeft:
     def test_nobody_vouches(self) -> None:
         assert ops(rewrite(_rnn("bool[T,B] k")).model).get("RNN", 0) == 0
 
     def test_another_value_is_vouched_for(self) -> None:
         model = _rnn("bool[T,B] k, bool[T,B] other", outside="o2 = Not(other)")
-        assert ops(rewrite(model, prefix_masks=["other"]).model).get("RNN", 0) == 0
+        assert ops(rewrite(model, prefix_masks={"other": 0}).model).get("RNN", 0) == 0
 
     @pytest.mark.parametrize(
         "outside",
@@ -156,22 +232,22 @@ class TestLeft:
     def test_what_becomes_of_it_may_be_no_prefix(self, outside: str) -> None:
         model = _rnn("bool[T,B] k, bool[T,B] other", outside=outside,
                      inside="c = Gather<axis=0>(e, t) m = Unsqueeze(c, one)")  # fmt: skip
-        assert ops(rewrite(model, prefix_masks=["k"]).model).get("RNN", 0) == 0
+        assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
 
     def test_a_mask_of_features(self) -> None:
         """One element for each feature, not for each row."""
         model = _rnn("bool[T,3] k", inside="m = Gather<axis=0>(k, t)")
-        assert ops(rewrite(model, prefix_masks=["k"]).model).get("RNN", 0) == 0
+        assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
 
     def test_states_that_change_beyond(self) -> None:
         model = _rnn("bool[T,B] k", state="o = Neg(h) hn = Where(m, h1, o)")
-        assert ops(rewrite(model, prefix_masks=["k"]).model).get("RNN", 0) == 0
+        assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
 
     def test_numbers_that_are_neither_1_nor_0(self) -> None:
         model = _rnn("float[T,B] k", outside="e = Mul(k, half)", state="u = Mul(m, h1) d = Sub(onef, m) "
                      "o = Mul(d, h) hn = Add(u, o)", row="r = Mul(m, h1)",
                      inside="c = Gather<axis=0>(e, t) m = Unsqueeze(c, one)")  # fmt: skip
-        assert ops(rewrite(model, prefix_masks=["k"]).model).get("RNN", 0) == 0
+        assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
 
     def test_an_operator_that_is_not_evaluated(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: object) -> list[np.ndarray]:
@@ -180,13 +256,13 @@ class TestLeft:
         monkeypatch.setattr(prefix_masks, "evaluate", refuse)
         model = _rnn("bool[T,B] k", outside="e = Not(k)", inside=(
             "c = Gather<axis=0>(e, t) d = Unsqueeze(c, one) m = Not(d)"))  # fmt: skip
-        assert ops(rewrite(model, prefix_masks=["k"]).model).get("RNN", 0) == 0
+        assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
 
 
 def test_a_mask_that_is_none_gives_something_else() -> None:
     """What the note warns of."""
     model = _rnn("bool[T,B] k")
-    result = rewrite(model, prefix_masks=["k"])
+    result = rewrite(model, prefix_masks={"k": 0})
     assert "true again after it was false" in result.report.notes[0]
     broken = _mask([5, 5, 5])
     broken[1] = False
@@ -222,7 +298,7 @@ class TestCorpus:
 
     def test_a_mask_of_numbers(self, corpus: Path) -> None:
         model = onnx.load(corpus / "ts_lstm_masked_mul.onnx")
-        result = rewrite(model, prefix_masks=["mask"])
+        result = rewrite(model, prefix_masks={"mask": 0})
         assert (ops(result.model)["LSTM"], ops(result.model).get("Loop", 0)) == (1, 0)
         x = np.random.default_rng(2).standard_normal((STEPS, 3, 16)).astype(np.float32)
         for lengths in LENGTHS:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
-from looplift.rules.recurrence import FuseRecurrence
+from looplift.rules.recurrence import FuseRecurrence, Reroll
 
-from ..equivalence import ops, rewritten
+from ..equivalence import ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 from .reasons import reason_of
@@ -187,6 +188,58 @@ def test_quotients_that_are_no_softsign(nodes: str) -> None:
     assert "RNN" not in ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
 
 
+BOUNDS = {
+    "hard sigmoid": ("b = Min(a, one) hn = Max(b, zero)", True),
+    "hard sigmoid the other way round": ("b = Max(a, zero) hn = Min(one, b)", True),
+    "narrowed": ("b = Clip(a, minus, two) c = Clip(b, , one) hn = Max(c, zero)", True),
+    "clipped in two steps": ("b = Min(a, one) c = Max(b, minus) hn = Tanh(c)", True),
+    "from another number": ("b = Min(a, two) hn = Max(b, one)", False),
+    "bounds that cross": ("b = Min(a, zero) hn = Max(b, one)", False),
+    "clipped to one side": ("b = Min(a, one) hn = Tanh(b)", False),
+}
+
+
+@pytest.mark.parametrize(("nodes", "fused"), BOUNDS.values(), ids=BOUNDS.keys())
+def test_bounds_one_after_the_other(nodes: str, fused: bool) -> None:
+    text = _ends(nodes).replace("float one", "float zero = {0}, float minus = {-1}, float one")
+    counts = ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
+    assert counts.get("RNN", 0) == fused
+
+
+def test_an_rnn_without_activation() -> None:
+    model = parse(_ends("hn = Identity(a)"), opset=21)
+    (node,) = (n for n in rewritten(model, FEEDS, 1e-5).model.graph.node if n.op_type == "RNN")
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    assert attributes["activations"] == [b"Affine"]
+    assert (attributes["activation_alpha"], attributes["activation_beta"]) == ([1.0], [0.0])
+
+
+def test_a_state_whose_features_stay_apart_is_no_rnn() -> None:
+    """A product and a sum in a Scan do, or a closed form."""
+    text = _ends("k = Mul(h, two) hn = Add(k, p)")
+    assert "of no LSTM, GRU or RNN" in reason_of(FuseRecurrence, parse(text, opset=21))
+
+
+def _expanded_bias(rows: str) -> str:
+    """An RNN whose bias is expanded to so many rows."""
+    return _rnn(
+        f"{SUM.replace('a =', 's =')} e = Expand(b, size) a = Add(s, e)",
+        f"{RNN}, {_constant('b', 3)}, {_integers(wide=[3])}",
+        "float[T,B,2] x, float[N,1] other",
+        f"n = {rows} size = Concat<axis=0>(n, wide)",
+    )
+
+
+def test_a_bias_that_is_expanded() -> None:
+    _assert_fused(_expanded_bias("Shape<start=1, end=2>(x)"), "RNN")
+
+
+def test_a_bias_that_is_expanded_to_other_rows() -> None:
+    text = _expanded_bias("Shape<start=0, end=1>(other)")
+    assert "no state keeps its shape" in reason_of(FuseRecurrence, parse(text, opset=21))
+    rewritten(parse(text, opset=21), FEEDS, 1e-5)
+
+
 LERP = """m = Less(a, one) n = Tanh(a) d = Sub(n, h) z = Sigmoid(p) zd = Mul(z, d) left = Add(h, zd)
     k = Sub({0}, z) kd = Mul(k, d) right = Sub(n, kd) hn = Where(m, left, right)"""
 
@@ -312,3 +365,82 @@ def test_unrolled_steps_with_a_context() -> None:
     counts = ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
     assert counts["RNN"] == 1
     assert "Tanh" not in counts
+
+
+def test_few_unrolled_steps_of_single_values_stay() -> None:
+    """To put their inputs together takes more operators than the steps have."""
+    step = "q@ = MatMul(h@, r) a@ = Sum(x@, u@, v@, s@, t@, q@) h# = Tanh(a@) "
+    inputs = ", ".join(f"float[B,3] {name}{k}" for k in range(3) for name in "xuvst")
+    text = f"""m ({inputs}, float[B,3] h0) => (float[B,3] h3)
+      <{_constant("r", 3, 3)}> {{ {_unrolled(step, 3)} }}"""
+    assert "RNN" not in ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
+    _, trace, engine = run_rules(parse(text, opset=21), [Reroll])
+    assert trace.commits() == []
+    assert "no more operators than one" in str(next(iter(engine.declined.values())))
+
+
+@pytest.mark.parametrize(("batch", "noted"), [("B", True), ("2", False)])
+def test_unrolled_steps_that_may_have_an_empty_batch(batch: str, noted: bool) -> None:
+    """The steps take it, onnxruntime's operator does not."""
+    step = """t@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, t@) p@ = MatMul(x@, w)
+      q@ = MatMul(h@, r) s@ = Add(p@, q@) gi@, gf@, gn@, go@ = Split<axis=1, num_outputs=4>(s@)
+      i@ = Sigmoid(gi@) f@ = Sigmoid(gf@) n@ = Tanh(gn@) o@ = Sigmoid(go@) fc@ = Mul(f@, c@)
+      ig@ = Mul(i@, n@) c# = Add(fc@, ig@) tc@ = Tanh(c#) h# = Mul(o@, tc@) """
+    text = f"""m (float[3,{batch},2] x, float[{batch},3] h0, float[{batch},3] c0)
+      => (float[{batch},3] h3) <{FLAT}> {{ {_unrolled(step, 3)} }}"""
+    notes = rewritten(parse(text, opset=21), FEEDS, 1e-5).report.notes
+    assert any("empty batch" in note for note in notes) == noted
+
+
+ONE_STEP = "Y@, h# = GRU<hidden_size=3>(x@, W, R, , , h@) s@ = Squeeze(Y@, one) "
+ONE_STEP_WEIGHTS = f"{_constant('W', 1, 9, 2)}, {_constant('R', 1, 9, 3)}, int64[1] one = {{1}}"
+KEPT = {
+    "slices": "t@ = Constant<value_ints=[@]>() e@ = Constant<value_ints=[#]>() "
+    "x@ = Slice(x, t@, e@, nil) ",
+    "gathered": "t@ = Constant<value_ints=[@]>() x@ = Gather<axis=0>(x, t@) ",
+}
+
+
+@pytest.mark.parametrize("read", KEPT.values(), ids=KEPT.keys())
+@pytest.mark.parametrize("ends", ["s0, s1, s2, s3, s4", "s4, s3, s2, s1, s0", "s1, s2, h5"])
+def test_operators_of_one_step_each(read: str, ends: str) -> None:
+    """Their inputs keep the axis of the time, and both Y and Y_h are the new h."""
+    text = f"""m (float[5,B,2] x, float[1,B,3] h0) => (float[L,B,3] y)
+      <{ONE_STEP_WEIGHTS}, {_integers(nil=[0])}> {{
+      {_unrolled(read + ONE_STEP, 5)} y = Concat<axis=0>({ends}) }}"""
+    counts = ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
+    assert counts["GRU"] == 1
+
+
+def test_operators_of_one_step_each_that_skip_a_slice() -> None:
+    """Their inputs are put together one by one."""
+    read = KEPT["gathered"].replace("[@]", "[?]")
+    steps = _unrolled(read + ONE_STEP, 5)
+    for number in (0, 1, 4, 2, 3):
+        steps = steps.replace("?", str(number), 1)
+    text = f"""m (float[5,B,2] x, float[1,B,3] h0) => (float[1,B,3] h5)
+      <{ONE_STEP_WEIGHTS}> {{ {steps} }}"""
+    rewritten(parse(text, opset=21), FEEDS, 1e-5)
+
+
+@pytest.mark.parametrize(("order", "joined"), [((3, 2, 1), True), ((3, 1, 2), False)])
+def test_slices_joined_from_the_last_to_the_first(order: tuple[int, ...], joined: bool) -> None:
+    places = "".join(
+        f"t{k} = Constant<value_int={k}>() x{k} = Gather<axis=0>(x, t{k}) "
+        f"u{k} = Unsqueeze(x{k}, one) "
+        for k in order
+    )
+    text = f"""m (float[5,B,2] x) => (float[B,3,2] y) <{_integers(one=[1])}> {{ {places}
+      y = Concat<axis=1>({", ".join(f"u{k}" for k in order)}) }}"""
+    counts = ops(rewritten(parse(text, opset=21), Feeds(sizes=(0, 1, 3))).model)
+    assert ("Gather" in counts) != joined
+
+
+def test_unrolled_steps_whose_first_state_gets_an_axis() -> None:
+    """Only the first copy reads through the Unsqueeze."""
+    step = """t@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, t@) p@ = MatMul(x@, w)
+      q@ = MatMul(h@, r) a@ = Add(p@, q@) h# = Relu(a@) """
+    text = f"""m (float[5,1,B,2] x, float[B,3] g0) => (float[1,B,3] h5)
+      <{RNN}, {_integers(nil=[0])}> {{ h0 = Unsqueeze(g0, nil) {_unrolled(step, 5)} }}"""
+    counts = ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
+    assert counts["RNN"] == 1

@@ -123,3 +123,13 @@ class TestForward:
             y, w = If (c) <then_branch = t () => (float[3] a, float[3] r) { a = Identity(x) r = Exp(x) },
                            else_branch = e () => (float[3] b, float[3] q) { b = Identity(x) q = Log(x) }> }"""
         rewritten(parse(text, 21, 10), tolerance=1e-6)
+
+    def test_two_outputs_of_the_model_that_are_one_value(self) -> None:
+        text = """g (float[3] x, bool c) => (float[3] y, float[3] w, float[3] v) {
+            u = Neg(x)
+            y, w, v = If (c) <then_branch = t () => (float[3] a, float[3] r, float[3] p) {
+                                  a = Identity(u) r = Identity(u) p = Exp(x) },
+                              else_branch = e () => (float[3] b, float[3] q, float[3] o) {
+                                  b = Identity(u) q = Identity(u) o = Log(x) }> }"""
+        result = rewritten(parse(text, 21, 10), tolerance=1e-6)
+        assert result.report.commits["ForwardEqualResults"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from looplift.rewrite.rule import Options
 from looplift.rules.loops.split_sequences import (
     ConstructFromInserts,
     CountFromSplit,
@@ -62,6 +63,15 @@ def test_pieces_that_keep_their_axis_are_joined_along_it_only(axis: int, joined:
     result, trace, _ = run_rules(model, [JoinSplit])
     assert bool(trace.commits()) is joined
     assert_equivalent(model, result)
+
+
+@pytest.mark.parametrize(("length", "commits"), [("T", 0), ("2", 1)])
+def test_strict_keeps_joining_no_pieces(length: str, commits: int) -> None:
+    model = parse(f"""g (float[{length},3] x) => (float[P,Q] y) {{
+        s = SplitToSequence<axis=0, keepdims=0>(x) y = ConcatFromSequence<axis=0, new_axis=1>(s) }}""")
+    result, trace, _ = run_rules(model, [JoinSplit], options=Options(strict=True))
+    assert len(trace.commits()) == commits
+    assert_equivalent(model, result, fails_alike=True)
 
 
 def test_pieces_of_two_stay() -> None:

@@ -129,7 +129,7 @@ CONSTANTS = f"""float scalar = {{0.5}}, float[4] v4 = {{{_numbers(4)}}}, float[2
     int64[3] shape324 = {{3, 2, 4}}, int64[2] twice = {{2, 1}}, int64[4] pads = {{1, 0, 0, 2}}, float[2] offon = {{0, 1}}"""
 
 
-def _text(work: str, loop: bool) -> str:
+def map_text(work: str, loop: bool) -> str:
     """A map over slices x, z [2,4], y [2,4] and last [1,4] of one sequence."""
     head = f"float[T,2,4] xs, int64 n) => (r_all) <bool true = {{1}}, {CONSTANTS}>"
     slices = "z = Neg(x) y = Abs(x) last = Slice(x, first, second, first)"
@@ -143,7 +143,7 @@ def _text(work: str, loop: bool) -> str:
 @pytest.mark.parametrize("work", ALL.values(), ids=ALL)
 def test_a_map_is_batched(work: str) -> None:
     """Also over no slices at all, where the loop may be asked for that."""
-    scan = parse(_text(work, loop=False), opset=18)
+    scan = parse(map_text(work, loop=False), opset=18)
     assert not ops(rewritten(scan, SIZES, 1e-5).model).keys() & {"Scan", "Loop"}
 
 
@@ -155,7 +155,7 @@ _MAY_FAIL = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_map_of_no_slices(name: str) -> None:
-    loop = parse(_text(ALL[name], loop=True), opset=18)
+    loop = parse(map_text(ALL[name], loop=True), opset=18)
     result = rewritten(loop, COUNTS, 1e-5).model
     if name not in _MAY_FAIL:
         assert "Loop" not in ops(result)
@@ -165,7 +165,7 @@ def test_a_map_of_no_slices(name: str) -> None:
 def test_reductions_of_single_elements_compute(op: str) -> None:
     """Of no axes, onnxruntime reduces each element for itself."""
     work = f"a = Abs(x) b = {op}<noop_with_empty_axes=1>(a, none) c = Neg(b) r = Exp(c)"
-    rewritten(parse(_text(work, loop=True), opset=18), COUNTS, 1e-5)
+    rewritten(parse(map_text(work, loop=True), opset=18), COUNTS, 1e-5)
 
 
 _FAILING = {

@@ -7,6 +7,7 @@ import pytest
 
 from looplift import rewrite
 from looplift.rewrite.rule import Options
+from looplift.rules.loops.float_counts import CountInIntegers
 from looplift.rules.steps.map import RowsWithoutLoop
 from looplift.rules.steps.map_repeat import RepeatWithoutLoop
 from looplift.rules.steps.squeezed import GatherSqueezedSlice
@@ -158,7 +159,7 @@ def test_the_other_axes_of_a_squeezed_slice_are_whole() -> None:
     text = """g (float[3,1] x, int64 k) => (float[1] y) <int64[2] axes = {0, 1}, int64[1] zero = {0}, float[2] big = {9999, 9999}, int64[2] steps = {9999, 1}> {
         p = Unsqueeze(k, zero) b = Concat<axis=0>(p, zero) f = Cast<to=1>(b) m = Max(f, big) e = Cast<to=7>(m)
         s = Slice(x, b, e, axes, steps) y = Squeeze(s, zero) }"""
-    result, _, _ = run_rules(parse(text), [GatherSqueezedSlice])
+    result, _, _ = run_rules(parse(text), [CountInIntegers, GatherSqueezedSlice])
     assert "Squeeze" not in ops(result)
     assert_equivalent(parse(text), result, Feeds(values={"k": [0, 1, 2, -1, -3]}))
 

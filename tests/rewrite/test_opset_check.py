@@ -1,0 +1,94 @@
+"""A rule that would make what the opset lacks does nothing, and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from looplift import Match, Rule
+from looplift.rewrite.ir import Node, Tensor
+from looplift.rewrite.patch import Patch
+from looplift.rewrite.reasons import reasons_at
+
+from ..equivalence import assert_equivalent, run_rules
+from ..small_models import parse
+
+MODEL = "g (int64[3] k) => (int64[3] y) { y = Abs(k) }"
+
+
+class _Spells(Rule):
+    """Another spelling of the absolute value."""
+
+    root = "Abs"
+
+    def match(self, m: Match) -> dict[str, Any]:
+        return {"node": m.node}
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        patch.replace(node.outputs[0], self.spell(patch, node.inputs[0]))
+        patch.remove(node)
+        patch.toward_normal_form()
+
+    def spell(self, patch: Patch, k: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class WritesMax(_Spells):
+    """The larger of a number and its negative; of integers since opset 12."""
+
+    def spell(self, patch: Patch, k: Tensor) -> Tensor:
+        return patch.node("Max", [k, patch.node("Neg", [k], [k])[0]], [k])[0]
+
+
+class WritesWhere(_Spells):
+    """The number or its negative; Where came with opset 9."""
+
+    def spell(self, patch: Patch, k: Tensor) -> Tensor:
+        (negative,) = patch.node("Neg", [k], [k])
+        (mask,) = patch.node("Less", [k, patch.constant(np.array(0), like=k)], [k])
+        return patch.node("Where", [mask, negative, k], [k])[0]
+
+
+class WritesAxes(_Spells):
+    """The number without an axis that it got; axes are an input since opset 13."""
+
+    def spell(self, patch: Patch, k: Tensor) -> Tensor:
+        axes = patch.constant(np.array([0]), like=k)
+        (positive,) = patch.node("Max", [k, patch.node("Neg", [k], [k])[0]], [k])
+        return patch.node(
+            "Squeeze", [patch.node("Unsqueeze", [positive, axes], [k])[0], axes], [k]
+        )[0]
+
+
+class WritesAnAttribute(_Spells):
+    """Axes as an attribute, which they are no more since opset 13."""
+
+    def spell(self, patch: Patch, k: Tensor) -> Tensor:
+        (positive,) = patch.node("Max", [k, patch.node("Neg", [k], [k])[0]], [k])
+        (wide,) = patch.node("Unsqueeze", [positive], [k], {"axes": [0]})
+        return patch.node("Squeeze", [wide], [k], {"axes": [0]})[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "has", "lacks", "words"),
+    [
+        (WritesMax, 12, 11, "it would take Max of int64, which opset 11 lacks"),
+        (WritesWhere, 9, 8, "it would take Less of int64, which opset 8 lacks"),
+        (WritesAxes, 13, 12, "it would take Unsqueeze in a form that opset 12 lacks"),
+        (WritesAnAttribute, 12, 13, "it would take Unsqueeze in a form that opset 13 lacks"),
+    ],
+)
+def test_what_the_opset_lacks(rule: type[Rule], has: int, lacks: int, words: str) -> None:
+    model = parse(MODEL, has)
+    result, trace, _ = run_rules(model, [rule])
+    assert [commit.rule for commit in trace.commits()] == [rule.name()]
+    assert_equivalent(model, result)
+    old = parse(MODEL, lacks)
+    result, trace, engine = run_rules(old, [rule])
+    assert trace.defects() == []
+    assert trace.commits() == []
+    assert_equivalent(old, result)
+    (node,) = engine.index.walk()
+    assert [reason.sentence for reason in reasons_at(engine, node)] == [words]
