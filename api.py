@@ -19,6 +19,7 @@ from .rewrite.edits import CONTROL
 from .rewrite.engine import Engine
 from .rewrite.ir import Node
 from .rewrite.model import export_model, import_model
+from .rewrite.prefix_masks import PrefixMasks
 from .rewrite.reasons import Reason, reasons_at
 from .rewrite.rule import Options, Phase
 from .rewrite.storage.files import load
@@ -82,7 +83,7 @@ def rewrite(
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | Sequence[str] = (),
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
-    prefix_masks: Sequence[str] = (),
+    prefix_masks: PrefixMasks = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
     step_limit: int | None = None,
@@ -93,14 +94,16 @@ def rewrite(
 
     `inputs` fixes graph inputs to values: each becomes a constant and leaves the inputs. `dims`
     asserts symbolic dims, as a mapping or as texts such as `"T=16"` and `"T>=2"`; `shapes` asserts
-    shapes of inputs (a number, a name, or None for an unknown dim). `prefix_masks` names inputs or
-    values of the main graph of shape (batch, time) or (time, batch), booleans or 0 and 1, of which
-    each row is true first and false from some step on. `strict` keeps the behaviour of
-    runs that fail. `rules` replaces looplift's phases and those of installed packages; `step_limit`
-    stops after so many rewrites. `on_event` hears of every rewrite, `observer` sees it happen.
+    shapes of inputs (a number, a name, or None for an unknown dim). `prefix_masks` maps names of
+    inputs or values of the main graph, booleans or 0 and 1, to the axis of the time, along which
+    they are true first and false from some step on; for names alone it is the second axis, that of
+    (batch, time), or the only one. `strict` keeps the behaviour of runs that fail. `rules` replaces
+    looplift's phases and those of installed packages; `step_limit` stops after so many rewrites.
+    `on_event` hears of every rewrite, `observer` sees it happen.
 
     The given ModelProto is not changed. Raises ModelError for a model that is not valid and
-    AssumptionError for an assertion that does not fit.
+    AssumptionError for an assertion that does not fit; a LoopliftError names rules that undo each
+    other's work for ever.
     """
     started = time.perf_counter()
     proto, base_dir = load(model)
@@ -146,22 +149,24 @@ def from_onnx(
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | Sequence[str] = (),
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
-    prefix_masks: Sequence[str] = (),
+    prefix_masks: PrefixMasks = (),
     strict: bool = False,
+    rules: Sequence[Phase] | None = None,
     on_form: Hear | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 
     The parameters up to `sanitize_input_names` are TVM's; the others are those of `rewrite`, which
-    runs first where the model has control flow or something is asserted. `on_form` is told what
+    runs first where the model has control flow, something is asserted, or rules are given. What the
+    result relies on is logged as warnings of the logger "looplift". `on_form` is told what
     became of every loop and recurrence: one kernel, or a tower of functions and why. Raises
     UnsupportedError listing everything that cannot be converted.
     """
     from .lowering.emit import emit
 
     proto, base_dir = load(model)
-    asserted = any((inputs, dims, shapes, prefix_masks))
-    if asserted or not CONTROL.isdisjoint(count_operators(proto)):
+    asked = rules is not None or any((inputs, dims, shapes, prefix_masks))
+    if asked or not CONTROL.isdisjoint(count_operators(proto)):
         result = rewrite(
             model,
             inputs=inputs,
@@ -169,6 +174,7 @@ def from_onnx(
             shapes=shapes,
             prefix_masks=prefix_masks,
             strict=strict,
+            rules=rules,
         )
         proto = result.model
         for warning in (*result.report.notes, *result.report.defects):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ class Assertions:
     dims: tuple[str, ...] = ()
     shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict)
     strict: bool = False
-    prefix_masks: tuple[str, ...] = ()
+    prefix_masks: dict[str, int | None] = field(default_factory=dict)
 
 
 def parse_assertions(
@@ -51,8 +52,30 @@ def parse_assertions(
         tuple(dims),
         _collect("--shape", shapes, parse_shape),
         strict,
-        tuple(prefix_masks),
+        _parse_masks(prefix_masks),
     )
+
+
+def _parse_masks(texts: Iterable[str]) -> dict[str, int | None]:
+    """`mask axis 0`, or `mask` alone. Names may contain colons and, but for this end, blanks."""
+    axes: dict[str, int | None] = {}
+    for text in texts:
+        found = re.fullmatch(r"\s*(.*?)(?:\s+axis\s+(-?\d+))?\s*", text, re.DOTALL)
+        assert found is not None, "the name takes any text"
+        name, axis = found[1], None if found[2] is None else int(found[2])
+        if axes.setdefault(name, axis) != axis:
+            raise AssumptionError(
+                f"The time of '{name}' cannot be along two axes",
+                where="--prefix-mask",
+                remedy="Give it once",
+            )
+    return axes
+
+
+def mask_option(name: str, axis: int | None) -> str:
+    """The option that `parse_assertions` reads, as a shell takes it."""
+    text = name if axis is None else f"{name} axis {axis}"
+    return f'--prefix-mask "{text}"' if " " in text else f"--prefix-mask {text}"
 
 
 def parse_value(text: str) -> Any:

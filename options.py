@@ -52,9 +52,10 @@ PrefixMasks = Annotated[
     list[str],
     repeated(
         "--prefix-mask",
-        "NAME",
-        "Assert of an input, or of a value outside of all bodies, that it is a mask of shape "
-        "(batch, time) or (time, batch) whose rows are true first and false from some step on.",
+        '"NAME axis N"',
+        "Assert of an input, or of a value outside of all bodies, that it is a mask and along this "
+        "axis, the time, true first and false from some step on. NAME alone is a mask of shape "
+        "(batch, time) or (time).",
     ),
 ]
 Strict = Annotated[

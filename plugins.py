@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from .rewrite.errors import LoopliftError
-from .rewrite.rule import Phase
+from .rewrite.rule import RAISED, Phase, Rule
 from .rules import PHASES
 
 GROUP = "looplift.rules"
@@ -47,7 +47,7 @@ def _offered(offer: EntryPoint) -> tuple[Phase, ...]:
     place = f"entry point '{offer.name}' of the group {GROUP}"
     try:
         found = offer.load()
-    except Exception as error:  # foreign code may raise anything
+    except RAISED as error:
         raise LoopliftError(
             f"The rules of an installed package cannot be imported: {_told(error)}",
             where=place,
@@ -61,7 +61,7 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # foreign code may raise anything
+    except RAISED as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
             f"The rules cannot be imported: {error if missing else _told(error)}",
@@ -75,7 +75,7 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     return _checked(getattr(module, "PHASES", ()), f"--rules {name}")
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """An error while a module was loaded, with the line of the module that made it."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
@@ -84,7 +84,7 @@ def _told(error: Exception) -> str:
     return f"{kind}: {error}" + (f" at {place}" if place else "")
 
 
-def _place_of(error: Exception) -> str:
+def _place_of(error: BaseException) -> str:
     """The last line that is neither Python's nor an installed package's, `file:line`; empty if
     there is none.
     """
@@ -105,4 +105,30 @@ def _checked(phases: object, place: str) -> tuple[Phase, ...]:
             where=place,
             remedy="Define PHASES in it, a tuple of looplift.Phase",
         )
+    for phase in listed:
+        if not isinstance(phase.rules, (tuple, list)):
+            raise LoopliftError(
+                f"The rules of the phase {phase.name} are {phase.rules!r}",
+                where=place,
+                remedy="List them in a tuple",
+            )
+        for rule in phase.rules:
+            _check_rule(rule, place)
     return listed
+
+
+def _check_rule(rule: object, place: str) -> None:
+    if not isinstance(rule, type) or not issubclass(rule, Rule):
+        raise LoopliftError(
+            f"A phase lists {rule!r}, which is no rule",
+            where=place,
+            remedy="List classes that inherit from looplift.Rule",
+        )
+    root: object = rule.root
+    operators = root if isinstance(root, (tuple, list)) else (root,)
+    if not all(isinstance(op, str) for op in operators):
+        raise LoopliftError(
+            f"The root of the rule {rule.name()} is {root!r}",
+            where=place,
+            remedy="Name the operator that it starts from, or a tuple of operators",
+        )

@@ -41,7 +41,7 @@ def _subject(model: Path, given: Assertions, rules: Sequence[str]) -> Any:
 @app.command(
     epilog="Examples: looplift explain vad.onnx; "
     'looplift explain vad.onnx --node If_0 --assume "input sr=16000"; '
-    'looplift explain tagger.onnx --rule FuseRecurrence --assume "prefix mask mask"; '
+    'looplift explain tagger.onnx --rule FuseRecurrence --assume "prefix mask mask axis 1"; '
     "looplift explain models/ --summary"
 )
 @reporting
@@ -61,15 +61,21 @@ def explain(
     ] = "",
     rule: Annotated[
         str,
-        typer.Option("--rule", metavar="R", help="Only this rule.", autocompletion=rule_names),
+        typer.Option(
+            "--rule",
+            metavar="R",
+            help="Only this rule. Of one that starts from other nodes than control flow: why not, "
+            "where it got furthest.",
+            autocompletion=rule_names,
+        ),
     ] = "",
     assume: Annotated[
         list[str],
         repeated(
             "--assume",
             "WHAT",
-            'What if: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T", "prefix mask m" '
-            "(each row of m is true first and false from some step on).",
+            'What if: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T", '
+            '"prefix mask m axis 1" (each row of m is true first and false from some step on).',
         ),
     ],
     summary: Annotated[

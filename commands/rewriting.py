@@ -129,6 +129,7 @@ def inspect(
     model: Model,
     *,
     given: Assertions,
+    rules: Rules,
     as_json: AsJson = False,
 ) -> None:
     """Show the Ifs, Loops and Scans of a model as a tree, and why each is still there.
@@ -139,7 +140,7 @@ def inspect(
     from ..debug.inspect import render
 
     with presentation.busy(f"inspecting {model.name}"):
-        inspection = read(model, given, all_phases())
+        inspection = read(model, given, all_phases(rules))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(inspection), indent=2))
         return
@@ -173,6 +174,7 @@ def import_(
     ] = "llvm",
     *,
     given: Assertions,
+    rules: Rules,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a model and convert it into a TVM Relax module.
@@ -185,7 +187,7 @@ def import_(
     check_format(output)
     check_target(output, model, output)
     with presentation.busy(f"importing {model.name}"):
-        remarks = write_module(model, output, target, given)
+        remarks = write_module(model, output, target, given, rules)
     if as_json:
         typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(remarks)}, indent=2))
         return
@@ -207,6 +209,7 @@ def check(
         list[str],
         repeated("--size", "NAME=1,2,7", "Sizes to try for an open dimension."),
     ],
+    rules: Rules,
     tvm: Annotated[
         bool, typer.Option("--tvm/--no-tvm", help="Also run the Relax module on TVM.")
     ] = True,
@@ -232,6 +235,7 @@ def check(
             with_tvm=tvm,
             with_latency=latency,
             seed=seed,
+            rules=all_phases(rules),
         )
     print_result(render(result, model.name), result.as_json(), as_json)
     if not as_json:

@@ -56,6 +56,10 @@ class Bisection:
     """What it finds when the rule may not fire there; empty if nothing, None if not asked."""
     without_rule: str | None = None
     """What it finds when the rule may not fire anywhere; likewise."""
+    defects: list[str] = field(default_factory=list)
+    """Rules whose patch was wrong and undone."""
+    note: str = ""
+    """What a reader should know of the check."""
 
     @property
     def status(self) -> int:
@@ -79,10 +83,11 @@ class _Search:
         self._subject = subject
         self._check = check
         self._tell = tell
-        self._lines = trace_of(subject).commits
+        trace = trace_of(subject)
+        self._lines = trace.commits
         self._found: dict[int, str] = {}
         """What the check found, by the number of steps."""
-        self._result = Bisection(len(self._lines))
+        self._result = Bisection(len(self._lines), defects=trace.undone, note=check.note())
 
     def run(self) -> Bisection:
         last = len(self._lines)
@@ -198,6 +203,9 @@ class KeepFromFiring(Observer):
 def render(result: Bisection, title: str) -> list[RenderableType]:
     """The step, its rule and place, and what leaving them out does."""
     parts: list[RenderableType] = [Text(title, style="bold")]
+    parts += [Text(f"undone: {defect}", style="yellow") for defect in result.defects]
+    if result.note:
+        parts.append(Text(result.note, style="yellow"))
     asked = Text(f"{result.checks} checks, {result.steps} steps", style="dim")
     if result.original_is_bad:
         text = f"bad before any rewrite: {result.finding}"

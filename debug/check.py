@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ..api import RewriteResult, rewrite
 from ..arguments import Assertions
+from ..rewrite.rule import Phase
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.chance import random_outputs, recurrent_outputs
 from ..rewrite.running.compare import Tolerances, working_precision
@@ -99,6 +100,7 @@ def check(
     with_tvm: bool = True,
     with_latency: bool = True,
     seed: int = 0,
+    rules: Sequence[Phase] | None = None,
 ) -> Check:
     """Rewrite a model, run it in all three ways at several sizes, and compare.
 
@@ -113,6 +115,7 @@ def check(
         shapes=assertions.shapes,
         prefix_masks=assertions.prefix_masks,
         strict=assertions.strict,
+        rules=rules,
     )
     check_runtime(result.model)
     found = Check(_columns(result, with_tvm), notes=list(result.report.notes))

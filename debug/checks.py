@@ -13,6 +13,7 @@ import onnx
 
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.files import save
+from ..rewrite.verify import without_optimizer
 from .subject import Subject
 from .trials import Trials
 
@@ -25,6 +26,9 @@ class Check(Protocol):
 
     def finds(self, model: onnx.ModelProto) -> str:
         """What is wrong with a form of the model; empty if nothing is."""
+
+    def note(self) -> str:
+        """What a reader should know of the check; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ class SameOutputs:
     def finds(self, model: onnx.ModelProto) -> str:
         found = self.trials.differences(model)
         return str(found[0]) if found else self.trials.crash
+
+    def note(self) -> str:
+        crash = self.trials.original_crash
+        return without_optimizer(crash) if crash else ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,9 @@ class Command:
             return ""
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         return f"the command ends with {done.returncode}" + (f": {said[-1]}" if said else "")
+
+    def note(self) -> str:
+        return ""
 
     def _arguments(self, path: Path) -> list[str]:
         try:

@@ -19,7 +19,7 @@ from ..rewrite.errors import LoopliftError
 from ..rewrite.ir import Node
 from ..rewrite.model import export_model, import_model
 from ..rewrite.reasons import CountingMatch
-from ..rewrite.rule import Miss, Phase, Rule, fixture
+from ..rewrite.rule import RAISED, Phase, Rule, fixture
 from ..rules import PHASES
 from ..rules.values.dead import RemoveCopy, RemoveUnread
 
@@ -30,6 +30,10 @@ class Effect:
 
     removes: bool = True
     """Whether it makes control flow go; taken to be so for a rule that shows no model."""
+    recasts: bool = False
+    """Whether alone it only turns one operator of control flow into another."""
+    ends: bool = True
+    """Whether there is less control flow afterwards; taken to be so likewise."""
     checks: int = 0
     """How many checks held when it fired; 0 where that is not known."""
 
@@ -52,15 +56,15 @@ def _effect(rule: type[Rule]) -> Effect:
         engine = _finished(fixture(rule.fires), RemoveCopy)
         checks = max((_checks(rule, node, engine) for node in engine.index.walk()), default=0)
         model = export_model(engine.model)
-        return Effect(_removes_alone(rule, model) or _removes_with_others(rule, model), checks)
+        before, after = _control(_finished(model)), _control(_finished(model, rule, RemoveUnread))
+        removes = before != after or _removes_with_others(rule, model)
+        recasts = before != after and before.total() == after.total()
+        grows = before.total() < after.total()
+        return Effect(removes, recasts, removes and not recasts and not grows, checks)
     except (LoopliftError, onnx.parser.ParseError):
         # No ONNX, or no model: `looplift rules show` tells. What the rule itself raises there, the
         # engine takes for a defect.
         return Effect()
-
-
-def _removes_alone(rule: type[Rule], model: onnx.ModelProto) -> bool:
-    return _control(_finished(model, rule, RemoveUnread)) != _control(_finished(model))
 
 
 def _removes_with_others(rule: type[Rule], model: onnx.ModelProto) -> bool:
@@ -83,9 +87,7 @@ def _checks(rule: type[Rule], node: Node, engine: Engine) -> int:
     match = CountingMatch(node, engine)
     try:
         rule().match(match)
-    except Miss:
-        return 0
-    except Exception:  # noqa: BLE001  a user's rule may raise anything: told where it is asked why
+    except RAISED:  # a Miss, or what a user's rule raises, which is told where it is asked why
         return 0
     return match.passed
 

@@ -12,56 +12,19 @@ from typing import Any
 from ..arguments import Assertions, parse_assertions
 from ..rewrite.engine import Engine, place_of
 from ..rewrite.errors import AssumptionError
-from ..rewrite.ir import Node, Tensor
+from ..rewrite.ir import Node
 from ..rewrite.patch import Patch
-from ..rewrite.reasons import Reason, reasons_at
-from ..rewrite.rule import Rule, describe
+from ..rewrite.rule import ANY, Rule, describe
 from ..rewrite.trace import Commit, Observer
-from ..rewrite.views import LoopView
-from .control import Reader
 from .counts import CONTROL
-from .effects import effect_of
-from .mask_advice import mask_options
-from .origin import Origin, dim_options, known
 from .subject import Subject
+from .why import Reasons, Why
 
 FINDING = 1
+_MOST_NODES = 5
+"""Told of for a rule that starts from other nodes than control flow."""
 _SUGGESTED = 5
 """Names that are told to somebody who asks for one that is not there."""
-
-
-@dataclass
-class Why:
-    """Why one rule does not fire at one node."""
-
-    rule: str
-    phase: str
-    passed: int
-    """Checks that held before the one that failed."""
-    reason: str
-    template: str
-    """The reason without its values: equal for all models."""
-    at: str
-    """The value or node the reason speaks of."""
-    value: str
-    """What is known of it."""
-    chain: list[str] = field(default_factory=list)
-    """Where it comes from, nearest first."""
-    remedies: list[str] = field(default_factory=list)
-    """Options that would say more of the values the reason speaks of."""
-    beyond: list[str] = field(default_factory=list)
-    """What these values depend on that no option says anything of."""
-    removes: bool = True
-    """Whether the rule could remove such a node, or only makes it smaller."""
-    checks: int = 0
-    """How many checks hold where the rule fires, by its own example; 0 if that is not known."""
-    root: str = ""
-    """The node around it that the rule starts from; empty for the node itself."""
-
-    @property
-    def progress(self) -> float:
-        """How far the rule got, from 0 to 1."""
-        return self.passed / max(self.checks, self.passed + 1)
 
 
 @dataclass
@@ -98,6 +61,10 @@ class Explanation:
     """The node that was asked for, if one was."""
     meant: list[int] = field(default_factory=list)
     """Its number; those of several where a name stands for them."""
+    rule: str = ""
+    """A rule that was asked for and starts from other nodes than control flow: `left` are those
+    where it got furthest, one for each reason.
+    """
 
     @property
     def status(self) -> int:
@@ -118,32 +85,38 @@ def explain(
     there.
     """
     assumed = replace(subject, assertions=with_assumptions(subject.assertions, assume))
-    _check_rule(subject, rule)
+    kind = _rule(subject, rule)
     watch = _Watch(node)
     engine = assumed.engine(watch)
     engine.run()
-    reasons = _Reasons(engine, rule, watch.values)
-    left = [
-        Left(
-            describe(each), each.op, each.name, _names(each), place_of(engine.index, each),
-            watch.numbers.get(each), reasons.of(each),
-        )
-        for each in _left(engine, node)
-    ]  # fmt: skip
+    reasons = Reasons(engine, rule, watch.values)
+    elsewhere = not node and kind is not None and {*CONTROL}.isdisjoint(kind.roots())
+    if kind is not None and elsewhere:
+        found = reasons.furthest(_starts(engine, kind), _MOST_NODES)
+    else:
+        found = [(each, reasons.of(each)) for each in _left(engine, node)]
     return Explanation(
         sum(each.op in CONTROL and not each.domain for each in watch.numbers),
-        left,
+        [
+            Left(
+                describe(each), each.op, each.name, _names(each), place_of(engine.index, each),
+                watch.numbers.get(each), why,
+            )
+            for each, why in found
+        ],
         watch.gone,
         list(assume),
         watch.labels,
         [f"{d.rule} at {d.node}: {d.reason}" for d in engine.trace.defects()],
         node,
         watch.meant,
-    )
+        rule if elsewhere else "",
+    )  # fmt: skip
 
 
 def with_assumptions(given: Assertions, assume: Iterable[str]) -> Assertions:
-    """Assertions with more of them: `dim T=16`, `input sr=16000`, `shape x=1,T`, `prefix mask m`.
+    """Assertions with more of them: `dim T=16`, `input sr=16000`, `shape x=1,T`,
+    `prefix mask m axis 1`.
 
     Raises AssumptionError for other texts and for contradictions.
     """
@@ -156,7 +129,7 @@ def with_assumptions(given: Assertions, assume: Iterable[str]) -> Assertions:
                 f"'{text}' assumes nothing",
                 where="--assume",
                 remedy='Write "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T" or '
-                '"prefix mask m"',
+                '"prefix mask m axis 1"',
             )
         kinds[kind].append(stripped.removeprefix(kind).strip())
     masks = kinds["prefix mask"]
@@ -166,16 +139,26 @@ def with_assumptions(given: Assertions, assume: Iterable[str]) -> Assertions:
         (*given.dims, *more.dims),
         {**given.shapes, **more.shapes},
         given.strict,
-        (*given.prefix_masks, *more.prefix_masks),
+        {**given.prefix_masks, **more.prefix_masks},
     )
 
 
-def _check_rule(subject: Subject, rule: str) -> None:
-    names = {each.name() for phase in subject.phases for each in phase.rules}
-    if rule and rule not in names:
+def _rule(subject: Subject, name: str) -> type[Rule] | None:
+    """The rule of this name; None if none is asked for."""
+    kinds = {kind.name(): kind for phase in subject.phases for kind in phase.rules}
+    if name and name not in kinds:
         raise AssumptionError(
-            f"There is no rule '{rule}'", where="--rule", remedy="See: looplift rules"
+            f"There is no rule '{name}'", where="--rule", remedy="See: looplift rules"
         )
+    return kinds.get(name)
+
+
+def _starts(engine: Engine, kind: type[Rule]) -> Iterator[Node]:
+    """Nodes the rule may start from, other than control flow."""
+    roots = kind.roots()
+    for node in engine.index.walk():
+        if ANY in roots or (node.op in roots and not node.domain):
+            yield node
 
 
 def _left(engine: Engine, asked: str) -> Iterator[Node]:
@@ -236,91 +219,3 @@ class _Watch(Observer):
         for removed in patch.removed:
             if removed in self.numbers:
                 self.gone[self.numbers[removed]] = f"{commit.rule} at step {commit.step}"
-
-
-class _Reasons:
-    """What the rules of a finished rewrite say, with what is known of the values they speak of."""
-
-    def __init__(self, engine: Engine, only: str, values: set[str]) -> None:
-        self._engine = engine
-        self._only = only
-        self._values = values
-        self._reader = Reader(engine.facts)
-        self._reader.tree(engine.model.graph)
-        self._origins: dict[Tensor, Origin] = {}
-
-    def of(self, node: Node) -> list[Why]:
-        """Those that can remove such a node first, and those that got furthest first of them."""
-        if node.op in CONTROL and not node.domain:
-            found = [self._advised(reason) for reason in self._asked(node)]
-        else:
-            found = [*map(self._why, self._asked(node)), *self._around(node)]
-        return sorted(found, key=lambda why: (not why.removes, -why.passed, -why.progress))
-
-    def _asked(self, node: Node) -> list[Reason]:
-        return [r for r in reasons_at(self._engine, node) if self._only in ("", r.rule)]
-
-    def _around(self, node: Node) -> Iterator[Why]:
-        """What rules that start from the control flow around a node say of it."""
-        index = self._engine.index
-        for graph in index.ancestors(index.graph_of(node)):
-            owner = index.owner(graph)
-            for reason in () if owner is None else self._asked(owner):
-                spoken_of = {reason.place, *(v for v in reason.values if _is_place(v))}
-                if owner is not None and not spoken_of.isdisjoint({node, *node.outputs}):
-                    yield replace(self._advised(reason), root=describe(owner))
-
-    def _advised(self, reason: Reason) -> Why:
-        """With what would say more of the values that a check failed for."""
-        why = self._why(reason)
-        options = dim_options(reason.values) + mask_options(self._engine, reason, self._values)
-        if isinstance(reason.place, Tensor):
-            origin = self._origin(reason.place)
-            options, why.beyond = origin.remedies + options, origin.beyond
-        why.remedies = list(dict.fromkeys(options))
-        return why
-
-    def _why(self, reason: Reason) -> Why:
-        effect = effect_of(reason.kind)
-        why = Why(
-            reason.rule, reason.phase, reason.passed, reason.sentence, reason.template, reason.at,
-            self._value(reason.place), removes=effect.removes, checks=effect.checks,
-        )  # fmt: skip
-        decisive = _decisive(reason.place)
-        if decisive is not None:
-            why.chain = self._origin(decisive).lines()
-        return why
-
-    def _origin(self, tensor: Tensor) -> Origin:
-        if tensor not in self._origins:
-            self._origins[tensor] = Origin(self._engine.facts, tensor)
-        return self._origins[tensor]
-
-    def _value(self, at: Node | Tensor) -> str:
-        """What is known of a value; of a node what decides over it."""
-        if not isinstance(at, Node):
-            return known(self._engine.facts, at)
-        about = self._reader.described.get(at)
-        if about is None:
-            return ", ".join(known(self._engine.facts, t) for t in at.outputs if t.name)
-        parts = [f"condition {about.condition}"] if about.condition else []
-        if at.op != "If":
-            parts.append(f"trip count {about.trip or 'unknown'}")
-            parts += [f"state `{s.name}`: {s.type}" for s in about.states[:3]]
-        return "; ".join(parts)
-
-
-def _is_place(value: object) -> bool:
-    return isinstance(value, (Node, Tensor))
-
-
-def _decisive(place: Node | Tensor) -> Tensor | None:
-    """The value that decides what a node does: condition, trip count, or a sequence scanned."""
-    if not isinstance(place, Node):
-        return place
-    if place.op == "Loop":
-        loop = LoopView(place)
-        return loop.condition_out if loop.trip is None else loop.trip
-    if place.op == "Scan" and place.inputs:
-        return place.inputs[-1]
-    return place.inputs[0] if place.op == "If" else None

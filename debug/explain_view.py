@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from .explain import Explanation, Why
+from .explain import Explanation
+from .why import Why
 
 MOST_RULES = 4
 """Rules shown for one node in the terminal."""
@@ -42,9 +43,17 @@ def render(found: Explanation, title: str, everything: bool = False) -> list[Ren
 
 
 def _headline(found: Explanation) -> str:
+    if found.rule:
+        return _told_rule(found)
     if found.asked:
         return f"`{found.asked}` is left" if found.left else f"`{found.asked}` is not left"
     return f"{len(found.left)} of {found.before} left" if found.before else "no control flow"
+
+
+def _told_rule(found: Explanation) -> str:
+    if not found.left:
+        return f"{found.rule} has no node to start from"
+    return f"why not {found.rule}, where it got furthest; --node asks about any other node"
 
 
 def _shown(whys: Sequence[Why], everything: bool) -> Sequence[Why]:

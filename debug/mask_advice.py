@@ -6,11 +6,13 @@ from collections.abc import Container, Iterator
 
 from onnx import TensorProto
 
+from ..arguments import mask_option
 from ..rewrite.engine import Engine
 from ..rewrite.ir import Constant, Node, Tensor
 from ..rewrite.reasons import Reason
 from ..rewrite.steps import steps_of
 from ..rules.recurrence.masks import LENGTH_PREFIX
+from ..rules.recurrence.prefix_masks import origins
 
 _MOVES = frozenset({"Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ACTS = frozenset({"Add", "Cast", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Sub"})
@@ -20,13 +22,16 @@ _MOST_AXES = 2
 
 
 def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[str]:
-    """`--prefix-mask m` for the masks that a reason says are not known to end with a length, as far
-    as they bear one of these names.
+    """`--prefix-mask "m axis 1"` for the masks that a reason says are not known to end with a
+    length, as far as they bear one of these names, with the axis along which the loop steps.
     """
-    if LENGTH_PREFIX not in reason.sentence:
+    if LENGTH_PREFIX not in reason.sentence or not isinstance(reason.place, Node):
         return []
+    steps = steps_of(engine.facts, reason.place)
+    reads = () if steps is None else steps.reads
+    axes = {t: axis for read in reads for t, axis, _ in origins(engine.facts, read)}
     masks = (_mask_behind(engine, value, names) for value in _values(reason))
-    return [f"--prefix-mask {mask.name}" for mask in masks if mask is not None]
+    return [mask_option(mask.name, axes[mask]) for mask in masks if mask in axes]
 
 
 def _values(reason: Reason) -> Iterator[Tensor]:

@@ -34,7 +34,7 @@ from ..rewrite.storage.exporter import copy_fields
 from ..rewrite.trace import Commit, Defect, Observer
 from .control import value_text
 
-FORMAT = 2
+FORMAT = 3
 """Version of the lines; readers refuse others."""
 _LARGE = 1 << 24
 """Bytes of a graph from which its weights are left out of the digest."""
@@ -329,7 +329,7 @@ def asserted(given: Assertions) -> dict[str, Any]:
         "inputs": inputs,
         "dims": list(given.dims),
         "shapes": shapes,
-        "prefix_masks": list(given.prefix_masks),
+        "prefix_masks": dict(given.prefix_masks),
         "strict": given.strict,
     }
 

@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ import onnx
 
 from ..api import compile, from_onnx  # noqa: A004
 from ..arguments import Assertions
+from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
 from ..rewrite.running.isolate import Died, Process, Remote
 from ..rewrite.running.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
@@ -68,8 +69,10 @@ class Remarks:
     """TVM's warnings."""
 
 
-def write_module(source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
-    """Convert a model and write the module as text, as JSON, or compiled.
+def write_module(
+    source: Path, output: Path, target: str, assertions: Assertions, rules: Sequence[str] = ()
+) -> Remarks:
+    """Convert a model and write the module as text, as JSON, or compiled. `rules` are modules.
 
     Raises what `from_onnx` raises, UnsupportedError if TVM cannot compile or write the module,
     and ModelError if the file cannot be written. The file is written whole or not at all.
@@ -78,7 +81,7 @@ def write_module(source: Path, output: Path, target: str, assertions: Assertions
         folder = output.absolute().parent
         with tempfile.TemporaryDirectory(dir=folder, prefix=".looplift-") as beside:
             written = Path(beside) / output.name
-            remarks = _write_elsewhere(source, written, target, assertions)
+            remarks = _write_elsewhere(source, written, target, assertions, rules)
             written.replace(output)
     except OSError as error:
         raise ModelError(
@@ -89,11 +92,13 @@ def write_module(source: Path, output: Path, target: str, assertions: Assertions
     return remarks
 
 
-def _write_elsewhere(source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
+def _write_elsewhere(
+    source: Path, output: Path, target: str, assertions: Assertions, rules: Sequence[str]
+) -> Remarks:
     with Process() as process:
         try:
             remarks: Remarks = Remote(process, _Writer).call(
-                "write", source, output, target, assertions
+                "write", source, output, target, assertions, rules
             )
         except Died as death:
             raise UnsupportedError(
@@ -113,7 +118,14 @@ _JSON_REMEDY = (
 class _Writer:
     """The part of `write_module` that needs TVM."""
 
-    def write(self, source: Path, output: Path, target: str, assertions: Assertions) -> Remarks:
+    def write(
+        self,
+        source: Path,
+        output: Path,
+        target: str,
+        assertions: Assertions,
+        rules: Sequence[str],
+    ) -> Remarks:
         said = _Said()
         loops: list[Loop] = []
         log = logging.getLogger("looplift")
@@ -128,6 +140,7 @@ class _Writer:
                     shapes=assertions.shapes,
                     prefix_masks=assertions.prefix_masks,
                     strict=assertions.strict,
+                    rules=all_phases(rules) if rules else None,
                     on_form=lambda form: loops.append(_loop(form)),
                 )
         finally:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
 
 from ..rewrite.engine import Engine
+from ..rewrite.facts import Fact, Facts
 from ..rewrite.index import Index
 from ..rewrite.ir import Annotation, Constant, Graph, Node, Tensor, Variable
 from ..rewrite.model import Model, export_model
@@ -20,6 +23,8 @@ def snapshot(engine: Engine) -> onnx.ModelProto:
     end = Engine(model, (), engine.assumptions)
     end.index.newcomers.update(copy.newcomers())
     end.body_outputs.copies.update(copy.copies_taken_out(engine.body_outputs.copies))
+    for tensor, fact in copy.facts(engine.facts):
+        end.facts.assume(tensor, fact)
     end.run()
     return export_model(end.model)
 
@@ -50,6 +55,15 @@ class _Copy:
             for (body, source), nodes in copies.items()
             if body in self._graphs and source in self._values
         }
+
+    def facts(self, facts: Facts) -> Iterator[tuple[Tensor, Fact]]:
+        """What is known of values that the file declares; the end of a rewrite asks for it. To
+        derive it anew for each copy takes longer than all else; the rewrite keeps what it derives.
+        """
+        otherwise = {tensor for graph in self._graphs for tensor in graph.output_info}
+        for tensor, copy in self._values.items():
+            if tensor.info is not None or tensor in otherwise:
+                yield copy, facts.of(tensor)
 
     def _graph(self, graph: Graph) -> Graph:
         copy = Graph(name=graph.name, doc_string=graph.doc_string)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from ..arguments import Assertions
 from ..plugins import all_phases
 from ..rewrite.assumptions import assert_facts, parse_dims
 from ..rewrite.engine import Engine
-from ..rewrite.model import import_model
+from ..rewrite.facts import Assumptions
+from ..rewrite.model import Model, import_model
 from ..rewrite.rule import Options, Phase
 from ..rewrite.storage.files import load
 from ..rewrite.trace import Observer, Trace
@@ -46,13 +48,21 @@ class Subject:
 
     def engine(self, observer: Observer | None = None, step_limit: int | None = None) -> Engine:
         """A rewrite that has not begun. Raises what `rewrite` raises."""
-        model = import_model(self.proto, self.base_dir)
-        given = self.assertions
+        model, assumptions = self._imported()
+        options, trace = Options(strict=self.assertions.strict), Trace(observer=observer)
+        return Engine(model, self.phases, assumptions, options, step_limit, trace)
+
+    @cached_property
+    def assumptions(self) -> Assumptions:
+        """The assertions as the model takes them. Raises AssumptionError for what does not fit."""
+        return self._imported()[1]
+
+    def _imported(self) -> tuple[Model, Assumptions]:
+        model, given = import_model(self.proto, self.base_dir), self.assertions
         assumptions, _ = assert_facts(
             model, given.inputs, parse_dims(given.dims), given.shapes, given.prefix_masks
         )
-        options, trace = Options(strict=given.strict), Trace(observer=observer)
-        return Engine(model, self.phases, assumptions, options, step_limit, trace)
+        return model, assumptions
 
     def asserted(self) -> dict[str, Any]:
         """The assertions as the parameters of `rewrite`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Assertions
+from ..arguments import Assertions, mask_option
 from ..rewrite.errors import AssumptionError, ModelError
 from ..rewrite.running.runtime import Array
 from .recording import FORMAT, Recorder, asserted
@@ -77,8 +77,13 @@ class TraceFile:
             for name, given in about["inputs"].items()
         }
         shapes = {name: tuple(shape) for name, shape in about["shapes"].items()}
-        masks = tuple(about["prefix_masks"])
+        masks = about["prefix_masks"]
         return Assertions(inputs, tuple(about["dims"]), shapes, about["strict"], masks)
+
+    @property
+    def undone(self) -> list[str]:
+        """Rules whose patch was wrong, with the place and what was wrong."""
+        return [f"{d['rule']} at {d['node']}: {d['reason']}" for d in self.defects]
 
     def check_assertions(self, given: Assertions) -> None:
         """Raises AssumptionError if others were made when the trace was written: its steps follow
@@ -105,7 +110,7 @@ def _options(made: Assertions) -> str:
             *(f"--input {name}={_compact(value)}" for name, value in made.inputs.items()),
             *(f'--dim "{dim}"' for dim in made.dims),
             *(f"--shape {name}={_spelled(shape)}" for name, shape in made.shapes.items()),
-            *(f"--prefix-mask {name}" for name in made.prefix_masks),
+            *(mask_option(name, axis) for name, axis in made.prefix_masks.items()),
             *(["--strict"] if made.strict else []),
         ]
     )

@@ -11,23 +11,18 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..rewrite.assumptions import parse_dims
 from ..rewrite.errors import telling_line
-from ..rewrite.facts import Assumptions
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.chance import random_outputs, recurrent_outputs
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
-from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Value
+from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Runner, Value
 from ..rewrite.running.signature import NoValues, TensorInput, signature
-from ..rewrite.storage.protos import nodes
-from ..rewrite.verify import Side, interface_problem, no_case_reason, spread
+from ..rewrite.verify import SLACK, Side, interface_problem, no_case_reason, spread
+from .decisive import TRIP_COUNTS, decisive, trip_inputs
+from .forms import Forms
 from .subject import Subject
 
-TRIP_COUNTS = (0, 1, 2, 7)
-"""Given to inputs that say how often a loop runs."""
-
 _ONE = Effort(cases=1, attempts=40)
-_VIEWS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"})
 _FEW = 4
 """Different values of a trip count or condition that are told."""
 
@@ -50,59 +45,73 @@ class Trials:
         self._unspecified = recurrent_outputs(proto)
         self._tolerances = Tolerances(working_precision(proto))
         self._session: IsolatedSession | None = None
+        self._forms: Forms | None = None
+        self._optimizes = True
+        self.original_crash = ""
+        """How onnxruntime's own optimizer failed over the original: all is run without it then."""
         self.crash = ""
         """How onnxruntime's own optimizer failed over the form judged last, which computes the
         same without it; empty if it did not.
         """
-        try:
-            self._session = IsolatedSession(self._packed)
-            self.cases = list(self._search(self._session))
-        except (Refused, NoValues) as error:
-            self.reason = str(error)
+        crash = self._prepare()
+        if crash:
+            self._prepare_without_optimizer(crash)
 
     def __enter__(self) -> Trials:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._session is not None:
-            self._session.close()
+        for held in (self._session, self._forms):
+            if held is not None:
+                held.close()
 
     def sizes(self) -> str:
         """The sizes that were run: `T=1|2|7`."""
         return ", ".join(spread([case.sizes for case in self.cases]))
 
-    def differences(self, model: onnx.ModelProto) -> list[Difference]:
+    def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
         """What a form of the model does otherwise, at the first case where it does; empty if it
-        computes the same in all of them.
+        computes the same in all of them. `optimizes` is whether onnxruntime may change the graph.
 
         A form that onnxruntime does not load or run is tried again with graph optimizations off: an
         optimizer that fails says nothing about what the model computes.
         """
         packed = Packed(model, self.subject.base_dir)
-        self.crash = ""
-        try:
-            return self._differences(packed)
-        except Refused as refusal:
-            crash = telling_line(refusal)
+        self.crash = crash = ""
+        if optimizes and self._optimizes:
+            try:
+                return self._differences(packed, optimizes=True)
+            except Refused as refusal:
+                crash = f"onnxruntime's own optimizer fails: {telling_line(refusal)}"
         try:
             found = self._differences(packed, optimizes=False)
         except Refused as refusal:
             return [Difference("", f"onnxruntime does not take it: {refusal}")]
-        self.crash = "" if found else f"onnxruntime's own optimizer fails: {crash}"
+        self.crash = "" if found else crash
         return found
 
-    def _differences(self, packed: Packed, optimizes: bool = True) -> list[Difference]:
+    def _differences(self, packed: Packed, optimizes: bool) -> list[Difference]:
         """Raises `Refused` if onnxruntime does not load it or, optimized, does not run it."""
-        assert self._session is not None, "there is nothing to compare with"
+        assert self._forms is not None, "there is nothing to compare with"
+        try:
+            return self._judge(self._forms.outputs(packed, optimizes), optimizes)
+        except Refused as refusal:
+            if optimizes and not self._may_end(refusal):
+                raise
+        # Run by run, which tells the one that fails.
         with closing(IsolatedSession(packed, optimizes=optimizes)) as session:
-            problem = interface_problem(self._session, session, self.subject.assertions.inputs)
-            if problem:
-                return [Difference("", problem)]
             return self._judge(session, optimizes)
 
-    def _judge(self, session: IsolatedSession, optimizes: bool) -> list[Difference]:
+    def _may_end(self, refusal: Refused) -> bool:
+        """Whether it says nothing about the rewrite, because some input is empty."""
+        return isinstance(refusal, Ended) and any(0 in case.sizes.values() for case in self.cases)
+
+    def _judge(self, model: Runner, optimizes: bool) -> list[Difference]:
         assert self._session is not None
-        runner = _Watched(session)
+        problem = interface_problem(self._session, model, self.subject.assertions.inputs)
+        if problem:
+            return [Difference("", problem)]
+        runner = _Watched(model)
         outputs = self._session.outputs
         side = Side(runner, outputs, self._random, self._tolerances, self._unspecified)
         for case in self.cases:
@@ -147,15 +156,44 @@ class Trials:
         return replace(found[0], sizes=case.sizes) if found else None
 
     def _exposed(self, model: onnx.ModelProto, names: Sequence[str]) -> IsolatedSession:
-        return IsolatedSession(Packed(exposing(model, names), self.subject.base_dir))
+        """Without the optimizer: each value as its own node computes it."""
+        packed = Packed(exposing(model, names), self.subject.base_dir)
+        return IsolatedSession(packed, optimizes=False)
 
     # --- what is run ---
 
-    def _search(self, session: IsolatedSession) -> Iterator[Case]:
-        """Made-up inputs, then some with the trip counts that tell most about loops."""
-        cases = self._cases(session, {}, self.effort)
-        yield from cases
-        self.reason = no_case_reason(cases)
+    def _prepare(self) -> str:
+        """Finds the cases; what onnxruntime says of the original if it takes none of them."""
+        refusal: Refused | None = None
+        try:
+            self._session = IsolatedSession(self._packed, optimizes=self._optimizes)
+            first = self._cases(self._session, {}, self.effort)
+            self.cases = [*first, *self._with_trip_counts(self._session)]
+            if not self.cases:
+                self.reason = no_case_reason(first)
+                refusal = first.last_refusal if first.refused else None
+        except Refused as error:
+            self.reason, refusal = str(error), error
+        except NoValues as error:
+            self.reason = str(error)
+        if self.cases:
+            seconds = self.effort.run_seconds
+            self._forms = Forms([(c.feed, seconds + SLACK * c.seconds) for c in self.cases])
+        return "" if refusal is None else telling_line(refusal)
+
+    def _prepare_without_optimizer(self, crash: str) -> None:
+        """An optimizer that fails over the original says nothing about what it computes."""
+        reason, self._optimizes = self.reason, False
+        if self._session is not None:
+            self._session.close()
+        self._prepare()
+        if self.cases:
+            self.reason, self.original_crash = "", crash
+        else:
+            self.reason = reason
+
+    def _with_trip_counts(self, session: IsolatedSession) -> Iterator[Case]:
+        """Inputs with the trip counts that tell most about loops."""
         for name in trip_inputs(self.subject.proto):
             if name not in self.subject.assertions.inputs:
                 for count in TRIP_COUNTS:
@@ -163,14 +201,12 @@ class Trials:
                     yield from self._cases(session, {name: value}, _ONE)
 
     def _cases(self, session: IsolatedSession, pinned: Mapping[str, Any], effort: Effort) -> Cases:
-        given = self.subject.assertions
-        dims = parse_dims(given.dims)
         return Cases(
             self.subject.proto,
             session,
             base_dir=self.subject.base_dir,
-            inputs={**given.inputs, **pinned},
-            assumptions=Assumptions(dims.dims, dims.minima, given.shapes, given.prefix_masks),
+            inputs={**self.subject.assertions.inputs, **pinned},
+            assumptions=self.subject.assumptions,
             seed=self.seed,
             effort=effort,
         )
@@ -183,7 +219,7 @@ class Trials:
         """For each Loop and If of the main graph, by its first output: the trip counts and the
         branches that the cases came upon.
         """
-        asked = dict(_decisive(self.subject.proto))
+        asked = dict(decisive(self.subject.proto))
         names = sorted({name for name in asked.values() if name in set(_computed_or_given(self))})
         try:
             session = self._exposed(self.subject.proto, names)
@@ -205,18 +241,15 @@ class Trials:
 class _Watched:
     """Remembers why a run failed, which for a comparison is a difference like any."""
 
-    session: IsolatedSession
+    runner: Runner
     refusal: Refused | None = None
 
     def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
         try:
-            return self.session.run(feed, seconds)
+            return self.runner.run(feed, seconds)
         except Refused as refusal:
             self.refusal = refusal
             raise
-
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
-        return self.session.latency(feed, seconds)
 
 
 def exposing(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
@@ -229,33 +262,6 @@ def exposing(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
         if name not in there | given:
             copy.graph.output.add(name=name)
     return copy
-
-
-def trip_inputs(model: onnx.ModelProto) -> list[str]:
-    """Inputs of the main graph that say how often a Loop anywhere in the model may run.
-
-    Names are taken to mean the same in all bodies: a wrong guess only adds a value to try.
-    """
-    types = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
-    integers = {
-        n for n, t in types.items() if t in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    }
-    sources = {name: name for name in integers}
-    found: dict[str, None] = {}
-    for node in nodes(model.graph):
-        if node.op_type in _VIEWS and node.input and node.input[0] in sources:
-            sources[node.output[0]] = sources[node.input[0]]
-        if node.op_type == "Loop" and node.input[0] in sources:
-            found[sources[node.input[0]]] = None
-    return list(found)
-
-
-def _decisive(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    """Loops and Ifs of the main graph, with the value that decides what they do."""
-    for node in model.graph.node:
-        if node.op_type in ("Loop", "If") and node.input and node.input[0]:
-            label = next((name for name in node.output if name), node.name)
-            yield f"{node.op_type} of `{label}`", node.input[0]
 
 
 def _computed(model: onnx.ModelProto) -> list[str]:

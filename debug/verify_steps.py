@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rewrite.running.compare import Difference
+from ..rewrite.verify import without_optimizer
+from .ahead import ahead
+from .forms import Patience
 from .replay import Replay
 from .subject import Subject
 from .trace_file import CommitLine, trace_of
@@ -67,6 +70,10 @@ class StepVerification:
     """Steps after which onnxruntime's own optimizer fails, though without it the model computes
     the same: a defect of onnxruntime, not of the step.
     """
+    not_optimized: list[int] = field(default_factory=list)
+    """Steps that were run without the optimizer alone, because it failed a few steps before."""
+    original_crash: str = ""
+    """How the optimizer failed over the original: all steps were run without it then."""
     defects: list[str] = field(default_factory=list)
     """Rules whose patch was wrong and undone."""
     reason: str = ""
@@ -92,47 +99,68 @@ def verify_steps(
     """
     trace = trace_of(subject)
     result = StepVerification(len(trace.commits))
-    result.defects = [f"{d['rule']} at {d['node']}: {d['reason']}" for d in trace.defects]
+    result.defects = trace.undone
     with Trials(subject, seed) as trials:
         result.cases, result.sizes = len(trials.cases), trials.sizes()
         if not trials.cases:
             result.reason = trials.reason
             return result
+        result.original_crash = trials.original_crash
         result.coverage = trials.coverage()
         _walk(result, Replay.of(subject, trace), trials, progress)
     return result
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The model as it stands after a commit."""
+
+    line: CommitLine
+    touched: list[str]
+    model: onnx.ModelProto
 
 
 def _walk(
     result: StepVerification, replay: Replay, trials: Trials, progress: Progress | None
 ) -> None:
     before = replay.model()
-    found = _judged(result, trials, 0, before)
+    found = _judged(result, trials, 0, before, optimizes=True)
     if found:
         result.bad = _described(BadStep(0), found[0], None)
         return
-    for line in replay.commits:
+    patience = Patience()
+    for form in ahead(_forms(replay)):
+        step = form.line.step
         if progress is not None:
-            progress(line.step, len(replay.commits))
-        patch = replay.advance()
-        after = replay.model()
-        found = _judged(result, trials, line.step, after)
+            progress(step, result.steps)
+        optimizes = patience.tries() or step == result.steps
+        found = _judged(result, trials, step, form.model, optimizes)
         if found:
-            bad = bad_step(line, found[0], trials.first_inner(before, after))
-            names = (t.name for node in patch.touched for t in node.outputs if t.name)
-            bad.touched = list(dict.fromkeys(names))
-            result.bad = bad
+            inner = trials.first_inner(before, form.model)
+            result.bad = bad_step(form.line, found[0], inner)
+            result.bad.touched = form.touched
             return
-        before = after
+        if optimizes:
+            patience.learn(failed=step in result.crashes)
+        before = form.model
+
+
+def _forms(replay: Replay) -> Iterator[_Form]:
+    for line in replay.commits:
+        patch = replay.advance()
+        names = (t.name for node in patch.touched for t in node.outputs if t.name)
+        yield _Form(line, list(dict.fromkeys(names)), replay.model())
 
 
 def _judged(
-    result: StepVerification, trials: Trials, step: int, model: onnx.ModelProto
+    result: StepVerification, trials: Trials, step: int, model: onnx.ModelProto, optimizes: bool
 ) -> list[Difference]:
-    found = trials.differences(model)
+    found = trials.differences(model, optimizes)
     result.checked += 1
     if trials.crash:
         result.crashes[step] = trials.crash
+    elif not optimizes:
+        result.not_optimized.append(step)
     return found
 
 
@@ -170,6 +198,8 @@ def render(result: StepVerification, title: str) -> list[RenderableType]:
     if result.reason:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
     ran = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
+    if result.original_crash:
+        parts.append(Text(without_optimizer(result.original_crash), style="yellow"))
     if result.crashes:
         parts.append(Text(_told_crashes(result), style="yellow"))
     if result.bad is None:
@@ -178,11 +208,14 @@ def render(result: StepVerification, title: str) -> list[RenderableType]:
 
 
 def _told_crashes(result: StepVerification) -> str:
-    first, last = min(result.crashes), max(result.crashes)
+    without = [*result.crashes, *result.not_optimized]
+    first, last = min(without), max(without)
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    if len(result.crashes) <= last - first:
-        steps = f"{len(result.crashes)} of the {steps}"
-    return f"{steps} run with graph optimizations off: {result.crashes[first]}"
+    if len(without) <= last - first:
+        steps = f"{len(without)} of the {steps}"
+    tried = f" at {len(result.crashes)} of them" if result.not_optimized else ""
+    text = result.crashes[min(result.crashes)]
+    return f"{steps} run with graph optimizations off, which were tried{tried}: {text}"
 
 
 def render_step(bad: BadStep) -> list[RenderableType]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from onnx import parser
 from typer.testing import CliRunner, Result
 
+from looplift.arguments import mask_option, parse_assertions
 from looplift.cli import app
 
 from .bad_models import CASES, BadModel
@@ -140,6 +142,21 @@ class TestRewrite:
         unverified = call(*arguments, "--rules", "wrong_rules", "--no-verify")
         assert unverified.exit_code == 0, unverified.output
         assert operators(Path("out.onnx")) == ["Relu"]
+
+    def test_a_users_rules_count_everywhere(
+        self, gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "negs.py").write_text(WRONG_RULES)
+        monkeypatch.chdir(tmp_path)
+        options = (gated, "--input", "rate=1", "--rules", "negs")
+        checked = call("check", *options, "--no-tvm", "--no-latency", "--json")
+        assert checked.exit_code == 1, checked.output
+        assert "differ" in checked.stdout
+        assert call("import", *options, "-o", "module.py").exit_code == 0
+        text = Path("module.py").read_text()
+        assert "R.nn.relu" in text
+        assert "R.negative" not in text
+        assert call("inspect", *options).exit_code == 0
 
     def test_what_cannot_be_verified_is_written_and_said(self, tmp_path: Path) -> None:
         text = "g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { z = Identity(x) y = Identity(z) }"
@@ -291,6 +308,26 @@ class TestWrongCalls:
             result = call(*arguments)
             assert result.exit_code == 2
             assert "Usage: " in result.stderr
+
+
+class TestMasks:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("mask", {"mask": None}),
+            ("mask axis 0", {"mask": 0}),
+            (" mask  axis  -1 ", {"mask": -1}),
+            ("Greater__4182:0", {"Greater__4182:0": None}),
+            ("Greater__4182:0 axis 1", {"Greater__4182:0": 1}),
+            ("a b axis 1 axis 0", {"a b axis 1": 0}),
+            ("axis 0", {"axis 0": None}),
+        ],
+    )
+    def test_spelled(self, text: str, expected: dict[str, int | None]) -> None:
+        """A name may be any text; told again, the option is the same."""
+        (told,) = (shlex.split(mask_option(name, axis)) for name, axis in expected.items())
+        for spelled in (text, told[1]):
+            assert parse_assertions([], [], [], False, [spelled]).prefix_masks == expected
 
 
 class TestTheRest:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -77,6 +78,7 @@ class TestPlugins:
             ("x = 1\n\nno_such_name\n", ["NameError: name 'no_such_name'", "broken.py:3"]),
             ("import json\njson.loads('{')\n", ["JSONDecodeError", "broken.py:2"]),
             ("import no_such_module\n", ["No module named 'no_such_module'", "broken.py:1"]),
+            ("import sys\nsys.exit(3)\n", ["SystemExit: 3", "broken.py:2"]),
         ],
     )
     def test_a_module_with_an_error(
@@ -95,3 +97,23 @@ class TestPlugins:
         offer(monkeypatch, "json")
         with pytest.raises(LoopliftError, match="lists no rules"):
             plugins.all_phases()
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("class Mine(Rule)", "class Mine", "which is no rule"),
+            ("(Mine,)", "(Mine(),)", "which is no rule"),
+            ("(Mine,)", "Mine", "List them in a tuple"),
+            ('"Does nothing."', "root = 7", "The root of the rule Mine is 7"),
+            ('"Does nothing."', 'root = ("If", None)', "Name the operator"),
+        ],
+    )
+    def test_what_is_no_rule(
+        self, old: str, new: str, words: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert old in MODULE
+        Path("named_rules.py").write_text(MODULE.replace(old, new))
+        monkeypatch.delitem(sys.modules, "named_rules", raising=False)
+        with pytest.raises(LoopliftError, match=words) as caught:
+            plugins.all_phases(["named_rules"])
+        assert "--rules named_rules" in str(caught.value)

@@ -13,6 +13,7 @@ import onnx.printer
 from ...arguments import Assertions
 from ...rewrite.storage.files import save
 from ..subject import Subject
+from .questions import fitted
 from .search import Reduction
 
 
@@ -42,7 +43,8 @@ def write_files(
     text.write_text(onnx.printer.to_text(found.model) + "\n", encoding="utf-8")
     name = "".join(c if c.isalnum() else "_" for c in output.stem)
     test = output.with_name(f"test_{name}.py")
-    test.write_text(_test(name, output, keep, command, rules, subject.assertions), encoding="utf-8")
+    given = fitted(subject, found.model).assertions
+    test.write_text(_test(name, output, keep, command, rules, given), encoding="utf-8")
     clean = None
     if found.nearest is not None:
         clean = output.with_suffix(".clean.onnx")
@@ -92,7 +94,7 @@ def _rewrite_test(
     if given.shapes:
         arguments.append(f"shapes={dict(given.shapes)!r}")
     if given.prefix_masks:
-        arguments.append(f"prefix_masks={list(given.prefix_masks)!r}")
+        arguments.append(f"prefix_masks={given.prefix_masks!r}")
     if given.strict:
         arguments.append("strict=True")
     call = f"    result = looplift.rewrite(MODEL, {', '.join(arguments)})"

@@ -194,7 +194,7 @@ def fitted(subject: Subject, model: onnx.ModelProto) -> Subject:
         tuple(text for text in given.dims if text.split(">")[0].split("=")[0].strip() in dims),
         {name: shape for name, shape in given.shapes.items() if name in names},
         given.strict,
-        tuple(name for name in given.prefix_masks if name in values),
+        {name: axis for name, axis in given.prefix_masks.items() if name in values},
     )
     return replace(subject, proto=model, assertions=kept)
 

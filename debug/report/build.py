@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...api import count_operators
+from ...arguments import mask_option
 from ..explain import FINDING, Explanation, explain
 from ..regions import advance
 from ..replay import Replay
@@ -111,7 +112,7 @@ def build(
         left=left,
         rules=totals(trace, tuple(subject.phases)),
         sources=_sources(subject, steps, left),
-        defects=[f"{d['rule']} at {d['node']}: {d['reason']}" for d in trace.defects],
+        defects=trace.undone,
         history=history.as_json(),
         before=count_operators(subject.proto),
         after=count_operators(finished),
@@ -175,5 +176,5 @@ def _asserted(trace: TraceFile) -> list[str]:
         for name, shape in about["shapes"].items()
     ]
     dims = [f"--dim {dim}" for dim in about["dims"]]
-    masks = [f"--prefix-mask {name}" for name in about["prefix_masks"]]
+    masks = [mask_option(name, axis) for name, axis in about["prefix_masks"].items()]
     return [*inputs, *dims, *shapes, *masks, *(["--strict"] if about["strict"] else [])]

@@ -9,6 +9,8 @@ from typing import Any
 
 import onnx
 
+from ...rewrite.verify import without_optimizer
+from ..forms import Patience
 from ..replay import Replay
 from ..trace_file import CommitLine
 from ..trials import Trials
@@ -48,6 +50,7 @@ class Checks:
         self._why_not = "no check was asked for" if trials is None else trials.reason
         self.bad: BadStep | None = None
         self._before: onnx.ModelProto | None = None
+        self._patience = Patience()
         self.start = self._unchecked() if self._trials is None else self._first(wanted)
         """What came of the model as it was read and written, before the first step."""
 
@@ -57,7 +60,9 @@ class Checks:
         if self._trials is None:
             return ""
         sizes = self._trials.sizes()
-        return f"{len(self._trials.cases)} runs" + (f" with {sizes}" if sizes else "")
+        ran = f"{len(self._trials.cases)} runs" + (f" with {sizes}" if sizes else "")
+        crash = self._trials.original_crash
+        return f"{ran}, {without_optimizer(crash)}" if crash else ran
 
     def _first(self, wanted: Wanted) -> Verdict:
         began = time.perf_counter()
@@ -74,7 +79,10 @@ class Checks:
         if self._before is None or self.bad is not None:
             return self._unchecked()
         model = self._replay.model()
-        verdict = self._judge(commit, model)
+        optimizes = self._patience.tries()
+        verdict = self._judge(commit, model, optimizes)
+        if optimizes and self._trials is not None:
+            self._patience.learn(failed=bool(self._trials.crash))
         self._before = model
         return verdict
 
@@ -82,14 +90,17 @@ class Checks:
         """Judges the rewritten model, also where the single steps were not."""
         return self._unchecked() if self._trials is None else self._judge(None, model)
 
-    def _judge(self, commit: CommitLine | None, model: onnx.ModelProto) -> Verdict:
+    def _judge(
+        self, commit: CommitLine | None, model: onnx.ModelProto, optimizes: bool = True
+    ) -> Verdict:
         assert self._trials is not None
-        found = self._trials.differences(model)
+        found = self._trials.differences(model, optimizes)
         crash = self._trials.crash
         if not found and crash and commit is None:
             return Verdict("different", crash)
         if not found:
-            without = f", with graph optimizations off ({crash})" if crash else ""
+            without = "" if optimizes and not crash else ", with graph optimizations off"
+            without += f" ({crash})" if crash else ""
             return Verdict("equal", f"equal to the original in {self.runs}{without}")
         if commit is None or self._before is None:
             return Verdict("different", f"`{found[0].output}`: {found[0].what}")

@@ -38,6 +38,9 @@ LIBRARIES = (
     Library("@dagrejs/dagre", "3.1.3", "dagre.min.js", "dagre.LICENSE"),
 )
 
+MOST_TOLD = 4
+"""Of what is left, and of what is gone, on the first screen."""
+
 
 def render(report: ReportData) -> str:
     """The page."""
@@ -54,6 +57,7 @@ def render(report: ReportData) -> str:
                 (library, _asset(library.file), _asset(library.licence)) for library in LIBRARIES
             ],
             version=version("looplift"),
+            most=MOST_TOLD,
         )
     )
     return page + "\n"

@@ -10,7 +10,7 @@ from onnx import helper
 
 from looplift import LoopliftError, Match, Phase, Rule
 from looplift.arguments import Assertions
-from looplift.debug.bisect import bisect
+from looplift.debug.bisect import bisect, render
 from looplift.debug.checks import Command, SameOutputs
 from looplift.debug.subject import Subject
 from looplift.plugins import all_phases
@@ -77,6 +77,35 @@ def test_a_good_rewrite() -> None:
     given = Subject.of(chain(["Identity", "Sin"] * COUNT))
     found = bisect(given, SameOutputs.of(given))
     assert (found.step, found.checks, found.status) == (0, 1, 0)
+
+
+class SinIsUnknown(NegIsAbs):
+    """Which is no operator, so that the patch is undone."""
+
+    root = "Sin"
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        patch.node("NoSuchOperator", node.inputs, node.outputs)
+        patch.remove(node)
+
+
+def test_patches_that_were_undone_are_told() -> None:
+    phases = (*all_phases(), Phase("wrong", (SinIsUnknown,), "Wrong."))
+    given = Subject.of(chain(["Identity", "Sin"]), Assertions(), phases)
+    found = bisect(given, SameOutputs.of(given))
+    assert found.defects
+    assert found.defects[0].startswith("SinIsUnknown at Sin of `v2`")
+    told = " ".join(str(part) for part in render(found, "m"))
+    assert f"undone: {found.defects[0]}" in told
+
+
+def test_a_note_of_the_check_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = subject(["Identity", "Sin"])
+    check = SameOutputs.of(given)
+    monkeypatch.setattr(check.trials, "original_crash", "its process was ended by SIGSEGV")
+    found = bisect(given, check)
+    assert "fails over the original: its process was ended by SIGSEGV" in found.note
+    assert found.note in " ".join(str(part) for part in render(found, "m"))
 
 
 class TestCommands:

@@ -127,14 +127,17 @@ class TestExplain:
         path = tmp_path / "masked.onnx"
         onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
         before = path.read_bytes()
-        assert "--prefix-mask mask" in call("explain", path, "--rule", "FuseRecurrence").stdout
+        told = call("explain", path, "--rule", "FuseRecurrence")
+        assert '--prefix-mask "mask axis 1"' in told.stdout
         assert call("explain", path, "--assume", "prefix mask mask").exit_code == 0
         assert call("explain", path, "--prefix-mask", "mask").exit_code == 0
         assert call("explain", path, "--assume", "prefix mask nobody").exit_code == 2
         assert path.read_bytes() == before
         told = call("rewrite", path, "-o", tmp_path / "o.onnx", "--prefix-mask", "mask")
         assert told.exit_code == 0, told.output
-        assert "note: `mask` is a prefix mask" in told.stdout
+        assert "note: `mask` is a prefix mask along axis 1" in told.stdout
+        twice = call("verify", path, "--prefix-mask", "mask axis 1", "--prefix-mask", "mask axis 0")
+        assert "The time of 'mask' cannot be along two axes (--prefix-mask)" in twice.stderr
         assert "verified: equal in 8 runs" in told.stdout
         assert call("verify", path, "--prefix-mask", "mask").exit_code == 0
         assert call("bisect", path, "--prefix-mask", "mask").exit_code == 0
@@ -142,13 +145,13 @@ class TestExplain:
     def test_a_trace_remembers_masks(self, tmp_path: Path) -> None:
         path, trace = tmp_path / "masked.onnx", tmp_path / "t.jsonl"
         onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
-        given = ("--prefix-mask", "mask")
+        given = ("--prefix-mask", "mask axis 1")
         call("rewrite", path, "-o", tmp_path / "o.onnx", *given, "--trace", trace, "-q")
-        assert read_trace(trace).assertions.prefix_masks == ("mask",)
+        assert read_trace(trace).assertions.prefix_masks == {"mask": 1}
         assert call("step", path, *given, "--trace", trace, "--do", "list").exit_code == 0
         other = call("step", path, "--trace", trace, "--do", "list")
         assert other.exit_code == 2
-        assert "--prefix-mask mask" in other.stderr
+        assert '--prefix-mask "mask axis 1"' in other.stderr
 
     def test_a_rule_that_raises(self, gated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Told with its line, in whatever command; nothing ends with a traceback."""

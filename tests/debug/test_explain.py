@@ -119,6 +119,58 @@ ADVICE = """g (float[N] x, int64 rate, bool flag, float[N,K] big) => (float[N] y
                 else_branch = e () => (float[N] q) { q = Exp(x) }> }"""
 
 
+class TestRulesOfOtherNodes:
+    def test_where_such_a_rule_got_furthest(self) -> None:
+        text = "g (float[N] x) => (float[N] y) { a = Sin(x) b = Sin(a) y = Add(a, b) }"
+        found = explain(Subject.of(model(text)), rule="MergeEqualNodes")
+        assert found.rule == "MergeEqualNodes"
+        assert 1 <= len(found.left) <= 5
+        reasons = [left.why[0].reason for left in found.left]
+        assert "no other node with the same operands" in reasons[0]
+        assert len({left.why[0].template for left in found.left}) == len(found.left)
+        told = shown(found)
+        assert "why not MergeEqualNodes, where it got furthest" in told
+        assert "no control flow" not in told
+
+    def test_no_such_node(self) -> None:
+        text = "g (float[N] x) => (float[N] y) { y = Sin(x) }"
+        found = explain(Subject.of(model(text)), rule="DropReshape")
+        assert found.left == []
+        assert "DropReshape has no node to start from" in shown(found)
+
+
+CONVOLUTION = """g (float[T, 1, 1, N] xs, float[1, 1, N] h, float[1, 1, 3] w) => (float[1, 1, N] last) {
+    axis = Constant<value_int = 0>()
+    sizes = Shape(xs)
+    count = Gather(sizes, axis)
+    last = Loop(count, , h) <
+        body = step (int64 i, bool c, float[1, 1, N] s) => (bool d, float[1, 1, N] next) {
+            d = Identity(c)
+            x = Gather(xs, i)
+            a = Conv<pads = [1, 1]>(s, w)
+            b = Add(a, x)
+            e = Tanh(b)
+            f = Sin(e)
+            k = Exp(f)
+            l = Cos(k)
+            m = Abs(l)
+            n = Sqrt(m)
+            next = Tanh(n)
+        }
+    >
+}"""
+
+
+def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:
+    (left,) = explain(Subject.of(model(CONVOLUTION))).left
+    rules = [why.rule for why in left.why]
+    furthest = max(left.why, key=lambda why: why.removes * why.passed)
+    assert furthest.recasts
+    assert rules[0] == "FuseRecurrence"
+    assert "Conv" in left.why[0].reason
+    assert furthest.rule in rules[1:3]
+
+
 class TestAdvice:
     """It comes from the value that a check failed for."""
 
@@ -311,16 +363,26 @@ class TestPrefixMasks:
         found = explain(Subject.of(model(MASKED)), rule="FuseRecurrence")
         (why,) = found.left[0].why
         assert "not known to be a length prefix" in why.reason
-        assert why.remedies == ["--prefix-mask mask"]
+        assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_what_if(self) -> None:
         given = Subject.of(model(MASKED))
         before = given.proto.SerializeToString()
-        found = explain(given, assume=["prefix mask mask"])
+        found = explain(given, assume=["prefix mask mask axis 1"])
+        assert explain(given, assume=["prefix mask mask"]).left == []
         assert found.left == []
         assert any(how.startswith("FuseRecurrence at step") for how in found.gone.values())
         assert given.proto.SerializeToString() == before
         assert explain(given).status == 1
+
+    def test_along_another_axis(self) -> None:
+        found = explain(
+            Subject.of(model(MASKED)), rule="FuseRecurrence", assume=["prefix mask mask axis 0"]
+        )
+        (why,) = found.left[0].why
+        told = "the mask `mask` is asserted along axis 0, but the loop steps along axis 1, where"
+        assert why.reason.startswith(told)
+        assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_another_mask_does_not_help(self) -> None:
         text = MASKED.replace("float[B,3] h0)", "float[B,3] h0, bool[B,T] other)")

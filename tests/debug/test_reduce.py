@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -91,6 +92,22 @@ class TestWhatIsKept:
         found = reduce(given, tmp_path / "s.onnx", keep="fires InlineDecidedIf")
         assert sorted(operators(found.reduction.model)).count("If") == 1
         assert found.reduction.after <= 4
+
+    def test_a_mask_with_its_axis(self, tmp_path: Path) -> None:
+        """The test that is written asserts it, too, and nothing of what is gone."""
+        text = """g (float[T,B,3] x, bool[T,B] mask, bool[B] other, float[B,3] h0)
+            => (float[B,3] h, bool[B] o) <int64[1] last = {2}> {
+            m3 = Unsqueeze(mask, last) o = Not(other)
+            h = Scan <num_scan_inputs=2, body = b (float[B,3] s, float[B,3] xt, bool[B,1] m)
+                => (float[B,3] so) {
+                a = Add(s, xt) n = Tanh(a) so = Where(m, n, s) }> (h0, x, m3) }"""
+        given = Subject.of(model(text), Assertions(prefix_masks={"mask": 1, "other": None}))
+        keep = "reason FuseRecurrence: the mask `mask` is asserted along axis 1"
+        found = reduce(given, tmp_path / "s.onnx", keep=keep)
+        assert "Not" not in operators(found.reduction.model)
+        assert "prefix_masks={'mask': 1})" in found.files.test.read_text()
+        with pytest.raises(AssertionError):
+            runpy.run_path(str(found.files.test))["test_s"]()
 
     def test_a_reason(self, tmp_path: Path) -> None:
         given = Subject.of(model())

@@ -83,7 +83,10 @@ def settle(page: Page) -> None:
 
 def test_it_opens_with_the_model_before_and_after(page: Page, report: ReportData) -> None:
     assert page.session.title == "a model · looplift report"
-    assert "Overview" in page.text("#step-head")
+    head = page.text("#step-head")
+    assert "Overview" in head
+    assert "left: Loop of `last` — " in head
+    assert "Below is the model before and after" in head
     assert "equal to the original" in page.text("#step-head .check.equal")
     operators = [element.get_attribute("data-op") for element in page.all("#before .node")]
     assert {"If", "Loop"} <= set(operators)

@@ -72,7 +72,7 @@ class TestLines:
         with Recorder(lines, source="m.onnx", assertions=given, rules=["mine"]) as recorder:
             subject().engine(recorder).run()
         first, *_, last = map(json.loads, lines.getvalue().splitlines())
-        assert (first["kind"], first["format"], first["source"]) == ("model", 2, "m.onnx")
+        assert (first["kind"], first["format"], first["source"]) == ("model", 3, "m.onnx")
         assert first["rules"] == ["mine"]
         assert first["inputs"] == {"c": {"dtype": "bool", "values": True}}
         assert first["nodes"] == 10

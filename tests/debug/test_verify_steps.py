@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,17 @@ import pytest
 from onnx import parser
 
 from looplift import Match, Phase, Rule
+from looplift.arguments import Assertions
 from looplift.debug import trials
+from looplift.debug.decisive import trip_inputs
+from looplift.debug.forms import Answered, Forms
 from looplift.debug.subject import Subject
-from looplift.debug.trials import Trials, exposing, trip_inputs
+from looplift.debug.trials import Trials, exposing
 from looplift.debug.verify_steps import render, verify_steps
 from looplift.plugins import all_phases
 from looplift.rewrite.ir import Node
 from looplift.rewrite.patch import Patch
-from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Value
+from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)
@@ -58,13 +60,14 @@ class SinIsNeg(SinIsCos):
         patch.toward_normal_form()
 
 
-class AbsHasNegs(SinIsCos):
-    """Abs(-x) is Abs(x)."""
+class AbsOfNeg(SinIsCos):
+    """Abs(x) is Abs(-x), once for each."""
 
     root = "Abs"
 
     def match(self, m: Match) -> dict[str, Node]:
-        m.need(m.index.producer(m.node.inputs[0]) is None, "it was done")
+        before = m.index.producer(m.node.inputs[0])
+        m.need(before is None or before.op != "Neg", "it was done")
         return {"node": m.node}
 
     def apply(self, patch: Patch, node: Node) -> None:
@@ -75,7 +78,7 @@ class AbsHasNegs(SinIsCos):
 
 
 SIN_IS_NEG = (Phase("wrong", (SinIsNeg,), "Wrong."),)
-ABS_HAS_NEGS = (Phase("right", (AbsHasNegs,), "Right."),)
+ABS_HAS_NEGS = (Phase("right", (AbsOfNeg,), "Right."),)
 WRONG = (*all_phases(), Phase("wrong", (SinIsCos,), "Wrong."))
 
 
@@ -119,42 +122,29 @@ def test_the_first_tensor_that_differs() -> None:
     assert bad.sizes["N"] > 0
 
 
-class _Fragile(IsolatedSession):
+class _Fragile(Forms):
     """As if onnxruntime's optimizer did not survive a Neg."""
-
-    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
-        if optimizes and b"Neg" in packed.source:
-            raise Ended("its process was ended by SIGSEGV")
-        super().__init__(packed, optimizes=optimizes)
-
-
-class _FragileInRuns(IsolatedSession):
-    """As if what the optimizer made of a Neg ended the process when it is run."""
 
     failure: type[Refused] = Ended
 
-    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
-        super().__init__(packed, optimizes=optimizes)
-        self._ends = optimizes and b"Neg" in packed.source
-
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
-        if self._ends:
+    def outputs(self, packed: Packed, optimizes: bool) -> Answered:
+        if optimizes and b"Neg" in packed.source:
             raise self.failure("its process was ended by SIGSEGV")
-        return super().run(feed, seconds)
+        return super().outputs(packed, optimizes)
 
 
-class _WrongInRuns(_FragileInRuns):
-    """As if what the optimizer made of a Neg failed when it is run."""
+class _Failing(_Fragile):
+    """As if what the optimizer makes of a Neg failed."""
 
     failure = Refused
 
 
-@pytest.mark.parametrize("session", [_Fragile, _FragileInRuns, _WrongInRuns])
+@pytest.mark.parametrize("forms", [_Fragile, _Failing])
 def test_an_optimizer_that_crashes_is_no_bad_step(
-    session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
+    forms: type[Forms], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "g (float[2] x) => (float[2] y) { a = Abs(x) b = Sin(a) y = Tanh(b) }"
-    monkeypatch.setattr(trials, "IsolatedSession", session)
+    monkeypatch.setattr(trials, "Forms", forms)
     for phases, bad in ((ABS_HAS_NEGS, False), (SIN_IS_NEG, True)):
         found = verify_steps(Subject.of(model(text), phases=phases))
         assert (found.bad is not None) == bad
@@ -162,6 +152,79 @@ def test_an_optimizer_that_crashes_is_no_bad_step(
         assert (found.steps in found.crashes) == (not bad)
         told = " ".join(str(part) for part in render(found, "m"))
         assert ("optimizer fails: its process was ended by SIGSEGV" in told) == (not bad)
+
+
+def test_an_optimizer_that_crashes_is_tried_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trials, "Forms", _Fragile)
+    abs_nodes = " ".join(f"a{k + 1} = Abs(a{k})" for k in range(12))
+    text = f"g (float[2] x) => (float[2] y) {{ a0 = Identity(x) {abs_nodes} y = Sin(a12) }}"
+    found = verify_steps(Subject.of(model(text), phases=ABS_HAS_NEGS))
+    assert found.bad is None
+    assert list(found.crashes) == [1, 3, 6, 11, 12]
+    assert sorted([*found.crashes, *found.not_optimized]) == list(range(1, found.steps + 1))
+    told = " ".join(str(part) for part in render(found, "m"))
+    assert "steps 1 to 12 run with graph optimizations off, which were tried at 5 of them" in told
+
+
+class _FragileSession(IsolatedSession):
+    """As if the optimizer did not survive the original."""
+
+    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
+        if optimizes:
+            raise Ended("its process was ended by SIGSEGV")
+        super().__init__(packed, optimizes=optimizes)
+
+
+def test_an_optimizer_that_crashes_over_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "IsolatedSession", _FragileSession)
+    for phases, bad in ((None, False), (WRONG, True)):
+        found = verify_steps(Subject.of(model(), phases=phases))
+        assert (found.bad is not None) == bad
+        assert found.status == int(bad)
+        told = " ".join(str(part) for part in render(found, "m"))
+        assert "compared with graph optimizations off" in told
+        assert "fails over the original: its process was ended by SIGSEGV" in told
+
+
+class _EndsOverEmptyInputs(Forms):
+    """As onnxruntime does for an LSTM, or anything else there that is run together."""
+
+    def outputs(self, packed: Packed, optimizes: bool) -> Answered:
+        raise Ended("its process was ended by SIGFPE")
+
+
+def test_forms_that_end_over_an_empty_input_are_run_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trials, "Forms", _EndsOverEmptyInputs)
+    text = "g (float[N] x) => (float[N] y) { a = Identity(x) y = Sin(a) }"
+    for phases, bad in ((None, False), (WRONG, True)):
+        found = verify_steps(Subject.of(model(text), phases=phases))
+        assert "N=0" in found.sizes
+        assert (found.bad is not None) == bad
+        assert found.crashes == {}
+
+
+class SinIsCut(SinIsCos):
+    """Which fails for every size but 2."""
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        two = patch.constant(np.array([2], np.int64), node.inputs[0])
+        patch.replace(node.outputs[0], patch.node("Reshape", [*node.inputs, two], node.outputs)[0])
+        patch.remove(node)
+        patch.toward_normal_form()
+
+
+def test_a_run_that_fails_is_told_with_its_sizes() -> None:
+    phases = (Phase("wrong", (SinIsCut,), "Wrong."),)
+    given = Assertions(dims=("N>=3",))
+    text = "g (float[N] x) => (float[N] y) { a = Sin(x) y = Tanh(a) }"
+    bad = verify_steps(Subject.of(model(text), given, phases)).bad
+    assert bad is not None
+    assert "the original runs, this one fails" in bad.difference
+    assert bad.sizes["N"] >= 3
 
 
 def test_nothing_to_run() -> None:
