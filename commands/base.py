@@ -11,8 +11,8 @@ import typer
 from rich.console import RenderableType
 
 from ..plugins import all_phases
-from ..presentation import complain, stdout
 from ..rewrite.errors import LoopliftError
+from .presentation import complain, stdout
 
 P = ParamSpec("P")
 R = TypeVar("R")

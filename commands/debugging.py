@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import presentation
 from ..arguments import Assertions
-from ..options import AsJson, Model, Rules, Seed, asserting, repeated
 from ..outputs import check_target
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
+from . import presentation
 from .base import WRONG, app, end, print_result, reporting, rule_names
+from .options import AsJson, Model, Rules, Seed, asserting, repeated
 
 Check = Annotated[
     str,
@@ -93,8 +93,8 @@ def explain(
     Nothing is written; what is assumed here, rewrite takes as --dim, --input, --shape and
     --prefix-mask. The status is 1 if something is left.
     """
-    from ..debug.explain import explain as ask
-    from ..debug.explain_view import render
+    from ..debug.explaining.explain import explain as ask
+    from ..debug.explaining.view import render
 
     if summary:
         if node:
@@ -118,8 +118,8 @@ def _explain_folder(
     rules: Sequence[str],
     as_json: bool,
 ) -> None:
-    from ..debug.explain import explain as ask
-    from ..debug.explain_summary import commonest, render_commonest
+    from ..debug.explaining.explain import explain as ask
+    from ..debug.explaining.summary import commonest, render_commonest
 
     paths = sorted(folder.rglob("*.onnx")) if folder.is_dir() else [folder]
     found = []

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..options import AsJson, Rules
 from ..plugins import all_phases
 from .base import app, print_result, reporting, rule_names
+from .options import AsJson, Rules
 
 rules_app = typer.Typer(
     name="rules",

@@ -20,7 +20,7 @@ from rich.text import Text
 from ..rewrite.engine import Engine
 from ..rewrite.ir import Node
 from ..rewrite.model import export_model
-from ..rewrite.numbers import Numbers
+from ..rewrite.numbering import Numbers
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Phase, Rule
 from ..rewrite.trace import Commit, Observer

@@ -20,9 +20,9 @@ from ..api import RewriteResult, rewrite
 from ..arguments import Assertions
 from ..rewrite.rule import Phase
 from ..rewrite.running.cases import Case, Cases, Effort
-from ..rewrite.running.chance import random_outputs, recurrent_outputs
 from ..rewrite.running.compare import Tolerances, working_precision
 from ..rewrite.running.isolate import Process
+from ..rewrite.running.randomness import random_outputs, recurrent_outputs
 from ..rewrite.running.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
 from ..rewrite.running.signature import NoValues
 from ..rewrite.storage.files import load

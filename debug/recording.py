@@ -27,7 +27,7 @@ from ..rewrite.engine import Engine
 from ..rewrite.errors import ModelError
 from ..rewrite.graph_hash import GraphHash
 from ..rewrite.ir import Graph, Node, Tensor
-from ..rewrite.numbers import NoReference, Numbers
+from ..rewrite.numbering import NoReference, Numbers
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Miss, Phase, Rule, describe
 from ..rewrite.storage.exporter import copy_fields

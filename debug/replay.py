@@ -17,7 +17,7 @@ from ..rewrite.errors import LoopliftError
 from ..rewrite.graph_hash import GraphHash
 from ..rewrite.ir import Node
 from ..rewrite.model import export_model
-from ..rewrite.numbers import Numbers
+from ..rewrite.numbering import Numbers
 from ..rewrite.patch import Patch
 from ..rewrite.rule import Miss, Phase, Rule
 from ..rewrite.trace import Commit, Observer

@@ -13,8 +13,8 @@ import onnx
 
 from ..rewrite.errors import telling_line
 from ..rewrite.running.cases import Case, Cases, Effort
-from ..rewrite.running.chance import random_outputs, recurrent_outputs
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
+from ..rewrite.running.randomness import random_outputs, recurrent_outputs
 from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Runner, Value
 from ..rewrite.running.signature import NoValues, TensorInput, signature
 from ..rewrite.verify import SLACK, Side, interface_problem, no_case_reason, spread

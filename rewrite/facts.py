@@ -17,7 +17,7 @@ from . import symbolic
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, bodies
 from .symbolic import Dim
-from .twins import Twins
+from .value_numbering import Twins
 
 Value = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""

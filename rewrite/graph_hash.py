@@ -2,7 +2,7 @@
 
 The hash is the sum of the hashes of its nodes, so that a node's share can be exchanged. A node's
 share says what it is, which values it reads and where it stands; values go by the number of the
-node that computes them (see `numbers`), never by name. Equal hashes in two runs of one rewrite are
+node that computes them (see `numbering`), never by name. Equal hashes in two runs of one rewrite are
 taken to mean equal graphs; graphs of different models are not compared by it.
 """
 
@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, bodies
-from .numbers import Numbers
+from .numbering import Numbers
 from .patch import Patch
 
 _SMALL = 64

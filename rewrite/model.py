@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from . import ir
 from .collector import collector_paused
 from .declarations import numpy_type
-from .places import standard_name
+from .labels import standard_name
 from .storage.exporter import Exporter, copy_fields
 from .storage.functions import inline_functions
 from .storage.importer import FIRST_IR_WITH_DEFAULTS, Importer

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from . import ir
 from .errors import ModelError
-from .places import node_label
+from .labels import node_label
 
 
 class Dependencies:

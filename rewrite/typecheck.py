@@ -15,8 +15,8 @@ from onnx import TensorProto
 from . import ir
 from .declarations import element_type
 from .errors import ModelError
+from .labels import node_label, within
 from .operators import Formal, Operator
-from .places import node_label, within
 
 
 class TypeCheck:

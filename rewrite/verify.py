@@ -17,8 +17,8 @@ import onnx
 from .errors import telling_line
 from .facts import Assumptions
 from .running.cases import Case, Cases, Effort
-from .running.chance import random_outputs, recurrent_outputs
 from .running.compare import Difference, Tolerances, compare, distance, working_precision
+from .running.randomness import random_outputs, recurrent_outputs
 from .running.runtime import Answering, Ended, IsolatedSession, Packed, Refused, Runner, Value
 from .running.signature import NoValues, Sizes
 from .storage.files import load

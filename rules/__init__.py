@@ -9,18 +9,18 @@ from .branches.same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIf
 from .branches.shared_work import ForwardEqualResults, HoistSharedWork
 from .branches.to_where import IfToWhere
 from .loops.buffers import CollectScatteredRows
-from .loops.count import CountIterations
-from .loops.float_counts import CountInIntegers
-from .loops.growing import CollectConcatenatedRows
-from .loops.induction import CounterFromIteration
-from .loops.known_sequences import ConstructFromErase, ConstructFromSplit, SplitListState
-from .loops.none import RunLoopOnce, RunScanOnce, SkipLoop
-from .loops.normal import (
+from .loops.conditions import (
     ConditionHoldsInside,
     ConstantConditionOut,
     DropEndlessTripCount,
     DropTrueCondition,
 )
+from .loops.count import CountIterations
+from .loops.float_counts import CountInIntegers
+from .loops.growing import CollectConcatenatedRows
+from .loops.induction import CounterFromIteration
+from .loops.invariant_motion import HoistInvariantWork
+from .loops.known_sequences import ConstructFromErase, ConstructFromSplit, SplitListState
 from .loops.reads import ReadAtIteration
 from .loops.sequences import CollectInsertedRows
 from .loops.shapes import ShapeFromOutside
@@ -39,9 +39,9 @@ from .loops.states import (
     ForwardInvariantStates,
     MergeEqualStates,
 )
+from .loops.trivial_trips import RunLoopOnce, RunScanOnce, SkipLoop
 from .loops.unroll import UnrollShortLoop
 from .loops.unswitch import UnswitchLoop
-from .loops.work import HoistInvariantWork
 from .recurrence import (
     AbsorbLinear,
     FuseRecurrence,
@@ -64,12 +64,12 @@ from .steps.closed_forms_shift import DelayWithoutState
 from .steps.closed_forms_sum import SumWithoutLoop
 from .steps.linear_recurrence import SimplifyLinearRecurrence
 from .steps.linear_recurrence_chunks import ChunkLinearRecurrence
-from .steps.map import RowsWithoutLoop
-from .steps.map_repeat import RepeatWithoutLoop
-from .steps.padded import LoopToPaddedScan
-from .steps.squeezed import GatherSqueezedSlice
+from .steps.padded_scan import LoopToPaddedScan
+from .steps.repeats import RepeatWithoutLoop
+from .steps.rows import RowsWithoutLoop
+from .steps.sliding_windows import WindowsInFront
+from .steps.squeezed_slices import GatherSqueezedSlice
 from .steps.to_scan import LoopToScan
-from .steps.windows import WindowsInFront
 from .values.casts import NameCastType
 from .values.constants import FoldConstant, MergeConstants, StoreConstant
 from .values.dead import DropUnreadResults, RemoveCopy, RemoveUnread

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...api import count_operators
 from ...arguments import mask_option
-from ..explain import FINDING, Explanation, explain
+from ..explaining.explain import FINDING, Explanation, explain
 from ..regions import advance
 from ..replay import Replay
 from ..subject import Subject

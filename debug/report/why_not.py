@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..counts import CONTROL
-from ..explain import Explanation
+from ..explaining.explain import Explanation
 from ..replay import Replay
 
 

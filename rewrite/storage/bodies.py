@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import ir
 from ..errors import ModelError
-from ..places import body_label, node_label, within
+from ..labels import body_label, node_label, within
 
 _REMEDY = "Export the model again"
 _SCAN_WITHOUT_BATCH = 9

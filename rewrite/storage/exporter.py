@@ -15,7 +15,7 @@ from onnx import AttributeProto
 
 from .. import ir
 from ..declarations import declaration
-from ..places import standard_name
+from ..labels import standard_name
 from .attributes import decode, encode, is_body, same, schema_type, tensor_proto
 from .naming import Names
 from .stored import StoredSparseValues

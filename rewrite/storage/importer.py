@@ -15,8 +15,8 @@ import onnx
 from .. import ir
 from ..declarations import declare
 from ..errors import ModelError
+from ..labels import body_label, node_label, standard_name, within
 from ..ordering import Dependencies, topological
-from ..places import body_label, node_label, standard_name, within
 from .attributes import decode, is_body
 from .stored import StoredSparseValues, StoredValues
 

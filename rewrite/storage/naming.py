@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from .. import ir
 from ..errors import ModelError
-from ..places import body_label, node_label, within
+from ..labels import body_label, node_label, within
 
 
 class Names:

@@ -14,6 +14,7 @@ from onnx import AttributeProto
 
 from .. import ir
 from ..errors import ModelError
+from ..labels import body_label, node_label, standard_name, within
 from ..operators import (
     STANDARD_DOMAINS,
     Operator,
@@ -22,7 +23,6 @@ from ..operators import (
     runtime_operators,
     versions,
 )
-from ..places import body_label, node_label, standard_name, within
 from ..typecheck import TypeCheck
 from . import limits
 from .bodies import check_bodies

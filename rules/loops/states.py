@@ -15,7 +15,7 @@ from ...rewrite.patch import Patch
 from ...rewrite.purity import is_pure
 from ...rewrite.rule import Match, Rule
 from ...rewrite.views import ScanView, State
-from ..zeros import is_zero
+from ..uniform import is_zero
 
 
 def states_of(m: Match) -> list[State]:

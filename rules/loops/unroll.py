@@ -58,7 +58,9 @@ class UnrollShortLoop(Rule):
             same = shape is not None and not any(m.facts.escapes(d, view.body) for d in shape)
             m.need(same, "rows `{}` may differ in shape", row.name, at=row)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
-        m.need(size <= _MOST_NODES, "unrolled it would be {} nodes, more than {}", size, _MOST_NODES)
+        m.need(
+            size <= _MOST_NODES, "unrolled it would be {} nodes, more than {}", size, _MOST_NODES
+        )
         return {"node": m.node, "count": count}
 
     def apply(self, patch: Patch, node: Node, count: int) -> None:

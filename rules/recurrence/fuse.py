@@ -21,7 +21,7 @@ from ..loops.edit import read_instead
 from ..loops.states import without_states
 from ..steps.emit import all_slices, count_vector, placed
 from ..steps.parallel import counted
-from ..zeros import is_zero
+from ..uniform import is_zero
 from .cells import NoCell
 from .common_batch import CommonBatch, Rows
 from .emission import emit_operator, nothing, tell_of_empty_batch

@@ -15,7 +15,7 @@ from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
 from ...rewrite.rule import Match, Miss, Rule
 from ..emit import Emit
-from ..zeros import is_zero
+from ..uniform import is_zero
 from .cells import NoCell
 from .chain import copies, find_chain
 from .coefficients import NotAffine

@@ -10,7 +10,7 @@ from ...rewrite import symbolic
 from ...rewrite.ir import Constant, Node, Tensor
 from ...rewrite.symbolic import Dim
 from ..emit import Emit
-from ..zeros import is_zero
+from ..uniform import is_zero
 from .batch_table import Plan, Work, aligned, as_is, batching
 
 

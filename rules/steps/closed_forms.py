@@ -28,7 +28,7 @@ from ...rewrite.views import State
 from ..emit import Emit
 from ..loops.edit import declare_rows, read_instead, remove_if_unused
 from ..loops.states import without_states
-from ..zeros import is_filled_with
+from ..uniform import is_filled_with
 from .batch_table import aligned
 from .emit import count_vector
 from .parallel import Outside, Parallel, counted, is_outer, parallel_work

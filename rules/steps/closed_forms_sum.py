@@ -20,7 +20,7 @@ from ...rewrite.ir import Constant, Tensor
 from ...rewrite.rule import Match
 from ...rewrite.symbolic import Dim
 from ...rewrite.views import State
-from ..zeros import has_negative_zero, is_zero
+from ..uniform import has_negative_zero, is_zero
 from .closed_forms import Chain, StateRule, Values, chain_of
 from .parallel import Parallel
 

@@ -9,15 +9,15 @@ from rich.console import Console
 
 from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule
 from looplift.arguments import Assertions
-from looplift.debug.effects import effect_of
-from looplift.debug.explain import Explanation, explain, with_assumptions
-from looplift.debug.explain_summary import commonest, render_commonest
-from looplift.debug.explain_view import render
+from looplift.debug.explaining.effects import effect_of
+from looplift.debug.explaining.explain import Explanation, explain, with_assumptions
+from looplift.debug.explaining.summary import commonest, render_commonest
+from looplift.debug.explaining.view import render
 from looplift.debug.subject import Subject
 from looplift.rewrite.ir import Node
 from looplift.rules.branches.decided import InlineDecidedIf
-from looplift.rules.loops.none import RunLoopOnce
 from looplift.rules.loops.states import DropDeadStates
+from looplift.rules.loops.trivial_trips import RunLoopOnce
 
 TEXT = """g (float[N] x, int64 rate, int64 m) => (float[N] y) <int64 fast = {16000}> {
     same = Cast<to = 7>(rate)

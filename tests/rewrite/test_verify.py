@@ -14,8 +14,8 @@ from looplift.rewrite import verify as verifying
 from looplift.rewrite.errors import AssumptionError
 from looplift.rewrite.facts import Assumptions
 from looplift.rewrite.running.cases import Cases, Effort
-from looplift.rewrite.running.chance import random_outputs
 from looplift.rewrite.running.compare import compare
+from looplift.rewrite.running.randomness import random_outputs
 from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Session, Value
 from looplift.rewrite.running.signature import signature
 from looplift.rewrite.verify import verify

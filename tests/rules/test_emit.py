@@ -14,7 +14,7 @@ from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.patch import Patch
 from looplift.rewrite.rule import Match, Miss, Rule
 from looplift.rules.emit import Emit
-from looplift.rules.steps.padded import LoopToPaddedScan
+from looplift.rules.steps.padded_scan import LoopToPaddedScan
 from looplift.rules.values.dead import RemoveCopy
 
 from ..equivalence import assert_equivalent, ops, run_rules
