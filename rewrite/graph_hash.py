@@ -2,8 +2,8 @@
 
 The hash is the sum of the hashes of its nodes, so that a node's share can be exchanged. A node's
 share says what it is, which values it reads and where it stands; values go by the number of the
-node that computes them (see `numbering`), never by name. Equal hashes in two runs of one rewrite are
-taken to mean equal graphs; graphs of different models are not compared by it.
+node that computes them (see `numbering`), never by name. Equal hashes in two runs of one rewrite
+are taken to mean equal graphs; graphs of different models are not compared by it.
 """
 
 from __future__ import annotations
