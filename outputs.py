@@ -102,6 +102,16 @@ def check_target(target: Path, source: Path, output: Path) -> None:
         )
 
 
+def onnx_files(folder: Path) -> list[Path]:
+    """The models in a folder and below it, but in hidden folders, where tools keep their own."""
+    return sorted(
+        path
+        for path in folder.rglob("*.onnx")
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts[:-1])
+    )
+
+
 def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
     """Models with their places below the output folder."""
     if not source.exists():
@@ -119,11 +129,7 @@ def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
             remedy="Write to another folder: a model is never changed in place",
         )
     inside = output.absolute()
-    found = sorted(
-        path
-        for path in source.rglob("*.onnx")
-        if path.is_file() and inside not in path.absolute().parents
-    )
+    found = [path for path in onnx_files(source) if inside not in path.absolute().parents]
     if not found:
         raise ModelError(
             "This is a folder, and there is no .onnx file in it",

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..arguments import Assertions
-from ..outputs import check_target
+from ..outputs import check_target, onnx_files
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
 from . import presentation
@@ -121,7 +121,7 @@ def _explain_folder(
     from ..debug.explaining.explain import explain as ask
     from ..debug.explaining.summary import commonest, render_commonest
 
-    paths = sorted(folder.rglob("*.onnx")) if folder.is_dir() else [folder]
+    paths = onnx_files(folder) if folder.is_dir() else [folder]
     found = []
     for path in paths:
         with presentation.busy(f"explaining {path.name}"):

@@ -105,8 +105,9 @@ def print_problems(outcomes: Iterable[Outcome]) -> None:
             more = len(outcome.differences) - MOST_DIFFERENCES
             complain(
                 f"{outcome.source}: the rewritten model differs from the original, so nothing was "
-                f"written. {shown}{f', and {more} more' if more > 0 else ''}. Please report this "
-                "as a bug of looplift; --no-verify writes the file nevertheless."
+                f"written. {shown}{f', and {more} more' if more > 0 else ''}. The same options "
+                "with `looplift verify` tell the rewrite that is wrong: please report it to the "
+                "author of its rule; --no-verify writes the file nevertheless."
             )
 
 

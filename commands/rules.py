@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from ..plugins import all_phases
+from ..rewrite.errors import LoopliftError
 from .base import app, print_result, reporting, rule_names
 from .options import AsJson, Rules
 
@@ -88,6 +89,11 @@ def new(
     """Write a package with a rule, its examples and a test, which works at once, to go on from."""
     from ..debug.skeleton import module_name, write_package
 
+    if name in rule_names(name):
+        raise LoopliftError(
+            f"There is a rule {name} already",
+            remedy="Choose another name: commands and reports tell rules apart by it",
+        )
     module = f"{module_name(name)}.rules"
     files = write_package(name, output)
     lines = [

@@ -105,6 +105,15 @@ class TestRewrite:
         assert call(*arguments, "--steps", "0").exit_code == 0
         assert "If" in operators(output)
 
+    def test_hidden_folders_are_not_looked_into(self, tmp_path: Path) -> None:
+        (tmp_path / "in" / ".venv").mkdir(parents=True)
+        write(tmp_path / "in" / "a.onnx")
+        write(tmp_path / "in" / ".venv" / "b.onnx")
+        result = call("rewrite", tmp_path / "in", "-o", tmp_path / "out")
+        assert result.exit_code == 0, result.output
+        assert [p.name for p in (tmp_path / "out").rglob("*.onnx")] == ["a.onnx"]
+        assert "in 1 models" in call("explain", tmp_path / "in", "--summary").stdout
+
     def test_a_folder_in_several_processes(self, tmp_path: Path) -> None:
         models = tmp_path / "models"
         (models / "deep").mkdir(parents=True)

@@ -298,3 +298,12 @@ def test_a_rule_of_ones_own_is_documented() -> None:
     doc = document(DropAbs, phases)
     assert (doc.phases, doc.description) == (["mine"], "")
     assert Path(doc.file) == Path(__file__)
+
+
+def test_a_name_that_is_taken(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["rules", "new", "FuseRecurrence", "-o", str(tmp_path / "new")]
+    )
+    assert result.exit_code == 2
+    assert "There is a rule FuseRecurrence already" in result.stderr
+    assert not (tmp_path / "new").exists()

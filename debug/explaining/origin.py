@@ -63,6 +63,8 @@ class Origin:
 
     def _is_cause(self, tensor: Tensor) -> bool:
         """Takes down what would say more of a value, where it is clear what that is."""
+        if self._facts.is_constant(tensor):
+            return True
         node = self._index.producer(tensor)
         numbers = [n for n in self._facts.of(tensor).values or () if not isinstance(n, int)]
         options = [_dim_options(n) if isinstance(n, Expr) else [] for n in numbers]

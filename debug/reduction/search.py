@@ -80,7 +80,8 @@ class Search:
         if self._ask(self._current) is not Verdict.SHOWS:
             raise LoopliftError(
                 f"The model does not show what is to be kept: {self.question.text}",
-                remedy="Check the text, the assertions and the rules with the model itself",
+                remedy="With `--keep differs`, the default, rewriting must change what the model "
+                "computes; check the text, the assertions and the rules",
             )
         try:
             self._reduce()
