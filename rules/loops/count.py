@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
 from ...rewrite.facts import FLOATS, INT64, INTEGERS
@@ -169,10 +169,33 @@ def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
     m.need((step < 0) == down, "`{}` moves away from the limit", value.name, at=value)
     near = _is_near(m, start) if isinstance(start, Tensor) else abs(start) < FAR
     wide = _never_overflows(dtype, step)
-    m.need(wide or not down, "`{}` may count past the end of its type", value.name, at=value)
     safe = near and wide
     huge = not _is_near(m, limit)
+    if TensorProto.UINT64 in (dtype, m.facts.dtype(limit)):
+        m.need(safe and not huge, "`{}` may be more than int64 holds", limit.name, at=limit)
+    if down:
+        m.need(wide, "`{}` may count past the end of its type", value.name, at=value)
+        _need_an_end(m, dtype, start, -step, limit)
     return Counter(start, abs(step), limit, c.inclusive, dtype, cast, notes, huge, not safe, down)
+
+
+def _need_an_end(m: Match, dtype: int, start: Tensor | int, step: int, limit: Tensor) -> None:
+    """Declines where a counter that goes down to a limit may pass the lowest number of its type
+    there, or where both are so far from 0 that their difference is not known to be int64's.
+    """
+    if dtype == INT64:
+        near = abs(start) < FAR if isinstance(start, int) else _is_near(m, start)
+        m.need(near or _is_near(m, limit), "`{}` may be as huge as its start", limit.name, at=limit)
+        return
+    number = m.facts.scalar(limit)
+    low = _whole_constant(m, limit) if number is None else symbolic.bounds(number)[0]
+    lowest = np.iinfo(helper.tensor_dtype_to_np_dtype(dtype)).min
+    m.need(
+        low is not None and low >= lowest + step,
+        "`{}` may be next to the lowest number of its type",
+        limit.name,
+        at=limit,
+    )
 
 
 def _stays(m: Match, view: LoopView, value: Tensor) -> bool:

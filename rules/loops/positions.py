@@ -86,6 +86,7 @@ def need_inside(m: Match, view: LoopView, found: Progression, extent: int, lengt
         "the position may be outside the axis: the number of iterations is not known",
     )
     assert trips is not None
+    m.need(trips != 0, "it never runs")
     at_end = symbolic.add(found.first, symbolic.mul(found.step, symbolic.sub(trips, 1)))
     lowest, highest = (found.first, at_end) if found.step > 0 else (at_end, found.first)
     inside = symbolic.nonnegative(lowest) and symbolic.le(symbolic.add(highest, extent), length)

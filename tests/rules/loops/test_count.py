@@ -240,3 +240,38 @@ def test_strict_does_not_round_a_count() -> None:
     assert_equivalent(model, result, FEEDS)
     words = reason_of(CountIterations, model, Options(strict=True))
     assert "compared as a float" in words
+
+
+def _asked_first(kind: str, change: str, comparison: str) -> onnx.ModelProto:
+    return parse(
+        f"""g (float x, {kind} st, {kind} lim, int64 m) => (float y) <{kind} v = {{1}}> {{
+        c = {comparison}(st, lim)
+        k, y = Loop (m, c, st, x) <body = b (int64 i, bool ci, {kind} t, float s) => (bool co, {kind} tn, float so) {{
+            tn = {change}(t, v) so = Add(s, s) co = {comparison}(tn, lim) }}> }}""",
+        21,
+        10,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "comparison", "words"),
+    [
+        ("int64", "Sub", "Greater", "may be as huge as its start"),
+        ("int32", "Sub", "GreaterOrEqual", "next to the lowest number of its type"),
+        ("uint64", "Add", "Less", "may be more than int64 holds"),
+    ],
+)
+def test_limits_of_which_int64_may_not_hold_the_difference(
+    kind: str, change: str, comparison: str, words: str
+) -> None:
+    assert words in reason_of(CountIterations, _asked_first(kind, change, comparison))
+
+
+def test_a_counter_goes_down_from_anywhere_to_a_number_that_is_near() -> None:
+    text = """g (float x, int64 n) => (float y) <int64 one = {1}, int64 z = {0}> {
+      c = Greater(n, z)
+      k, y = Loop (, c, n, x) <body = b (int64 i, bool ci, int64 t, float s) => (bool co, int64 tn, float so) {
+        tn = Sub(t, one) so = Add(s, s) co = Greater(tn, z) }> }"""
+    model = parse(text, 21, 10)
+    feeds = Feeds(values={"n": [-(2**63), -(2**62), -1, 0, 1, 7]})
+    assert_equivalent(model, _counts(model), feeds)

@@ -56,3 +56,15 @@ def test_windows_that_may_be_short_stay(width: int, hop: int, count: str, first:
     _, trace, _ = run_rules(model, [WindowsInFront])
     assert trace.commits() == []
     rewritten(model, Feeds(sizes=(0, 1, 9, 16), values={"m": [0, 1, 4]}), 1e-5)
+
+
+def test_a_loop_that_never_runs_has_no_windows() -> None:
+    """The Slice in its body is shorter than a window; nobody ever sees it."""
+    model = parse("""g (float[2,2] x) => (float[N] y)
+        <int64[1] ax = {1}, int64[1] at0 = {0}, int64 none = {0}, int64 two = {2}, int64 three = {3}, bool true = {1}> {
+        y = Loop (none, true) <body = b (int64 i, bool ci) => (bool co, float r) {
+            co = Identity(ci) k = Mul(i, three) p = Add(k, two) s = Unsqueeze(p, at0) f = Add(p, two)
+            e = Unsqueeze(f, at0) v = Slice(x, s, e, ax) r = ReduceSum<keepdims=0>(v) }> }""")
+    _, trace, _ = run_rules(model, [WindowsInFront])
+    assert trace.defects() == []
+    assert trace.commits() == []
