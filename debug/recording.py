@@ -7,6 +7,7 @@ attempts than commits.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -36,8 +37,8 @@ from .control import value_text
 
 FORMAT = 3
 """Version of the lines; readers refuse others."""
-_LARGE = 1 << 24
-"""Bytes of a graph from which its weights are left out of the digest."""
+_LARGE = 1 << 16
+"""Bytes of weights that take no time to hash; more of them are left out of the digest."""
 _WEIGHTS = frozenset(("initializer", "sparse_initializer"))
 """The fields of a graph that hold them."""
 _START = b'{"kind"'
@@ -115,7 +116,7 @@ class Recorder(Observer):
             "model",
             {
                 "format": FORMAT,
-                "looplift": version("looplift"),
+                "looplift": _installed(),
                 **self._about,
                 "digest": digest(engine),
                 "step_limit": engine.step_limit,
@@ -279,15 +280,20 @@ def _check_is_trace(path: Path) -> None:
     )
 
 
+@functools.cache
+def _installed() -> str:
+    """The version of looplift, which stands in a file of the installation."""
+    return version("looplift")
+
+
 def digest(engine: Engine) -> str:
     """What tells models apart: a hash of the graph as it stood in the file.
 
-    Of the weights of a large model only types and shapes count: hashing them would take longer than
-    rewriting does.
+    Of large weights only types and shapes count: hashing them would take longer than rewriting.
     """
     content = hashlib.sha256()
     graph = engine.model.graph.origin
-    if graph is not None and graph.ByteSize() > _LARGE:
+    if graph is not None and sum(t.ByteSize() for t in graph.initializer) > _LARGE:
         for tensor in graph.initializer:
             content.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
         structure = onnx.GraphProto()
