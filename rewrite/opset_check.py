@@ -6,8 +6,6 @@ since opset 13, Max takes integers since opset 12 (ONNX operator specification, 
 
 from __future__ import annotations
 
-from itertools import chain, repeat
-
 from onnx import TensorProto
 
 from .facts import Facts
@@ -24,7 +22,8 @@ def need_in_opset(node: Node, facts: Facts, opset: int) -> None:
     fits = found.min_inputs <= len(node.inputs) <= found.max_inputs
     if not fits or not found.attributes.keys() >= node.attrs.keys():
         raise Miss("it would take {} in a form that opset {} lacks", (node.op, opset), None)
-    for tensor, formal in zip(node.inputs, chain(found.inputs, repeat(found.inputs[-1]))):
+    for place, tensor in enumerate(node.inputs):
+        formal = found.inputs[min(place, len(found.inputs) - 1)]  # the last may stand for several
         fact = facts.of(tensor)
         if not tensor.name or fact.kind != "tensor" or not fact.dtype:
             continue

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...rewrite import symbolic
 from ...rewrite.axes import named_axes
+from ...rewrite.elements import cuts
 from ...rewrite.facts import Facts
 from ...rewrite.ir import Node, Tensor
 from ...rewrite.patch import Patch
@@ -127,20 +128,10 @@ def reversal(facts: Facts, tensor: Tensor, axis: int) -> Way | None:
 
 def reverses(facts: Facts, node: Node, axis: int) -> bool:
     """Whether a Slice takes all elements along one axis, the last one first."""
-    given = [facts.constant(t) for t in node.inputs[1:] if t.name]
-    shape = facts.shape(node.inputs[0])
-    if len(given) != 4 or shape is None or any(a is None or a.size != 1 for a in given):
+    shape, found = facts.shape(node.inputs[0]), cuts(facts, node)
+    if shape is None or found is None or len(found) != 1:
         return False
-    start, end, along, step = [int(a.ravel()[0]) for a in given if a is not None]
-    length = shape[axis]
-    low = isinstance(length, int) and end < -length
-    last = isinstance(length, int) and start == length - 1
-    return (along % len(shape) == axis and step == -1 and (start == -1 or last)
-            and (low or end < _LOWEST))  # fmt: skip
-
-
-_LOWEST = -(2**31) + 2
-"""Ends below this are in front of every axis there is."""
+    return found[0].axis == axis and found[0].is_reversal(shape[axis])
 
 
 def _reversals_of(facts: Facts, tensor: Tensor, axis: int) -> list[Node] | None:

@@ -11,6 +11,7 @@ from looplift import Match, Rule
 from looplift.rewrite.ir import Node, Tensor
 from looplift.rewrite.patch import Patch
 from looplift.rewrite.reasons import reasons_at
+from looplift.rules.loops.known_sequences import ConstructFromErase
 
 from ..equivalence import assert_equivalent, run_rules
 from ..small_models import parse
@@ -92,3 +93,18 @@ def test_what_the_opset_lacks(rule: type[Rule], has: int, lacks: int, words: str
     assert_equivalent(old, result)
     (node,) = engine.index.walk()
     assert [reason.sentence for reason in reasons_at(engine, node)] == [words]
+
+
+def test_an_operator_without_inputs() -> None:
+    """A list that loses its only element is an empty one, which takes nothing to make."""
+    model = parse(
+        """g (float[3] x) => (float[3] y, int64 n) {
+        s = SequenceConstruct(x) t = SequenceErase(s) n = SequenceLength(t)
+        u = SequenceInsert(t, x) y = SequenceAt(u, n) }""",
+        21,
+        10,
+    )
+    result, trace, _ = run_rules(model, [ConstructFromErase])
+    assert trace.defects() == []
+    assert [node.op_type for node in result.graph.node].count("SequenceEmpty") == 1
+    assert_equivalent(model, result)
