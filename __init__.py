@@ -7,9 +7,9 @@ module, `compile` compiles that with fast kernels, `verify` compares two models 
 from __future__ import annotations
 
 from .api import Report, RewriteResult, compile, from_onnx, rewrite  # noqa: A004
+from .rewrite.engine.rule import Match, Miss, Phase, Rule
 from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
-from .rewrite.rule import Match, Miss, Phase, Rule
-from .rewrite.verify import Verification, verify
+from .rewrite.running.verify import Verification, verify
 
 __all__ = [
     "AssumptionError",

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from .plugins import all_phases
-from .rewrite.assumptions import assert_facts, parse_dims
-from .rewrite.collector import collector_paused
-from .rewrite.edits import CONTROL
-from .rewrite.engine import Engine
-from .rewrite.ir import Node
-from .rewrite.model import export_model, import_model
-from .rewrite.prefix_masks import PrefixMasks
-from .rewrite.reasons import Reason, reasons_at
-from .rewrite.rule import Options, Phase
+from .rewrite.engine.edits import CONTROL
+from .rewrite.engine.engine import Engine
+from .rewrite.engine.reasons import Reason, reasons_at
+from .rewrite.engine.rule import Options, Phase
+from .rewrite.engine.trace import Listener, Observer, Trace
+from .rewrite.facts.assertions import assert_facts, parse_dims
+from .rewrite.facts.prefix_masks import PrefixMasks
+from .rewrite.garbage_collection import collector_paused
+from .rewrite.graph.ir import Node
 from .rewrite.storage.files import load
+from .rewrite.storage.model import export_model, import_model
 from .rewrite.storage.protos import nodes
-from .rewrite.trace import Listener, Observer, Trace
 
 if TYPE_CHECKING:
     import tvm

@@ -4,8 +4,7 @@ wrong.
 
 from __future__ import annotations
 
-from .commands import rewriting  # isort: skip  the order of the imports is that in the help
-from .commands import debugging, reporting, rules
+from .commands import debugging, reporting, rewriting, rules
 from .commands.base import app
 
 __all__ = ["app", "debugging", "main", "reporting", "rewriting", "rules"]

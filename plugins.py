@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from .rewrite.engine.rule import RAISED, Phase, Rule
 from .rewrite.errors import LoopliftError
-from .rewrite.rule import RAISED, Phase, Rule
 from .rules import PHASES
 
 GROUP = "looplift.rules"

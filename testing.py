@@ -18,10 +18,10 @@ from __future__ import annotations
 import onnx
 
 from .debug.rule_docs import misses, run_alone, run_rules
-from .rewrite.engine import Engine
-from .rewrite.model import export_model
-from .rewrite.rule import Rule, fixture
-from .rewrite.verify import verify
+from .rewrite.engine.engine import Engine
+from .rewrite.engine.rule import Rule, fixture
+from .rewrite.running.verify import verify
+from .rewrite.storage.model import export_model
 from .rules import PHASES
 
 

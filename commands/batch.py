@@ -10,15 +10,15 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from ..api import RewriteResult, rewrite
-from ..arguments import Assertions
 from ..debug.recording import Recorder, trace_file
 from ..plugins import all_phases
+from ..rewrite.engine.trace import Event, Observer
 from ..rewrite.errors import LoopliftError
 from ..rewrite.running.isolate import Died, Process, Remote
+from ..rewrite.running.verify import Verification, verify
 from ..rewrite.storage.files import save
 from ..rewrite.storage.validate import check_runtime
-from ..rewrite.trace import Event, Observer
-from ..rewrite.verify import Verification, verify
+from .arguments import Assertions
 
 WRITTEN, DIFFERENT, FAILED = "written", "different", "failed"
 

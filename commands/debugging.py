@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ..arguments import Assertions
-from ..outputs import check_target, onnx_files
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
 from . import presentation
+from .arguments import Assertions
 from .base import WRONG, app, end, print_result, reporting, rule_names
 from .options import AsJson, Model, Rules, Seed, asserting, repeated
+from .outputs import check_target, onnx_files
 
 Check = Annotated[
     str,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from ..arguments import Assertions, parse_assertions
+from .arguments import Assertions, parse_assertions
 
 R = TypeVar("R")
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..debug.counts import before_after, brief
 from ..debug.relax import Remarks
-from ..rewrite.trace import Event
+from ..rewrite.engine.trace import Event
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 
 MOST_DIFFERENCES = 3

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..arguments import Assertions
-from ..outputs import check_target
 from ..plugins import all_phases
 from . import presentation
+from .arguments import Assertions
 from .base import app, end, print_result, reporting
 from .options import AsJson, Model, Rules, Seed, asserting
+from .outputs import check_target
 
 
 @app.command(

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from ..arguments import Assertions, parse_sizes
-from ..outputs import check_target, plan_outputs, plan_traces
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
 from . import presentation
+from .arguments import Assertions, parse_sizes
 from .base import FINDING, WRONG, app, end, print_result, reporting
 from .batch import DIFFERENT, FAILED, Job
 from .options import AsJson, Model, Rules, Seed, asserting, repeated
+from .outputs import check_target, plan_outputs, plan_traces
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,13 +17,13 @@ import onnx
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..rewrite.engine import Engine
-from ..rewrite.ir import Node
-from ..rewrite.model import export_model
-from ..rewrite.numbering import Numbers
-from ..rewrite.patch import Patch
-from ..rewrite.rule import Phase, Rule
-from ..rewrite.trace import Commit, Observer
+from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.numbering import Numbers
+from ..rewrite.engine.patch import Patch
+from ..rewrite.engine.rule import Phase, Rule
+from ..rewrite.engine.trace import Commit, Observer
+from ..rewrite.graph.ir import Node
+from ..rewrite.storage.model import export_model
 from .checks import Check
 from .subject import Subject
 from .trace_file import CommitLine, trace_of

@@ -17,17 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api import RewriteResult, rewrite
-from ..arguments import Assertions
-from ..rewrite.rule import Phase
+from ..commands.arguments import Assertions
+from ..rewrite.engine.rule import Phase
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Tolerances, working_precision
 from ..rewrite.running.isolate import Process
 from ..rewrite.running.randomness import random_outputs, recurrent_outputs
 from ..rewrite.running.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
 from ..rewrite.running.signature import NoValues
+from ..rewrite.running.verify import Side, no_case_reason
 from ..rewrite.storage.files import load
 from ..rewrite.storage.validate import check_runtime
-from ..rewrite.verify import Side, no_case_reason
 from .counts import rows
 from .relax import RelaxSession
 

@@ -12,8 +12,8 @@ from typing import Protocol
 import onnx
 
 from ..rewrite.errors import LoopliftError
+from ..rewrite.running.verify import without_optimizer
 from ..rewrite.storage.files import save
-from ..rewrite.verify import without_optimizer
 from .subject import Subject
 from .trials import Trials
 

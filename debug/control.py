@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper
 
-from ..rewrite.facts import Fact, Facts, Value
-from ..rewrite.ir import Constant, Graph, Node, Tensor
-from ..rewrite.rule import describe
-from ..rewrite.symbolic import Expr, symbols
-from ..rewrite.views import NO_LIMIT, IfView, LoopView, ScanView
+from ..rewrite.engine.rule import describe
+from ..rewrite.facts.facts import Fact, Facts, Value
+from ..rewrite.facts.symbolic import Expr, symbols
+from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
+from ..rewrite.graph.views import NO_LIMIT, IfView, LoopView, ScanView
 from .counts import CONTROL
 
 LONGEST_EXPRESSION = 12

@@ -15,15 +15,15 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..api import count_operators
-from ..arguments import Assertions
-from ..rewrite.assumptions import assert_facts, parse_dims
-from ..rewrite.engine import Engine
-from ..rewrite.ir import Node
-from ..rewrite.model import import_model
-from ..rewrite.reasons import reasons_at
-from ..rewrite.rule import Options, Phase
+from ..commands.arguments import Assertions
+from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.reasons import reasons_at
+from ..rewrite.engine.rule import Options, Phase
+from ..rewrite.engine.trace import Commit, Event, Trace
+from ..rewrite.facts.assertions import assert_facts, parse_dims
+from ..rewrite.graph.ir import Node
 from ..rewrite.storage.files import load
-from ..rewrite.trace import Commit, Event, Trace
+from ..rewrite.storage.model import import_model
 from ..rules import PHASES
 from .control import Body, ControlNode, Reader, Sliced
 from .counts import CONTROL

@@ -23,16 +23,16 @@ from typing import IO, Any
 import numpy as np
 import onnx
 
-from ..arguments import Assertions
-from ..rewrite.engine import Engine
+from ..commands.arguments import Assertions
+from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.numbering import NoReference, Numbers
+from ..rewrite.engine.patch import Patch
+from ..rewrite.engine.rule import Miss, Phase, Rule, describe
+from ..rewrite.engine.trace import Commit, Defect, Observer
 from ..rewrite.errors import ModelError
-from ..rewrite.graph_hash import GraphHash
-from ..rewrite.ir import Graph, Node, Tensor
-from ..rewrite.numbering import NoReference, Numbers
-from ..rewrite.patch import Patch
-from ..rewrite.rule import Miss, Phase, Rule, describe
+from ..rewrite.graph.graph_hash import GraphHash
+from ..rewrite.graph.ir import Graph, Node, Tensor
 from ..rewrite.storage.exporter import copy_fields
-from ..rewrite.trace import Commit, Defect, Observer
 from .control import value_text
 
 FORMAT = 3

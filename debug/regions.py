@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..rewrite.index import Index
-from ..rewrite.ir import Constant, Graph, Node, Tensor
+from ..rewrite.graph.index import Index
+from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
 from .replay import Replay
 from .trace_file import CommitLine
 

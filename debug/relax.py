@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 
 from ..api import compile, from_onnx  # noqa: A004
-from ..arguments import Assertions
+from ..commands.arguments import Assertions
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
 from ..rewrite.running.isolate import Died, Process, Remote
@@ -236,7 +236,7 @@ class RelaxSession(Isolated):
 
 def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
     """The operators of a model's module, and the machine that runs it."""
-    from ..lowering import emit  # first: it says how to install TVM if it is missing
+    from ..lowering import emit
     from ..lowering.compile import NATIVE, as_target
 
     import tvm  # isort: skip

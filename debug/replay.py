@@ -12,15 +12,15 @@ from typing import Any
 
 import onnx
 
-from ..rewrite.engine import Engine
+from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.numbering import Numbers
+from ..rewrite.engine.patch import Patch
+from ..rewrite.engine.rule import Miss, Phase, Rule
+from ..rewrite.engine.trace import Commit, Observer
 from ..rewrite.errors import LoopliftError
-from ..rewrite.graph_hash import GraphHash
-from ..rewrite.ir import Node
-from ..rewrite.model import export_model
-from ..rewrite.numbering import Numbers
-from ..rewrite.patch import Patch
-from ..rewrite.rule import Miss, Phase, Rule
-from ..rewrite.trace import Commit, Observer
+from ..rewrite.graph.graph_hash import GraphHash
+from ..rewrite.graph.ir import Node
+from ..rewrite.storage.model import export_model
 from .recording import digest
 from .snapshot import snapshot
 from .subject import Subject

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..rewrite.facts import Fact, Facts
-from ..rewrite.index import Index
-from ..rewrite.patch import Patch
-from ..rewrite.rule import Match, Options
-from ..rewrite.views import IfView, LoopView, ScanInput, ScanOutput, ScanView, State
+from ..rewrite.engine.patch import Patch
+from ..rewrite.engine.rule import Match, Options
+from ..rewrite.facts.facts import Fact, Facts
+from ..rewrite.graph.index import Index
+from ..rewrite.graph.views import IfView, LoopView, ScanInput, ScanOutput, ScanView, CarriedValue
 
 
 class Member(NamedTuple):
@@ -64,7 +64,7 @@ OFFERS = (
     Offer("`m.branches()`", IfView),
     Offer("`m.loop()`", LoopView),
     Offer("`m.scan()`", ScanView),
-    Offer("A state of a Loop or Scan", State),
+    Offer("A state of a Loop or Scan", CarriedValue),
     Offer("A scan input", ScanInput),
     Offer("A scan output", ScanOutput),
     Offer("`patch`, which `apply` is given", Patch),

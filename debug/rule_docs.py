@@ -17,11 +17,11 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from ..rewrite.engine import Engine
+from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.rule import Match, Miss, Phase, Rule, describe, fixture
 from ..rewrite.errors import LoopliftError
-from ..rewrite.model import export_model, import_model
-from ..rewrite.rule import Match, Miss, Phase, Rule, describe, fixture
-from ..rules.values.dead import RemoveCopy
+from ..rewrite.storage.model import export_model, import_model
+from ..rules.values.dead_nodes import EliminateIdentity
 from .recording import source_of
 from .rule_reasons import Sentence, sentences
 
@@ -127,7 +127,7 @@ def run_alone(rule: type[Rule], model: onnx.ModelProto) -> Engine:
     Text cannot say that a branch returns an outer value; without copies the branch does.
     """
     engine = run_rules(model, rule)
-    return engine if engine.trace.commits() else run_rules(model, RemoveCopy, rule)
+    return engine if engine.trace.commits() else run_rules(model, EliminateIdentity, rule)
 
 
 def run_rules(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FunctionType
 
-from ..rewrite.rule import Match, Rule
+from ..rewrite.engine.rule import Match, Rule
 
 _SHARED = "looplift.rewrite"
 """The engine, whose functions give no reasons of their own."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import onnx
 
-from ..rewrite.engine import Engine
-from ..rewrite.facts import Fact, Facts
-from ..rewrite.index import Index
-from ..rewrite.ir import Annotation, Constant, Graph, Node, Tensor, Variable
-from ..rewrite.model import Model, export_model
+from ..rewrite.engine.engine import Engine
+from ..rewrite.facts.facts import Fact, Facts
+from ..rewrite.graph.index import Index
+from ..rewrite.graph.ir import Annotation, Constant, Graph, Node, Tensor, Variable
+from ..rewrite.storage.model import Model, export_model
 
 Copies = dict[tuple[Graph, Tensor], list[Node]]
 

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ..outputs import check_target
+from ..commands.outputs import check_target
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.files import save
 from .regions import Step, advance

@@ -10,15 +10,15 @@ from typing import Any
 
 import onnx
 
-from ..arguments import Assertions
+from ..commands.arguments import Assertions
 from ..plugins import all_phases
-from ..rewrite.assumptions import assert_facts, parse_dims
-from ..rewrite.engine import Engine
-from ..rewrite.facts import Assumptions
-from ..rewrite.model import Model, import_model
-from ..rewrite.rule import Options, Phase
+from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.rule import Options, Phase
+from ..rewrite.engine.trace import Observer, Trace
+from ..rewrite.facts.assertions import assert_facts, parse_dims
+from ..rewrite.facts.facts import Assumptions
 from ..rewrite.storage.files import load
-from ..rewrite.trace import Observer, Trace
+from ..rewrite.storage.model import Model, import_model
 
 
 @dataclass(frozen=True)

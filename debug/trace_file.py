@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Assertions, mask_option
+from ..commands.arguments import Assertions, mask_option
 from ..rewrite.errors import AssumptionError, ModelError
 from ..rewrite.running.runtime import Array
 from .recording import FORMAT, Recorder, asserted

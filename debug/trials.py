@@ -17,7 +17,7 @@ from ..rewrite.running.compare import Difference, Tolerances, compare, working_p
 from ..rewrite.running.randomness import random_outputs, recurrent_outputs
 from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Runner, Value
 from ..rewrite.running.signature import NoValues, TensorInput, signature
-from ..rewrite.verify import SLACK, Side, interface_problem, no_case_reason, spread
+from ..rewrite.running.verify import SLACK, Side, interface_problem, no_case_reason, spread
 from .decisive import TRIP_COUNTS, decisive, trip_inputs
 from .forms import Forms
 from .subject import Subject

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rewrite.running.compare import Difference
-from ..rewrite.verify import without_optimizer
+from ..rewrite.running.verify import without_optimizer
 from .ahead import ahead
 from .forms import Patience
 from .replay import Replay

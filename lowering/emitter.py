@@ -17,27 +17,12 @@ from .bodies import Body, Step, place
 from .constants import array, constant, dense
 from .failures import failure
 from .forms import RECURRENT, Form
-from .operators import (
-    TAKES_ANY_RANK,
-    TAKES_NARROW_SIZES,
-    TAKES_SCALARS,
-    TAKES_SIZES,
-    find,
-)
+from .operators import TAKES_ANY_RANK, TAKES_NARROW_SIZES, TAKES_SCALARS, TAKES_SIZES, find
 from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequences.runtime import received
 from .tvm_onnx import EmptyOptional, InputList, building_function
-from .values import (
-    ListValue,
-    Received,
-    Sizes,
-    Value,
-    as_tensor,
-    is_prim,
-    is_tensor,
-    with_shape,
-)
+from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, is_tensor, with_shape
 
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""

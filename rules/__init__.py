@@ -2,183 +2,187 @@
 
 from __future__ import annotations
 
-from ..rewrite.rule import Phase
-from .branches.decided import InlineDecidedIf, InlineOnlyPossibleBranch
-from .branches.demanded import InlineDemandedBranch
-from .branches.same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
-from .branches.shared_work import ForwardEqualResults, HoistSharedWork
-from .branches.to_where import IfToWhere
-from .loops.buffers import CollectScatteredRows
-from .loops.conditions import (
-    ConditionHoldsInside,
-    ConstantConditionOut,
-    DropEndlessTripCount,
-    DropTrueCondition,
+from ..rewrite.engine.rule import Phase
+from .branches.common_code import ForwardEqualBranchOutputs, HoistCommonBranchCode
+from .branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
+from .branches.demanded_branch import InlineDemandedBranch
+from .branches.if_to_where import IfToWhere
+from .branches.same_condition import AbsorbNegatedCondition, CollapseNestedIf, MergeSiblingIfs
+from .loops.carried_values import (
+    EliminateDeadCarriedValues,
+    EliminateDeadScanOutputs,
+    ForwardInvariantCarriedValues,
+    MergeEqualCarriedValues,
 )
-from .loops.count import CountIterations
-from .loops.float_counts import CountInIntegers
-from .loops.growing import CollectConcatenatedRows
-from .loops.induction import CounterFromIteration
-from .loops.invariant_motion import HoistInvariantWork
-from .loops.known_sequences import ConstructFromErase, ConstructFromSplit, SplitListState
-from .loops.reads import ReadAtIteration
-from .loops.sequences import CollectInsertedRows
-from .loops.shapes import ShapeFromOutside
-from .loops.slices import ReadOneSlice
+from .loops.concat_accumulation import ConcatToScanOutput
+from .loops.fixed_length_sequences import EraseToConstruct, SplitToConstruct, UnpackCarriedSequence
+from .loops.float_counters import FloatCounterToInteger
+from .loops.induction_variables import InductionVariableFromIteration
+from .loops.loop_condition import (
+    ConditionIsTrueInBody,
+    EliminateTrueCondition,
+    EliminateUnreachableTripCount,
+    FoldLoopCondition,
+)
+from .loops.loop_invariant_code_motion import HoistLoopInvariantCode
+from .loops.loop_invariant_shapes import HoistLoopInvariantShape
+from .loops.loop_to_scan import LoopToScan
+from .loops.padded_scan import LoopToPaddedScan
+from .loops.scatter_accumulation import ScatterToScanOutput
+from .loops.sequence_accumulation import SequenceInsertToScanOutput
+from .loops.slice_reads import GatherAtIteration
+from .loops.slice_to_gather import SliceToGather
 from .loops.split_sequences import (
-    ConstructFromInserts,
-    CountFromSplit,
-    JoinConstructed,
-    JoinSplit,
-    ReadConstructed,
-    ReadFromSplit,
+    ConcatOfConstructedSequence,
+    ConcatOfSplitSequence,
+    ElementOfConstructedSequence,
+    GatherFromSplitSequence,
+    InsertsToConstruct,
+    LengthOfSplitSequence,
 )
-from .loops.states import (
-    DropDeadStates,
-    DropUnreadRows,
-    ForwardInvariantStates,
-    MergeEqualStates,
+from .loops.squeezed_slices import SqueezedSliceToGather
+from .loops.trip_count import InferTripCount
+from .loops.trivial_trip_counts import (
+    EliminateZeroTripLoop,
+    InlineSingleTripLoop,
+    InlineSingleTripScan,
 )
-from .loops.trivial_trips import RunLoopOnce, RunScanOnce, SkipLoop
-from .loops.unroll import UnrollShortLoop
-from .loops.unswitch import UnswitchLoop
+from .loops.unrolling import UnrollShortLoop
+from .loops.unswitching import UnswitchLoop
 from .recurrence import (
-    AbsorbLinear,
+    AbsorbInputProjection,
+    AbsorbReversal,
+    AbsorbReversalOfWholeSequence,
+    ConcatOfSlices,
     FuseRecurrence,
-    JoinSlices,
-    Reroll,
-    ReverseDirection,
-    ReverseWhole,
-    SplitState,
+    RerollRecurrence,
+    SplitCarriedValue,
 )
-from .steps.batch import BatchInFront
-from .steps.batch_rows import BatchBehind
-from .steps.closed_forms_fold import (
-    AllWithoutLoop,
-    AnyWithoutLoop,
-    MaximumWithoutLoop,
-    MinimumWithoutLoop,
-    ProductWithoutLoop,
+from .reductions.delay_lines import DelayLineToShift
+from .reductions.folds import (
+    LoopToAll,
+    LoopToAny,
+    LoopToMaximum,
+    LoopToMinimum,
+    LoopToProduct,
 )
-from .steps.closed_forms_shift import DelayWithoutState
-from .steps.closed_forms_sum import SumWithoutLoop
-from .steps.linear_recurrence import SimplifyLinearRecurrence
-from .steps.linear_recurrence_chunks import ChunkLinearRecurrence
-from .steps.padded_scan import LoopToPaddedScan
-from .steps.repeats import RepeatWithoutLoop
-from .steps.rows import RowsWithoutLoop
-from .steps.sliding_windows import WindowsInFront
-from .steps.squeezed_slices import GatherSqueezedSlice
-from .steps.to_scan import LoopToScan
-from .values.casts import NameCastType
-from .values.constants import FoldConstant, MergeConstants, StoreConstant
-from .values.dead import DropUnreadResults, RemoveCopy, RemoveUnread
-from .values.demanded_axes import NameDemandedAxes
-from .values.equal import MergeEqualNodes
-from .values.reshapes import DropReshape
+from .reductions.linear_recurrence import SimplifyLinearRecurrence
+from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
+from .reductions.prefix_sums import LoopToSum
+from .values.cast_like import CastLikeToCast
+from .values.common_subexpressions import EliminateCommonSubexpression
+from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldConstants
+from .values.dead_nodes import EliminateDeadBranchOutputs, EliminateDeadNode, EliminateIdentity
+from .values.reshapes import EliminateRedundantReshape
+from .values.squeeze_axes import InferSqueezeAxes
+from .vectorization.after_loop import VectorizeAfterLoop
+from .vectorization.before_loop import VectorizeBeforeLoop
+from .vectorization.independent_scan_outputs import VectorizeScanOutputs
+from .vectorization.ragged_repeat import RaggedRepeat
+from .vectorization.sliding_windows import VectorizeSlidingWindows
 
 PHASES: tuple[Phase, ...] = (
     Phase(
         "constants",
         (
-            RemoveUnread,
-            RemoveCopy,
-            StoreConstant,
-            NameCastType,
-            FoldConstant,
-            MergeConstants,
-            MergeEqualNodes,
+            EliminateDeadNode,
+            EliminateIdentity,
+            ConstantToInitializer,
+            CastLikeToCast,
+            FoldConstants,
+            DeduplicateConstants,
+            EliminateCommonSubexpression,
         ),
         "What is known before the run is computed now, and everything once.",
     ),
     Phase(
         "branches",
         (
-            RemoveUnread,
-            RemoveCopy,
-            StoreConstant,
+            EliminateDeadNode,
+            EliminateIdentity,
+            ConstantToInitializer,
             InlineDecidedIf,
             CollapseNestedIf,
             InlineOnlyPossibleBranch,
-            AbsorbNot,
-            DropUnreadResults,
-            HoistSharedWork,
-            ForwardEqualResults,
+            AbsorbNegatedCondition,
+            EliminateDeadBranchOutputs,
+            HoistCommonBranchCode,
+            ForwardEqualBranchOutputs,
             IfToWhere,
             MergeSiblingIfs,
-            FoldConstant,
-            MergeEqualNodes,
+            FoldConstants,
+            EliminateCommonSubexpression,
         ),
         "Ifs whose branch is known or that need none go; the rest get smaller.",
     ),
     Phase(
         "loops",
         (
-            RemoveUnread,
-            ConditionHoldsInside,
-            DropTrueCondition,
-            ConstantConditionOut,
-            DropEndlessTripCount,
-            SkipLoop,
-            RunLoopOnce,
-            RunScanOnce,
-            CountInIntegers,
-            CountIterations,
-            DropUnreadRows,
-            DropDeadStates,
-            ForwardInvariantStates,
-            MergeEqualStates,
-            CounterFromIteration,
-            HoistInvariantWork,
-            ShapeFromOutside,
-            DropReshape,
-            ReadFromSplit,
-            CountFromSplit,
-            JoinSplit,
-            ConstructFromInserts,
-            ConstructFromErase,
-            ConstructFromSplit,
-            SplitListState,
-            JoinConstructed,
-            ReadConstructed,
-            ReadOneSlice,
-            GatherSqueezedSlice,
-            ReadAtIteration,
-            CollectInsertedRows,
-            CollectScatteredRows,
-            CollectConcatenatedRows,
+            EliminateDeadNode,
+            ConditionIsTrueInBody,
+            EliminateTrueCondition,
+            FoldLoopCondition,
+            EliminateUnreachableTripCount,
+            EliminateZeroTripLoop,
+            InlineSingleTripLoop,
+            InlineSingleTripScan,
+            FloatCounterToInteger,
+            InferTripCount,
+            EliminateDeadScanOutputs,
+            EliminateDeadCarriedValues,
+            ForwardInvariantCarriedValues,
+            MergeEqualCarriedValues,
+            InductionVariableFromIteration,
+            HoistLoopInvariantCode,
+            HoistLoopInvariantShape,
+            EliminateRedundantReshape,
+            GatherFromSplitSequence,
+            LengthOfSplitSequence,
+            ConcatOfSplitSequence,
+            InsertsToConstruct,
+            EraseToConstruct,
+            SplitToConstruct,
+            UnpackCarriedSequence,
+            ConcatOfConstructedSequence,
+            ElementOfConstructedSequence,
+            SliceToGather,
+            SqueezedSliceToGather,
+            GatherAtIteration,
+            SequenceInsertToScanOutput,
+            ScatterToScanOutput,
+            ConcatToScanOutput,
         ),
         "Loops that never run or run once go; the others count, and carry only what they must.",
     ),
     Phase(
         "recurrences",
         (
-            SplitState,
+            SplitCarriedValue,
             FuseRecurrence,
-            Reroll,
-            JoinSlices,
-            ReverseDirection,
-            ReverseWhole,
-            AbsorbLinear,
+            RerollRecurrence,
+            ConcatOfSlices,
+            AbsorbReversal,
+            AbsorbReversalOfWholeSequence,
+            AbsorbInputProjection,
         ),
         "Loops around a cell become LSTM, GRU and RNN.",
     ),
     Phase(
         "steps",
         (
-            WindowsInFront,
-            RepeatWithoutLoop,
+            VectorizeSlidingWindows,
+            RaggedRepeat,
             SimplifyLinearRecurrence,
-            BatchInFront,
-            SumWithoutLoop,
-            ProductWithoutLoop,
-            MaximumWithoutLoop,
-            MinimumWithoutLoop,
-            AnyWithoutLoop,
-            AllWithoutLoop,
-            DelayWithoutState,
-            RowsWithoutLoop,
-            BatchBehind,
+            VectorizeBeforeLoop,
+            LoopToSum,
+            LoopToProduct,
+            LoopToMaximum,
+            LoopToMinimum,
+            LoopToAny,
+            LoopToAll,
+            DelayLineToShift,
+            VectorizeScanOutputs,
+            VectorizeAfterLoop,
         ),
         "Work that no state reaches is done for all iterations at once, outside the loop.",
     ),
@@ -189,7 +193,7 @@ PHASES: tuple[Phase, ...] = (
     ),
     Phase(
         "demand",
-        (InlineDemandedBranch, NameDemandedAxes),
+        (InlineDemandedBranch, InferSqueezeAxes),
         "Of branches and squeezed axes, those stay with which the run can succeed.",
     ),
     Phase(

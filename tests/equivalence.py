@@ -11,11 +11,11 @@ import onnxruntime
 
 from looplift import RewriteResult, rewrite
 from looplift.api import count_operators
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.facts import Assumptions
-from looplift.rewrite.model import export_model, import_model
-from looplift.rewrite.rule import Options, Phase, Rule
-from looplift.rewrite.trace import Trace
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.rule import Options, Phase, Rule
+from looplift.rewrite.engine.trace import Trace
+from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.storage.model import export_model, import_model
 
 from .rewrite.fact_oracle import Feeds, NothingRan
 

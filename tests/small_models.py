@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 from onnx import parser
 
-from looplift.rewrite import ir
+from looplift.rewrite.graph import ir
 from looplift.rewrite.running.runtime import Array
 
 

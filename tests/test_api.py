@@ -13,7 +13,7 @@ import pytest
 
 import looplift
 from looplift import LoopliftError, ModelError, Phase, rewrite
-from looplift.rewrite.verify import verify
+from looplift.rewrite.running.verify import verify
 from looplift.rules import PHASES
 
 from .equivalence import (
@@ -279,7 +279,11 @@ class TestReport:
         report = rewrite(parse(TEXT, 21, 10)).report
         assert report.before == {"Not": 1, "Identity": 1, "If": 1, "Neg": 1, "Exp": 1}
         assert report.after == {"If": 1, "Neg": 1, "Exp": 1}
-        assert report.commits == {"AbsorbNot": 1, "RemoveCopy": 1, "RemoveUnread": 1}
+        assert report.commits == {
+            "AbsorbNegatedCondition": 1,
+            "EliminateIdentity": 1,
+            "EliminateDeadNode": 1,
+        }
         assert report.control(report.before) == {"If": 1}
         assert report.notes == report.defects == []
         assert report.seconds > 0

@@ -13,8 +13,8 @@ import pytest
 from onnx import parser
 from typer.testing import CliRunner, Result
 
-from looplift.arguments import mask_option, parse_assertions
 from looplift.cli import app
+from looplift.commands.arguments import mask_option, parse_assertions
 
 from .bad_models import CASES, BadModel
 from .gated import write

@@ -17,7 +17,7 @@ import pytest
 
 from looplift import rewrite
 from looplift.debug.rule_api import OFFERS, Offer, markdown
-from looplift.rewrite.rule import fixture
+from looplift.rewrite.engine.rule import fixture
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -19,7 +19,7 @@ from looplift.cli import app
 from looplift.debug.rule_docs import contents, document, find_rule
 from looplift.debug.rule_reasons import sentences
 from looplift.debug.skeleton import module_name
-from looplift.rewrite.rule import fixture
+from looplift.rewrite.engine.rule import fixture
 from looplift.rules import PHASES
 from looplift.testing import assert_fires, assert_spares, near_misses
 

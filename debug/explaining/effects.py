@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import onnx
 import onnx.parser
 
-from ...rewrite.edits import CONTROL
-from ...rewrite.engine import Engine
+from ...rewrite.engine.edits import CONTROL
+from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.reasons import CountingMatch
+from ...rewrite.engine.rule import RAISED, Phase, Rule, fixture
 from ...rewrite.errors import LoopliftError
-from ...rewrite.ir import Node
-from ...rewrite.model import export_model, import_model
-from ...rewrite.reasons import CountingMatch
-from ...rewrite.rule import RAISED, Phase, Rule, fixture
+from ...rewrite.graph.ir import Node
+from ...rewrite.storage.model import export_model, import_model
 from ...rules import PHASES
-from ...rules.values.dead import RemoveCopy, RemoveUnread
+from ...rules.values.dead_nodes import EliminateDeadNode, EliminateIdentity
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,13 @@ def _effect(rule: type[Rule]) -> Effect:
         return Effect()
     try:
         # Text cannot say that a branch returns an outer value; without copies the branch does.
-        engine = _finished(fixture(rule.fires), RemoveCopy)
+        engine = _finished(fixture(rule.fires), EliminateIdentity)
         checks = max((_checks(rule, node, engine) for node in engine.index.walk()), default=0)
         model = export_model(engine.model)
-        before, after = _control(_finished(model)), _control(_finished(model, rule, RemoveUnread))
+        before, after = (
+            _control(_finished(model)),
+            _control(_finished(model, rule, EliminateDeadNode)),
+        )
         removes = before != after or _removes_with_others(rule, model)
         recasts = before != after and before.total() == after.total()
         grows = before.total() < after.total()

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ...arguments import Assertions, parse_assertions
-from ...rewrite.engine import Engine, place_of
+from ...commands.arguments import Assertions, parse_assertions
+from ...rewrite.engine.engine import Engine, place_of
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import ANY, Rule, describe
+from ...rewrite.engine.trace import Commit, Observer
 from ...rewrite.errors import AssumptionError
-from ...rewrite.ir import Node
-from ...rewrite.patch import Patch
-from ...rewrite.rule import ANY, Rule, describe
-from ...rewrite.trace import Commit, Observer
+from ...rewrite.graph.ir import Node
 from ..counts import CONTROL
 from ..subject import Subject
 from .why import Reasons, Why

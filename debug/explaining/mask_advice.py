@@ -6,11 +6,11 @@ from collections.abc import Container, Iterator
 
 from onnx import TensorProto
 
-from ...arguments import mask_option
-from ...rewrite.engine import Engine
-from ...rewrite.ir import Constant, Node, Tensor
-from ...rewrite.reasons import Reason
-from ...rewrite.steps import steps_of
+from ...commands.arguments import mask_option
+from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.reasons import Reason
+from ...rewrite.facts.counted_loop import counted_loop
+from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rules.recurrence.masks import LENGTH_PREFIX
 from ...rules.recurrence.prefix_masks import origins
 
@@ -27,7 +27,7 @@ def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[
     """
     if LENGTH_PREFIX not in reason.sentence or not isinstance(reason.place, Node):
         return []
-    steps = steps_of(engine.facts, reason.place)
+    steps = counted_loop(engine.facts, reason.place)
     reads = () if steps is None else steps.reads
     axes = {t: axis for read in reads for t, axis, _ in origins(engine.facts, read)}
     masks = (_mask_behind(engine, value, names) for value in _values(reason))
@@ -68,6 +68,6 @@ def _sequence(engine: Engine, tensor: Tensor) -> Tensor:
     """What a Scan reads slice by slice, for one of these slices; other values as they are."""
     home = engine.index.home(tensor)
     owner = None if home is None else engine.index.owner(home)
-    steps = None if owner is None else steps_of(engine.facts, owner)
+    steps = None if owner is None else counted_loop(engine.facts, owner)
     reads = () if steps is None else steps.reads
     return next((read.sequence for read in reads if read.slice is tensor), tensor)

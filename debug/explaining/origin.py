@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ...rewrite.facts import FLOATS, Facts
-from ...rewrite.ir import Constant, Graph, Node, Tensor, bodies
-from ...rewrite.rule import describe
-from ...rewrite.symbolic import Dim, Expr, symbols
+from ...rewrite.engine.rule import describe
+from ...rewrite.facts.facts import FLOATS, Facts
+from ...rewrite.facts.symbolic import Dim, Expr, symbols
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ..control import value_text
 
 MOST_LINES = 10

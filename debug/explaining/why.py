@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ...rewrite.engine import Engine
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.reasons import Reason, reasons_at
-from ...rewrite.rule import describe
-from ...rewrite.steps import steps_of
-from ...rewrite.views import LoopView
+from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.reasons import Reason, reasons_at
+from ...rewrite.engine.rule import describe
+from ...rewrite.facts.counted_loop import counted_loop
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import LoopView
 from ...rules.recurrence.lifting import FLOATS
 from ..control import Reader
 from ..counts import CONTROL
@@ -98,8 +98,8 @@ class Reasons:
 
     def _carries_numbers(self, node: Node) -> bool:
         facts = self._engine.facts
-        steps = steps_of(facts, node) if node.op in ("Loop", "Scan") and not node.domain else None
-        return steps is not None and any(facts.dtype(s.input) in FLOATS for s in steps.states)
+        steps = counted_loop(facts, node) if node.op in ("Loop", "Scan") and not node.domain else None
+        return steps is not None and any(facts.dtype(s.input) in FLOATS for s in steps.carried)
 
     def _asked(self, node: Node) -> list[Reason]:
         return [r for r in reasons_at(self._engine, node) if self._only in ("", r.rule)]
@@ -151,7 +151,7 @@ class Reasons:
         parts = [f"condition {about.condition}"] if about.condition else []
         if at.op != "If":
             parts.append(f"trip count {about.trip or 'unknown'}")
-            parts += [f"state `{s.name}`: {s.type}" for s in about.states[:3]]
+            parts += [f"state `{s.name}`: {s.type}" for s in about.carried[:3]]
         return "; ".join(parts)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx
 from onnx import AttributeProto
 
-from ...rewrite.model import export_model, import_model
+from ...rewrite.storage.model import export_model, import_model
 from ...rewrite.storage.naming import Names, defined, graphs
 from .types import Types
 

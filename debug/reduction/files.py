@@ -10,7 +10,7 @@ import onnx
 import onnx.parser
 import onnx.printer
 
-from ...arguments import Assertions
+from ...commands.arguments import Assertions
 from ...rewrite.storage.files import save
 from ..subject import Subject
 from .questions import fitted

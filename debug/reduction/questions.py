@@ -18,14 +18,14 @@ from typing import Protocol
 import onnx
 
 from ...api import count_operators
-from ...arguments import Assertions
-from ...rewrite.edits import CONTROL
-from ...rewrite.engine import Engine
+from ...commands.arguments import Assertions
+from ...rewrite.engine.edits import CONTROL
+from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.reasons import reasons_at
 from ...rewrite.errors import AssumptionError, LoopliftError, ModelError
-from ...rewrite.model import export_model, import_model
-from ...rewrite.reasons import reasons_at
 from ...rewrite.running.cases import Effort
 from ...rewrite.running.runtime import IsolatedSession, Packed, Refused
+from ...rewrite.storage.model import export_model, import_model
 from ..checks import Check, Command
 from ..subject import Subject
 from ..trials import Trials

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import onnx
 from onnx import helper
 
-from ...arguments import Assertions
-from ...rewrite.facts import Fact
-from ...rewrite.ir import Graph, Tensor
-from ...rewrite.symbolic import Dim, symbols
+from ...commands.arguments import Assertions
+from ...rewrite.facts.facts import Fact
+from ...rewrite.facts.symbolic import Dim, symbols
+from ...rewrite.graph.ir import Graph, Tensor
 from ..subject import Subject
 
 Types = dict[str, onnx.ValueInfoProto]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...api import count_operators
-from ...arguments import mask_option
+from ...commands.arguments import mask_option
 from ..explaining.explain import FINDING, Explanation, explain
 from ..regions import advance
 from ..replay import Replay

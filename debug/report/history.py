@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import onnx.defs
 
-from ...rewrite.facts import Fact
-from ...rewrite.ir import Constant, Graph, Node, Tensor, named_bodies
-from ...rewrite.symbolic import symbols
+from ...rewrite.facts.facts import Fact
+from ...rewrite.facts.symbolic import symbols
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, named_bodies
 from ..control import type_text
 from ..replay import Replay
 from ..trace_file import CommitLine

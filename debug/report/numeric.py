@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from ...rewrite.verify import without_optimizer
+from ...rewrite.running.verify import without_optimizer
 from ..forms import Patience
 from ..replay import Replay
 from ..trace_file import CommitLine

@@ -11,7 +11,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from ...rewrite.rule import Phase, Rule
+from ...rewrite.engine.rule import Phase, Rule
 from ..recording import source_of
 from ..trace_file import TraceFile
 

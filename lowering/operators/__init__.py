@@ -9,12 +9,7 @@ from ..tvm_onnx import Converter, converter, operators
 from .accumulation import SUMMING, summing_widely
 from .casts import convert_cast_like
 from .constant import convert_constant
-from .convolution import (
-    convert_conv,
-    convert_conv_transpose,
-    convert_lp_pool,
-    convert_max_pool,
-)
+from .convolution import convert_conv, convert_conv_transpose, convert_lp_pool, convert_max_pool
 from .depth import convert_space_to_depth
 from .dropout import convert_dropout
 from .elementwise import ELEMENTWISE

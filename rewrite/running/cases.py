@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ..errors import AssumptionError
-from ..facts import Assumptions
+from ..facts.facts import Assumptions
 from .feeds import INTEGER_STYLES, Draw, comparisons, make_feed
 from .mask_watch import MaskWatch
 from .runtime import Array, Feed, Refused, Runner, Value

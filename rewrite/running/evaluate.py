@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..ir import Node
+from ..graph.ir import Node
 from ..storage.attributes import encode, schema_type
 from .runtime import Packed, Refused, Session
 

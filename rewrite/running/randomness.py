@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import helper
 
-from ..purity import RANDOM
+from ..facts.purity import RANDOM
 from ..storage.protos import bodies
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})

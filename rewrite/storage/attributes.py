@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, numpy_helper
 
-from .. import ir
-from ..operators import operator
+from ..graph import ir
+from ..graph.operators import operator
 from .stored import StoredValues
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .. import ir
 from ..errors import ModelError
-from ..labels import body_label, node_label, within
+from ..graph import ir
+from ..graph.labels import body_label, node_label, within
 
 _REMEDY = "Export the model again"
 _SCAN_WITHOUT_BATCH = 9

@@ -13,9 +13,9 @@ import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import AttributeProto
 
-from .. import ir
-from ..declarations import declaration
-from ..labels import standard_name
+from ..graph import ir
+from ..graph.declarations import declaration
+from ..graph.labels import standard_name
 from .attributes import decode, encode, is_body, same, schema_type, tensor_proto
 from .naming import Names
 from .stored import StoredSparseValues

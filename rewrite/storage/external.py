@@ -15,8 +15,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from ..declarations import numpy_type
 from ..errors import ModelError
+from ..graph.declarations import numpy_type
 from .protos import Owner, attributes, owners
 
 _BITS: dict[int, int] = {

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 import onnx
 
-from .. import ir
-from ..declarations import declare
 from ..errors import ModelError
-from ..labels import body_label, node_label, standard_name, within
-from ..ordering import Dependencies, topological
+from ..graph import ir
+from ..graph.declarations import declare
+from ..graph.labels import body_label, node_label, standard_name, within
+from ..graph.ordering import Dependencies, topological
 from .attributes import decode, is_body
 from .stored import StoredSparseValues, StoredValues
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .. import ir
 from ..errors import ModelError
-from ..labels import body_label, node_label, within
+from ..graph import ir
+from ..graph.labels import body_label, node_label, within
 
 
 class Names:

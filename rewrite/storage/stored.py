@@ -14,8 +14,8 @@ import onnx
 from onnx import numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from ..declarations import numpy_type
 from ..errors import ModelError
+from ..graph.declarations import numpy_type
 from .external import is_external, read
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import onnx
 from onnx import AttributeProto
 
-from .. import ir
 from ..errors import ModelError
-from ..labels import body_label, node_label, standard_name, within
-from ..operators import (
+from ..graph import ir
+from ..graph.labels import body_label, node_label, standard_name, within
+from ..graph.operators import (
     STANDARD_DOMAINS,
     Operator,
     newest_known,
@@ -23,9 +23,9 @@ from ..operators import (
     runtime_operators,
     versions,
 )
-from ..typecheck import TypeCheck
 from . import limits
 from .bodies import check_bodies
+from .typecheck import TypeCheck
 
 _EXPORT_AGAIN = "Export the model again"
 

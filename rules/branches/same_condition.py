@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.index import Index
-from ...rewrite.ir import Graph, Node, Tensor
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Miss, Rule
-from .decided import take_branch
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.graph.index import Index
+from ...rewrite.graph.ir import Graph, Node, Tensor
+from .decided_if import take_branch
 
 
-class AbsorbNot(Rule):
+class AbsorbNegatedCondition(Rule):
     """An If on a negated condition asks the condition itself, with its branches exchanged."""
 
     root = "If"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import helper
 
-from ...rewrite.facts import INT64
-from ...rewrite.ir import Constant, Tensor
-from ...rewrite.rule import Match
-from ...rewrite.views import NO_LIMIT, State
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.rule import Match
+from ...rewrite.facts.facts import INT64
+from ...rewrite.graph.ir import Constant, Tensor
+from ...rewrite.graph.views import NO_LIMIT, CarriedValue
 
 FAR = 1 << 61
 """Differences of numbers up to this size are int64; no loop runs so often."""
@@ -42,7 +42,7 @@ class Counter:
     down: bool
 
 
-def step_of(m: Match, state: State) -> int | None:
+def step_of(m: Match, state: CarriedValue) -> int | None:
     """The constant other than 0 that is added to an integer state in each iteration; below 0 where
     it is subtracted.
     """
@@ -59,7 +59,7 @@ def step_of(m: Match, state: State) -> int | None:
     return -value if first else None
 
 
-def trip_count(emit: Emit, counter: Counter, asked: bool) -> Tensor:
+def trip_count(emit: Builder, counter: Counter, asked: bool) -> Tensor:
     """The number of iterations, an int64 scalar.
 
     `asked` says that the first condition asks of `start` what later ones ask of the counter; else
@@ -71,14 +71,14 @@ def trip_count(emit: Emit, counter: Counter, asked: bool) -> Tensor:
     return _without_overflow(emit, counter, limit, asked)
 
 
-def _as_int64(emit: Emit, value: Tensor, cast: bool) -> Tensor:
+def _as_int64(emit: Builder, value: Tensor, cast: bool) -> Tensor:
     """A scalar as int64; `cast` says that it may be of another type."""
     if isinstance(value, Constant):
         return emit.number(int(np.asarray(value.values).reshape(())))
     return emit("Cast", value, to=INT64) if cast else value
 
 
-def _without_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
+def _without_overflow(emit: Builder, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
     """Values start, start + step, … are below the limit ceil((limit - start) / step) times; counted
     down, the difference is the other one.
     """
@@ -98,11 +98,11 @@ def _without_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) 
     return span if counter.step == 1 else emit("Div", span, emit.number(counter.step))
 
 
-def _near(emit: Emit, value: Tensor) -> Tensor:
+def _near(emit: Builder, value: Tensor) -> Tensor:
     return emit.maximum(emit.minimum(value, emit.number(FAR)), emit.number(-FAR))
 
 
-def _with_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
+def _with_overflow(emit: Builder, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
     """Values first, first + step, … are within the limit (limit - first) / step + 1 times.
 
     Where the value after these is not past the limit, the counter has overflown on the way, or the
@@ -125,7 +125,7 @@ def _with_overflow(emit: Emit, counter: Counter, limit: Tensor, asked: bool) -> 
     return count if asked else emit("Add", count, emit.number(1))
 
 
-def _first(emit: Emit, counter: Counter, asked: bool) -> Tensor:
+def _first(emit: Builder, counter: Counter, asked: bool) -> Tensor:
     """The first value that is compared, which may have overflown."""
     if isinstance(counter.start, int):
         return emit.number(counter.start if asked else counter.start + counter.step)
@@ -136,7 +136,7 @@ def _first(emit: Emit, counter: Counter, asked: bool) -> Tensor:
     return _as_int64(emit, first, counter.dtype != INT64)
 
 
-def _within(emit: Emit, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:
+def _within(emit: Builder, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:
     if counter.inclusive:
         return emit("Not", emit("Greater", value, limit))
     return emit("Less", value, limit)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...rewrite import symbolic
-from ...rewrite.ir import Tensor
-from ...rewrite.patch import Patch
-from ...rewrite.symbolic import Dim
+from ...rewrite.engine.patch import Patch
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Tensor
 
 
 def ready_to_scan(patch: Patch, x: Tensor, axis: int, shape: tuple[Dim, ...]) -> tuple[Tensor, int]:

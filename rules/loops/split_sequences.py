@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite import symbolic
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Rule
-from ..emit import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Emit
+from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts import symbolic
+from ...rewrite.graph.ir import Node, Tensor
 
 
 class Pieces:
@@ -53,7 +53,7 @@ def need_pieces(m: Match, sequence: Tensor) -> Pieces:
     return Pieces(x, axis, rank, keeps)
 
 
-class ReadFromSplit(Rule):
+class GatherFromSplitSequence(Rule):
     """An element of a split tensor is gathered from the tensor."""
 
     root = "SequenceAt"
@@ -75,7 +75,7 @@ class ReadFromSplit(Rule):
         return {"node": m.node, "pieces": pieces}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
-        emit = Emit(patch, node.outputs[0])
+        emit = Builder(patch, node.outputs[0])
         read = emit("Gather", pieces.tensor, node.inputs[1], axis=pieces.axis)
         if pieces.keeps_axis:
             read = emit.unsqueezed(read, [pieces.axis])
@@ -84,7 +84,7 @@ class ReadFromSplit(Rule):
         patch.toward_normal_form()
 
 
-class CountFromSplit(Rule):
+class LengthOfSplitSequence(Rule):
     """The length of a split tensor is the size of its axis."""
 
     root = "SequenceLength"
@@ -98,14 +98,14 @@ class CountFromSplit(Rule):
         return {"node": m.node, "pieces": need_pieces(m, m.node.inputs[0])}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
-        emit = Emit(patch, node.outputs[0])
+        emit = Builder(patch, node.outputs[0])
         shape = emit("Shape", pieces.tensor)
         patch.replace(node.outputs[0], emit("Gather", shape, emit.number(pieces.axis), axis=0))
         patch.remove(node)
         patch.toward_normal_form()
 
 
-class JoinSplit(Rule):
+class ConcatOfSplitSequence(Rule):
     """The elements of a split tensor side by side are the tensor, its axes in another order."""
 
     root = "ConcatFromSequence"
@@ -145,7 +145,7 @@ class JoinSplit(Rule):
     def apply(self, patch: Patch, node: Node, pieces: Pieces, axis: int, stack: bool) -> None:
         old, x = node.outputs[0], pieces.tensor
         if not pieces.keeps_axis:
-            emit = Emit(patch, old)
+            emit = Builder(patch, old)
             x = emit.moved(x, pieces.axis, axis, pieces.rank)
             if not stack:
                 x = emit.merged(x, axis, pieces.rank)
@@ -154,7 +154,7 @@ class JoinSplit(Rule):
         patch.toward_normal_form()
 
 
-class JoinConstructed(Rule):
+class ConcatOfConstructedSequence(Rule):
     """Tensors that are made a sequence and joined are concatenated."""
 
     root = "ConcatFromSequence"
@@ -175,7 +175,7 @@ class JoinConstructed(Rule):
 
     def apply(self, patch: Patch, node: Node, parts: list[Tensor], axis: int, stack: bool) -> None:
         old = node.outputs[0]
-        emit = Emit(patch, old)
+        emit = Builder(patch, old)
         if stack:
             parts = [emit.unsqueezed(part, [axis]) for part in parts]
         patch.replace(old, emit("Concat", *parts, axis=axis))
@@ -193,7 +193,7 @@ def need_constructed(m: Match, sequence: Tensor) -> Node:
     )
 
 
-class ReadConstructed(Rule):
+class ElementOfConstructedSequence(Rule):
     """An element of a sequence of single tensors is that tensor."""
 
     root = "SequenceAt"
@@ -220,7 +220,7 @@ class ReadConstructed(Rule):
         patch.toward_normal_form()
 
 
-class ConstructFromInserts(Rule):
+class InsertsToConstruct(Rule):
     """A tensor added to a sequence of single tensors makes a longer such sequence."""
 
     root = "SequenceInsert"

@@ -1,20 +1,20 @@
 """Recurrent loops as LSTM, GRU and RNN operators, recognised by what they compute."""
 
-from .absorb import AbsorbLinear
-from .direction import ReverseDirection, ReverseWhole
+from .absorb import AbsorbInputProjection
+from .direction import AbsorbReversal, AbsorbReversalOfWholeSequence
 from .fuse import FuseRecurrence
-from .join_slices import JoinSlices
-from .reroll import Reroll
-from .split_state import SplitState
+from .join_slices import ConcatOfSlices
+from .reroll import RerollRecurrence
+from .split_state import SplitCarriedValue
 from .unfuse import UNFUSE
 
 __all__ = [
     "UNFUSE",
-    "AbsorbLinear",
+    "AbsorbInputProjection",
+    "AbsorbReversal",
+    "AbsorbReversalOfWholeSequence",
+    "ConcatOfSlices",
     "FuseRecurrence",
-    "JoinSlices",
-    "Reroll",
-    "ReverseDirection",
-    "ReverseWhole",
-    "SplitState",
+    "RerollRecurrence",
+    "SplitCarriedValue",
 ]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Constant, Node, Tensor, Variable
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Rule
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Constant, Node, Tensor, Variable
 from . import forms, movement, operators, products  # noqa: F401  the others fill the lifter's table
 from .atoms import Source
 from .coefficients import NotAffine, dense
@@ -52,7 +52,7 @@ class Found:
         return same and np.array_equal(self.matrix, np.eye(len(self.matrix)))
 
 
-class AbsorbLinear(Rule):
+class AbsorbInputProjection(Rule):
     """An affine map in front of an operator becomes part of its input weights."""
 
     root = ("LSTM", "GRU", "RNN")
@@ -93,7 +93,7 @@ class AbsorbLinear(Rule):
         return {"node": node, "found": found, "w": w, "b": b}
 
     def apply(self, patch: Patch, node: Node, found: Found, w: Array, b: Array) -> None:
-        emit = Emit(patch, node.inputs[1])
+        emit = Builder(patch, node.inputs[1])
         wide, rows = w.astype(np.float64), w.shape[1]
         inputs = list(node.inputs) + [node.inputs[0]] * (4 - len(node.inputs))
         added = b.astype(np.float64)

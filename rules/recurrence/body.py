@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.steps import Read, Steps
-from ...rewrite.symbolic import Dim
-from ...rewrite.views import State
+from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import CarriedValue
 from . import masks, movement, one_step, operators, products  # noqa: F401  they fill the lifter's table
 from .atoms import Source
 from .cells import Cell, Part
@@ -32,7 +32,7 @@ class Body:
     def __init__(
         self,
         facts: Facts,
-        steps: Steps,
+        steps: CountedLoop,
         known: Mapping[Tensor, Value] = _NOTHING,
         contexts: Collection[Tensor] = (),
         same: Sequence[Dim] = (),
@@ -45,7 +45,7 @@ class Body:
         self._contexts = contexts
         self._same = same
         self._sources = {t: Value(v.form, one_batch(v.axes, same)) for t, v in known.items()}
-        for state in steps.states:
+        for state in steps.carried:
             self._add_source(state.input, ("state", id(state.input)), state)
         self._batch = self._batch_sizes()
         for read in steps.reads:
@@ -61,7 +61,7 @@ class Body:
         return {size for value in self._sources.values() for size in value.batch}
 
     def _add_source(
-        self, tensor: Tensor, name: object, origin: Read | State, batch: Collection[Dim] = ()
+        self, tensor: Tensor, name: object, origin: SliceRead | CarriedValue, batch: Collection[Dim] = ()
     ) -> None:
         shape = self.facts.shape(tensor)
         if shape is None or self.facts.dtype(tensor) not in FLOATS or tensor in self._sources:
@@ -95,10 +95,10 @@ class Body:
 
     def parts(self) -> dict[Tensor, Part]:
         """The states whose update has a form and the shape of the state, by their input."""
-        found = ((state.input, self._part(state)) for state in self.steps.states)
+        found = ((state.input, self._part(state)) for state in self.steps.carried)
         return {tensor: part for tensor, part in found if part is not None}
 
-    def _part(self, state: State) -> Part | None:
+    def _part(self, state: CarriedValue) -> Part | None:
         before = self._sources.get(state.input)
         if before is None:
             return None

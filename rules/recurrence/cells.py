@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...rewrite.views import State
+from ...rewrite.graph.views import CarriedValue
 from . import weights
 from .atoms import Activation, Affine, Factor, Picked, Source
 from .coefficients import Pick, dense
@@ -252,7 +252,7 @@ def _rows_of(matrix: Weight, h: Part) -> Weight:
 def check_input(source: Source) -> None:
     """Raises NoCell for what is not known before the loop runs."""
     origin = source.origin
-    if isinstance(origin, State):
+    if isinstance(origin, CarriedValue):
         raise NoCell("its input depends on the state {} of an earlier iteration", origin.input)
     check_known(source)
 

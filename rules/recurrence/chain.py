@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Graph, Node, Tensor
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Graph, Node, Tensor
 from .cells import Cell, NoCell
 from .emission import parameters
 from .first_step import first_link

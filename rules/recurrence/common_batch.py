@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Tensor
-from ...rewrite.steps import Steps
-from ...rewrite.symbolic import Dim
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.facts.counted_loop import CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Tensor
 from .cells import NoCell
 from .lifting import FLOATS
 from .probe import cone
 
 
-def open_batches(facts: Facts, steps: Steps, masks: Iterable[Tensor]) -> list[Dim]:
+def open_batches(facts: Facts, steps: CountedLoop, masks: Iterable[Tensor]) -> list[Dim]:
     """The open sizes that states, slices and masks with a single open axis have there."""
     found: dict[Dim, None] = {}
-    floats = [s.input for s in steps.states] + [r.slice for r in steps.reads]
+    floats = [s.input for s in steps.carried] + [r.slice for r in steps.reads]
     for tensor in (*(t for t in floats if facts.dtype(t) in FLOATS), *masks):
         sizes = list(open_sizes(facts, tensor))
         if len(sizes) == 1:
@@ -65,7 +65,7 @@ class Rows:
 class CommonBatch:
     """The rows of several operands, broadcast together."""
 
-    def __init__(self, emit: Emit, operands: Sequence[Rows]) -> None:
+    def __init__(self, emit: Builder, operands: Sequence[Rows]) -> None:
         self._emit = emit
         by_size = {rows.size: rows for rows in operands if rows.size != 1}
         self._size = next(iter(by_size)) if len(by_size) == 1 else None

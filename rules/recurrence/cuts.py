@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...rewrite.elements import cuts
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node
+from ...rewrite.facts.elements import cuts
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Node
 
 
 class Piece(NamedTuple):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...rewrite import symbolic
-from ...rewrite.axes import named_axes
-from ...rewrite.elements import cuts
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Rule
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.elements import cuts
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.axes import named_axes
+from ...rewrite.graph.ir import Node, Tensor
 from .shapes import only_number
 
 _WEIGHTS = """<float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
@@ -33,7 +33,7 @@ class Way:
     """The transpositions that follow, the last one first."""
 
 
-class ReverseDirection(Rule):
+class AbsorbReversal(Rule):
     """An operator between two reversals of the time runs the other way instead."""
 
     root = ("LSTM", "GRU", "RNN")
@@ -65,7 +65,7 @@ class ReverseDirection(Rule):
         return {"node": node, "found": found, "ends": ends, "way": way}
 
     def apply(self, patch: Patch, node: Node, found: Way, ends: list[Node], way: str) -> None:
-        emit = Emit(patch, node.inputs[0])
+        emit = Builder(patch, node.inputs[0])
         x = found.source
         for order in reversed(found.orders):
             x = emit.transposed(x, order)
@@ -77,7 +77,7 @@ class ReverseDirection(Rule):
         patch.toward_normal_form()
 
 
-class ReverseWhole(Rule):
+class AbsorbReversalOfWholeSequence(Rule):
     """A ReverseSequence that reverses every sequence from end to end is a Slice."""
 
     root = "ReverseSequence"
@@ -101,7 +101,7 @@ class ReverseWhole(Rule):
         return {"node": node, "axis": axis}
 
     def apply(self, patch: Patch, node: Node, axis: int) -> None:
-        emit = Emit(patch, node.outputs[0])
+        emit = Builder(patch, node.outputs[0])
         patch.replace(node.outputs[0], emit.reversed(node.inputs[0], axis))
         patch.remove(node)
         patch.toward_normal_form()

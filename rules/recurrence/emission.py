@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite import symbolic
-from ...rewrite.ir import Tensor, Variable
-from ...rewrite.patch import Patch
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.facts import symbolic
+from ...rewrite.graph.ir import Tensor, Variable
 from . import weights
 from .cells import Cell, Function
 from .layout import Layout
@@ -97,7 +97,7 @@ def _activation_parameters(functions: Sequence[Function]) -> tuple[list[float], 
 class InGraph:
     """Builds weights as nodes and initializers."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Builder) -> None:
         self._emit = emit
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class InGraph:
 
 
 def emit_operator(
-    emit: Emit,
+    emit: Builder,
     cell: Cell,
     x: Tensor,
     initial: Sequence[Tensor | None],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...rewrite import symbolic
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor, bodies
-from ...rewrite.steps import Read, Steps
-from ...rewrite.symbolic import Dim
-from ...rewrite.views import State
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Node, Tensor, bodies
+from ...rewrite.graph.views import CarriedValue
 from . import weights
 from .body import Body, find_cell
 from .cells import Cell, NoCell, Part
@@ -38,11 +38,11 @@ class CellInLoop:
     """A cell in a loop, with what surrounds it."""
 
     cell: Cell
-    states: list[State]
+    states: list[CarriedValue]
     """h and, for an LSTM, c."""
     layouts: list[Layout]
     """Of the states."""
-    reads: list[tuple[Read | Invariant, Layout]]
+    reads: list[tuple[SliceRead | Invariant, Layout]]
     """What the cell's inputs stand for, in the order of `cell.inputs`."""
     results: list[Result]
     mask: Mask | None
@@ -62,7 +62,7 @@ class Reading:
     """Open sizes of batches that count as one, broadcast together."""
 
 
-def find_recurrence(facts: Facts, steps: Steps) -> CellInLoop:
+def find_recurrence(facts: Facts, steps: CountedLoop) -> CellInLoop:
     """The first cell of a body. Raises NoCell with what is most telling of what is in the way."""
     first: NoCell | None = None
     for reading in _readings(facts, steps):
@@ -74,11 +74,11 @@ def find_recurrence(facts: Facts, steps: Steps) -> CellInLoop:
     raise first
 
 
-def _first_cell(reading: Reading, steps: Steps) -> CellInLoop:
+def _first_cell(reading: Reading, steps: CountedLoop) -> CellInLoop:
     """Raises NoCell where no state is that of a cell."""
     reasons: list[NoCell] = []
     parts = reading.body.parts()
-    for state in steps.states:
+    for state in steps.carried:
         if state.input not in parts:
             continue
         try:
@@ -89,7 +89,7 @@ def _first_cell(reading: Reading, steps: Steps) -> CellInLoop:
     raise next((r for r in reasons if r.sentence != NO_UPDATE), reasons[0])
 
 
-def _readings(facts: Facts, steps: Steps) -> Iterator[Reading]:
+def _readings(facts: Facts, steps: CountedLoop) -> Iterator[Reading]:
     masks = masks_of(facts, steps)
     for mask in masks:
         yield _within(facts, steps, mask)
@@ -104,7 +104,7 @@ def _readings(facts: Facts, steps: Steps) -> Iterator[Reading]:
         yield Reading(Body(facts, steps, same=same), same=same)
 
 
-def _within(facts: Facts, steps: Steps, mask: Mask, same: Sequence[Dim] = ()) -> Reading:
+def _within(facts: Facts, steps: CountedLoop, mask: Mask, same: Sequence[Dim] = ()) -> Reading:
     """Within and beyond the lengths of a mask."""
     within, beyond = (
         Body(facts, steps, mask.known(facts, side), same=same) for side in (True, False)
@@ -139,7 +139,7 @@ def _recurrence(reading: Reading, h: Part, parts: Mapping[Tensor, Part]) -> Cell
     return CellInLoop(cell, states, layouts, reads, results, reading.mask, bool(reading.same))
 
 
-def _check_kept(reading: Reading, states: Sequence[State]) -> None:
+def _check_kept(reading: Reading, states: Sequence[CarriedValue]) -> None:
     """Beyond its length a row must hand its states on."""
     if reading.beyond is None or reading.mask is None:
         return
@@ -158,16 +158,16 @@ def _is_same(body: Body, tensor: Tensor, other: Tensor) -> bool:
     return value.form.key == expected.form.key and value.axes == expected.axes
 
 
-def inside(read: Read | Invariant) -> Tensor:
+def inside(read: SliceRead | Invariant) -> Tensor:
     """What the body has of it."""
-    return read.slice if isinstance(read, Read) else read.value
+    return read.slice if isinstance(read, SliceRead) else read.value
 
 
-def _check_batch(read: Read | Invariant, layout: Layout, state: State, other: Layout) -> None:
+def _check_batch(read: SliceRead | Invariant, layout: Layout, state: CarriedValue, other: Layout) -> None:
     if symbolic.eq(layout.size, other.size) is not True:
         raise NoCell(
             "the batch of {}, {}, and that of the state {}, {}, may differ",
-            read.sequence if isinstance(read, Read) else read.value,
+            read.sequence if isinstance(read, SliceRead) else read.value,
             layout.size,
             state.input,
             other.size,
@@ -177,8 +177,8 @@ def _check_batch(read: Read | Invariant, layout: Layout, state: State, other: La
 def _prove(
     reading: Reading,
     cell: Cell,
-    reads: Sequence[tuple[Read | Invariant, Layout]],
-    states: Sequence[tuple[State, Layout]],
+    reads: Sequence[tuple[SliceRead | Invariant, Layout]],
+    states: Sequence[tuple[CarriedValue, Layout]],
 ) -> None:
     """Raises NoCell where the operator differs from the body on random numbers."""
     inputs = [(inside(read), layout) for read, layout in reads]
@@ -191,19 +191,19 @@ def _prove(
         raise NoCell("{}", reason) from None
 
 
-def is_read(facts: Facts, state: State) -> bool:
+def is_read(facts: Facts, state: CarriedValue) -> bool:
     """Whether anyone reads what a state is in the end."""
     return state.final is not None and facts.index.use_count(state.final) > 0
 
 
-def _origin_state(part: Part) -> State:
+def _origin_state(part: Part) -> CarriedValue:
     origin = part.source.origin
-    assert isinstance(origin, State), "parts are made of states"
+    assert isinstance(origin, CarriedValue), "parts are made of states"
     return origin
 
 
-def _reads(cell: Cell) -> list[Read | Invariant]:
-    return [s.origin for s in cell.inputs if isinstance(s.origin, (Read, Invariant))]
+def _reads(cell: Cell) -> list[SliceRead | Invariant]:
+    return [s.origin for s in cell.inputs if isinstance(s.origin, (SliceRead, Invariant))]
 
 
 def _layout(body: Body, tensor: Tensor) -> Layout:
@@ -213,7 +213,7 @@ def _layout(body: Body, tensor: Tensor) -> Layout:
     return layout
 
 
-def _uses_of_output(reading: Reading, cell: Cell, states: Sequence[State]) -> list[Result]:
+def _uses_of_output(reading: Reading, cell: Cell, states: Sequence[CarriedValue]) -> list[Result]:
     """The values that are the new h and that the rest of the body needs.
 
     Raises NoCell where the rest needs the states themselves: the operator returns h only.
@@ -250,16 +250,16 @@ def _captures(facts: Facts, node: Node) -> Sequence[Tensor]:
     return list(facts.index.captures(node)) if bodies(node) else ()
 
 
-def _roots(steps: Steps, states: Sequence[State]) -> Iterator[Tensor]:
+def _roots(steps: CountedLoop, states: Sequence[CarriedValue]) -> Iterator[Tensor]:
     gone = {s.output for s in states}
-    finals = {s.output for s in steps.states if s not in states}
+    finals = {s.output for s in steps.carried if s not in states}
     rows = {row.row for row in steps.rows}
     for tensor in steps.body.outputs:
         if tensor not in gone or tensor in rows or tensor in finals:
             yield tensor
 
 
-def _as_result(reading: Reading, cell: Cell, h: State, tensor: Tensor) -> Result | None:
+def _as_result(reading: Reading, cell: Cell, h: CarriedValue, tensor: Tensor) -> Result | None:
     """A value that is the new h, feature by feature; None for any other."""
     value = reading.body.value(tensor)
     if value is None or value.form.key != cell.h.update.key:

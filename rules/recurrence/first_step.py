@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Node, Tensor
 from . import forms, weights
 from .cells import Cell, NoCell
 from .coefficients import NotAffine

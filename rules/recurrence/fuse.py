@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...rewrite import symbolic
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Tensor, Variable
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Miss, Rule
-from ...rewrite.steps import Read, Steps
-from ..emit import TO_THE_END, Emit
-from ..loops.edit import read_instead
-from ..loops.states import without_states
-from ..steps.emit import all_slices, count_vector, placed
-from ..steps.parallel import counted
-from ..uniform import is_zero
+from ...rewrite.engine.builder import TO_THE_END, Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.splat import is_zero
+from ...rewrite.graph.ir import Tensor, Variable
+from ..loops.carried_values import drop_carried_values
+from ..loops.counted_loop_values import all_slices, count_vector, placed
+from ..loops.loop_edits import read_instead
+from ..vectorization.independent_work import counted
 from .cells import NoCell
 from .common_batch import CommonBatch, Rows
 from .emission import emit_operator, nothing, tell_of_empty_batch
@@ -56,22 +56,22 @@ class FuseRecurrence(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         steps = counted(m)
-        m.need(bool(steps.states), "it carries no state")
+        m.need(bool(steps.carried), "it carries no state")
         try:
             found = find_recurrence(m.facts, steps)
         except NoCell as reason:
             raise Miss(reason.sentence, reason.given, m.node) from None
         return {"steps": steps, "facts": m.facts, "found": found}
 
-    def apply(self, patch: Patch, steps: Steps, facts: Facts, found: CellInLoop) -> None:
-        emit = Emit(patch, found.states[0].output)
+    def apply(self, patch: Patch, steps: CountedLoop, facts: Facts, found: CellInLoop) -> None:
+        emit = Builder(patch, found.states[0].output)
         outputs = _operator(emit, facts, steps, found)
         _results(emit, patch, steps, found, outputs)
         _finals(emit, patch, facts, steps, found, outputs.states)
         for state in found.states:
             patch.replace(state.input, state.initial)
-        gone = [k for k, s in enumerate(steps.states) if s in found.states]
-        without_states(patch, steps.node, gone)
+        gone = [k for k, s in enumerate(steps.carried) if s in found.states]
+        drop_carried_values(patch, steps.node, gone)
         if patch.index.is_unused(steps.node):
             patch.remove(steps.node)
         _tell(patch, steps, found)
@@ -92,7 +92,7 @@ class Outputs:
     """The states after the last iteration."""
 
 
-def _operator(emit: Emit, facts: Facts, steps: Steps, found: CellInLoop) -> Outputs:
+def _operator(emit: Builder, facts: Facts, steps: CountedLoop, found: CellInLoop) -> Outputs:
     """The operator over all iterations in their order."""
     slices = [
         to_operator(emit, _over_time(emit, facts, steps, read), layout, 1)
@@ -124,7 +124,7 @@ def _operator(emit: Emit, facts: Facts, steps: Steps, found: CellInLoop) -> Outp
 
 
 def _broadcast(
-    emit: Emit,
+    emit: Builder,
     facts: Facts,
     found: CellInLoop,
     slices: Sequence[Tensor],
@@ -161,14 +161,14 @@ def _size(facts: Facts, tensor: Tensor, layout: Layout) -> symbolic.Dim:
     return 1 if layout.batch is None else shape[layout.batch]
 
 
-def _over_time(emit: Emit, facts: Facts, steps: Steps, read: Read | Invariant) -> Tensor:
+def _over_time(emit: Builder, facts: Facts, steps: CountedLoop, read: SliceRead | Invariant) -> Tensor:
     """What the iterations read, stacked along axis 0."""
-    if isinstance(read, Read):
+    if isinstance(read, SliceRead):
         return all_slices(emit, facts, steps, read)
     return emit.repeated(read.value, count_vector(emit, steps))
 
 
-def _results(emit: Emit, patch: Patch, steps: Steps, found: CellInLoop, outputs: Outputs) -> None:
+def _results(emit: Builder, patch: Patch, steps: CountedLoop, found: CellInLoop, outputs: Outputs) -> None:
     """Lets the rest of the body, and who reads the rows, read what the operator computed."""
     read: list[tuple[Tensor, Tensor]] = []
     for result in found.results:
@@ -183,7 +183,7 @@ def _results(emit: Emit, patch: Patch, steps: Steps, found: CellInLoop, outputs:
 
 
 def _finals(
-    emit: Emit, patch: Patch, facts: Facts, steps: Steps, found: CellInLoop, last: Sequence[Tensor]
+    emit: Builder, patch: Patch, facts: Facts, steps: CountedLoop, found: CellInLoop, last: Sequence[Tensor]
 ) -> None:
     """The states after the last iteration: the initial ones if there is none.
 
@@ -204,7 +204,7 @@ def _finals(
 
 
 def _unless_empty(
-    emit: Emit, empty: Tensor, initial: Tensor, value: Tensor, layout: Layout, differ: bool
+    emit: Builder, empty: Tensor, initial: Tensor, value: Tensor, layout: Layout, differ: bool
 ) -> Tensor:
     """The value, or the initial state if there is no iteration; their batches may differ."""
     if not differ or layout.batch is None:
@@ -217,7 +217,7 @@ def _unless_empty(
     return emit("Slice", both, start, end, emit.ints(axis))
 
 
-def _tell(patch: Patch, steps: Steps, found: CellInLoop) -> None:
+def _tell(patch: Patch, steps: CountedLoop, found: CellInLoop) -> None:
     """Where onnxruntime does worse with the operator than with the loop."""
     op = found.cell.op
     if op == "GRU" and not steps.surely_runs:
@@ -238,6 +238,6 @@ def _tell(patch: Patch, steps: Steps, found: CellInLoop) -> None:
         patch.note("onnxruntime's RNN may be slower than the loop for a batch of 8 or more")
 
 
-def _may_be_rounded(steps: Steps, length: Length) -> bool:
+def _may_be_rounded(steps: CountedLoop, length: Length) -> bool:
     known = steps.count is not None and symbolic.le(steps.count, EXACT_IN_FLOAT) is True
     return length.rounded and not known

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...rewrite.axes import named_axes
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Rule
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.axes import named_axes
+from ...rewrite.graph.ir import Node, Tensor
 from .slices import Slice, slice_of
 
 
-class JoinSlices(Rule):
+class ConcatOfSlices(Rule):
     """Slices of a sequence in their order, or the opposite, joined are a stretch of the sequence."""
 
     root = "Concat"
@@ -63,7 +63,7 @@ class JoinSlices(Rule):
     ) -> None:
         shape = facts.shape(first.sequence)
         assert shape is not None, "slices are of values of known rank"
-        emit = Emit(patch, node.outputs[0])
+        emit = Builder(patch, node.outputs[0])
         value = first.sequence
         last = first.number + len(node.inputs) * step
         if len(node.inputs) != shape[first.axis] or step != 1:

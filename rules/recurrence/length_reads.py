@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from ...rewrite import symbolic
-from ...rewrite.axes import named_axes
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.steps import Read
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.counted_loop import SliceRead
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.axes import named_axes
+from ...rewrite.graph.ir import Node, Tensor
 from .shapes import only_number
 
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
@@ -59,7 +59,7 @@ def compared(op: str, start: int, limit: Tensor, *, rounded: bool = False) -> Co
     return Length(limit, shift, rounded=rounded), op in ("Less", "LessOrEqual")
 
 
-def compared_outside(facts: Facts, read: Read) -> Comparison | None:
+def compared_outside(facts: Facts, read: SliceRead) -> Comparison | None:
     """The comparison of which iteration i reads the slice for i; None where it is other data."""
     return None if read.reverse else compared_along(facts, read.sequence, read.axis)
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from ...rewrite import symbolic
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.steps import Steps
-from ...rewrite.symbolic import Dim
-from ...rewrite.views import State
-from ..emit import Emit
-from ..steps.emit import count_vector, iteration_numbers
+from ...rewrite.engine.builder import Builder
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.counted_loop import CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import CarriedValue
+from ..loops.counted_loop_values import count_vector, iteration_numbers
 from . import forms
 from .common_batch import Rows
 from .length_reads import (
@@ -63,7 +63,7 @@ def _axes(facts: Facts, tensor: Tensor) -> tuple[Axis, ...]:
     return tuple(1 if n == 1 else Batch(n) for n in facts.shape(tensor) or ())
 
 
-def masks_of(facts: Facts, steps: Steps) -> list[Mask]:
+def masks_of(facts: Facts, steps: CountedLoop) -> list[Mask]:
     """The masks of a body, told apart by their lengths."""
     found: dict[Length, Mask] = {}
     for tensor, (length, within) in _comparisons(facts, steps):
@@ -74,7 +74,7 @@ def masks_of(facts: Facts, steps: Steps) -> list[Mask]:
     return list(found.values())
 
 
-def _comparisons(facts: Facts, steps: Steps) -> Iterator[tuple[Tensor, Comparison]]:
+def _comparisons(facts: Facts, steps: CountedLoop) -> Iterator[tuple[Tensor, Comparison]]:
     for read in steps.reads:
         found = compared_outside(facts, read) or asserted_outside(facts, read)
         if found is not None:
@@ -87,7 +87,7 @@ def _comparisons(facts: Facts, steps: Steps) -> Iterator[tuple[Tensor, Compariso
 
 
 def _comparison(
-    facts: Facts, steps: Steps, counters: dict[Dim, int], node: Node
+    facts: Facts, steps: CountedLoop, counters: dict[Dim, int], node: Node
 ) -> Comparison | None:
     """A comparison of the iteration number with a limit from outside."""
     if node.domain or node.op not in MIRRORED:
@@ -101,7 +101,7 @@ def _comparison(
     return None if start is None or limit is None else compared(op, start, limit)
 
 
-def _from_outside(facts: Facts, steps: Steps, tensor: Tensor) -> Tensor | None:
+def _from_outside(facts: Facts, steps: CountedLoop, tensor: Tensor) -> Tensor | None:
     """The integers from outside that a value is, up to axes of size 1."""
     while (home := facts.index.home(tensor)) is not None and facts.dtype(tensor) in INTEGERS:
         if not facts.index.encloses(steps.body, home):
@@ -125,11 +125,11 @@ def _ahead(facts: Facts, counters: dict[Dim, int], tensor: Tensor) -> int | None
     return None
 
 
-def _counters(facts: Facts, steps: Steps) -> Iterator[tuple[Dim, int]]:
+def _counters(facts: Facts, steps: CountedLoop) -> Iterator[tuple[Dim, int]]:
     """Numbers of the body that are k, k+1, k+2, … in the iterations, and k."""
     if steps.iteration is not None:
         yield from _numbered(facts, steps.iteration, 0)
-    for state in steps.states:
+    for state in steps.carried:
         start = facts.scalar(state.initial)
         if isinstance(start, int) and _grows_by_one(facts, state):
             yield from _numbered(facts, state.input, start)
@@ -139,7 +139,7 @@ def _counters(facts: Facts, steps: Steps) -> Iterator[tuple[Dim, int]]:
             yield from _numbered(facts, read.slice, first)
 
 
-def _grows_by_one(facts: Facts, state: State) -> bool:
+def _grows_by_one(facts: Facts, state: CarriedValue) -> bool:
     node = facts.index.producer(state.output)
     if node is None or node.domain or node.op != "Add" or state.input not in node.inputs:
         return False
@@ -156,7 +156,7 @@ def _numbered(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, i
 # --- into the graph ---
 
 
-def row_limits(emit: Emit, facts: Facts, steps: Steps, length: Length) -> Rows:
+def row_limits(emit: Builder, facts: Facts, steps: CountedLoop, length: Length) -> Rows:
     """A number per row, or one for all, from 0 to the number of steps: onnxruntime refuses others."""
     shift = length.shift
     flat = emit("Reshape", _limit(emit, facts, length), emit.ints(-1))
@@ -170,7 +170,7 @@ def row_limits(emit: Emit, facts: Facts, steps: Steps, length: Length) -> Rows:
     return Rows(value, 0, 1, sizes[0] if sizes else 1)
 
 
-def _limit(emit: Emit, facts: Facts, length: Length) -> Tensor:
+def _limit(emit: Builder, facts: Facts, length: Length) -> Tensor:
     """One int64 per row, or one for all."""
     limit = length.limit
     if facts.dtype(limit) != TensorProto.INT64:
@@ -183,7 +183,7 @@ def _limit(emit: Emit, facts: Facts, length: Length) -> Tensor:
 class Lengths:
     """The lengths of a mask as the operators take them, and what is computed from them."""
 
-    def __init__(self, emit: Emit, steps: Steps, limits: Tensor, x: Tensor) -> None:
+    def __init__(self, emit: Builder, steps: CountedLoop, limits: Tensor, x: Tensor) -> None:
         """`x` is the operator's input (time, batch, features)."""
         self._emit, self._steps = emit, steps
         self._clamped = emit("Expand", limits, emit.dims(x, 1, 2))

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.symbolic import Dim
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Node, Tensor
 from . import forms, values, weights
 from .atoms import Source
 from .coefficients import NotAffine

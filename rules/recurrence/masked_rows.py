@@ -7,17 +7,17 @@ Beyond the length of a row h1 is of no use, and so nobody misses it.
 
 from __future__ import annotations
 
-from ...rewrite.facts import Facts
-from ...rewrite.index import Use
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.steps import Steps
-from ...rewrite.views import ScanOutput
+from ...rewrite.facts.counted_loop import CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.index import Use
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import ScanOutput
 from .layout import Layout
 from .length_reads import Length, compared_along
 
 
 def is_masked_behind(
-    facts: Facts, steps: Steps, length: Length, value: Tensor, layout: Layout
+    facts: Facts, steps: CountedLoop, length: Length, value: Tensor, layout: Layout
 ) -> bool:
     """Whether of the rows that a value of the body becomes none is read beyond the length."""
     return all(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.ir import Node
+from ...rewrite.graph.ir import Node
 from . import forms, values
 from .coefficients import NotAffine
 from .lifting import FLOATS, Lifter, lifts, numpy_type

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...rewrite import symbolic
-from ...rewrite.ir import Node
+from ...rewrite.facts import symbolic
+from ...rewrite.graph.ir import Node
 from . import values
 from .coefficients import NotAffine
 from .lifting import Lifter, lifts

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.purity import TOTAL_ELEMENTWISE
-from ...rewrite.steps import Read, Steps
-from ...rewrite.symbolic import Dim
-from ...rewrite.views import State
+from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import CarriedValue
 from .atoms import Activation, Factor, Picked, Product, Source
 from .cells import OVERFLOWING, Dependency, NoCell, Part
 from .coefficients import Pick
@@ -45,7 +45,7 @@ def obstacle(h: Part) -> NoCell:
     if OVERFLOWING in _functions_in(h.update):
         return NoCell("{} overflows inside onnxruntime's recurrent operators", OVERFLOWING)
     for factor in _factors(h.update):
-        if isinstance(factor, Picked) and isinstance(factor.source.origin, Read):
+        if isinstance(factor, Picked) and isinstance(factor.source.origin, SliceRead):
             return NoCell(
                 "the update of {} is multiplied by slices of {}: such a mask or decay is data, "
                 + LENGTH_PREFIX,
@@ -64,7 +64,7 @@ def obstacle(h: Part) -> NoCell:
 
 
 def _tensor(source: Source) -> object:
-    return source.origin.input if isinstance(source.origin, State) else source.origin
+    return source.origin.input if isinstance(source.origin, CarriedValue) else source.origin
 
 
 def _factors(form: Form) -> Iterator[Factor]:
@@ -97,7 +97,7 @@ def _functions_in(form: Form) -> set[str]:
 # --- what a value that has no form is part of ---
 
 
-def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
+def explained(facts: Facts, steps: CountedLoop, reason: NoCell) -> NoCell:
     """The reason, with the name of what the node in the way is part of, or the sizes in the way, or
     the axis along which a mask is asserted instead.
     """
@@ -110,7 +110,7 @@ def explained(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
                   + LENGTH_PREFIX, *otherwise)  # fmt: skip
 
 
-def _named(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
+def _named(facts: Facts, steps: CountedLoop, reason: NoCell) -> NoCell:
     if reason.sentence == NO_STATE:
         return _different_sizes(facts, steps) or reason
     if not isinstance(reason, Dependency):
@@ -130,13 +130,13 @@ def _named(facts: Facts, steps: Steps, reason: NoCell) -> NoCell:
     return reason
 
 
-def _different_sizes(facts: Facts, steps: Steps) -> NoCell | None:
+def _different_sizes(facts: Facts, steps: CountedLoop) -> NoCell | None:
     """Where the body broadcasts two sizes that may be the same and are not known to be.
 
     The size of a state that is not known to keep it is told by the first value.
     """
     told: dict[Dim, Dim] = {}
-    for state in steps.states:
+    for state in steps.carried:
         told |= zip(facts.shape(state.input) or (), facts.shape(state.initial) or ())
     for node in facts.index.nodes(steps.body):
         operands = [t for t in node.inputs if t.name]
@@ -156,12 +156,12 @@ def _different_sizes(facts: Facts, steps: Steps) -> NoCell | None:
     return None
 
 
-def _data_on_state(facts: Facts, steps: Steps, node: Node) -> Tensor | None:
+def _data_on_state(facts: Facts, steps: CountedLoop, node: Node) -> Tensor | None:
     """What a product or a choice applies to a state, where the body computes it from data alone."""
     if node.op not in ("Mul", "Where"):
         return None
     producers = {t: facts.index.producer(t) for t in node.inputs}
-    states = {s.input for s in steps.states}
+    states = {s.input for s in steps.carried}
     needing = {t for t, n in producers.items() if n is not None and _needs_state(facts, steps, n)}
     for tensor, producer in producers.items():
         inside = producer is not None and facts.index.graph_of(producer) is steps.body
@@ -179,8 +179,8 @@ def _normalizes(facts: Facts, node: Node) -> bool:
     return any(n.op in _ROOTS for n in around)
 
 
-def _needs_state(facts: Facts, steps: Steps, node: Node) -> bool:
-    states = {s.input for s in steps.states}
+def _needs_state(facts: Facts, steps: CountedLoop, node: Node) -> bool:
+    states = {s.input for s in steps.carried}
     return any(t in states for n in (node, *_before(facts, node)) for t in n.inputs)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.ir import Node
+from ...rewrite.graph.ir import Node
 from . import forms, weights
 from .cells import Function
 from .coefficients import NotAffine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...rewrite.ir import Node
+from ...rewrite.graph.ir import Node
 from . import forms, values
 from .atoms import Activation
 from .coefficients import NotAffine

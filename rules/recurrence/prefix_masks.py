@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from onnx import helper
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.purity import TOTAL_ELEMENTWISE
+from ...rewrite.facts.counted_loop import SliceRead
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
+from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.running.evaluate import NotEvaluated, evaluate
-from ...rewrite.steps import Read
 from .length_reads import Comparison, Length, axis_before
 
 
-def asserted_outside(facts: Facts, read: Read) -> Comparison | None:
+def asserted_outside(facts: Facts, read: SliceRead) -> Comparison | None:
     """The length that the mask of which iteration i reads the slice for i has by assertion; None
     where it is other data, or a mask along another axis.
     """
@@ -32,7 +32,7 @@ def asserted_outside(facts: Facts, read: Read) -> Comparison | None:
     return None
 
 
-def asserted_otherwise(facts: Facts, reads: Iterable[Read]) -> tuple[Tensor, int, int] | None:
+def asserted_otherwise(facts: Facts, reads: Iterable[SliceRead]) -> tuple[Tensor, int, int] | None:
     """A mask that is asserted to be one along another axis than a loop steps along, with the axis
     of the assertion and that of the loop.
     """
@@ -44,7 +44,7 @@ def asserted_otherwise(facts: Facts, reads: Iterable[Read]) -> tuple[Tensor, int
     return None
 
 
-def origins(facts: Facts, read: Read) -> Iterator[tuple[Tensor, int, list[Node]]]:
+def origins(facts: Facts, read: SliceRead) -> Iterator[tuple[Tensor, int, list[Node]]]:
     """From what a loop reads in its order back to what that is computed from element by element:
     each value, its axis that the loop steps along, and the operators behind it, the last one first.
     """

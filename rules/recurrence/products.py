@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...rewrite.ir import Node
+from ...rewrite.graph.ir import Node
 from . import forms, values, weights
 from .coefficients import NotAffine
 from .lifting import Lifter, lifts

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...rewrite import symbolic
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Miss, Rule
-from ..emit import Emit
-from ..uniform import is_zero
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.splat import is_zero
+from ...rewrite.graph.ir import Node, Tensor
 from .cells import NoCell
 from .chain import copies, find_chain
 from .coefficients import NotAffine
@@ -90,7 +90,7 @@ class UnrolledCell:
     """The first node that reads a result: the operator goes in front of it."""
 
 
-class Reroll(Rule):
+class RerollRecurrence(Rule):
     """Steps of one cell in a row become the operator over a sequence."""
 
     root = ("MatMul", "Gemm", "LSTM", "GRU", "RNN")
@@ -113,7 +113,7 @@ class Reroll(Rule):
 
     def apply(self, patch: Patch, facts: Facts, chain: UnrolledCell) -> None:
         links = chain.links
-        emit = Emit(patch, links[-1].after[0], chain.anchor)
+        emit = Builder(patch, links[-1].after[0], chain.anchor)
         y, *finals = _operator(emit, facts, chain)
         for final, value in zip(finals, links[-1].after):
             if final.name:
@@ -226,7 +226,7 @@ def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
     return Inputs(values, None, 1)
 
 
-def _operator(emit: Emit, facts: Facts, chain: UnrolledCell) -> list[Tensor]:
+def _operator(emit: Builder, facts: Facts, chain: UnrolledCell) -> list[Tensor]:
     """Y, Y_h and Y_c."""
     last = chain.links[-1]
     parts = [
@@ -245,7 +245,7 @@ def _operator(emit: Emit, facts: Facts, chain: UnrolledCell) -> list[Tensor]:
     return emit_operator(emit, last.cell, x, initial, names)
 
 
-def _stacked(emit: Emit, facts: Facts, inputs: Inputs) -> Tensor:
+def _stacked(emit: Builder, facts: Facts, inputs: Inputs) -> Tensor:
     """The inputs of all steps along a new axis 0."""
     whole = inputs.whole
     if whole is None and len(set(inputs.values)) == 1:

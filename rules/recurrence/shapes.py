@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
-from ...rewrite import symbolic
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Tensor
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.facts import symbolic
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Tensor
 from .layout import Layout
 
 
 def to_operator(
-    emit: Emit, value: Tensor, layout: Layout, ahead: int, direction: bool = False
+    emit: Builder, value: Tensor, layout: Layout, ahead: int, direction: bool = False
 ) -> Tensor:
     """A value as (…, batch, features), behind `ahead` axes that stay; with an axis for the direction
     in front of the batch if asked for.
@@ -31,12 +31,12 @@ def to_operator(
     return emit.unsqueezed(value, made)
 
 
-def _sizes(emit: Emit, layout: Layout, ahead: int, features: Sequence[int]) -> Tensor:
+def _sizes(emit: Builder, layout: Layout, ahead: int, features: Sequence[int]) -> Tensor:
     """Of a value with the axes ahead, the batch and then the features; 0 stands for what is there."""
     return emit.ints(*[0] * (ahead + (layout.batch is not None)), *features)
 
 
-def from_operator(emit: Emit, value: Tensor, layout: Layout, ahead: int) -> Tensor:
+def from_operator(emit: Builder, value: Tensor, layout: Layout, ahead: int) -> Tensor:
     """The inverse: from (…, direction, batch, features), of which the operator has one."""
     if _has_place_for_direction(layout):
         return value

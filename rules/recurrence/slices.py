@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Node, Tensor
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Node, Tensor
 from .cuts import one_axis_cut
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ...rewrite.facts import Facts
-from ...rewrite.ir import Graph, Node, Tensor, Variable
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Miss, Rule
-from ...rewrite.views import State
-from ..emit import Emit
-from ..loops.states import set_states, states_of
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
+from ...rewrite.graph.views import CarriedValue
+from ..loops.carried_values import replace_carried_value, carried_values
 from .cuts import one_axis_cut
 
 
@@ -26,7 +26,7 @@ class JoinedState:
     """A state that is joined anew in every iteration."""
 
     number: int
-    state: State
+    state: CarriedValue
     axis: int
     sizes: list[int]
     parts: list[Tensor]
@@ -35,7 +35,7 @@ class JoinedState:
     """What the body picks out: the value, the piece it is, and whether it lacks the axis."""
 
 
-class SplitState(Rule):
+class SplitCarriedValue(Rule):
     """A state that is taken apart and joined again in every iteration is several states."""
 
     root = ("Loop", "Scan")
@@ -56,7 +56,7 @@ class SplitState(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         first: Miss | None = None
-        for number, state in enumerate(states_of(m)):
+        for number, state in enumerate(carried_values(m)):
             try:
                 return {"node": m.node, "pieces": _pieces(m, number, state)}
             except Miss as miss:
@@ -65,16 +65,16 @@ class SplitState(Rule):
 
     def apply(self, patch: Patch, node: Node, pieces: JoinedState) -> None:
         inner: list[Tensor] = [Variable(part.name) for part in pieces.parts]
-        emit = Emit(patch, pieces.state.initial)
+        emit = Builder(patch, pieces.state.initial)
         whole = pieces.state.initial
         initial = emit.split(whole, pieces.axis, pieces.sizes, [whole] * len(inner))
         finals = _finals(patch, pieces)
         _read_pieces(patch, node.attrs["body"], pieces, inner)
-        set_states(patch, node, pieces.number, initial, inner, pieces.parts, finals)
+        replace_carried_value(patch, node, pieces.number, initial, inner, pieces.parts, finals)
         patch.toward_normal_form()
 
 
-def _pieces(m: Match, number: int, state: State) -> JoinedState:
+def _pieces(m: Match, number: int, state: CarriedValue) -> JoinedState:
     body: Graph = m.node.attrs["body"]
     joined = m.producer(state.output, "Concat")
     if joined is None or m.index.graph_of(joined) is not body:
@@ -135,7 +135,7 @@ def _read_pieces(patch: Patch, body: Graph, pieces: JoinedState, inner: Sequence
     for value, number, lacks_axis in pieces.reads:
         there = inner[number]
         if lacks_axis:
-            there = Emit(patch, value, patch.start(body)).squeezed(there, [pieces.axis])
+            there = Builder(patch, value, patch.start(body)).squeezed(there, [pieces.axis])
         patch.replace(value, there)
     for reader in patch.index.consumers(pieces.state.input):
         patch.remove(reader)
@@ -147,6 +147,6 @@ def _finals(patch: Patch, pieces: JoinedState) -> list[Tensor]:
     if final is None or not patch.index.use_count(final):
         return [Variable("") for _ in pieces.parts]
     outputs: list[Tensor] = [Variable(final.name) for _ in pieces.parts]
-    emit = Emit.behind(patch, final)
+    emit = Builder.behind(patch, final)
     patch.replace(final, emit("Concat", *outputs, axis=pieces.axis))
     return outputs

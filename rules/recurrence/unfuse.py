@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ...rewrite.ir import Constant, Graph, Node, Tensor, Variable
-from ...rewrite.patch import Patch
-from ...rewrite.rule import Match, Phase, Rule
-from ..emit import Emit
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Phase, Rule
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
 from .cells import Function
 from .direction import direction
 from .one_step import functions_of
@@ -58,7 +58,7 @@ class OperatorToScan(Rule):
         return {"node": node, "arrays": arrays}
 
     def apply(self, patch: Patch, node: Node, arrays: dict[int, Array]) -> None:
-        emit = Emit(patch, node.inputs[0])
+        emit = Builder(patch, node.inputs[0])
         way = direction(node)
         ways = ["forward", "reverse"] if way == "bidirectional" else [way]
         results = [
@@ -83,7 +83,7 @@ def _given(node: Node, slot: int) -> bool:
 
 
 def _scan(
-    emit: Emit, node: Node, arrays: dict[int, Array], number: int, way: str, count: int
+    emit: Builder, node: Node, arrays: dict[int, Array], number: int, way: str, count: int
 ) -> list[Tensor]:
     """Y, Y_h and Y_c of one direction, without an axis for it."""
     states = [_initial(emit, node, slot, number, arrays[2]) for slot in (5, 6)[: _states(node)]]
@@ -103,7 +103,7 @@ def _scan(
     return [rows, *(_final(emit, node, 5 + k, final, zero) for k, final in enumerate(finals))]
 
 
-def _mask(emit: Emit, node: Node) -> Tensor:
+def _mask(emit: Builder, node: Node) -> Tensor:
     """Whether a step is within the length of a row: (time, batch, 1)."""
     count = emit.squeezed(emit.dims(node.inputs[0], 0, 1), [0])
     numbers = emit("Range", emit.number(0), count, emit.number(1))
@@ -111,7 +111,7 @@ def _mask(emit: Emit, node: Node) -> Tensor:
     return emit.unsqueezed(emit("Less", emit.unsqueezed(numbers, [1]), lengths), [2])
 
 
-def _final(emit: Emit, node: Node, slot: int, final: Tensor, zero: Tensor) -> Tensor:
+def _final(emit: Builder, node: Node, slot: int, final: Tensor, zero: Tensor) -> Tensor:
     """Y_h or Y_c of one direction: onnxruntime's are zero for rows of length 0."""
     if not _given(node, 4) or not _given(node, slot):
         return final
@@ -123,7 +123,7 @@ def _states(node: Node) -> int:
     return 2 if node.op == "LSTM" else 1
 
 
-def _initial(emit: Emit, node: Node, slot: int, number: int, recurrent: Array) -> Tensor:
+def _initial(emit: Builder, node: Node, slot: int, number: int, recurrent: Array) -> Tensor:
     """The initial state of one direction, zeros by default."""
     hidden = recurrent.shape[1]
     if _given(node, slot):

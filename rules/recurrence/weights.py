@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...rewrite.ir import Tensor
+from ...rewrite.graph.ir import Tensor
 
 Array = npt.NDArray[Any]
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ...rewrite.facts import constant_value
-from ...rewrite.ir import Constant, Node, Tensor, bodies
-from ...rewrite.patch import Patch
-from ...rewrite.purity import is_pure
-from ...rewrite.rule import ANY, Match, Miss, Rule
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import ANY, Match, Miss, Rule
+from ...rewrite.facts.facts import constant_value
+from ...rewrite.facts.purity import is_pure
+from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
 from ...rewrite.running.evaluate import NotEvaluated, evaluate
 
 
-class StoreConstant(Rule):
+class ConstantToInitializer(Rule):
     """A Constant node becomes an initializer."""
 
     root = "Constant"
@@ -45,7 +45,7 @@ class StoreConstant(Rule):
         patch.replace_node(node, [patch.constant(values, like=node.outputs[0])])
 
 
-class FoldConstant(Rule):
+class FoldConstants(Rule):
     """A node whose result is the same in every run becomes that constant."""
 
     root = ANY
@@ -141,7 +141,7 @@ def _bytes(m: Match, tensor: Tensor) -> int | None:
     return int(np.prod(dims, dtype=np.int64)) * size
 
 
-class MergeConstants(Rule):
+class DeduplicateConstants(Rule):
     """Equal constants of one graph become one."""
 
     root = ANY

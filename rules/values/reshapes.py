@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.ir import Node, Tensor
-from ...rewrite.patch import Patch, can_be_output
-from ...rewrite.rule import Match, Rule
-from ...rewrite.symbolic import Dim
+from ...rewrite.engine.patch import Patch, can_be_output
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.symbolic import Dim
+from ...rewrite.graph.ir import Node, Tensor
 
 _IN_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Operators that give the same elements in the same order, in another shape."""
@@ -15,7 +15,7 @@ _LONGEST = 16
 """Changes of shape in a row that are looked at."""
 
 
-class DropReshape(Rule):
+class EliminateRedundantReshape(Rule):
     """A value in the shape that it, or what it was reshaped from, has already.
 
     A Slice that takes all in steps of 1 and a Transpose that moves no axis count as well.

@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from looplift import Match, Phase, Rule
-from looplift.rewrite.ir import Node
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.graph.ir import Node
 
 MODULE = "swapped_gates"
 HIDDEN = 4

@@ -9,13 +9,13 @@ import pytest
 from onnx import helper
 
 from looplift import LoopliftError, Match, Phase, Rule
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug.bisect import bisect, render
 from looplift.debug.checks import Command, SameOutputs
 from looplift.debug.subject import Subject
 from looplift.plugins import all_phases
-from looplift.rewrite.ir import Node
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.graph.ir import Node
 
 COUNT = 20
 

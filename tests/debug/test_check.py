@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from looplift.arguments import Assertions
 from looplift.cli import app
+from looplift.commands.arguments import Assertions
 from looplift.debug.check import ORIGINAL, RELAX, REWRITTEN, Check, Column, Run, check, render
 from looplift.debug.relax import RelaxSession
-from looplift.rewrite.rule import fixture
+from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.running.isolate import Process
 from looplift.rewrite.running.runtime import Packed, Refused
-from looplift.rules.branches.demanded import InlineDemandedBranch
+from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ..gated import write
 

@@ -8,16 +8,16 @@ from onnx import parser
 from rich.console import Console
 
 from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug.explaining.effects import effect_of
 from looplift.debug.explaining.explain import Explanation, explain, with_assumptions
 from looplift.debug.explaining.summary import commonest, render_commonest
 from looplift.debug.explaining.view import render
 from looplift.debug.subject import Subject
-from looplift.rewrite.ir import Node
-from looplift.rules.branches.decided import InlineDecidedIf
-from looplift.rules.loops.states import DropDeadStates
-from looplift.rules.loops.trivial_trips import RunLoopOnce
+from looplift.rewrite.graph.ir import Node
+from looplift.rules.branches.decided_if import InlineDecidedIf
+from looplift.rules.loops.carried_values import EliminateDeadCarriedValues
+from looplift.rules.loops.trivial_trip_counts import InlineSingleTripLoop
 
 TEXT = """g (float[N] x, int64 rate, int64 m) => (float[N] y) <int64 fast = {16000}> {
     same = Cast<to = 7>(rate)
@@ -122,21 +122,21 @@ ADVICE = """g (float[N] x, int64 rate, bool flag, float[N,K] big) => (float[N] y
 class TestRulesOfOtherNodes:
     def test_where_such_a_rule_got_furthest(self) -> None:
         text = "g (float[N] x) => (float[N] y) { a = Sin(x) b = Sin(a) y = Add(a, b) }"
-        found = explain(Subject.of(model(text)), rule="MergeEqualNodes")
-        assert found.rule == "MergeEqualNodes"
+        found = explain(Subject.of(model(text)), rule="EliminateCommonSubexpression")
+        assert found.rule == "EliminateCommonSubexpression"
         assert 1 <= len(found.left) <= 5
         reasons = [left.why[0].reason for left in found.left]
         assert "no other node with the same operands" in reasons[0]
         assert len({left.why[0].template for left in found.left}) == len(found.left)
         told = shown(found)
-        assert "why not MergeEqualNodes, where it got furthest" in told
+        assert "why not EliminateCommonSubexpression, where it got furthest" in told
         assert "no control flow" not in told
 
     def test_no_such_node(self) -> None:
         text = "g (float[N] x) => (float[N] y) { y = Sin(x) }"
-        found = explain(Subject.of(model(text)), rule="DropReshape")
+        found = explain(Subject.of(model(text)), rule="EliminateRedundantReshape")
         assert found.left == []
-        assert "DropReshape has no node to start from" in shown(found)
+        assert "EliminateRedundantReshape has no node to start from" in shown(found)
 
 
 CONVOLUTION = """g (float[T, 1, 1, N] xs, float[1, 1, N] h, float[1, 1, 3] w) => (float[1, 1, N] last) {
@@ -235,16 +235,16 @@ class TestOtherNodes:
         assert around[0].passed > 0
         assert "CumSum is no affine function" in around[0].reason
         own = {why.rule for why in left.why if not why.root}
-        assert {"FoldConstant", "RemoveUnread"} <= own
+        assert {"FoldConstants", "EliminateDeadNode"} <= own
         assert "FuseRecurrence at Scan of `h`" in shown(found)
 
     def test_one_that_went(self) -> None:
         text = "g (float[2] x) => (float[2] y) { a = Neg(x) b = Neg(x) y = Add(a, b) }"
         found = explain(Subject.of(model(text)), node="b")
         assert found.left == []
-        assert list(found.gone.values()) == ["MergeEqualNodes at step 1"]
+        assert list(found.gone.values()) == ["EliminateCommonSubexpression at step 1"]
         assert "`b` is not left" in shown(found)
-        assert "goes: Neg of `b` (MergeEqualNodes at step 1)" in shown(found)
+        assert "goes: Neg of `b` (EliminateCommonSubexpression at step 1)" in shown(found)
 
     def test_a_name_that_is_nearly_one(self) -> None:
         text = "g (float[2] x) => (float[2] result) { inner = Neg(x) result = Exp(inner) }"
@@ -444,8 +444,8 @@ class TestWhatIfs:
 class TestEffects:
     def test_what_removes_control_flow(self) -> None:
         assert effect_of(InlineDecidedIf).removes
-        assert effect_of(RunLoopOnce).removes
-        assert not effect_of(DropDeadStates).removes
+        assert effect_of(InlineSingleTripLoop).removes
+        assert not effect_of(EliminateDeadCarriedValues).removes
 
     def test_checks_that_hold(self) -> None:
         assert effect_of(InlineDecidedIf).checks == 1

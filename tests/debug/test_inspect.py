@@ -6,7 +6,7 @@ import onnx
 from onnx import parser
 from rich.console import Console
 
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug.control import ControlNode
 from looplift.debug.inspect import Inspection, inspect, render
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 from looplift import LoopliftError, Match, Phase, Rule
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug.reduce import reduce
 from looplift.debug.reduction.edits import NotPossible, drop_nodes, normalised, size, tidy, walk
 from looplift.debug.reduction.progress import Progress
@@ -20,8 +20,8 @@ from looplift.debug.reduction.search import Search
 from looplift.debug.reduction.types import types_of
 from looplift.debug.subject import Subject
 from looplift.plugins import all_phases
-from looplift.rewrite.ir import Node
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.graph.ir import Node
 
 NESTED = """g (float[T, 4] x, int64 m, bool c, float[4] b) => (float[T, 4] y, float[T, 4] z)
 <float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> {

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from looplift.arguments import Assertions
 from looplift.cli import app
+from looplift.commands.arguments import Assertions
 from looplift.debug.replay import Replay
 from looplift.debug.report.build import ReportData, build
 from looplift.debug.report.history import History
@@ -23,7 +23,7 @@ from looplift.debug.subject import Subject
 from looplift.debug.trace_file import trace_of
 from looplift.plugins import all_phases
 from looplift.rewrite.errors import ModelError
-from looplift.rewrite.index import Index
+from looplift.rewrite.graph.index import Index
 
 from . import report_models, swapped_gates
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import looplift
 from looplift import LoopliftError
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug.step import Shell, Walk
 from looplift.debug.subject import Subject
 

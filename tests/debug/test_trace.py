@@ -10,17 +10,17 @@ from onnx import parser
 
 import looplift
 from looplift import LoopliftError, ModelError, Phase, Rule
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug.recording import Recorder, source_of
 from looplift.debug.replay import Replay
 from looplift.debug.snapshot import snapshot
 from looplift.debug.subject import Subject
 from looplift.debug.trace_file import TraceFile, read_trace, trace_of
-from looplift.rewrite.ir import Node
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import Match
-from looplift.rewrite.trace import Commit, Observer
-from looplift.rules.branches.decided import InlineDecidedIf
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.rule import Match
+from looplift.rewrite.engine.trace import Commit, Observer
+from looplift.rewrite.graph.ir import Node
+from looplift.rules.branches.decided_if import InlineDecidedIf
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) <int64 two = {2}, int64 three = {3}> {
     far = Add(two, three)
@@ -126,7 +126,7 @@ class TestLines:
         assert trace.commits[-1].after == trace.end["hash"]
         for earlier, later in zip(trace.commits, trace.commits[1:]):
             assert earlier.after == later.before
-        folded = next(c for c in trace.commits if c.rule == "FoldConstant")
+        folded = next(c for c in trace.commits if c.rule == "FoldConstants")
         assert folded.facts["two"] in ("int64[] = 2", "?[?]")
         assert folded.bindings["node"] == "Add of `far`"
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 
 from looplift import Match, Phase, Rule
-from looplift.arguments import Assertions
+from looplift.commands.arguments import Assertions
 from looplift.debug import trials
 from looplift.debug.decisive import trip_inputs
 from looplift.debug.forms import Answered, Forms
@@ -16,8 +16,8 @@ from looplift.debug.subject import Subject
 from looplift.debug.trials import Trials, exposing
 from looplift.debug.verify_steps import render, verify_steps
 from looplift.plugins import all_phases
-from looplift.rewrite.ir import Node
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {

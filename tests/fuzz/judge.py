@@ -12,8 +12,8 @@ import onnx
 from onnx import printer
 
 from looplift import RewriteResult, rewrite
+from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.errors import LoopliftError
-from looplift.rewrite.rule import Phase
 from looplift.rewrite.running.compare import Tolerances, compare
 from looplift.rewrite.running.runtime import Packed, Refused, Session
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.rule import Phase
+from looplift.rewrite.engine.rule import Phase
 from looplift.rules import PHASES
 
 from .judge import judge

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from looplift import Match, Rule
-from looplift.rewrite.ir import Graph, Node, Variable
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.graph.ir import Graph, Node, Variable
 
 TEXT = """g (float[3] x, bool c) => (float[3] y, float[3] z) {
     u = Exp(x) dead = Tan(u)

@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 import pytest
 
-from looplift.rewrite import symbolic
-from looplift.rewrite.facts import Assumptions, Facts
+from looplift.rewrite.facts import symbolic
+from looplift.rewrite.facts.facts import Assumptions, Facts
 
 from ..small_models import parse
 from .fact_oracle import SIZES, Feeds, check, evaluate, value

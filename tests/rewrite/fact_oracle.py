@@ -18,11 +18,12 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from looplift.rewrite import inference, ir, symbolic
-from looplift.rewrite.facts import Assumptions, Fact, Facts
-from looplift.rewrite.index import Index
-from looplift.rewrite.ir import bodies
-from looplift.rewrite.model import import_model, opsets
+from looplift.rewrite.facts import inference, symbolic
+from looplift.rewrite.facts.facts import Assumptions, Fact, Facts
+from looplift.rewrite.graph import ir
+from looplift.rewrite.graph.index import Index
+from looplift.rewrite.graph.ir import bodies
+from looplift.rewrite.storage.model import import_model, opsets
 
 from .fact_probe import Probe, probe
 

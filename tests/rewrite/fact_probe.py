@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper
 
-from looplift.rewrite import ir
-from looplift.rewrite.facts import Facts
+from looplift.rewrite.facts.facts import Facts
+from looplift.rewrite.graph import ir
 
 
 @dataclass

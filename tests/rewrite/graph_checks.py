@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from looplift.rewrite.index import Index
-from looplift.rewrite.ir import Graph, Node, Tensor, bodies
+from looplift.rewrite.graph.index import Index
+from looplift.rewrite.graph.ir import Graph, Node, Tensor, bodies
 
 
 def assert_consistent(index: Index) -> None:

@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from looplift import AssumptionError, rewrite
-from looplift.rewrite.assumptions import assert_facts, parse_dims
-from looplift.rewrite.facts import Assumptions
-from looplift.rewrite.model import export_model, import_model
-from looplift.rewrite.prefix_masks import PrefixMasks
+from looplift.rewrite.facts.assertions import assert_facts, parse_dims
+from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.prefix_masks import PrefixMasks
+from looplift.rewrite.storage.model import export_model, import_model
 
 from ..equivalence import assert_equal, ops, outcome, session
 from ..small_models import parse

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from looplift.rewrite.errors import ModelError
-from looplift.rewrite.model import import_model
 from looplift.rewrite.storage.files import load
+from looplift.rewrite.storage.model import import_model
 from looplift.rewrite.storage.validate import check_runtime
 
 from ..bad_models import CASES, BadModel

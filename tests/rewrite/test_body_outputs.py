@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.model import export_model, import_model
-from looplift.rules.loops.states import MergeEqualStates
-from looplift.rules.values.equal import MergeEqualNodes
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.storage.model import export_model, import_model
+from looplift.rules.loops.carried_values import MergeEqualCarriedValues
+from looplift.rules.values.common_subexpressions import EliminateCommonSubexpression
 
 from ..equivalence import assert_equivalent, run_rules
 from ..small_models import parse
@@ -50,7 +50,7 @@ def test_a_copy_that_is_read_is_no_output_alone() -> None:
 def test_sequences_are_copied_where_there_is_an_operator_for_it(opset: int, merged: int) -> None:
     """Two outputs of a model that are one value take an Identity, of sequences since opset 14."""
     model = parse(LISTS, opset, 8)
-    result, trace, _ = run_rules(model, [MergeEqualNodes, MergeEqualStates])
+    result, trace, _ = run_rules(model, [EliminateCommonSubexpression, MergeEqualCarriedValues])
     assert trace.defects() == []
-    assert sum(commit.rule == "MergeEqualStates" for commit in trace.commits()) == merged
+    assert sum(commit.rule == "MergeEqualCarriedValues" for commit in trace.commits()) == merged
     assert_equivalent(model, result, Feeds(values={"m": [0, 1, 3]}))

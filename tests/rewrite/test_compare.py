@@ -6,9 +6,7 @@ import pytest
 from onnx import parser
 
 from looplift.rewrite.running.compare import Tolerances, compare, working_precision
-from looplift.rewrite.running.runtime import (
-    Array,
-)
+from looplift.rewrite.running.runtime import Array
 
 
 def model(text: str, opset: int = 20, ir: int = 10, **weights: Array) -> onnx.ModelProto:

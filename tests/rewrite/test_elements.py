@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite import symbolic
-from looplift.rewrite.elements import element, numbers
+from looplift.rewrite.facts import symbolic
+from looplift.rewrite.facts.elements import element, numbers
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value

@@ -11,16 +11,16 @@ import onnx
 import pytest
 
 from looplift import LoopliftError, Match, Phase, Rule, rewrite
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.facts import Assumptions
-from looplift.rewrite.ir import Node, Tensor
-from looplift.rewrite.model import export_model, import_model
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import ANY, Options, fixture
-from looplift.rewrite.trace import Commit, Defect, Event
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.rule import ANY, Options, fixture
+from looplift.rewrite.engine.trace import Commit, Defect, Event
+from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.graph.ir import Node, Tensor
+from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
-from looplift.rules.branches.decided import InlineDecidedIf
-from looplift.rules.values.dead import RemoveUnread
+from looplift.rules.branches.decided_if import InlineDecidedIf
+from looplift.rules.values.dead_nodes import EliminateDeadNode
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules
 from ..small_models import parse
@@ -162,7 +162,7 @@ class TestPhases:
                 return m.need(None, "only looks")
 
         model = parse(TEXT, 21, 10)
-        first = Phase("clean", (RemoveUnread,), "Goes first.")
+        first = Phase("clean", (EliminateDeadNode,), "Goes first.")
         rewrite(model, rules=[first, Phase("look", (Looks,), "Goes second.")])
         assert "Tan" not in seen
         assert seen.index("Mul") < seen.index("If")
@@ -173,7 +173,7 @@ class TestPhases:
             y = If (c) <then_branch = t () => (float[3] a) { a = Neg(x) },
                         else_branch = e () => (float[3] b) { b = Abs(u) }> }"""
         phases = [
-            Phase("clean", (RemoveUnread,), "Goes first."),
+            Phase("clean", (EliminateDeadNode,), "Goes first."),
             Phase("branches", (InlineDecidedIf,), "Frees the Exp."),
         ]
         result = rewrite(parse(text, 21, 10), rules=phases)
@@ -213,7 +213,7 @@ class TestTrace:
                 co = Identity(ci)
                 so = If (c) <then_branch = t () => (float[3] p) { dead = Exp(s) p = Neg(s) },
                              else_branch = e () => (float[3] q) { q = Abs(s) }> }> }"""
-        _, trace, _ = run_rules(parse(text, 21, 10), [RemoveUnread])
+        _, trace, _ = run_rules(parse(text, 21, 10), [EliminateDeadNode])
         (commit,) = trace.commits()
         assert commit.node == "Exp of `dead`"
         assert commit.place == "then_branch of If of `so`, in body of Loop of `y`"
@@ -221,7 +221,7 @@ class TestTrace:
 
     def test_nodes_are_called_by_their_names(self) -> None:
         text = "g (float[3] x) => (float[3] y) { [spare] dead = Exp(x) y = Neg(x) }"
-        _, trace, _ = run_rules(parse(text, 21, 10), [RemoveUnread])
+        _, trace, _ = run_rules(parse(text, 21, 10), [EliminateDeadNode])
         assert trace.commits()[0].node == "Exp `spare`"
 
 

@@ -10,14 +10,14 @@ import onnx
 import pytest
 
 from looplift import LoopliftError, Match, Phase, Rule, rewrite
-from looplift.rewrite.engine import Engine
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.errors import ModelError
-from looplift.rewrite.ir import Node
-from looplift.rewrite.model import import_model
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.graph.ir import Node
+from looplift.rewrite.storage.model import import_model
 from looplift.rules import PHASES
-from looplift.rules.values.constants import FoldConstant
-from looplift.rules.values.dead import RemoveUnread
+from looplift.rules.values.constants import FoldConstants
+from looplift.rules.values.dead_nodes import EliminateDeadNode
 
 from ..equivalence import assert_equivalent, ops, run_rules
 from ..small_models import parse
@@ -44,8 +44,8 @@ class TestDefects:
     @pytest.mark.parametrize("rule", BROKEN, ids=lambda rule: rule.__name__)
     def test_other_rules_go_on(self, rule: type[Rule]) -> None:
         model = parse(TEXT, 21, 10)
-        result, trace, _ = run_rules(model, [rule, RemoveUnread])
-        assert {c.rule for c in trace.commits()} == {"RemoveUnread"}
+        result, trace, _ = run_rules(model, [rule, EliminateDeadNode])
+        assert {c.rule for c in trace.commits()} == {"EliminateDeadNode"}
         assert len(trace.defects()) == 1
         assert "Tan" not in ops(result)
         assert_equivalent(model, result, tolerance=1e-6)
@@ -112,7 +112,7 @@ class _AsksThenRaises(Rule):
 def test_what_was_found_out_during_an_undone_patch_is_forgotten() -> None:
     model = parse("""g (int64 x) => (int64 y) <int64 one = {1}> {
         a = Identity(x) b = Add(a, one) y = Mul(b, b) }""")
-    result = rewrite(model, rules=[Phase("p", (_AsksThenRaises, FoldConstant), "")])
+    result = rewrite(model, rules=[Phase("p", (_AsksThenRaises, FoldConstants), "")])
     assert "not finished" in result.report.defects[0]
     assert ops(result.model)["Add"] == 1
     assert_equivalent(model, result.model, Feeds())

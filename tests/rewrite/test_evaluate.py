@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from looplift.rewrite.ir import Node
-from looplift.rewrite.model import import_model
+from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.running.evaluate import NotEvaluated, evaluate
+from looplift.rewrite.storage.model import import_model
 
 from ..small_models import parse
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, checker, helper
 
-from looplift.rewrite import ir
-from looplift.rewrite.model import Model, export_model, import_model
+from looplift.rewrite.graph import ir
+from looplift.rewrite.storage.model import Model, export_model, import_model
 
 from ..small_models import FALSE, IF, TRUE, X, assert_runs_equal, node, parse, run
 

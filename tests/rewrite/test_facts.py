@@ -7,13 +7,13 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite import symbolic
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.facts import BOOL, INT64, NOTHING, UNKNOWN, Assumptions, Fact, join
-from looplift.rewrite.ir import Node
-from looplift.rewrite.model import import_model
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.propagation import refresh
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.facts import symbolic
+from looplift.rewrite.facts.facts import BOOL, INT64, NOTHING, UNKNOWN, Assumptions, Fact, join
+from looplift.rewrite.facts.propagation import refresh
+from looplift.rewrite.graph.ir import Node
+from looplift.rewrite.storage.model import import_model
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value

@@ -6,17 +6,13 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.facts import Assumptions
+from looplift.rewrite.facts.facts import Assumptions
 from looplift.rewrite.running.cases import Cases, Effort
 from looplift.rewrite.running.feeds import Draw, comparisons, make_feed
 from looplift.rewrite.running.mask_watch import is_prefix_mask
-from looplift.rewrite.running.runtime import (
-    IsolatedSession,
-    Packed,
-    Refused,
-)
+from looplift.rewrite.running.runtime import IsolatedSession, Packed, Refused
 from looplift.rewrite.running.signature import NoValues, evaluate, signature
-from looplift.rewrite.verify import verify
+from looplift.rewrite.running.verify import verify
 
 from ..small_models import ADD, model
 

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, checker, helper, numpy_helper, parser
 
 from looplift.rewrite.errors import ModelError
-from looplift.rewrite.model import export_model, import_model
 from looplift.rewrite.storage.files import load, save
+from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rewrite.storage.writing import DataFile, Pending, move_weights
 
 X = np.array([3.0, -4.0], np.float32)

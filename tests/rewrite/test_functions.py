@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import checker, parser
 
-from looplift.rewrite.model import Model, export_model, import_model
+from looplift.rewrite.storage.model import Model, export_model, import_model
 
 from ..small_models import X, assert_runs_equal, run
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.index import Index, Use
-from looplift.rewrite.ir import Graph, Node, Tensor, bodies
-from looplift.rewrite.model import import_model
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.graph.index import Index, Use
+from looplift.rewrite.graph.ir import Graph, Node, Tensor, bodies
+from looplift.rewrite.storage.model import import_model
 
 from ..small_models import parse
 from .fact_oracle import value

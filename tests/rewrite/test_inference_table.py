@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import looplift.rewrite.inference  # noqa: F401  (fills the table)
-from looplift.rewrite.inference.registry import TABLE
+import looplift.rewrite.facts.inference  # noqa: F401  (fills the table)
+from looplift.rewrite.facts.inference.registry import TABLE
 
 
 def test_every_operator_of_the_table_is_tested() -> None:

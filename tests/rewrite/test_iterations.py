@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.elements import element
-from looplift.rewrite.iterations import never_negative, settled
+from looplift.rewrite.facts.elements import element
+from looplift.rewrite.facts.iterations import never_negative, settled
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value

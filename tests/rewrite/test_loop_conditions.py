@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.ir import Constant
-from looplift.rewrite.model import export_model, import_model
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.graph.ir import Constant
+from looplift.rewrite.storage.model import export_model, import_model
 
 from ..equivalence import rewritten
 from ..small_models import parse

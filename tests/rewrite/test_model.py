@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, checker, helper, parser
 
-from looplift.rewrite.model import export_model, import_model
+from looplift.rewrite.storage.model import export_model, import_model
 
 from ..small_models import IF, TRUE, X, node, parse, run
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import checker
 from onnx.backend.test.case.node import collect_testcases
 
-from looplift.rewrite.model import export_model, import_model
+from looplift.rewrite.storage.model import export_model, import_model
 
 _EVERY = 10
 """One of so many cases is also run."""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from looplift import Match, Rule
-from looplift.rewrite.ir import Node, Tensor
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.reasons import reasons_at
-from looplift.rules.loops.known_sequences import ConstructFromErase
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.reasons import reasons_at
+from looplift.rewrite.graph.ir import Node, Tensor
+from looplift.rules.loops.fixed_length_sequences import EraseToConstruct
 
 from ..equivalence import assert_equivalent, run_rules
 from ..small_models import parse
@@ -104,7 +104,7 @@ def test_an_operator_without_inputs() -> None:
         21,
         10,
     )
-    result, trace, _ = run_rules(model, [ConstructFromErase])
+    result, trace, _ = run_rules(model, [EraseToConstruct])
     assert trace.defects() == []
     assert [node.op_type for node in result.graph.node].count("SequenceEmpty") == 1
     assert_equivalent(model, result)

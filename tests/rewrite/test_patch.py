@@ -9,15 +9,15 @@ import onnx
 import pytest
 
 from looplift import Match, Miss, Rule
-from looplift.rewrite.edits import PatchError
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.index import NoRoom
-from looplift.rewrite.ir import Constant, Graph, Node, Tensor, Variable
-from looplift.rewrite.model import export_model, import_model
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import ANY, fixture
+from looplift.rewrite.engine.edits import PatchError
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.rule import ANY, fixture
+from looplift.rewrite.graph.index import NoRoom
+from looplift.rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
+from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import assert_equivalent
 from ..small_models import parse
@@ -83,9 +83,9 @@ def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     engine = Engine(model, ())
     found = _firing(rule, engine)
     while found is None:  # it fires once copies are gone
-        copy = _firing(RemoveCopy, engine)
+        copy = _firing(EliminateIdentity, engine)
         assert copy is not None, "the rule does not fire on its own model"
-        RemoveCopy().apply(Patch(engine.index, copy[0], model.opset()), **copy[1])
+        EliminateIdentity().apply(Patch(engine.index, copy[0], model.opset()), **copy[1])
         found = _firing(rule, engine)
     before = export_model(model).SerializeToString()
     node, arguments = found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.facts import Facts
-from looplift.rewrite.ir import Node, Tensor
-from looplift.rewrite.model import import_model
-from looplift.rewrite.patch import Patch
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.facts.facts import Facts
+from looplift.rewrite.graph.ir import Node, Tensor
+from looplift.rewrite.storage.model import import_model
 from looplift.rules import PHASES
 
 from ..fuzz.loops import make_model

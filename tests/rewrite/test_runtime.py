@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 
 from looplift.rewrite.running.isolate import Died, Process, Remote
-from looplift.rewrite.running.runtime import (
-    Ended,
-    IsolatedSession,
-    Packed,
-    Refused,
-    median_time,
-)
-from looplift.rewrite.verify import verify
+from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, median_time
+from looplift.rewrite.running.verify import verify
 
 from ..small_models import ADD, model
 

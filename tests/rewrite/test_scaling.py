@@ -15,9 +15,9 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.ir import Node
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import Match, Rule
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.rule import Match, Rule
+from looplift.rewrite.graph.ir import Node
 
 from ..equivalence import ops, run_rules
 from ..small_models import parse

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from looplift.rewrite.elements import cuts
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.model import import_model
-from looplift.rewrite.slices import FAR, Cut
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.facts.elements import cuts
+from looplift.rewrite.facts.slices import FAR, Cut
+from looplift.rewrite.storage.model import import_model
 
 from ..small_models import parse
 from .fact_oracle import value

@@ -10,15 +10,15 @@ import onnx
 import pytest
 from onnx import parser
 
-from looplift.rewrite import verify as verifying
 from looplift.rewrite.errors import AssumptionError
-from looplift.rewrite.facts import Assumptions
+from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.cases import Cases, Effort
 from looplift.rewrite.running.compare import compare
 from looplift.rewrite.running.randomness import random_outputs
 from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Session, Value
 from looplift.rewrite.running.signature import signature
-from looplift.rewrite.verify import verify
+from looplift.rewrite.running.verify import verify
 
 from ..small_models import ADD, model
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from looplift.rewrite import ir
-from looplift.rewrite.model import export_model, import_model
+from looplift.rewrite.graph import ir
+from looplift.rewrite.storage.model import export_model, import_model
 
 from ..small_models import IF, TRUE, X, node, parse, run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.model import import_model
-from looplift.rewrite.views import IfView, LoopView, ScanView
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.graph.views import IfView, LoopView, ScanView
+from looplift.rewrite.storage.model import import_model
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value
@@ -53,7 +53,7 @@ def test_loop() -> None:
         "ci",
         "co",
     )
-    first, second = view.states
+    first, second = view.carried
     assert (first.initial.name, first.input.name, first.output.name) == ("x", "s", "so")
     assert first.final is not None
     assert first.final.name == "y"
@@ -66,7 +66,7 @@ def test_loop_without_count_and_condition() -> None:
     view, _ = _loop(LOOP.replace("Loop (m, c, x, x)", "Loop (, , x, x)"))
     assert view.trip is None
     assert view.condition is None
-    assert len(view.states) == 2
+    assert len(view.carried) == 2
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_scan() -> None:
         """scan_input_axes = [0, 1], scan_input_directions = [0, 1], scan_output_axes = [0, 1],
         scan_output_directions = [1, 0],"""
     )
-    (state,) = view.states
+    (state,) = view.carried
     assert (state.initial.name, state.input.name, state.output.name) == ("x", "s", "so")
     assert state.final is not None
     assert state.final.name == "y"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rewrite.rule import Match, Miss, Options, Rule
+from looplift.rewrite.engine.rule import Match, Miss, Options, Rule
 
 from ..equivalence import run_rules
 

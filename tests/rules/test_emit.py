@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.engine import Engine
-from looplift.rewrite.ir import Node
-from looplift.rewrite.model import export_model, import_model
-from looplift.rewrite.patch import Patch
-from looplift.rewrite.rule import Match, Miss, Rule
-from looplift.rules.emit import Emit
-from looplift.rules.steps.padded_scan import LoopToPaddedScan
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rewrite.engine.builder import Builder
+from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.rule import Match, Miss, Rule
+from looplift.rewrite.graph.ir import Node
+from looplift.rewrite.storage.model import export_model, import_model
+from looplift.rules.loops.padded_scan import LoopToPaddedScan
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import assert_equivalent, ops, run_rules
 from ..rewrite.fact_oracle import Feeds, value
@@ -32,7 +32,7 @@ def test_axes_are_given_as_the_opset_wants(opset: int, operands: int, way: str) 
     node = engine.index.producer(value(engine.facts, "y"))
     assert node is not None
     patch = Patch(engine.index, node, model.opset())
-    emit, z = Emit(patch, value(engine.facts, "z")), value(engine.facts, "z")
+    emit, z = Builder(patch, value(engine.facts, "z")), value(engine.facts, "z")
     made = {
         "unsqueezed": lambda: emit.unsqueezed(z, [0, 2]),
         "squeezed": lambda: emit.squeezed(z, [1]),
@@ -56,7 +56,7 @@ class _Respells(Rule):
         return {"node": m.node}
 
     def apply(self, patch: Patch, node: Node) -> None:
-        emit = Emit(patch, node.outputs[0])
+        emit = Builder(patch, node.outputs[0])
         small, large = emit.split(node.inputs[0], 0, [1, 3], [node.outputs[0]] * 2)
         high, low = emit.maximum(large, small), emit.minimum(large, small)
         patch.replace(node.outputs[0], emit("Concat", high, low, axis=0))
@@ -85,7 +85,7 @@ def test_old_slices_have_no_steps() -> None:
     node = engine.index.producer(y)
     assert node is not None
     patch = Patch(engine.index, node, model.opset())
-    emit = Emit(patch, z)
+    emit = Builder(patch, z)
     with pytest.raises(Miss, match="before opset 10"):
         emit.reversed(z, 0)
     patch.replace(y, emit.sliced(z, 0, slice(1, 3, 1)))
@@ -105,7 +105,7 @@ RESULTS_IN_A_BRANCH = """g (float[T,3] x, float[3] s0, int64 n, bool c) => (floa
 def test_a_result_that_a_branch_returns_is_there_before_the_branch() -> None:
     """A body that returns a value of the graph around it reads the value, too."""
     model = parse(RESULTS_IN_A_BRANCH)
-    result, trace, _ = run_rules(model, [RemoveCopy, LoopToPaddedScan])
+    result, trace, _ = run_rules(model, [EliminateIdentity, LoopToPaddedScan])
     assert trace.defects() == []
     assert "LoopToPaddedScan" in [commit.rule for commit in trace.commits()]
     assert_equivalent(model, result, Feeds(sizes=(3, 5), values={"n": [0, 1, 3]}), 1e-5)

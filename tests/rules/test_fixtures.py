@@ -9,10 +9,10 @@ import onnx
 import pytest
 
 from looplift import Match, Miss, Rule, rewrite
-from looplift.rewrite.reasons import reasons_at
-from looplift.rewrite.rule import ANY, fixture
+from looplift.rewrite.engine.reasons import reasons_at
+from looplift.rewrite.engine.rule import ANY, fixture
 from looplift.rules import PHASES
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import assert_equivalent, is_valid, ops, rewritten, run_rules
 from ..rewrite.fact_oracle import Feeds
@@ -48,9 +48,9 @@ def test_fires(rule: type[Rule]) -> None:
     result, commits = _commits(rule, model)
     if not commits:
         # Text cannot say that a branch returns an outer value; without copies the branch does.
-        result, trace, _ = run_rules(model, [RemoveCopy, rule])
+        result, trace, _ = run_rules(model, [EliminateIdentity, rule])
         assert trace.defects() == []
-        commits = [c.rule for c in trace.commits() if c.rule != RemoveCopy.name()]
+        commits = [c.rule for c in trace.commits() if c.rule != EliminateIdentity.name()]
     assert set(commits) == {rule.name()}
     assert result.SerializeToString() != model.SerializeToString()
     assert_equivalent(model, result, FEEDS, 1e-5)

@@ -8,11 +8,11 @@ import onnx
 import pytest
 
 from looplift import Rule
+from looplift.rewrite.engine.reasons import reasons_at
+from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.errors import ModelError
-from looplift.rewrite.model import import_model
-from looplift.rewrite.reasons import reasons_at
-from looplift.rewrite.rule import fixture
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rewrite.storage.model import import_model
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds
@@ -23,7 +23,7 @@ from .test_fixtures import FEEDS, RULES
 
 MUST_FIRE = (12, 11)
 MAY_LACK = (10, 9, 8, 7)
-NEEDS_EMPTY_RESHAPES = {"CollectConcatenatedRows"}
+NEEDS_EMPTY_RESHAPES = {"ConcatToScanOutput"}
 
 
 def _loads(model: onnx.ModelProto) -> bool:
@@ -58,7 +58,7 @@ OLDER_MAPS = {
 def test_fires_or_lacks_an_operator(rule: type[Rule], opset: int, model: onnx.ModelProto) -> None:
     result, trace, engine = run_rules(model, [rule])
     if not trace.commits():
-        result, trace, engine = run_rules(model, [RemoveCopy, rule])
+        result, trace, engine = run_rules(model, [EliminateIdentity, rule])
     assert trace.defects() == []
     assert_equivalent(model, result, FEEDS, 1e-5)
     if rule.name() in [commit.rule for commit in trace.commits()]:

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from looplift import rewrite
-from looplift.rules.branches.decided import InlineOnlyPossibleBranch
+from looplift.rules.branches.decided_if import InlineOnlyPossibleBranch
 
 from ...equivalence import ops, rewritten, session
 from ...rewrite.fact_oracle import Feeds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.rule import Options
-from looplift.rules.branches.demanded import InlineDemandedBranch
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ...equivalence import ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.branches.same_condition import AbsorbNot, CollapseNestedIf, MergeSiblingIfs
+from looplift.rules.branches.same_condition import (
+    AbsorbNegatedCondition,
+    CollapseNestedIf,
+    MergeSiblingIfs,
+)
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -37,7 +41,7 @@ class TestNot:
         text = _graph(
             "n = Not(c)" + _if("y", "n", "r = Exp(x)", "r = Log(x)"), outputs="float[3] y, bool n"
         )
-        result, trace, _ = run_rules(parse(text, 21, 10), [AbsorbNot])
+        result, trace, _ = run_rules(parse(text, 21, 10), [AbsorbNegatedCondition])
         assert len(trace.commits()) == 1
         assert ops(result)["Not"] == 1
         assert_equivalent(parse(text, 21, 10), result, tolerance=1e-6)

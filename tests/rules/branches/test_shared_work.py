@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from looplift.rules.branches.shared_work import ForwardEqualResults, HoistSharedWork
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rules.branches.common_code import ForwardEqualBranchOutputs, HoistCommonBranchCode
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -52,7 +52,7 @@ class TestHoist:
             "a = RandomNormalLike(x) b = Sub(a, a) r0 = Add(b, x)",
             "q = RandomNormalLike(x) p = Sub(q, q) r0 = Neg(p)",
         )
-        result, trace, _ = run_rules(parse(text, 21, 10), [HoistSharedWork])
+        result, trace, _ = run_rules(parse(text, 21, 10), [HoistCommonBranchCode])
         assert trace.commits() == []
         assert ops(result)["RandomNormalLike"] == 2
 
@@ -114,8 +114,10 @@ class TestForward:
 
     def test_values_of_different_name_stay(self) -> None:
         text = _if("r0 = Identity(z) r1 = Exp(x)", "r0 = Identity(x) r1 = Log(x)", 2)
-        result, trace, _ = run_rules(parse(text, 21, 10), [RemoveCopy, ForwardEqualResults])
-        assert not [c for c in trace.commits() if c.rule == "ForwardEqualResults"]
+        result, trace, _ = run_rules(
+            parse(text, 21, 10), [EliminateIdentity, ForwardEqualBranchOutputs]
+        )
+        assert not [c for c in trace.commits() if c.rule == "ForwardEqualBranchOutputs"]
         assert_equivalent(parse(text, 21, 10), result, tolerance=1e-6)
 
     def test_outputs_of_the_model_that_are_an_input(self) -> None:
@@ -132,4 +134,4 @@ class TestForward:
                               else_branch = e () => (float[3] b, float[3] q, float[3] o) {
                                   b = Identity(u) q = Identity(u) o = Log(x) }> }"""
         result = rewritten(parse(text, 21, 10), tolerance=1e-6)
-        assert result.report.commits["ForwardEqualResults"] == 1
+        assert result.report.commits["ForwardEqualBranchOutputs"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.branches.to_where import IfToWhere
+from looplift.rules.branches.if_to_where import IfToWhere
 
 from ...equivalence import ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds

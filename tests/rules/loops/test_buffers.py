@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.buffers import CollectScatteredRows
+from looplift.rules.loops.scatter_accumulation import ScatterToScanOutput
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -54,7 +54,7 @@ def _writing(
 
 
 def _collects(model: onnx.ModelProto) -> None:
-    result, trace, _ = run_rules(model, [CollectScatteredRows])
+    result, trace, _ = run_rules(model, [ScatterToScanOutput])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
@@ -98,7 +98,7 @@ def test_any_number_of_iterations(trip: str) -> None:
 
 def test_a_loop_that_ends_early_leaves_the_rest() -> None:
     model = _writing(FIRST, "all", going="j = Add(i, one) co = Less(j, m)")
-    result, trace, _ = run_rules(model, [CollectScatteredRows])
+    result, trace, _ = run_rules(model, [ScatterToScanOutput])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
 
@@ -110,7 +110,7 @@ def test_a_buffer_of_no_elements_keeps_its_size() -> None:
         w = Loop (m, , x) <body = b (int64 i, bool ci, float[T,B] q) => (bool co, float[T,B] qo) {
             co = Identity(ci) f = Reshape(i, square) sr = Shape(r) k = Expand(f, sr)
             qo = ScatterElements<axis=0>(q, k, r) }> }""")
-    result, trace, _ = run_rules(model, [CollectScatteredRows])
+    result, trace, _ = run_rules(model, [ScatterToScanOutput])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
 
@@ -152,7 +152,7 @@ def test_a_buffer_of_no_elements_keeps_its_size() -> None:
     ],
 )  # fmt: skip
 def test_other_writes_stay(write: str, position: str, trip: str, words: str) -> None:
-    assert words in reason_of(CollectScatteredRows, _writing(write, "all", position, trip))
+    assert words in reason_of(ScatterToScanOutput, _writing(write, "all", position, trip))
 
 
 def test_more_rows_than_slices_stay() -> None:
@@ -161,4 +161,4 @@ def test_more_rows_than_slices_stay() -> None:
         w = Loop (n, , x) <body = b (int64 i, bool ci, float[2,3] q) => (bool co, float[2,3] qo) {
             co = Identity(ci) k = Reshape(i, square) u = Unsqueeze(r, at0)
             qo = ScatterND(q, k, u) }> }""")
-    assert "slices up to 5 are written, of 2" in reason_of(CollectScatteredRows, model)
+    assert "slices up to 5 are written, of 2" in reason_of(ScatterToScanOutput, model)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.conditions import (
-    ConditionHoldsInside,
-    ConstantConditionOut,
-    DropTrueCondition,
+from looplift.rules.loops.loop_condition import (
+    ConditionIsTrueInBody,
+    EliminateTrueCondition,
+    FoldLoopCondition,
 )
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -74,18 +74,18 @@ def test_a_condition_of_shape_1_keeps_its_shape_in_rows() -> None:
 
 def test_a_condition_that_stops_after_one_iteration_is_kept_false() -> None:
     model = _model("f = Constant<value = bool {0}>() co = And(ci, f)")
-    result, trace, _ = run_rules(model, [ConstantConditionOut])
-    assert [commit.rule for commit in trace.commits()] == ["ConstantConditionOut"]
+    result, trace, _ = run_rules(model, [FoldLoopCondition])
+    assert [commit.rule for commit in trace.commits()] == ["FoldLoopCondition"]
     assert_equivalent(model, result, FEEDS)
 
 
 @pytest.mark.parametrize(
     ("rule", "condition", "first", "words"),
     [
-        (ConditionHoldsInside, "co = Identity(c)", "", "does not read its condition"),
-        (DropTrueCondition, "co = Identity(ci)", "c", "not known to be true"),
-        (DropTrueCondition, "co = Identity(ci)", "", "no first condition"),
-        (ConstantConditionOut, "co = Identity(c)", "", "the condition `co` is not known"),
+        (ConditionIsTrueInBody, "co = Identity(c)", "", "does not read its condition"),
+        (EliminateTrueCondition, "co = Identity(ci)", "c", "not known to be true"),
+        (EliminateTrueCondition, "co = Identity(ci)", "", "no first condition"),
+        (FoldLoopCondition, "co = Identity(c)", "", "the condition `co` is not known"),
     ],
 )
 def test_near_misses(rule: type, condition: str, first: str, words: str) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.rule import Options
-from looplift.rules.loops.count import CountIterations
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.loops.trip_count import InferTripCount
 
 from ...equivalence import assert_equivalent, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -60,9 +60,9 @@ def _while(comparison: str, first: str = "the same", trip: str = "absent", step:
 
 
 def _counts(model: onnx.ModelProto) -> onnx.ModelProto:
-    result, trace, _ = run_rules(model, [CountIterations])
+    result, trace, _ = run_rules(model, [InferTripCount])
     assert trace.defects() == []
-    assert [commit.rule for commit in trace.commits()] == ["CountIterations"]
+    assert [commit.rule for commit in trace.commits()] == ["InferTripCount"]
     loop = next(node for node in result.graph.node if node.op_type == "Loop")
     assert loop.input[0]
     assert loop.input[1] == ""
@@ -180,7 +180,7 @@ def test_counting_down_near_misses(
     change: str, start: str, first: str, kind: str, words: str
 ) -> None:
     model = _while_down("at most", first, change, start, kind=kind)
-    assert words in reason_of(CountIterations, model)
+    assert words in reason_of(InferTripCount, model)
 
 
 def test_the_iteration_number_counts_too() -> None:
@@ -229,16 +229,16 @@ WIDE_LIMIT = """g (float[3] x, int64[1] n) => (float[3] y) <int64 z = {0}, int64
     ],
 )
 def test_near_misses(text: str, words: str) -> None:
-    assert words in reason_of(CountIterations, parse(text))
+    assert words in reason_of(InferTripCount, parse(text))
 
 
 def test_strict_does_not_round_a_count() -> None:
     text = FLOAT_LIMIT.replace("float limit", "int64 n")
     model = parse(text.replace("{\n    k, y", "{ limit = Cast<to=1>(n)\n    k, y", 1))
-    result, trace, _ = run_rules(model, [CountIterations])
+    result, trace, _ = run_rules(model, [InferTripCount])
     assert [note for commit in trace.commits() for note in commit.notes]
     assert_equivalent(model, result, FEEDS)
-    words = reason_of(CountIterations, model, Options(strict=True))
+    words = reason_of(InferTripCount, model, Options(strict=True))
     assert "compared as a float" in words
 
 
@@ -264,7 +264,7 @@ def _asked_first(kind: str, change: str, comparison: str) -> onnx.ModelProto:
 def test_limits_of_which_int64_may_not_hold_the_difference(
     kind: str, change: str, comparison: str, words: str
 ) -> None:
-    assert words in reason_of(CountIterations, _asked_first(kind, change, comparison))
+    assert words in reason_of(InferTripCount, _asked_first(kind, change, comparison))
 
 
 def test_a_counter_goes_down_from_anywhere_to_a_number_that_is_near() -> None:

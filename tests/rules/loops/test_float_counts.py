@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rewrite.rule import Options
-from looplift.rules.loops.float_counts import CountInIntegers
-from looplift.rules.values.dead import RemoveUnread
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.loops.float_counters import FloatCounterToInteger
+from looplift.rules.values.dead_nodes import EliminateDeadNode
 
 from ...equivalence import assert_equivalent, ops, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -43,9 +43,9 @@ def _count(steps: str, to: int = 7, via: int = 1) -> onnx.ModelProto:
 )
 def test_the_same_numbers_without_floats(steps: str, to: int, via: int) -> None:
     model = _count(steps, to, via)
-    result, trace, _ = run_rules(model, [CountInIntegers, RemoveUnread])
+    result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
     assert trace.defects() == []
-    (commit,) = (c for c in trace.commits() if c.rule == "CountInIntegers")
+    (commit,) = (c for c in trace.commits() if c.rule == "FloatCounterToInteger")
     assert any("exact up to" in note for note in commit.notes)
     assert not {"Ceil", "Floor"} & set(ops(result))
     assert_equivalent(model, result, FEEDS)
@@ -68,7 +68,7 @@ def test_fractions_stay(steps: str, words: str) -> None:
         onnx.printer.to_text(_count(steps).graph).replace("f = Cast <to: int = 1> (m)", "f = Id(m)")
         .replace("Id(m)", "CastLike(m, one)")
     )  # fmt: skip
-    assert words in reason_of(CountInIntegers, model)
+    assert words in reason_of(FloatCounterToInteger, model)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_a_few_numbers_at_once(steps: str, kind: str) -> None:
         <float[3] big = {{100, -100, 7}}, float[3] parts = {{1, 2, 3}}, float[3] backs = {{-1, -2, -3}},
          float[2,1] column = {{5, -5}}> {{
         f = Cast<to=1>(k) {steps} n = Cast<to=7>(c) }}""")
-    result, trace, _ = run_rules(model, [CountInIntegers, RemoveUnread])
-    assert [c.rule for c in trace.commits()].count("CountInIntegers") == 1
+    result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
+    assert [c.rule for c in trace.commits()].count("FloatCounterToInteger") == 1
     assert_equivalent(model, result, Feeds(values={"k": [[-7, 0, 7], [1, 101, -101], [6, 8, 9]]}))
 
 
@@ -105,25 +105,25 @@ def test_vectors_that_stay(steps: str) -> None:
         <float[3] half = {{1, 2, 0.5}}, float[3] signs = {{1, -1, 2}}, float[3] some = {{1, 0, 2}},
          float[3] whole = {{1, 2, 3}}, float[3] beyond = {{1, 2, 3000000000}}, int64[2] wide = {{99, 3}}> {{
         f = Cast<to=1>(k) {steps} n = Cast<to=6>(c) }}""")
-    _, trace, _ = run_rules(model, [CountInIntegers])
+    _, trace, _ = run_rules(model, [FloatCounterToInteger])
     assert trace.commits() == []
 
 
 def test_several_numbers_stay() -> None:
     model = parse("""g (float[N] x) => (int64[N] n) { c = Ceil(x) n = Cast<to=7>(c) }""")
-    assert "is not known to be a few numbers" in reason_of(CountInIntegers, model)
+    assert "is not known to be a few numbers" in reason_of(FloatCounterToInteger, model)
 
 
 def test_strict_keeps_the_rounding_of_floats() -> None:
     text = "g (float x) => (int64 n) <float one = {1}, float two = {2}> { a = Add(one, two) n = Cast<to=7>(a) }"
-    assert "strict" in reason_of(CountInIntegers, parse(text), Options(strict=True))
+    assert "strict" in reason_of(FloatCounterToInteger, parse(text), Options(strict=True))
 
 
 def test_what_is_in_between_may_be_beyond_the_type() -> None:
     model = parse("""g (int64 m) => (int32 n) <float big = {100000}> {
         f = Cast<to=1>(m) p = Mul(f, big) d = Div(p, big) c = Ceil(d) n = Cast<to=6>(c) }""")
-    result, trace, _ = run_rules(model, [CountInIntegers, RemoveUnread])
-    assert [c.rule for c in trace.commits()].count("CountInIntegers") == 1
+    result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
+    assert [c.rule for c in trace.commits()].count("FloatCounterToInteger") == 1
     assert_equivalent(model, result, Feeds(values={"m": [-100000, 0, 3, 100000]}))
 
 
@@ -142,7 +142,7 @@ def test_numbers_that_floats_or_integers_do_not_hold_stay(steps: str, to: int) -
     model = parse(f"""g (int64 m) => (n)
         <float far = {{1e10}}, float beyond = {{1000000000}}, float two = {{2}}> {{
         f = Cast<to=1>(m) {steps} n = Cast<to={to}>(c) }}""")
-    result, trace, _ = run_rules(model, [CountInIntegers])
+    result, trace, _ = run_rules(model, [FloatCounterToInteger])
     assert (trace.commits(), trace.defects()) == ([], [])
     assert_equivalent(model, result, FEEDS)
 
@@ -151,6 +151,6 @@ def test_numbers_that_floats_or_integers_do_not_hold_stay(steps: str, to: int) -
 def test_a_bound_behind_every_end_is_only_compared_with(to: int) -> None:
     model = parse(f"""g (int64 m) => (n) <float far = {{1000000000}}> {{
         f = Cast<to=1>(m) d = Min(f, far) n = Cast<to={to}>(d) }}""")
-    result, trace, _ = run_rules(model, [CountInIntegers, RemoveUnread])
-    assert [c.rule for c in trace.commits()].count("CountInIntegers") == 1
+    result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
+    assert [c.rule for c in trace.commits()].count("FloatCounterToInteger") == 1
     assert_equivalent(model, result, FEEDS)

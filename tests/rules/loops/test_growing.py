@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.growing import CollectConcatenatedRows
+from looplift.rules.loops.concat_accumulation import ConcatToScanOutput
 
 from ...equivalence import assert_equivalent, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -48,11 +48,11 @@ def _growing(
 )
 def test_growth_at_either_end(grow: str, initial: str) -> None:
     model = _growing(grow, initial)
-    result, trace, _ = run_rules(model, [CollectConcatenatedRows])
+    result, trace, _ = run_rules(model, [ConcatToScanOutput])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
-    assert rewritten(model, FEEDS, 1e-5).report.commits["CollectConcatenatedRows"] == 1
+    assert rewritten(model, FEEDS, 1e-5).report.commits["ConcatToScanOutput"] == 1
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_growth_at_either_end(grow: str, initial: str) -> None:
 )
 def test_growth_along_another_axis(grow: str) -> None:
     model = _growing(grow, "ConstantOfShape(middle)")
-    result, trace, _ = run_rules(model, [CollectConcatenatedRows])
+    result, trace, _ = run_rules(model, [ConcatToScanOutput])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
 
@@ -73,7 +73,7 @@ def test_growth_along_an_axis_that_rows_have() -> None:
     model = parse("""g (float[B,3] x, int64 m) => (float[P,3] w) {
         w = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] q) => (bool co, float[Q,3] qo) {
             co = Identity(ci) f = Cast<to=1>(i) r = Mul(x, f) qo = Concat<axis=0>(q, r) }> }""")
-    result, trace, _ = run_rules(model, [CollectConcatenatedRows])
+    result, trace, _ = run_rules(model, [ConcatToScanOutput])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
 
@@ -81,7 +81,7 @@ def test_growth_along_an_axis_that_rows_have() -> None:
 def test_growth_until_a_condition_ends_it() -> None:
     going = "t = ReduceMax<keepdims=0>(s) co = Less(t, big)"
     model = _growing("qo = Concat<axis=0>(q, r1)", "Identity(a)", going=going)
-    result, trace, _ = run_rules(model, [CollectConcatenatedRows])
+    result, trace, _ = run_rules(model, [ConcatToScanOutput])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, Feeds(sizes=(1, 2), values={"m": [0, 1, 2, 7]}))
 
@@ -96,11 +96,11 @@ def test_before_opset_14_only_single_rows_of_loops_that_run(
     """A size of 0 in the target of a Reshape means another one there."""
     model = _growing(f"qo = Concat<axis=0>{grow}", "ConstantOfShape(front)", 12)
     next(node for node in model.graph.node if node.op_type == "Loop").input[0] = trip
-    result, trace, _ = run_rules(model, [CollectConcatenatedRows])
+    result, trace, _ = run_rules(model, [ConcatToScanOutput])
     assert bool(trace.commits()) is fires
     assert_equivalent(model, result, FEEDS)
     if not fires:
-        assert "before opset 14" in reason_of(CollectConcatenatedRows, model)
+        assert "before opset 14" in reason_of(ConcatToScanOutput, model)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,11 @@ def test_before_opset_14_only_single_rows_of_loops_that_run(
     ],
 )
 def test_other_growth_stays(grow: str, initial: str, words: str) -> None:
-    assert words in reason_of(CollectConcatenatedRows, _growing(grow, initial))
+    assert words in reason_of(ConcatToScanOutput, _growing(grow, initial))
 
 
 def test_growth_that_a_branch_may_leave_out_stays() -> None:
     grow = """c = Less(i, m) qo = If (c) <
         then_branch = t () => (float[P1,Q1,R1] u) { u = Concat<axis=0>(q, r1) },
         else_branch = z () => (float[P1,Q1,R1] v) { v = Identity(q) }>"""
-    assert "no state only grows" in reason_of(
-        CollectConcatenatedRows, _growing(grow, "Identity(a)")
-    )
+    assert "no state only grows" in reason_of(ConcatToScanOutput, _growing(grow, "Identity(a)"))

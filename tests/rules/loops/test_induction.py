@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.induction import CounterFromIteration
+from looplift.rules.loops.induction_variables import InductionVariableFromIteration
 
 from ...equivalence import assert_equivalent, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -33,7 +33,7 @@ def _model(kind: str = "int64", step: str = "2", opset: int = 17, condition: str
 def test_a_counter_is_computed_before_and_after_the_loop(kind: str, step: str, opset: int) -> None:
     """Max takes no integers before opset 12."""
     model = _model(kind, step, opset)
-    result, trace, _ = run_rules(model, [CounterFromIteration])
+    result, trace, _ = run_rules(model, [InductionVariableFromIteration])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     loop = next(node for node in result.graph.node if node.op_type == "Loop")
@@ -63,4 +63,4 @@ WIDE_NUMBER = """g (int64 m, int64 z, float[3] x) => (float[3] y) <int64 two = {
     ids=["standing still", "trip", "condition", "step", "number"],
 )
 def test_near_misses(model: onnx.ModelProto, words: str) -> None:
-    assert words in reason_of(CounterFromIteration, model)
+    assert words in reason_of(InductionVariableFromIteration, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.invariant_motion import HoistInvariantWork
+from looplift.rules.loops.loop_invariant_code_motion import HoistLoopInvariantCode
 
 from ...equivalence import assert_equivalent, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -31,7 +31,7 @@ def _operators(model: onnx.ModelProto) -> list[str]:
 
 def test_what_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
     model = parse(_text("e = Exp(x) f = Neg(e) so = Add(s, f)"))
-    result, trace, _ = run_rules(model, [HoistInvariantWork])
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.defects() == []
     assert _operators(result) == ["Exp", "Neg", "Loop"]
     assert_equivalent(model, result, FEEDS)
@@ -39,7 +39,7 @@ def test_what_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
 
 def test_what_may_fail_leaves_a_loop_that_runs() -> None:
     model = parse(_text(FAILS, trip="two"))
-    result, trace, _ = run_rules(model, [HoistInvariantWork])
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.defects() == []
     assert _operators(result) == ["Gather", "Squeeze", "Loop"]
     assert_equivalent(model, result, FEEDS)
@@ -48,7 +48,7 @@ def test_what_may_fail_leaves_a_loop_that_runs() -> None:
 @pytest.mark.parametrize(("trip", "first"), [("m", ""), ("two", "c"), ("m", "c")])
 def test_what_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -> None:
     model = parse(_text(FAILS, trip, first))
-    assert "may fail, and the loop may not run" in reason_of(HoistInvariantWork, model)
+    assert "may fail, and the loop may not run" in reason_of(HoistLoopInvariantCode, model)
     rewritten(model, FEEDS)
 
 
@@ -64,7 +64,7 @@ def test_what_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -
 )
 def test_what_differs_or_is_constant_stays(work: str) -> None:
     words = "nothing in the body is computed from outer values alone"
-    assert words in reason_of(HoistInvariantWork, parse(_text(work)))
+    assert words in reason_of(HoistLoopInvariantCode, parse(_text(work)))
 
 
 def _nested(read: str, trip: str) -> onnx.ModelProto:
@@ -98,7 +98,7 @@ def _body(graph: onnx.GraphProto) -> onnx.GraphProto:
 )
 def test_a_read_on_its_axis_cannot_fail(read: str, trip: str) -> None:
     model = _nested(read, trip)
-    result, trace, _ = run_rules(model, [HoistInvariantWork])
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.defects() == []
     inner = _body(_body(result.graph))
     assert "Gather" not in [node.op_type for node in inner.node]
@@ -118,6 +118,6 @@ def test_a_read_on_its_axis_cannot_fail(read: str, trip: str) -> None:
 )
 def test_a_read_that_may_be_beyond_its_axis_stays(read: str, trip: str) -> None:
     model = _nested(read, trip)
-    _, trace, _ = run_rules(model, [HoistInvariantWork])
+    _, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.commits() == []
     rewritten(model, Feeds(sizes=(0, 1, 3), values={"m": [0, 1, 3], "n": [0, 2]}))

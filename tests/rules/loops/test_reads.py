@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rules.loops.reads import ReadAtIteration
+from looplift.rules.loops.slice_reads import GatherAtIteration
 
 from ...equivalence import (
     assert_equivalent,
@@ -57,9 +57,9 @@ def test_a_position_in_other_words(position: str) -> None:
         "v = Reshape", "none = Constant<value = int64[0] {}>() v = Reshape"
     )
     model = _reading(position)
-    result, trace, _ = run_rules(model, [ReadAtIteration])
+    result, trace, _ = run_rules(model, [GatherAtIteration])
     assert trace.defects() == []
-    assert "ReadAtIteration" in [commit.rule for commit in trace.commits()]
+    assert "GatherAtIteration" in [commit.rule for commit in trace.commits()]
     assert_equivalent(model, result, FEEDS)
     rewritten(model, FEEDS)
 
@@ -75,7 +75,7 @@ def test_a_position_in_other_words(position: str) -> None:
 )
 def test_strides_and_offsets_are_cut_out_before_the_loop(position: str, trip: str) -> None:
     model = _reading(position, trip=trip)
-    result, trace, _ = run_rules(model, [ReadAtIteration])
+    result, trace, _ = run_rules(model, [GatherAtIteration])
     assert len(trace.commits()) == 1
     assert any(node.op_type == "Slice" for node in result.graph.node)
     assert_equivalent(model, result, FEEDS)
@@ -88,13 +88,13 @@ def test_any_axis(read: str) -> None:
         y = Loop (n, , s0) <body = b (int64 i, bool ci, float[B,3] s) => (bool co, float[B,3] so) {{
             k = Sub(last, i) xt = {read} co = Identity(ci) h = Mul(s, s) so = Sub(h, xt) }}> }}""")
     result = rewritten(model, Feeds())
-    assert result.report.commits["ReadAtIteration"] == 1
+    assert result.report.commits["GatherAtIteration"] == 1
 
 
 def test_a_position_with_an_axis_keeps_it() -> None:
     model = _reading("v = Unsqueeze(i, first) k = Sub(last, v)", "Squeeze(w, first)")
     model = parse(_text(model).replace("xt = Squeeze", "w = Gather(x, k) xt = Squeeze"))
-    result, trace, _ = run_rules(model, [ReadAtIteration])
+    result, trace, _ = run_rules(model, [GatherAtIteration])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
 
@@ -122,7 +122,7 @@ def _text(model: onnx.ModelProto) -> str:
 )
 def test_other_positions_stay(position: str, trip: str, words: str) -> None:
     model = _reading(position, trip=trip)
-    _, trace, _ = run_rules(model, [ReadAtIteration])
+    _, trace, _ = run_rules(model, [GatherAtIteration])
     assert trace.commits() == []
     assert words in _reason(model)
 
@@ -144,7 +144,7 @@ def test_a_position_from_the_end_that_is_surely_inside() -> None:
     model = parse("""g (float[4,3] x, float[3] s0, int64 m) => (float[3] y) <int64 back = {-3}> {
         y = Loop (m, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
             k = Sub(back, i) xt = Gather(x, k) co = Identity(ci) h = Mul(s, s) so = Sub(h, xt) }> }""")
-    result, trace, _ = run_rules(model, [ReadAtIteration])
+    result, trace, _ = run_rules(model, [GatherAtIteration])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS, fails_alike=True)
 
@@ -154,21 +154,21 @@ def _reason(model: onnx.ModelProto) -> str:
     text = _text(model).replace(
         "n = Gather (all, zero)", "v = Slice (all, first, ones) n = Squeeze (v)"
     )
-    return reason_of(ReadAtIteration, parse(text))
+    return reason_of(GatherAtIteration, parse(text))
 
 
 def test_several_positions_at_once_stay() -> None:
     model = parse("""g (float[T,3] x, float[2,3] s0, int64[2] p, int64 n) => (float[2,3] y) {
         y = Loop (n, , s0) <body = b (int64 i, bool ci, float[2,3] s) => (bool co, float[2,3] so) {
             k = Add(p, i) xt = Gather(x, k) co = Identity(ci) so = Max(s, xt) }> }""")
-    assert "is not one number" in reason_of(ReadAtIteration, model)
+    assert "is not one number" in reason_of(GatherAtIteration, model)
 
 
 def test_what_the_body_computes_is_not_rearranged_before_it() -> None:
     model = parse("""g (float[3] s0, int64 n) => (float[3] y) <int64 minus = {-1}> {
         y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
             k = Sub(minus, i) e = Exp(s) xt = Gather(e, k) co = Identity(ci) so = Max(s, xt) }> }""")
-    assert "is computed in the body" in reason_of(ReadAtIteration, model)
+    assert "is computed in the body" in reason_of(GatherAtIteration, model)
 
 
 def test_a_read_in_a_branch_stays() -> None:
@@ -177,13 +177,13 @@ def test_a_read_in_a_branch_stays() -> None:
             co = Identity(ci) k = Sub(minus, i)
             so = If (c) <then_branch = t () => (float[3] u) { u = Gather(x, k) },
                          else_branch = e () => (float[3] v) { v = Neg(s) }> }> }""")
-    assert "not in the body of a Loop" in reason_of(ReadAtIteration, model)
+    assert "not in the body of a Loop" in reason_of(GatherAtIteration, model)
 
 
 @pytest.mark.parametrize("position", ["k = Add(i, one)", "d = Mul(i, two) k = Sub(minus, d)"])
 def test_a_run_that_leaves_the_axis_still_fails(position: str) -> None:
     model = _reading(position, trip="n")
-    result, trace, _ = run_rules(model, [ReadAtIteration])
+    result, trace, _ = run_rules(model, [GatherAtIteration])
     assert len(trace.commits()) == 1
     failed = 0
     for feed in FEEDS.of(model):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.sequences import CollectInsertedRows
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rules.loops.sequence_accumulation import SequenceInsertToScanOutput
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -53,7 +53,7 @@ STACKED = "float[K,B,3]"
 )
 def test_no_sequence_remains(use: str, output: str, insert: str) -> None:
     result = rewritten(_collecting(use, output, insert), FEEDS, 1e-6)
-    assert result.report.commits["CollectInsertedRows"] == 1
+    assert result.report.commits["SequenceInsertToScanOutput"] == 1
     assert not [op for op in ops(result.model) if "Sequence" in op]
 
 
@@ -79,14 +79,14 @@ def test_what_is_there_at_first_comes_before_the_rows_or_behind(
     use: str, output: str, initial: str, insert: str
 ) -> None:
     result = rewritten(_collecting(use, output, insert, initial), FEEDS, 1e-6)
-    assert result.report.commits["CollectInsertedRows"] == 1
+    assert result.report.commits["SequenceInsertToScanOutput"] == 1
     assert not [op for op in ops(result.model) if "Sequence" in op]
 
 
 def test_a_loop_that_ends_early_collects_as_many_rows() -> None:
     going = "t = ReduceMax<keepdims=0>(s) co = Less(t, big)"
     model = _collecting(STACK, STACKED, going=going, initial="e = SequenceConstruct(a)")
-    result, trace, _ = run_rules(model, [CollectInsertedRows])
+    result, trace, _ = run_rules(model, [SequenceInsertToScanOutput])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, Feeds(sizes=(1, 2), values={"m": [0, 1, 2, 7]}))
 
@@ -113,7 +113,7 @@ def test_a_sequence_that_is_an_output_is_split_again() -> None:
     ],
 )
 def test_other_changes_stay(insert: str, words: str) -> None:
-    assert words in reason_of(CollectInsertedRows, _collecting(STACK, STACKED, insert))
+    assert words in reason_of(SequenceInsertToScanOutput, _collecting(STACK, STACKED, insert))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_other_first_elements_stay(initial: str, words: str) -> None:
     if "Split" in initial:
         initial = "z = Constant<value_ints=[0]>() t = Unsqueeze(a, z) e = SplitToSequence<axis=0, keepdims=0>(t)"
     model = _collecting("w = SequenceLength(l)", "int64", initial=initial)
-    assert words in reason_of(CollectInsertedRows, model)
+    assert words in reason_of(SequenceInsertToScanOutput, model)
     rewritten(model, FEEDS)
 
 
@@ -138,7 +138,7 @@ def test_rows_that_grow_are_no_scan_output() -> None:
             => (bool co, float[P] so, seq(float[P]) qo) {
             co = Identity(ci) so = Concat<axis=0>(s, s) qo = SequenceInsert(q, so) }>
         w = SequenceLength(l) }""")
-    assert "may differ in shape" in reason_of(CollectInsertedRows, model)
+    assert "may differ in shape" in reason_of(SequenceInsertToScanOutput, model)
     rewritten(model, Feeds(sizes=(0, 1, 2), values={"m": [0, 1, 3]}))
 
 
@@ -153,7 +153,7 @@ def test_a_list_that_a_branch_returns_is_read_there() -> None:
         z = If (c) <then_branch = t () => (seq(uint8[3]) p) { p = Identity(l) },
                     else_branch = f () => (seq(uint8[3]) r) { r = Identity(u) }>
         w = ConcatFromSequence<axis=0, new_axis=1>(z) }""")
-    result, trace, _ = run_rules(model, [RemoveCopy, CollectInsertedRows])
+    result, trace, _ = run_rules(model, [EliminateIdentity, SequenceInsertToScanOutput])
     assert trace.defects() == []
-    assert "CollectInsertedRows" not in [commit.rule for commit in trace.commits()]
+    assert "SequenceInsertToScanOutput" not in [commit.rule for commit in trace.commits()]
     assert_equivalent(model, result, FEEDS)

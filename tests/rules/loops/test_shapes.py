@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.loops.shapes import ShapeFromOutside
-from looplift.rules.values.reshapes import DropReshape
+from looplift.rules.loops.loop_invariant_shapes import HoistLoopInvariantShape
+from looplift.rules.values.reshapes import EliminateRedundantReshape
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -32,7 +32,7 @@ def test_sizes_of_states_come_from_outside(size: str) -> None:
         y = Loop (m, , x) <body = b (int64 i, bool ci, float[A,B,3] s) => (bool co, float[A,B,3] so) {{
             co = Identity(ci) {size} f = Cast<to=1>(n) t = ReduceSum<keepdims=0>(f)
             so = Add(s, t) }}> }}""")
-    result, trace, _ = run_rules(model, [ShapeFromOutside])
+    result, trace, _ = run_rules(model, [HoistLoopInvariantShape])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     (loop,) = (node for node in result.graph.node if node.op_type == "Loop")
@@ -48,7 +48,7 @@ def test_a_computed_size_is_that_of_the_first_value() -> None:
         y = Loop (m, , z) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[P] so) {
             co = Identity(ci) n = Shape(s) f = Cast<to=1>(n) t = ReduceSum<keepdims=0>(f)
             so = Add(s, t) }> }""")
-    result, trace, _ = run_rules(model, [ShapeFromOutside])
+    result, trace, _ = run_rules(model, [HoistLoopInvariantShape])
     assert len(trace.commits()) == 1
     (loop,) = (node for node in result.graph.node if node.op_type == "Loop")
     assert "Shape" not in [node.op_type for node in loop.attribute[0].g.node]
@@ -68,7 +68,7 @@ def test_sizes_that_change_stay(update: str, words: str) -> None:
         y, ns = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] s)
             => (bool co, float[Q,3] so, int64[2] row) {{
             co = Identity(ci) {update} row = Neg(n) }}> }}""")
-    assert words in reason_of(ShapeFromOutside, model)
+    assert words in reason_of(HoistLoopInvariantShape, model)
     rewritten(model, FEEDS)
 
 
@@ -78,7 +78,7 @@ def test_a_size_that_is_known_only_behind_the_loop_stays() -> None:
             co = Identity(ci) p = NonZero(s) n = Shape(p) f = Cast<to=1>(n)
             t = ReduceSum<keepdims=0>(f) so = Add(s, t) }>
         z = Neg(y) }""")
-    _, trace, _ = run_rules(model, [ShapeFromOutside])
+    _, trace, _ = run_rules(model, [HoistLoopInvariantShape])
     assert trace.commits() == []
     rewritten(model, FEEDS)
 
@@ -116,6 +116,6 @@ def test_another_shape_or_order_stays(detour: str) -> None:
         <int64[1] a = {{1}}, int64[1] flat = {{-1}}, int64[2] other = {{2, -1}},
          int64[3] wide = {{1, 2, 1}}> {{
         {detour} y = Neg(z) }}""")
-    _, trace, _ = run_rules(model, [DropReshape])
+    _, trace, _ = run_rules(model, [EliminateRedundantReshape])
     assert trace.commits() == []
     rewritten(model, Feeds(sizes=(1, 2, 4)))

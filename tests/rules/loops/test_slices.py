@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.slices import ReadOneSlice
+from looplift.rules.loops.slice_to_gather import SliceToGather
 
 from ...equivalence import assert_equivalent, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -43,11 +43,11 @@ def _slicing(cut: str, trip: str = "n") -> onnx.ModelProto:
 )
 def test_one_slice_in_other_words(cut: str) -> None:
     model = _slicing(cut)
-    result, trace, _ = run_rules(model, [ReadOneSlice])
+    result, trace, _ = run_rules(model, [SliceToGather])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
-    assert rewritten(model, FEEDS).report.commits["ReadOneSlice"] == 1
+    assert rewritten(model, FEEDS).report.commits["SliceToGather"] == 1
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_one_slice_in_other_words(cut: str) -> None:
     ],
 )
 def test_other_slices_stay(cut: str, trip: str, words: str) -> None:
-    assert words in reason_of(ReadOneSlice, _slicing(cut, trip))
+    assert words in reason_of(SliceToGather, _slicing(cut, trip))
 
 
 def test_a_slice_behind_the_end_is_empty_and_stays_so() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.rule import Options
+from looplift.rewrite.engine.rule import Options
 from looplift.rules.loops.split_sequences import (
-    ConstructFromInserts,
-    CountFromSplit,
-    JoinSplit,
-    ReadConstructed,
-    ReadFromSplit,
+    ConcatOfSplitSequence,
+    ElementOfConstructedSequence,
+    GatherFromSplitSequence,
+    InsertsToConstruct,
+    LengthOfSplitSequence,
 )
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -27,7 +27,7 @@ def test_an_element_of_a_split_tensor(axis: int, keeps: int) -> None:
     output = "float[P,Q,R]" if keeps else "float[P,Q]"
     model = parse(f"""g (float[T,B,3] x, int64 n) => ({output} y) {{
         s = SplitToSequence<axis={axis}, keepdims={keeps}>(x) y = SequenceAt(s, n) }}""")
-    result, trace, _ = run_rules(model, [ReadFromSplit])
+    result, trace, _ = run_rules(model, [GatherFromSplitSequence])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
 
@@ -36,7 +36,7 @@ def test_an_element_of_a_split_tensor(axis: int, keeps: int) -> None:
 def test_the_length_of_a_split_tensor(axis: int) -> None:
     model = parse(f"""g (float[T,B] x) => (int64 n) {{
         s = SplitToSequence<axis={axis}, keepdims=0>(x) n = SequenceLength(s) }}""")
-    result, trace, _ = run_rules(model, [CountFromSplit])
+    result, trace, _ = run_rules(model, [LengthOfSplitSequence])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result)
 
@@ -50,7 +50,7 @@ def test_pieces_side_by_side(split: int, axis: int, new: int) -> None:
     model = parse(f"""g (float[A,B,C] x) => ({output} y) {{
         s = SplitToSequence<axis={split}, keepdims=0>(x)
         y = ConcatFromSequence<axis={axis}, new_axis={new}>(s) }}""")
-    result, trace, _ = run_rules(model, [JoinSplit])
+    result, trace, _ = run_rules(model, [ConcatOfSplitSequence])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     assert_equivalent(model, result)
@@ -60,7 +60,7 @@ def test_pieces_side_by_side(split: int, axis: int, new: int) -> None:
 def test_pieces_that_keep_their_axis_are_joined_along_it_only(axis: int, joined: bool) -> None:
     model = parse(f"""g (float[A,B] x) => (float[P,Q] y) {{
         s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis={axis}>(s) }}""")
-    result, trace, _ = run_rules(model, [JoinSplit])
+    result, trace, _ = run_rules(model, [ConcatOfSplitSequence])
     assert bool(trace.commits()) is joined
     assert_equivalent(model, result)
 
@@ -69,7 +69,7 @@ def test_pieces_that_keep_their_axis_are_joined_along_it_only(axis: int, joined:
 def test_strict_keeps_joining_no_pieces(length: str, commits: int) -> None:
     model = parse(f"""g (float[{length},3] x) => (float[P,Q] y) {{
         s = SplitToSequence<axis=0, keepdims=0>(x) y = ConcatFromSequence<axis=0, new_axis=1>(s) }}""")
-    result, trace, _ = run_rules(model, [JoinSplit], options=Options(strict=True))
+    result, trace, _ = run_rules(model, [ConcatOfSplitSequence], options=Options(strict=True))
     assert len(trace.commits()) == commits
     assert_equivalent(model, result, fails_alike=True)
 
@@ -77,14 +77,14 @@ def test_strict_keeps_joining_no_pieces(length: str, commits: int) -> None:
 def test_pieces_of_two_stay() -> None:
     model = parse("""g (float[4,3] x) => (int64 n) <int64 two = {2}> {
         s = SplitToSequence<axis=0>(x, two) n = SequenceLength(s) }""")
-    assert "pieces of 2" in reason_of(CountFromSplit, model)
+    assert "pieces of 2" in reason_of(LengthOfSplitSequence, model)
 
 
 @pytest.mark.parametrize("place", [0, 1, -1, -2])
 def test_an_element_of_single_tensors(place: int) -> None:
     model = parse(f"""g (float[N] x, float[M] z) => (float[P] y) <int64 k = {{{place}}}> {{
         s = SequenceConstruct(x, z) e = SequenceAt(s, k) y = Neg(e) }}""")
-    result, trace, _ = run_rules(model, [ReadConstructed])
+    result, trace, _ = run_rules(model, [ElementOfConstructedSequence])
     assert len(trace.commits()) == 1
     assert_equivalent(model, result)
 
@@ -99,7 +99,7 @@ def test_an_element_that_is_an_output_is_copied() -> None:
 def test_an_element_that_is_not_there_stays(place: int) -> None:
     model = parse(f"""g (float[N] x, float[M] z) => (float[P] y) <int64 k = {{{place}}}> {{
         s = SequenceConstruct(x, z) e = SequenceAt(s, k) y = Neg(e) }}""")
-    assert f"position {place} is not one of the 2" in reason_of(ReadConstructed, model)
+    assert f"position {place} is not one of the 2" in reason_of(ElementOfConstructedSequence, model)
 
 
 @pytest.mark.parametrize("place", ["", ", zero", ", minus", ", one", ", behind"])
@@ -115,4 +115,4 @@ def test_tensors_inserted_one_by_one(place: str) -> None:
 def test_an_insertion_behind_the_end_stays() -> None:
     model = parse("""g (float[N] x, float[N] z) => (int64 n) <int64 two = {2}> {
         a = SequenceConstruct(x) b = SequenceInsert(a, z, two) n = SequenceLength(b) }""")
-    assert "position 2 is not known" in reason_of(ConstructFromInserts, model)
+    assert "position 2 is not known" in reason_of(InsertsToConstruct, model)

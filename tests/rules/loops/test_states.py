@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.loops.states import (
-    DropDeadStates,
-    DropUnreadRows,
-    ForwardInvariantStates,
-    MergeEqualStates,
+from looplift.rules.loops.carried_values import (
+    EliminateDeadCarriedValues,
+    EliminateDeadScanOutputs,
+    ForwardInvariantCarriedValues,
+    MergeEqualCarriedValues,
 )
 
 from ...equivalence import assert_equivalent, rewritten, run_rules
@@ -49,7 +49,7 @@ def test_a_state_that_only_a_condition_needs_stays() -> None:
         y, a = Loop (m, , x, z) <body = b (int64 i, bool ci, float[3] s, float p)
             => (bool co, float[3] so, float po) {
             so = Add(s, s) q = ReduceMax<keepdims=0>(s) po = Add(p, q) co = Less(po, big) }> }"""
-    assert "every state is needed" in reason_of(DropDeadStates, parse(text))
+    assert "every state is needed" in reason_of(EliminateDeadCarriedValues, parse(text))
     assert len(_loop(rewritten(parse(text), FEEDS).model).output) == 2
 
 
@@ -61,7 +61,7 @@ def test_a_state_that_only_a_nested_body_reads_is_needed() -> None:
             so = If (c) <then_branch = u () => (float[3] v) { v = Add(s, p) },
                          else_branch = e () => (float[3] o) { o = Neg(s) }> }> }"""
     model = parse(text)
-    assert "every state is needed" in reason_of(DropDeadStates, model)
+    assert "every state is needed" in reason_of(EliminateDeadCarriedValues, model)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_state_that_is_handed_on_is_its_initial_value(update: str) -> None:
 
 def test_states_that_change_places_are_not_invariant() -> None:
     text = _two("so = Identity(t)", "to = Identity(s)", BOTH)
-    assert "every state changes" in reason_of(ForwardInvariantStates, parse(text))
+    assert "every state changes" in reason_of(ForwardInvariantCarriedValues, parse(text))
     assert len(_loop(rewritten(parse(text), FEEDS).model).output) == 2
 
 
 def test_a_state_that_becomes_another_outer_value_is_not_invariant() -> None:
     text = _two("so = Sub(t, s)", "to = Identity(x)", BOTH)
-    assert "every state changes" in reason_of(ForwardInvariantStates, parse(text))
+    assert "every state changes" in reason_of(ForwardInvariantCarriedValues, parse(text))
     rewritten(parse(text), FEEDS)
 
 
@@ -88,7 +88,7 @@ def test_a_state_that_becomes_another_outer_value_is_not_invariant() -> None:
 def test_equal_states_become_one(outputs: str) -> None:
     text = _two("so = Sin(s)", "to = Sin(t)", outputs, "x, x")
     model = parse(text)
-    result, trace, _ = run_rules(model, [MergeEqualStates])
+    result, trace, _ = run_rules(model, [MergeEqualCarriedValues])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     assert_equivalent(model, result, FEEDS)
@@ -100,7 +100,7 @@ def test_equal_states_become_one(outputs: str) -> None:
 )
 def test_states_that_differ_somewhere_stay_two(second: str, initial: str) -> None:
     text = _two("so = Sin(s)", second, BOTH, initial)
-    assert "start and change in the same way" in reason_of(MergeEqualStates, parse(text))
+    assert "start and change in the same way" in reason_of(MergeEqualCarriedValues, parse(text))
     rewritten(parse(text), FEEDS)
 
 
@@ -114,7 +114,7 @@ def test_states_that_are_equal_only_together_become_one(last: str, left: int) ->
           => (bool co, float[3] a1, float[3] b1, float[3] c1, float[3] d1) {{
         co = Identity(ci) a1 = Mul(a, b) b1 = Add(b, a) c1 = Mul(c, d) d1 = {last} }}> }}"""
     model = parse(text)
-    result, trace, _ = run_rules(model, [MergeEqualStates])
+    result, trace, _ = run_rules(model, [MergeEqualCarriedValues])
     assert trace.defects() == []
     assert len(_loop(result).output) == left
     assert_equivalent(model, result, FEEDS)
@@ -123,7 +123,7 @@ def test_states_that_are_equal_only_together_become_one(last: str, left: int) ->
 def test_random_states_are_not_equal() -> None:
     text = _two("so = RandomNormalLike(s)", "to = RandomNormalLike(t)", BOTH, "x, x")
     model = parse(text)
-    result, trace, _ = run_rules(model, [MergeEqualStates])
+    result, trace, _ = run_rules(model, [MergeEqualCarriedValues])
     assert trace.commits() == []
     assert trace.defects() == []
     assert len(_loop(result).output) == 2
@@ -153,7 +153,7 @@ def test_unread_rows_of_a_scan_leave_their_axes_and_directions() -> None:
             scan_output_directions=[0, 1],
             body = b (float[3] s, float[3] xt) => (float[3] so, float[3] p, float[3] q) {
             so = Sub(xt, s) p = Exp(s) q = Neg(s) }> (w, xs) }"""
-    result, trace, _ = run_rules(parse(text), [DropUnreadRows])
+    result, trace, _ = run_rules(parse(text), [EliminateDeadScanOutputs])
     assert trace.defects() == []
     given = {a.name: list(a.ints) for a in _loop(result).attribute if a.ints}
     assert given["scan_output_axes"] == [1]
@@ -177,8 +177,8 @@ def _of_zeros(initial: str, last: str) -> onnx.ModelProto:
 def test_states_that_start_with_zeros_and_change_in_several_steps() -> None:
     """The state that is handed on, and the output that is kept beyond a length."""
     model = _of_zeros("zero", "kb")
-    result, trace, _ = run_rules(model, [MergeEqualStates])
-    assert [commit.rule for commit in trace.commits()] == ["MergeEqualStates"]
+    result, trace, _ = run_rules(model, [MergeEqualCarriedValues])
+    assert [commit.rule for commit in trace.commits()] == ["MergeEqualCarriedValues"]
     assert_equivalent(model, result, Feeds(sizes=(1, 4)))
 
 
@@ -188,5 +188,5 @@ def test_states_that_start_with_zeros_and_change_in_several_steps() -> None:
     ids=["unknown start", "minus zero", "another update", "another operand"],
 )
 def test_states_that_are_only_nearly_equal(initial: str, last: str) -> None:
-    reason = reason_of(MergeEqualStates, _of_zeros(initial, last))
+    reason = reason_of(MergeEqualCarriedValues, _of_zeros(initial, last))
     assert "start and change in the same way" in reason

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.loops.trivial_trips import RunLoopOnce, RunScanOnce, SkipLoop
+from looplift.rules.loops.trivial_trip_counts import (
+    EliminateZeroTripLoop,
+    InlineSingleTripLoop,
+    InlineSingleTripScan,
+)
 
 from ...equivalence import ops, rewritten
 from ...rewrite.fact_oracle import Feeds
@@ -62,11 +66,11 @@ def test_a_loop_that_runs_once_is_its_body(trip: str, first: str, condition: str
     ],
 )
 def test_what_does_not_run_once(trip: str, first: str, condition: str, words: str) -> None:
-    assert words in reason_of(RunLoopOnce, parse(_text(trip, first, condition)))
+    assert words in reason_of(InlineSingleTripLoop, parse(_text(trip, first, condition)))
 
 
 def test_what_may_run_is_not_skipped() -> None:
-    assert "may run" in reason_of(SkipLoop, parse(_text("m")))
+    assert "may run" in reason_of(EliminateZeroTripLoop, parse(_text("m")))
 
 
 def test_rows_of_unknown_shape_are_not_invented() -> None:
@@ -74,7 +78,9 @@ def test_rows_of_unknown_shape_are_not_invented() -> None:
         y, r = Loop (none, , x) <body = b (int64 i, bool ci, float[N] s)
             => (bool co, float[N] so, float[N] row) {
             co = Identity(ci) so = Add(s, s) row = Neg(s) }> }"""
-    assert "shape of the rows `row` of `r` is not known" in reason_of(SkipLoop, parse(text))
+    assert "shape of the rows `row` of `r` is not known" in reason_of(
+        EliminateZeroTripLoop, parse(text)
+    )
     rewritten(parse(text), FEEDS)
 
 
@@ -102,5 +108,5 @@ def test_a_scan_over_one_slice_is_its_body(axis: int, out: int) -> None:
 
 def test_a_scan_over_an_unknown_number_of_slices_stays() -> None:
     model = parse(SCAN.format(length="T", axis=0, out=0))
-    assert "not known to be 1" in reason_of(RunScanOnce, model)
+    assert "not known to be 1" in reason_of(InlineSingleTripScan, model)
     assert ops(rewritten(model).model)["Scan"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.loops.unroll import UnrollShortLoop
+from looplift.rules.loops.unrolling import UnrollShortLoop
 
 from ...equivalence import ops, rewritten
 from ...small_models import parse

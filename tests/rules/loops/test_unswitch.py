@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.loops.unswitch import UnswitchLoop
+from looplift.rules.loops.unswitching import UnswitchLoop
 
 from ...equivalence import ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds

@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
-from looplift.rewrite.rule import fixture
+from looplift.rewrite.engine.rule import fixture
 from looplift.rules.recurrence import UNFUSE, FuseRecurrence
 from looplift.rules.recurrence.unfuse import OperatorToScan
-from looplift.rules.values.dead import RemoveUnread
+from looplift.rules.values.dead_nodes import EliminateDeadNode
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -127,7 +127,7 @@ def _there_and_back(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
     apart, trace, _ = run_rules(model, [OperatorToScan])
     assert (trace.defects(), len(trace.commits())) == ([], 1)
     assert_equivalent(model, apart, feeds, 1e-5)
-    again, trace, _ = run_rules(apart, [FuseRecurrence, RemoveUnread])
+    again, trace, _ = run_rules(apart, [FuseRecurrence, EliminateDeadNode])
     assert trace.defects() == []
     assert_equivalent(model, again, feeds, 1e-5)
     assert ops(again).get("Scan", 0) == 0

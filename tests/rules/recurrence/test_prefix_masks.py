@@ -12,8 +12,8 @@ import pytest
 
 from looplift import rewrite, verify
 from looplift.api import RewriteResult
-from looplift.rewrite.facts import Assumptions
-from looplift.rewrite.reasons import Reason
+from looplift.rewrite.engine.reasons import Reason
+from looplift.rewrite.facts.facts import Assumptions
 from looplift.rewrite.running.evaluate import NotEvaluated
 from looplift.rules.recurrence import prefix_masks
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.recurrence import FuseRecurrence, Reroll
+from looplift.rules.recurrence import FuseRecurrence, RerollRecurrence
 
 from ...equivalence import ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -374,7 +374,7 @@ def test_few_unrolled_steps_of_single_values_stay() -> None:
     text = f"""m ({inputs}, float[B,3] h0) => (float[B,3] h3)
       <{_constant("r", 3, 3)}> {{ {_unrolled(step, 3)} }}"""
     assert "RNN" not in ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
-    _, trace, engine = run_rules(parse(text, opset=21), [Reroll])
+    _, trace, engine = run_rules(parse(text, opset=21), [RerollRecurrence])
     assert trace.commits() == []
     assert "no more operators than one" in str(next(iter(engine.declined.values())))
 

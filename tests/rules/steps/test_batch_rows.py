@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.steps.batch_rows import BatchBehind
+from looplift.rules.vectorization.after_loop import VectorizeAfterLoop
 
 from ...equivalence import assert_equal, ops, outcome, rewritten, run_rules, session
 from ...rewrite.fact_oracle import Feeds
@@ -91,7 +91,7 @@ def test_work_that_a_state_needs_as_well_stays() -> None:
     text = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] ys) {
         y, ys = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so, float[3] r) {
             p = Mul(s, x) a = Exp(p) so = Sin(a) r = Identity(a) }> (s0, xs) }"""
-    assert "nothing is computed for rows alone" in reason_of(BatchBehind, parse(text))
+    assert "nothing is computed for rows alone" in reason_of(VectorizeAfterLoop, parse(text))
     rewritten(parse(text), LENGTHS, 1e-5)
 
 
@@ -100,7 +100,7 @@ def test_rows_of_a_growing_state_stay() -> None:
         y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[Q] so, float r) {
             co = Identity(ci) x = Gather(xs, i) e = Exp(s) so = Concat<axis=0>(e, x) k = Sin(so) r = ReduceSum<keepdims=0>(k, zero) }> }"""
     model = parse(text)
-    result, trace, _ = run_rules(model, [BatchBehind])
+    result, trace, _ = run_rules(model, [VectorizeAfterLoop])
     assert trace.defects() == []
     assert trace.commits() == []
     rewritten(model, COUNTS, 1e-4)
@@ -115,5 +115,5 @@ def test_many_values_are_not_collected_for_one() -> None:
         y, z, ys = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] u, float[3] x) => (float[3] so, float[3] uo, float[3] r) {{
             p = Mul(s, x) so = Sin(p) {inner} a = Mul(v8, u) uo = Sin(a) r = Sum({", ".join(names)}) }}> (s0, u0, xs) }}"""
     model = parse(text)
-    assert "as many rows" in reason_of(BatchBehind, model)
+    assert "as many rows" in reason_of(VectorizeAfterLoop, model)
     assert "Sum" in ops(rewritten(model, LENGTHS, 1e-5).model)

@@ -7,16 +7,16 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.rule import Options, Rule
-from looplift.rules.steps.closed_forms_fold import (
-    AllWithoutLoop,
-    AnyWithoutLoop,
-    MaximumWithoutLoop,
-    ProductWithoutLoop,
+from looplift.rewrite.engine.rule import Options, Rule
+from looplift.rules.reductions.delay_lines import DelayLineToShift
+from looplift.rules.reductions.folds import (
+    LoopToAll,
+    LoopToAny,
+    LoopToMaximum,
+    LoopToProduct,
 )
-from looplift.rules.steps.closed_forms_shift import DelayWithoutState
-from looplift.rules.steps.closed_forms_sum import SumWithoutLoop
-from looplift.rules.values.dead import RemoveCopy
+from looplift.rules.reductions.prefix_sums import LoopToSum
+from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ...equivalence import (
     assert_equal,
@@ -112,7 +112,7 @@ def test_a_sum_that_another_state_reads_is_read() -> None:
         y, z = Loop (n, , s0, u0) <body = b (int64 i, bool ci, float[3] s, float[3] u)
             => (bool co, float[3] so, float[3] uo) {
             co = Identity(ci) x = Gather(xs, i) so = Add(s, x) p = Mul(u, s) q = Add(p, so) uo = Sin(q) }> }"""
-    result, trace, _ = run_rules(parse(text), [SumWithoutLoop])
+    result, trace, _ = run_rules(parse(text), [LoopToSum])
     assert trace.defects() == []
     loop = result.graph.node[-1]
     assert list(loop.output) == ["z"]
@@ -214,12 +214,12 @@ def test_a_longer_delay_line() -> None:
 
 
 SPARED = {
-    "a sum that is turned round": (SumWithoutLoop, "so = Sub(x, s) r = Neg(x)", "no state is a sum"),
-    "a sum of sums": (SumWithoutLoop, "a = Add(s, s) so = Add(a, x) r = Neg(x)", "no state is a sum"),
-    "a product's values": (ProductWithoutLoop, "so = Mul(s, x) r = Identity(so)", "in between"),
-    "a maximum's values": (MaximumWithoutLoop, "so = Max(s, x) r = Identity(s)", "in between"),
-    "a mean": (SumWithoutLoop, "so = Mean(s, x) r = Neg(x)", "no state is a sum"),
-    "a delay of a state": (DelayWithoutState, "so = Neg(s) r = Neg(x)", "no state holds"),
+    "a sum that is turned round": (LoopToSum, "so = Sub(x, s) r = Neg(x)", "no state is a sum"),
+    "a sum of sums": (LoopToSum, "a = Add(s, s) so = Add(a, x) r = Neg(x)", "no state is a sum"),
+    "a product's values": (LoopToProduct, "so = Mul(s, x) r = Identity(so)", "in between"),
+    "a maximum's values": (LoopToMaximum, "so = Max(s, x) r = Identity(s)", "in between"),
+    "a mean": (LoopToSum, "so = Mean(s, x) r = Neg(x)", "no state is a sum"),
+    "a delay of a state": (DelayLineToShift, "so = Neg(s) r = Neg(x)", "no state holds"),
 }  # fmt: skip
 
 
@@ -236,11 +236,11 @@ def test_a_state_that_grows_with_the_first_slice_stays() -> None:
         y = Loop (n, , s0) <body = b (int64 i, bool ci, float[P,3] s) => (bool co, float[P,3] so) {
             co = Identity(ci) x = Gather(xs, i) so = Add(s, x) }> }"""
     model = parse(text)
-    assert "may change in the loop" in reason_of(SumWithoutLoop, model)
+    assert "may change in the loop" in reason_of(LoopToSum, model)
     rewritten(model, COUNTS, 1e-5)
 
 
-@pytest.mark.parametrize("rule", [AnyWithoutLoop, AllWithoutLoop])
+@pytest.mark.parametrize("rule", [LoopToAny, LoopToAll])
 def test_numbers_are_no_flags(rule: type[Rule]) -> None:
     model: onnx.ModelProto = parse(_text("so = Add(s, x) r = Neg(x)"))
     assert "as soon as" in reason_of(rule, model)
@@ -262,7 +262,7 @@ def test_large_values_are_not_copied_for_each_iteration() -> None:
     text = """g (float[N] x, float[N] s0, int64 m) => (float[N] y) {
         y = Loop (m, , s0) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so) {
             co = Identity(ci) so = Max(s, x) }> }"""
-    assert "too large to fold copies" in reason_of(MaximumWithoutLoop, parse(text))
+    assert "too large to fold copies" in reason_of(LoopToMaximum, parse(text))
 
 
 @pytest.mark.parametrize("work", SUMS.values(), ids=SUMS)
@@ -287,7 +287,7 @@ def test_a_sum_that_starts_at_negative_zero_stays() -> None:
             co = Identity(ci) xt = Gather(x, i) so = Add(s, xt) }> }"""
     model = parse(text)
     assert np.signbit(onnx.numpy_helper.to_array(model.graph.initializer[1]))
-    assert "starts at -0" in reason_of(SumWithoutLoop, model)
+    assert "starts at -0" in reason_of(LoopToSum, model)
     (y,) = session(rewrite(model).model).run(None, {"x": np.zeros(0, np.float32)})
     assert np.signbit(y)
 
@@ -309,8 +309,8 @@ def test_strict_keeps_what_may_read_behind_the_end(trip: str, commits: int) -> N
             co = Identity(ci) x = Gather(xs, i) so = Add(s, x) }}> }}""")
     feeds = Feeds(values={"n": [0, 1, 2, 7]})
     strict = Options(strict=True)
-    result, trace, _ = run_rules(model, [RemoveCopy, SumWithoutLoop], options=strict)
-    assert [c.rule for c in trace.commits()].count("SumWithoutLoop") == commits
+    result, trace, _ = run_rules(model, [EliminateIdentity, LoopToSum], options=strict)
+    assert [c.rule for c in trace.commits()].count("LoopToSum") == commits
     assert_equivalent(model, result, feeds, 1e-5, fails_alike=True)
     if not commits:
-        assert "may have fewer slices" in reason_of(SumWithoutLoop, model, strict)
+        assert "may have fewer slices" in reason_of(LoopToSum, model, strict)

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.steps.linear_recurrence import SimplifyLinearRecurrence
-from looplift.rules.steps.padded_scan import LoopToPaddedScan
+from looplift.rules.loops.padded_scan import LoopToPaddedScan
+from looplift.rules.reductions.linear_recurrence import SimplifyLinearRecurrence
 
 from ...equivalence import assert_equal, ops, outcome, rewritten, run_rules, session
 from ...rewrite.fact_oracle import Feeds

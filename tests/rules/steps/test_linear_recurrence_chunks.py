@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rules.steps.linear_recurrence_chunks import ChunkLinearRecurrence
-from looplift.rules.steps.linear_recurrence_ranges import float_range
+from looplift.rules.reductions.linear_recurrence_chunks import ChunkLinearRecurrence
+from looplift.rules.reductions.value_ranges import float_range
 
 from ...equivalence import assert_equal, ops, optimized_session, rewritten, run_rules, session
 from ...rewrite.fact_oracle import Feeds

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.rule import Options
-from looplift.rules.loops.float_counts import CountInIntegers
-from looplift.rules.steps.repeats import RepeatWithoutLoop
-from looplift.rules.steps.rows import RowsWithoutLoop
-from looplift.rules.steps.sliding_windows import WindowsInFront
-from looplift.rules.steps.squeezed_slices import GatherSqueezedSlice
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.loops.float_counters import FloatCounterToInteger
+from looplift.rules.loops.squeezed_slices import SqueezedSliceToGather
+from looplift.rules.vectorization.independent_scan_outputs import VectorizeScanOutputs
+from looplift.rules.vectorization.ragged_repeat import RaggedRepeat
+from looplift.rules.vectorization.sliding_windows import VectorizeSlidingWindows
 
 from ...equivalence import (
     assert_equal,
@@ -54,7 +54,7 @@ def test_rows_that_depend_on_a_state_stay() -> None:
     text = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
         y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so, float[3] row) {
             p = Mul(s, x) so = Sin(p) row = Neg(p) }> (s0, xs) }"""
-    assert "all rows depend on states" in reason_of(RowsWithoutLoop, parse(text))
+    assert "all rows depend on states" in reason_of(VectorizeScanOutputs, parse(text))
 
 
 WINDOWS = {
@@ -75,8 +75,8 @@ def test_windows_are_gathered_at_once(axis: int, start: str, extent: str, trips:
             co = Identity(ci) p = {place} b = Unsqueeze(p, zero) e = Add(b, extent)
             w = Slice(xs, b, e, ax) q = Softmax<axis={axis}>(w) r = ReduceMax<keepdims=0>(q) }}> }}"""
     model = parse(text)
-    _, trace, _ = run_rules(model, [WindowsInFront])
-    assert [c.rule for c in trace.commits()] == ["WindowsInFront"]
+    _, trace, _ = run_rules(model, [VectorizeSlidingWindows])
+    assert [c.rule for c in trace.commits()] == ["VectorizeSlidingWindows"]
     assert "Loop" not in ops(rewritten(model, tolerance=1e-5).model)
 
 
@@ -96,7 +96,7 @@ def test_windows_that_reach_beyond_the_end_stay() -> None:
         y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
             co = Identity(ci) k = Unsqueeze(i, zero) e = Add(k, four)
             w = Slice(xs, k, e, zero) m = ReduceMean<axes=[0], keepdims=0>(w) so = Max(s, m) }> }"""
-    _, trace, _ = run_rules(parse(text), [WindowsInFront])
+    _, trace, _ = run_rules(parse(text), [VectorizeSlidingWindows])
     assert trace.commits() == []
     rewritten(parse(text), tolerance=1e-5)
 
@@ -133,7 +133,7 @@ def test_a_list_that_is_read_otherwise_stays() -> None:
     text = _regulator("k, one", 0, "3").replace(
         "qo = SequenceInsert(q, r)", "qo = SequenceInsert(q, r, zero)"
     )
-    _, trace, _ = run_rules(parse(text), [RepeatWithoutLoop])
+    _, trace, _ = run_rules(parse(text), [RaggedRepeat])
     assert trace.commits() == []
     rewritten(parse(text), Feeds(sizes=(1, 2, 5)))
 
@@ -147,7 +147,7 @@ def test_a_squeezed_slice_begins_where_a_slice_does(dtype: str) -> None:
     text = f"""g (float[N,3] x, {dtype}[1] k) => (float[3] y) <int64[1] zero = {{0}}, {dtype}[1] ax = {{0}}, {dtype}[1] big = {{99999}}> {{
         s = Slice(x, k, big, ax, big) y = Squeeze(s, zero) }}"""
     model = parse(text)
-    result, trace, _ = run_rules(model, [GatherSqueezedSlice])
+    result, trace, _ = run_rules(model, [SqueezedSliceToGather])
     assert trace.defects() == []
     assert "Squeeze" not in ops(result)
     kind = np.dtype(dtype)
@@ -159,7 +159,7 @@ def test_the_other_axes_of_a_squeezed_slice_are_whole() -> None:
     text = """g (float[3,1] x, int64 k) => (float[1] y) <int64[2] axes = {0, 1}, int64[1] zero = {0}, float[2] big = {9999, 9999}, int64[2] steps = {9999, 1}> {
         p = Unsqueeze(k, zero) b = Concat<axis=0>(p, zero) f = Cast<to=1>(b) m = Max(f, big) e = Cast<to=7>(m)
         s = Slice(x, b, e, axes, steps) y = Squeeze(s, zero) }"""
-    result, _, _ = run_rules(parse(text), [CountInIntegers, GatherSqueezedSlice])
+    result, _, _ = run_rules(parse(text), [FloatCounterToInteger, SqueezedSliceToGather])
     assert "Squeeze" not in ops(result)
     assert_equivalent(parse(text), result, Feeds(values={"k": [0, 1, 2, -1, -3]}))
 
@@ -167,7 +167,7 @@ def test_the_other_axes_of_a_squeezed_slice_are_whole() -> None:
 def test_strictly_a_slice_is_not_read() -> None:
     text = """g (float[N,3] x, int64[1] k, int64[1] e) => (float[3] y) <int64[1] zero = {0}> {
         s = Slice(x, k, e, zero) y = Squeeze(s, zero) }"""
-    reason = reason_of(GatherSqueezedSlice, parse(text), Options(strict=True))
+    reason = reason_of(SqueezedSliceToGather, parse(text), Options(strict=True))
     assert "strict" in reason
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rewrite.facts import Assumptions
-from looplift.rules.steps.sliding_windows import WindowsInFront
+from looplift.rewrite.facts.facts import Assumptions
+from looplift.rules.vectorization.sliding_windows import VectorizeSlidingWindows
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -32,7 +32,7 @@ def _framing(width: int, hop: int, count: str, first: int = 0) -> onnx.ModelProt
 def test_hops_count_what_the_division_gives(width: int, hop: int) -> None:
     """It rounds towards zero: an axis that is a little shorter has one window, all of it."""
     model = _framing(width, hop, "n")
-    result, trace, _ = run_rules(model, [WindowsInFront])
+    result, trace, _ = run_rules(model, [VectorizeSlidingWindows])
     assert trace.defects() == []
     assert len(trace.commits()) == 1
     assert assert_equivalent(model, result, LENGTHS) >= 20
@@ -41,7 +41,9 @@ def test_hops_count_what_the_division_gives(width: int, hop: int) -> None:
 
 def test_an_axis_that_has_room_needs_no_shorter_window() -> None:
     model = _framing(8, 4, "n")
-    result, trace, _ = run_rules(model, [WindowsInFront], assumptions=Assumptions(minima={"W": 8}))
+    result, trace, _ = run_rules(
+        model, [VectorizeSlidingWindows], assumptions=Assumptions(minima={"W": 8})
+    )
     assert len(trace.commits()) == 1
     assert "Min" not in ops(result)
     assert_equivalent(model, result, Feeds(fixed={"W": 21}, sizes=(0, 1, 3)))
@@ -53,7 +55,7 @@ def test_an_axis_that_has_room_needs_no_shorter_window() -> None:
 )
 def test_windows_that_may_be_short_stay(width: int, hop: int, count: str, first: int) -> None:
     model = _framing(width, hop, count, first)
-    _, trace, _ = run_rules(model, [WindowsInFront])
+    _, trace, _ = run_rules(model, [VectorizeSlidingWindows])
     assert trace.commits() == []
     rewritten(model, Feeds(sizes=(0, 1, 9, 16), values={"m": [0, 1, 4]}), 1e-5)
 
@@ -65,6 +67,6 @@ def test_a_loop_that_never_runs_has_no_windows() -> None:
         y = Loop (none, true) <body = b (int64 i, bool ci) => (bool co, float r) {
             co = Identity(ci) k = Mul(i, three) p = Add(k, two) s = Unsqueeze(p, at0) f = Add(p, two)
             e = Unsqueeze(f, at0) v = Slice(x, s, e, ax) r = ReduceSum<keepdims=0>(v) }> }""")
-    _, trace, _ = run_rules(model, [WindowsInFront])
+    _, trace, _ = run_rules(model, [VectorizeSlidingWindows])
     assert trace.defects() == []
     assert trace.commits() == []

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from looplift.api import rewrite
-from looplift.rules.steps.squeezed_slices import GatherSqueezedSlice
+from looplift.rules.loops.squeezed_slices import SqueezedSliceToGather
 
 from ...equivalence import assert_equivalent, ops, rewritten
 from ...rewrite.fact_oracle import Feeds
@@ -65,7 +65,7 @@ def test_an_end_within_reach_of_an_axis_stays() -> None:
     assert "Squeeze" in ops(rewrite(model).model)
     text = """g (float[B,3] x, int64[1] k) => (float[B] y) <int64[1] one = {1}, int64[1] zero = {0}, int64[1] far = {1000}, int64[2] axes = {0, 1}> {
         p = Concat<axis=0>(zero, k) e = Concat<axis=0>(far, far) s = Slice(x, p, e, axes) y = Squeeze(s, one) }"""
-    assert words in reason_of(GatherSqueezedSlice, parse(text))
+    assert words in reason_of(SqueezedSliceToGather, parse(text))
 
 
 def test_strictly_floats_stay() -> None:

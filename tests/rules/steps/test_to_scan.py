@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.steps.to_scan import LoopToScan
+from looplift.rules.loops.loop_to_scan import LoopToScan
 
 from ...equivalence import assert_equivalent, run_rules
 from ...rewrite.fact_oracle import Feeds

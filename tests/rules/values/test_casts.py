@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rules.values.casts import NameCastType
+from looplift.rules.values.cast_like import CastLikeToCast
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...small_models import parse
@@ -14,8 +14,8 @@ from ...small_models import parse
 @pytest.mark.parametrize("kind", ["double", "int8", "bool", "float16", "string"])
 def test_every_type(kind: str) -> None:
     model = parse(f"g (int64[3] x, {kind}[N] a) => ({kind}[3] y) {{ y = CastLike(x, a) }}", 21, 10)
-    result, trace, _ = run_rules(model, [NameCastType])
-    assert [commit.rule for commit in trace.commits()] == ["NameCastType"]
+    result, trace, _ = run_rules(model, [CastLikeToCast])
+    assert [commit.rule for commit in trace.commits()] == ["CastLikeToCast"]
     assert ops(result) == {"Cast": 1}
     assert_equivalent(model, result)
 
@@ -27,7 +27,7 @@ def test_attributes_stay() -> None:
         21,
         10,
     )
-    result, _, _ = run_rules(model, [NameCastType])
+    result, _, _ = run_rules(model, [CastLikeToCast])
     cast = result.graph.node[0]
     assert {a.name: a.i for a in cast.attribute} == {
         "saturate": 0,

@@ -7,8 +7,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from looplift.rewrite.rule import Options
-from looplift.rules.values.constants import FoldConstant, MergeConstants, StoreConstant
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.values.constants import (
+    ConstantToInitializer,
+    DeduplicateConstants,
+    FoldConstants,
+)
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ...rewrite.fact_oracle import Feeds
@@ -116,7 +120,7 @@ def test_kept(name: str) -> None:
     text, op = KEPT[name]
     model = parse(text, 21, 10)
     model.opset_import.add(domain="com.microsoft", version=1)
-    result, trace, _ = run_rules(model, [FoldConstant, StoreConstant])
+    result, trace, _ = run_rules(model, [FoldConstants, ConstantToInitializer])
     assert trace.defects() == []
     assert ops(result)[op] == 1
     if op not in ("RandomNormal", "RandomUniformLike", "Bernoulli"):
@@ -144,12 +148,12 @@ class TestSize:
     MODEL = "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}> { b = ConstantOfShape(n) y = Add(x, b) }"
 
     def test_a_large_result_is_not_stored(self) -> None:
-        result, _, _ = run_rules(parse(self.MODEL, 21, 10), [FoldConstant])
+        result, _, _ = run_rules(parse(self.MODEL, 21, 10), [FoldConstants])
         assert ops(result)["ConstantOfShape"] == 1
 
     def test_the_limit_is_an_option(self) -> None:
         result, _, _ = run_rules(
-            parse(self.MODEL, 21, 10), [FoldConstant], options=Options(fold_bytes=1 << 26)
+            parse(self.MODEL, 21, 10), [FoldConstants], options=Options(fold_bytes=1 << 26)
         )
         assert "ConstantOfShape" not in ops(result)
 
@@ -169,7 +173,7 @@ class TestSize:
         model = parse("g (float[600,1000] x) => (float[600,1000] y) { y = Add(x, w) }", 21, 10)
         weight = np.zeros((600, 1000), np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-        _, _, engine = run_rules(model, [FoldConstant, MergeConstants])
+        _, _, engine = run_rules(model, [FoldConstants, DeduplicateConstants])
         (stored,) = engine.index.root.initializers
         assert not isinstance(stored._values, np.ndarray)
 
@@ -197,7 +201,7 @@ class TestDefaults:
         assert not np.array_equal(after_run.run(None, feed)[0], after_run.run(None, given)[0])
 
     def test_not_merged_with_an_equal_constant(self) -> None:
-        result, trace, _ = run_rules(self._model(), [MergeConstants])
+        result, trace, _ = run_rules(self._model(), [DeduplicateConstants])
         assert trace.commits() == []
         assert len(result.graph.initializer) == 2
 
@@ -217,7 +221,7 @@ class TestMerge:
         text = f"""g (float[2] x) => (float[2] y, float[?] z) <{first}, {other}> {{ y = Mul(x, a)
             c = Identity(b) d = Cast<to=1>(c) z = Reciprocal(d) }}"""
         model = parse(text, 21, 10)
-        result, _, _ = run_rules(model, [MergeConstants])
+        result, _, _ = run_rules(model, [DeduplicateConstants])
         assert len(result.graph.initializer) == 2
 
     def test_a_body_keeps_its_own(self) -> None:
@@ -234,7 +238,7 @@ class TestStore:
     )  # fmt: skip
     def test_becomes_an_initializer(self, constant: str) -> None:
         text = f"g (float[2] x) => (float[2] y) {{ c = Constant<{constant}>() d = Cast<to=1>(c) y = Add(x, d) }}"
-        result, _, _ = run_rules(parse(text, 21, 10), [StoreConstant])
+        result, _, _ = run_rules(parse(text, 21, 10), [ConstantToInitializer])
         assert "Constant" not in ops(result)
         assert_equivalent(parse(text, 21, 10), result)
 
@@ -275,5 +279,5 @@ def test_optional_and_training_dropout() -> None:
     """Dropout draws only in training mode."""
     text = """g (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}, float r = {0.5}, bool t = {1}> {
         a = Dropout(w) b = Dropout(w, r, t) y = Add(x, a) z = Add(x, b) }"""
-    result, _, _ = run_rules(parse(text, 21, 10), [FoldConstant])
+    result, _, _ = run_rules(parse(text, 21, 10), [FoldConstants])
     assert ops(result)["Dropout"] == 1

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rules.values.dead import DropUnreadResults, RemoveCopy, RemoveUnread
+from looplift.rules.values.dead_nodes import (
+    EliminateDeadBranchOutputs,
+    EliminateDeadNode,
+    EliminateIdentity,
+)
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -20,7 +24,7 @@ class TestUnread:
             u = If (c) <then_branch = t () => (float[3] p) { p = Neg(l) },
                         else_branch = e () => (float[3] q) { q = Exp(l) }>
             y = Abs(x) }"""
-        result, trace, _ = run_rules(parse(text, 21, 10), [RemoveUnread])
+        result, trace, _ = run_rules(parse(text, 21, 10), [EliminateDeadNode])
         assert ops(result) == {"Abs": 1}
         assert len(trace.commits()) == 5  # the bodies go with their owners
 
@@ -28,7 +32,7 @@ class TestUnread:
         text = """g (float[3] x, int64 m) => (float[3] y) {
             y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
                 u = Exp(s) v = Neg(u) co = Identity(ci) so = Add(s, x) }> }"""
-        result, _, _ = run_rules(parse(text, 21, 10), [RemoveUnread])
+        result, _, _ = run_rules(parse(text, 21, 10), [EliminateDeadNode])
         assert "Exp" not in ops(result)
         assert_equivalent(parse(text, 21, 10), result, Feeds(values={"m": [0, 2]}))
 
@@ -135,12 +139,12 @@ class TestResultsOfIfs:
         assert ops(result.model) == {"If": 1, "Exp": 1, "Abs": 1, "Log": 1}
 
     def test_alone_the_rule_leaves_the_bodies(self) -> None:
-        result, trace, _ = run_rules(parse(self.TEXT, 21, 10), [DropUnreadResults])
+        result, trace, _ = run_rules(parse(self.TEXT, 21, 10), [EliminateDeadBranchOutputs])
         assert len(trace.commits()) == 1
         (node,) = result.graph.node
         assert list(node.output) == ["y"]
         assert_equivalent(parse(self.TEXT, 21, 10), result, tolerance=1e-6)
 
     def test_copies_alone(self) -> None:
-        result, _, _ = run_rules(parse(self.TEXT, 21, 10), [RemoveCopy])
+        result, _, _ = run_rules(parse(self.TEXT, 21, 10), [EliminateIdentity])
         assert_equivalent(parse(self.TEXT, 21, 10), result, tolerance=1e-6)

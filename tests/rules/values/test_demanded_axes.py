@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.rule import Options
-from looplift.rules.values.demanded_axes import NameDemandedAxes
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.values.squeeze_axes import InferSqueezeAxes
 
 from ...equivalence import assert_equivalent, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -27,7 +27,7 @@ def test_named(opset: int) -> None:
         )
     )
     model = parse(text, opset, 8)
-    result, trace, _ = run_rules(model, [NameDemandedAxes])
+    result, trace, _ = run_rules(model, [InferSqueezeAxes])
     (commit,) = trace.commits()
     assert "always drops the axes [1]: otherwise every run fails at Split" in commit.notes[0]
     assert_equivalent(model, result, FEEDS)
@@ -41,4 +41,4 @@ def test_nothing_to_drop() -> None:
 
 
 def test_strict_names_none() -> None:
-    assert "--strict" in reason_of(NameDemandedAxes, parse(SPLIT, 21, 10), Options(strict=True))
+    assert "--strict" in reason_of(InferSqueezeAxes, parse(SPLIT, 21, 10), Options(strict=True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from looplift import rewrite
-from looplift.rules.values.constants import MergeConstants
-from looplift.rules.values.equal import MergeEqualNodes
+from looplift.rules.values.common_subexpressions import EliminateCommonSubexpression
+from looplift.rules.values.constants import DeduplicateConstants
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -52,7 +52,9 @@ MERGED = {
 def test_merged(name: str) -> None:
     text, op = MERGED[name]
     feeds = Feeds(values={"m": [0, 2]})
-    result, trace, _ = run_rules(parse(text, 21, 10), [MergeConstants, MergeEqualNodes])
+    result, trace, _ = run_rules(
+        parse(text, 21, 10), [DeduplicateConstants, EliminateCommonSubexpression]
+    )
     assert trace.defects() == []
     assert ops(result)[op] == 1
     assert_equivalent(parse(text, 21, 10), result, feeds, 1e-6)
@@ -67,7 +69,7 @@ def test_among_many_readers_of_one_value_all_equal_ones_are_merged() -> None:
     sums = " ".join(f"c{k + 1} = Add(c{k}, a{k}) d{k + 1} = Mul(d{k}, b{k})" for k in MANY)
     text = f"""g (float[2] x, float[2] c0, float[2] d0) => (float[2] c40, float[2] d40) {{
         {nodes} {sums} }}"""
-    result, trace, _ = run_rules(parse(text, 21, 10), [MergeEqualNodes])
+    result, trace, _ = run_rules(parse(text, 21, 10), [EliminateCommonSubexpression])
     assert trace.defects() == []
     assert ops(result) == {"Exp": 1, "LeakyRelu": 4, "Add": 40, "Mul": 40}
     assert_equivalent(parse(text, 21, 10), result, Feeds(), 1e-6)
@@ -82,14 +84,14 @@ def test_a_node_is_found_in_bodies_beside_it_and_not_across_branches() -> None:
     for around, last, left in (("u = Exp(x)", "Add(a40, u)", 1), ("", "Neg(a40)", len(MANY))):
         text = f"g (float[2] x, bool c, float[2] a0) => (float[2] y) {{ {around} {branches} y = {last} }}"
         model = parse(text, 21, 10)
-        result, trace, _ = run_rules(model, [MergeEqualNodes])
+        result, trace, _ = run_rules(model, [EliminateCommonSubexpression])
         assert trace.defects() == []
         assert ops(result)["Exp"] == left
 
 
 def test_equal_nodes_are_merged_beside_one_whose_result_is_an_output() -> None:
     model = parse("g (float[2] x) => (float[2] y, float[2] z) { a = Exp(x) b = Exp(x) y = Add(a, b) z = Exp(x) }", 21, 10)  # fmt: skip
-    result, _, _ = run_rules(model, [MergeEqualNodes])
+    result, _, _ = run_rules(model, [EliminateCommonSubexpression])
     assert ops(result) == {"Exp": 2, "Add": 1}
 
 
@@ -123,7 +125,7 @@ KEPT = {
 def test_kept(name: str) -> None:
     model = parse(KEPT[name], 21, 10)
     model.opset_import.add(domain="com.microsoft", version=1)
-    _, trace, _ = run_rules(model, [MergeEqualNodes])
+    _, trace, _ = run_rules(model, [EliminateCommonSubexpression])
     assert trace.defects() == []
     assert trace.commits() == []
 

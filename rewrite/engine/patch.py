@@ -1,0 +1,382 @@
+"""The only way to change a graph: every edit is recorded, checked, and undone when wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from ..graph.clone import clone_nodes
+from ..graph.declarations import without_shape
+from ..graph.index import Index, Use
+from ..graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
+from .edits import Edits, PatchError
+from .rule import describe
+
+Place = Node | Graph
+"""Where a new node goes: just before a node, or to the end of a graph."""
+
+
+class Patch(Edits):
+    """The edits of one rule application around one root node."""
+
+    def note(self, sentence: str) -> None:
+        """Tells the user what this rewrite relies on beyond the file."""
+        if not isinstance(sentence, str):
+            raise PatchError(f"a note is a sentence, not {sentence!r}")
+        self.notes.append(sentence)
+
+    # --- making values ---
+
+    def constant(
+        self, values: np.ndarray | LazyValues, like: Tensor, graph: Graph | None = None
+    ) -> Constant:
+        """A new initializer, by default of the graph the root node stands in.
+
+        It is named after `like`, the value it stands for. `values` may be what a file stores.
+        """
+        graph = graph if graph is not None else self.index.graph_of(self.root)
+        constant = Constant(like.name, values)
+        self._add_constant(constant, graph)
+        self.made += 1
+        self.edits.append(f"constant `{constant.name}` {constant.dtype}{list(constant.shape)}")
+        return constant
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+        before: Place | None = None,
+    ) -> list[Tensor]:
+        """A new node of the standard domain just before another, by default the root; or the last
+        node of a graph.
+
+        Its outputs are named after `like`.
+        """
+        before = before if before is not None else self.root
+        outputs = [Variable(tensor.name) for tensor in like]
+        node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
+        if isinstance(before, Node):
+            self.index.place_before(before, [node])
+        else:
+            self.index.place_last(before, node)
+        self._insert(node, self.home(before))
+        self._written.append(node)
+        self.edits.append(f"new {describe(node)}")
+        return list(outputs)
+
+    def home(self, place: Place) -> Graph:
+        """The graph in which a place is."""
+        return self.index.graph_of(place) if isinstance(place, Node) else place
+
+    def behind(self, results: Iterable[Tensor]) -> Place:
+        """The last place in the graph of the root where these results of it are not read yet: just
+        before their first reader, be it a node or a body within one, or else the graph's end.
+        """
+        home = self.index.graph_of(self.root)
+        uses = (use for result in results for use in self.index.uses(result))
+        readers = [reader for use in uses if (reader := self._reader_in(home, use)) is not None]
+        return min(readers, key=lambda n: n.order, default=home)
+
+    def _reader_in(self, home: Graph, use: Use) -> Node | None:
+        """The node of a graph that reads a value there or in a body; None where it is returned."""
+        reader = use.reader if isinstance(use.reader, Node) else self.index.owner(use.reader)
+        inside = reader is not None and use.reader is not home
+        return self.index.ancestor_in(reader, home) if inside and reader is not None else None
+
+    def node_first(
+        self,
+        body: Graph,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> list[Tensor]:
+        """A new node at the start of a body; it may read body inputs and outer values, and what
+        earlier calls for the same body gave.
+        """
+        return self.node(op, inputs, like, attrs, before=self.start(body))
+
+    def start(self, body: Graph) -> Place:
+        """Where a new node stands before all others of a body; its end where there are none."""
+        first = self._first.get(body)
+        if first is None or first not in self.index or self.index.graph_of(first) is not body:
+            there = [n for n in self.index.nodes(body) if n not in self._added]
+            if not there:
+                return body
+            first = self._first[body] = min(there, key=lambda n: n.order)
+        return first
+
+    def clone_before(
+        self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], anchor: Node
+    ) -> None:
+        """Copies nodes to just before another; `renamed` says what the copies read instead, and
+        takes up what they compute.
+        """
+        copies = clone_nodes(nodes, renamed, self.index)
+        self.index.place_before(anchor, copies)
+        graph = self.index.graph_of(anchor)
+        for copy in copies:
+            for tensor in copy.outputs:
+                tensor.info = without_shape(tensor.info)
+            self._insert(copy, graph)
+        self.edits.append(f"copied {len(copies)} nodes")
+
+    # --- changing readers ---
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """Lets every reader of `old` read `new`; outputs of the model keep their names."""
+        self.replaced.append((old, new))
+        for use in self.index.uses(old):
+            if use.reader is self.index.root:
+                self._replace_output(use, old, new)
+            else:
+                self._set(use, old, new)
+        self.edits.append(f"`{old.name}` is now `{new.name}`")
+
+    def _replace_output(self, use: Use, old: Tensor, new: Tensor) -> None:
+        """An output of the main graph keeps name and declaration: `new` takes them over, or where
+        it cannot a node of its own passes the value on.
+        """
+        if can_be_output(self.index, new):
+            self._take_name(new, old)
+            self._set(use, old, new)
+            return
+        self._copied.append(new)
+        copy = _copy_of(old)
+        node = Node("Identity", "", {}, [new], [copy], "")
+        self.index.place_last(self.index.root, node)
+        self._insert(node, self.index.root)
+        self._set(use, old, copy)
+
+    def merge(self, old: Constant, new: Constant) -> None:
+        """Lets every reader of a constant read an equal one."""
+        self.replace(old, new)
+        self.delta["constants"] -= 1
+
+    def replace_in(self, node: Node, slot: int, new: Tensor) -> None:
+        """Lets one input of one node read `new`."""
+        old = node.inputs[slot]
+        self._set(Use(node, slot), old, new)
+        self.edits.append(f"{describe(node)} input {slot} is now `{new.name}`")
+
+    def swap_branches(self, node: Node) -> None:
+        """Exchanges the branches of an If."""
+        self._swap(node)
+        self._undo.append(lambda: self._swap(node))
+        self.touch(node)
+        self.delta["negated"] -= 1
+        self.edits.append(f"swapped the branches of {describe(node)}")
+
+    # --- moving and removing ---
+
+    def remove(self, node: Node) -> None:
+        """Takes out a node whose outputs nobody reads."""
+        if not self.index.is_unused(node):
+            raise PatchError(f"{describe(node)} is removed but still read")
+        self._count(node, -1)
+        self._disturb(self.index.graph_of(node))
+        for tensor in self._reads(node):
+            self.freed[tensor] = None
+        removal = self.index.remove_node(node)
+        self.removed += [gone for gone, _ in removal.nodes]
+        self._undo.append(lambda: self.index.restore(removal))
+        self.edits.append(f"removed {describe(node)}")
+
+    def replace_node(self, node: Node, values: Iterable[Tensor | None]) -> None:
+        """Lets every reader of a node's results read these values, and takes the node out.
+
+        None stands for a result that nobody reads.
+        """
+        for output, value in zip(list(node.outputs), values):
+            if value is not None and self.index.use_count(output):
+                self.replace(output, value)
+        self.remove(node)
+
+    def inline(self, body: Graph) -> list[Tensor]:
+        """Moves everything in a body of the root node to just before it.
+
+        Returns the body's outputs. Body inputs must have been replaced before.
+        """
+        outputs = list(body.outputs)
+        self.hoist(self.index.nodes(body), self.root)
+        home = self.index.graph_of(self.root)
+        for constant in list(body.initializers):
+            self.hoist_constant(constant, home)
+        self.edits.append(f"inlined body `{body.name}` of {describe(self.root)}")
+        return outputs
+
+    def hoist(self, nodes: Sequence[Node], before: Node) -> None:
+        """Moves nodes, in their order, to just before another node of an outer graph."""
+        target = self.index.graph_of(before)
+        ordered = sorted(nodes, key=lambda n: n.order)
+        for node in ordered:
+            self._move(node, target)
+        self.index.place_before(before, ordered)
+
+    def hoist_constant(self, constant: Constant, target: Graph) -> None:
+        """Moves an initializer of a body to an outer graph; one from further out stays."""
+        home = self.index.home(constant)
+        if home is not None and home is not target and self.index.encloses(target, home):
+            self._move_constant(constant, home, target)
+
+    def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
+        """Moves everything in one branch to the start of another; returns the branch's results."""
+        nodes = sorted(self.index.nodes(body), key=lambda n: n.order)
+        there = self.index.nodes(target)
+        first = min(there, key=lambda n: n.order, default=None)
+        for node in nodes:
+            self._move(node, target)
+        if first is not None:
+            self.index.place_before(first, nodes)
+        for constant in list(body.initializers):
+            if self.index.home(constant) is body:
+                self._move_constant(constant, body, target)
+        self.edits.append(f"moved body `{body.name}` into `{target.name}`")
+        return list(body.outputs)
+
+    def replace_inside(self, body: Graph, old: Tensor, new: Tensor) -> None:
+        """Lets the readers of `old` in a body, and in bodies inside it, read `new`."""
+        self.replaced.append((old, new))
+        for use in self.index.uses(old):
+            home = self.index.graph_of(use.reader) if isinstance(use.reader, Node) else use.reader
+            if self.index.encloses(body, home):
+                self._set(use, old, new)
+
+    def add_results(
+        self, node: Node, like: Sequence[Tensor], results: Mapping[Graph, Sequence[Tensor]]
+    ) -> list[Tensor]:
+        """Further outputs of an If: `results` has what each branch returns for them."""
+        before = list(node.outputs)
+        added: list[Tensor] = [_copy_of(tensor) for tensor in like]
+        self.index.newcomers.update(dict.fromkeys(added))
+        self.index.set_results(node, before + added)
+        self._undo.append(lambda: self.index.set_results(node, before))
+        for body, more in results.items():
+            self._set_body_outputs(body, [*body.outputs, *more])
+        self.touch(node)
+        self.delta["outputs"] += len(added)
+        self.edits.append(f"{describe(node)} returns {len(added)} values more")
+        return added
+
+    def set_interface(
+        self,
+        node: Node,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        """Gives a Loop or Scan other inputs, body inputs, body outputs and outputs.
+
+        Outputs and body inputs that go must have no readers left.
+        """
+        body: Graph = node.attrs["body"]
+        old = (list(node.inputs), list(body.inputs), list(body.outputs), list(node.outputs))
+        staying = {*parameters, *outputs}
+        for tensor in (*old[1], *old[3]):
+            if tensor not in staying and self.index.use_count(tensor):
+                raise PatchError(f"`{tensor.name}` of {describe(node)} is dropped but still read")
+        still_read = {*inputs, *results}
+        self.freed.update(dict.fromkeys(t for t in (*old[0], *old[2]) if t not in still_read))
+        self._put_interface(node, list(inputs), list(parameters), list(results), list(outputs))
+        self._undo.append(lambda: self._put_interface(node, *old))
+        known = {*old[1], *old[3]}
+        added = [tensor for tensor in (*parameters, *outputs) if tensor not in known]
+        self.index.newcomers.update(dict.fromkeys(added))
+        self.touch(node)
+        self._written.append(node)
+        self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
+        self.edits.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
+
+    def turn_into(
+        self,
+        node: Node,
+        op: str,
+        attrs: Mapping[str, Any],
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+    ) -> None:
+        """Makes a Loop a Scan with the same body and outputs; attributes of None are left out."""
+        before, carried = node.op, self.delta["carried"]
+        self.set_interface(node, inputs, parameters, results, node.outputs)
+        self.delta["carried"] = carried
+        for name, value in attrs.items():
+            self.set_attribute(node, name, value)
+        node.op = op
+        self._undo.append(lambda: setattr(node, "op", before))
+        self.edits.append(f"{before} is now {describe(node)}")
+
+    def declare_row(self, body: Graph, row: Tensor, dtype: int, shape: Sequence[object]) -> None:
+        """Declares an output of a loop body; sizes that are no numbers stay open.
+
+        onnxruntime takes the sizes of rows that no iteration makes from there.
+        """
+        before = dict(body.output_info)
+        sizes = [size if isinstance(size, int) else None for size in shape]
+        info = onnx.helper.make_tensor_value_info(row.name, dtype, sizes)
+        body.output_info[row] = info
+
+        def undo() -> None:
+            body.output_info = before
+
+        self._undo.append(undo)
+
+    def set_attribute(self, node: Node, name: str, value: Any) -> None:
+        """Sets or, with None, removes an attribute that is no body."""
+        old = node.attrs.get(name)
+        self._put_attribute(node, name, value)
+        self._undo.append(lambda: self._put_attribute(node, name, old))
+        self.touch(node)
+
+    def split_loop(self) -> None:
+        """Counts a loop that gives way to two simpler ones, which no rule splits for ever."""
+        self.delta["split"] -= 1
+
+    def toward_normal_form(self) -> None:
+        """Counts a step that makes nothing smaller and can be made only finitely often."""
+        self.delta["loose"] -= 1
+
+    def take_apart(self) -> None:
+        """Counts an operator that gives way to simpler ones, for a backend that lacks it.
+
+        Such a rule must not run together with one that makes the operator.
+        """
+        self.delta["fused"] -= 1
+
+    def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
+        """Keeps only these outputs of an If, in both branches."""
+        kept = set(keep)
+        for slot, tensor in enumerate(node.outputs):
+            if slot not in kept and self.index.use_count(tensor):
+                raise PatchError(f"output `{tensor.name}` of {describe(node)} is still read")
+        before = list(node.outputs)
+        self.index.set_results(node, [before[slot] for slot in keep])
+        self._undo.append(lambda: self.index.set_results(node, before))
+        for body in bodies(node):
+            for slot in set(range(len(before))) - kept:
+                self.freed[body.outputs[slot]] = None
+            self._set_body_outputs(body, [body.outputs[slot] for slot in keep])
+        self.touch(node)
+        self.delta["outputs"] -= len(before) - len(keep)
+        self.edits.append(f"{describe(node)} returns {len(keep)} of {len(before)} values")
+
+
+def can_be_output(index: Index, tensor: Tensor) -> bool:
+    """Whether a value can take the name of an output of the main graph."""
+    producer = index.producer(tensor)
+    if producer is None or index.graph_of(producer) is not index.root:
+        return False
+    return not index.is_model_output(tensor)
+
+
+def _copy_of(tensor: Tensor) -> Variable:
+    variable = Variable(tensor.name)
+    variable.info = tensor.info
+    return variable

@@ -1,0 +1,298 @@
+"""Integer tensors element by element: what `Range`, `Expand` and the like put at a coordinate.
+
+Facts keep the elements of small tensors of static shape. The indices of a scatter may be larger or
+of dynamic shape, but are made of ranges and numbers: at a coordinate (j0, j1, …) they hold an
+expression in j0, j1, … and the symbols of the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import onnx
+
+from ..graph.ir import Node, Tensor
+from . import symbolic
+from .facts import INTEGERS, Facts, Value
+from .inference.elementwise import representable
+from .slices import Cut, cuts_of
+from .symbolic import Dim
+
+Coordinate = tuple[Dim, ...]
+_DEEPEST = 64
+"""Nodes followed towards the inputs; index arithmetic is never deeper."""
+_WIDE = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
+_LARGEST = 48
+"""Atoms of an expression: arithmetic on larger ones takes long and decides nothing."""
+_LONGEST = 64
+"""Elements of a vector that are looked at one by one."""
+
+
+def element(facts: Facts, tensor: Tensor, at: Coordinate) -> Dim | None:
+    """The element of an integer tensor at a coordinate; None when it is not known.
+
+    A coordinate may contain symbols, each for any position of its axis.
+    """
+    return _Reader(facts).element(tensor, at)
+
+
+def numbers(facts: Facts, tensor: Tensor) -> list[Dim] | None:
+    """All elements of a vector of known length; None when one is not known."""
+    return _Reader(facts).numbers(tensor)
+
+
+def cuts(facts: Facts, node: Node) -> list[Cut] | None:
+    """What a Slice takes of each axis it cuts; None where rank, axes or steps are not known."""
+    return _Reader(facts).cuts(node)
+
+
+class _Reader:
+    """Follows one element through index arithmetic; each part of it once."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._found: dict[tuple[Tensor, Coordinate], Dim | None] = {}
+        self._depth = 0
+
+    def element(self, tensor: Tensor, at: Coordinate) -> Dim | None:
+        shape = self.facts.shape(tensor)
+        if shape is None or len(shape) != len(at):
+            return None
+        at = tuple(0 if d == 1 else c for d, c in zip(shape, at))
+        if (tensor, at) not in self._found:
+            self._depth += 1
+            found = self._derived(tensor, shape, at) if self._depth <= _DEEPEST else None
+            self._depth -= 1
+            small = found is not None and symbolic.size(found) <= _LARGEST
+            self._found[tensor, at] = found if small else None
+        return self._found[tensor, at]
+
+    def numbers(self, tensor: Tensor) -> list[Dim] | None:
+        found = self._vector(tensor)
+        known = [number for number in found or () if number is not None]
+        return known if found is not None and len(known) == len(found) else None
+
+    def cuts(self, node: Node) -> list[Cut] | None:
+        rank = self.facts.rank(node.inputs[0])
+        return None if rank is None else cuts_of(node, rank, self._vector)
+
+    def _vector(self, tensor: Tensor) -> list[Dim | None] | None:
+        """The elements of a vector of known length, None for those that are not known."""
+        shape = self.facts.shape(tensor)
+        if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+            return None
+        if shape[0] > _LONGEST:
+            return None
+        return [self.element(tensor, (place,)) for place in range(shape[0])]
+
+    def _derived(self, tensor: Tensor, shape: tuple[Dim, ...], at: Coordinate) -> Dim | None:
+        values = self.facts.of(tensor).values
+        if values is not None and (known := _stored(values, shape, at)) is not None:
+            return known
+        node = self.facts.index.producer(tensor)
+        if node is None or node.domain or node.op not in _FOLLOW:
+            return None
+        return _FOLLOW[node.op](self, node, at)
+
+
+Follow = Callable[[_Reader, Node, Coordinate], Dim | None]
+
+
+def _stored(values: tuple[Value, ...], shape: Coordinate, at: Coordinate) -> Dim | None:
+    """The element at a coordinate of a tensor all of whose elements are known."""
+    place: Dim = 0
+    for size, coordinate in zip(shape, at):
+        place = symbolic.add(symbolic.mul(place, size), coordinate)
+    if isinstance(place, int):
+        return _number(values[place]) if 0 <= place < len(values) else None
+    known = [number for value in values if (number := _number(value)) is not None]
+    if not values or len(known) < len(values):
+        return None
+    step = symbolic.sub(known[1], known[0]) if len(known) > 1 else 0
+    if any(b != symbolic.add(a, step) for a, b in pairwise(known)):
+        return None
+    return symbolic.add(known[0], symbolic.mul(step, place))
+
+
+def _number(value: Value) -> Dim | None:
+    return None if isinstance(value, bool) else value
+
+
+def _same(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    return reader.element(node.inputs[0], at)
+
+
+def _cast(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """Between integers that hold every size; narrower ones wrap around, floats round."""
+    types = {reader.facts.dtype(node.inputs[0]), reader.facts.dtype(node.outputs[0])}
+    found = _same(reader, node, at) if types <= _WIDE else None
+    # Sizes keep their value in any wide integer type; arbitrary data may wrap around.
+    if found is None or symbolic.bounds(found)[0] is None:
+        return None
+    return _kept(reader, node, found)
+
+
+def _kept(reader: _Reader, node: Node, found: Dim) -> Dim | None:
+    """What a node computed, unless it may leave the range of the type and wrap around."""
+    dtype = reader.facts.dtype(node.outputs[0])
+    return found if dtype in INTEGERS and representable([found], dtype) is not None else None
+
+
+def _computed(combine: Callable[[Dim, Dim], Dim]) -> Follow:
+    follow = _combined(combine)
+
+    def computed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+        total = follow(reader, node, at)
+        return None if total is None else _kept(reader, node, total)
+
+    return computed
+
+
+def _combined(combine: Callable[[Dim, Dim], Dim]) -> Follow:
+    """The smallest or the largest of numbers is among them."""
+
+    def follow(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+        operands = [_broadcast(reader, node, t, at) for t in node.inputs]
+        total = operands[0]
+        for operand in operands[1:]:
+            if total is None or operand is None:
+                return None
+            total = combine(total, operand)
+        return total
+
+    return follow
+
+
+def _broadcast(reader: _Reader, node: Node, operand: Tensor, at: Coordinate) -> Dim | None:
+    """The element of an operand that meets a coordinate of the node's result."""
+    shape, whole = reader.facts.shape(operand), reader.facts.shape(node.outputs[0])
+    if shape is None or whole is None or len(shape) > len(at):
+        return None
+    aligned = len(at) - len(shape)
+    for size, result in zip(shape, whole[aligned:]):
+        if size != 1 and symbolic.eq(size, result) is not True:
+            return None
+    return reader.element(operand, at[aligned:])
+
+
+def _chosen(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """The element that a constant condition takes."""
+    mask = reader.facts.constant(node.inputs[0])
+    if mask is None or mask.ndim > len(at):
+        return None
+    aligned = at[len(at) - mask.ndim :]
+    taken = mask[tuple(c if n > 1 and isinstance(c, int) else slice(None)
+                       for n, c in zip(mask.shape, aligned))]  # fmt: skip
+    if not taken.size or taken.min() != taken.max():
+        return None
+    return _broadcast(reader, node, node.inputs[1 if taken.all() else 2], at)
+
+
+def _expand(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    return _broadcast(reader, node, node.inputs[0], at)
+
+
+def _range(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    start, step = reader.facts.scalar(node.inputs[0]), reader.facts.scalar(node.inputs[2])
+    if start is None or step is None or isinstance(start, bool) or isinstance(step, bool):
+        return None
+    return symbolic.add(start, symbolic.mul(step, at[0]))
+
+
+def _squeezed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """The axes that are named have size 1, or the run fails."""
+    rank = reader.facts.rank(node.inputs[0])
+    axes = node.attrs.get("axes")
+    if len(node.inputs) > 1 and node.inputs[1].name:
+        axes = reader.numbers(node.inputs[1])
+    if axes is None or rank is None or not all(isinstance(a, int) for a in axes):
+        return _reshaped(reader, node, at)
+    gone = {int(a) % rank for a in axes}
+    rest = iter(at)
+    before = tuple(0 if place in gone else next(rest) for place in range(rank))
+    return reader.element(node.inputs[0], before)
+
+
+def _reshaped(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """A change of shape that only adds or removes axes of size 1."""
+    old, new = reader.facts.shape(node.inputs[0]), reader.facts.shape(node.outputs[0])
+    if old is None or new is None:
+        return None
+    kept = [(d, c) for d, c in zip(new, at) if d != 1]
+    if [d for d, _ in kept] != [d for d in old if d != 1]:
+        return None
+    rest = iter(c for _, c in kept)
+    return reader.element(node.inputs[0], tuple(0 if d == 1 else next(rest) for d in old))
+
+
+def _transposed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    perm = node.attrs.get("perm") or list(range(len(at)))[::-1]
+    before: list[Dim] = [0] * len(at)
+    for axis, source in enumerate(perm):
+        before[source] = at[axis]
+    return reader.element(node.inputs[0], tuple(before))
+
+
+def _concatenated(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    axis = int(node.attrs["axis"]) % len(at)
+    place = at[axis]
+    for operand in node.inputs:
+        shape = reader.facts.shape(operand)
+        if shape is None or not isinstance(shape[axis], int) or not isinstance(place, int):
+            return None
+        extent = int(shape[axis])  # type: ignore[arg-type]
+        if place < extent:
+            return reader.element(operand, (*at[:axis], place, *at[axis + 1 :]))
+        place -= extent
+    return None
+
+
+def _sliced(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """A Slice in steps of 1 from places that do not count from the end.
+
+    A start behind the end leaves no element to ask for.
+    """
+    found = reader.cuts(node)
+    if found is None:
+        return None
+    moved = list(at)
+    for cut in found:
+        if cut.step != 1 or cut.start is None or not symbolic.nonnegative(cut.start):
+            return None
+        moved[cut.axis] = symbolic.add(moved[cut.axis], cut.start)
+    return reader.element(node.inputs[0], tuple(moved))
+
+
+def _gathered(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    """Gather at a position that does not count from the end; one behind the end fails."""
+    data, indices = node.inputs
+    rank, width = reader.facts.rank(data), reader.facts.rank(indices)
+    if rank is None or width is None:
+        return None
+    axis = int(node.attrs.get("axis", 0)) % rank
+    place = reader.element(indices, at[axis : axis + width])
+    if place is None or not symbolic.nonnegative(place):
+        return None
+    return reader.element(data, (*at[:axis], place, *at[axis + width :]))
+
+
+_FOLLOW: dict[str, Follow] = {
+    "Identity": _same,
+    "Cast": _cast,
+    "Add": _computed(symbolic.add),
+    "Sub": _computed(symbolic.sub),
+    "Mul": _computed(symbolic.mul),
+    "Max": _combined(symbolic.maximum),
+    "Min": _combined(symbolic.minimum),
+    "Where": _chosen,
+    "Expand": _expand,
+    "Range": _range,
+    "Reshape": _reshaped,
+    "Squeeze": _squeezed,
+    "Unsqueeze": _reshaped,
+    "Transpose": _transposed,
+    "Concat": _concatenated,
+    "Slice": _sliced,
+    "Gather": _gathered,
+}

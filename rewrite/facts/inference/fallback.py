@@ -1,0 +1,97 @@
+"""Types and shapes of all other operators, by onnx's own per-node inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper, numpy_helper
+
+from ...graph.ir import bodies
+from ...storage.attributes import encode, schema_type
+from ..facts import Fact
+from ..symbolic import Dim
+from .registry import Site
+
+
+def infer_by_schema(site: Site) -> Sequence[Fact]:
+    """Known dims go in as numbers, symbolic ones as names that come back where they are kept."""
+    node = site.node
+    domain = "" if node.domain in (None, "ai.onnx") else node.domain
+    version = site.facts.opset_of(domain)
+    count = len(node.outputs)
+    nothing = [Fact() for _ in range(count)]
+    if bodies(node):
+        return nothing
+    try:
+        schema = onnx.defs.get_schema(node.op, version, domain)
+    except onnx.defs.SchemaError:
+        return nothing
+    names: dict[str, Dim] = {}
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
+    proto = helper.make_node(
+        node.op,
+        [f"i{slot}" if t.name else "" for slot, t in enumerate(node.inputs)],
+        [f"o{slot}" for slot in range(count)],
+        domain=domain,
+    )
+    proto.attribute.extend(_attributes(site))
+    for slot in range(len(node.inputs)):
+        if not site.present(slot):
+            continue
+        fact = site.fact(slot)
+        if fact.kind != "tensor" or not fact.dtype:
+            return nothing
+        types[f"i{slot}"] = _type_proto(fact, names)
+        array = site.constant(slot) if fact.values is not None else None
+        if array is not None:
+            data[f"i{slot}"] = numpy_helper.from_array(array)
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema, proto, types, data, opset_imports=[helper.make_opsetid(domain, version)]
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
+        # onnx refuses more than runs refuse (and less): a refusal proves nothing here.
+        return nothing
+    return [_fact(site, slot, inferred.get(f"o{slot}"), names) for slot in range(count)]
+
+
+def _attributes(site: Site) -> list[onnx.AttributeProto]:
+    node = site.node
+    version = site.facts.opset_of(node.domain or "")
+    result = []
+    for name, value in node.attrs.items():
+        attribute = onnx.AttributeProto()
+        encode(attribute, name, value, schema_type(node.op, node.domain or "", version, name))
+        result.append(attribute)
+    return result
+
+
+def _type_proto(fact: Fact, names: dict[str, Dim]) -> onnx.TypeProto:
+    if fact.shape is None:
+        return helper.make_tensor_type_proto(fact.dtype, None)
+    dims: list[int | str] = []
+    for dim in fact.shape:
+        if isinstance(dim, int):
+            dims.append(dim)
+            continue
+        name = f"d{len(names)}"
+        names[name] = dim
+        dims.append(name)
+    return helper.make_tensor_type_proto(fact.dtype, dims)
+
+
+def _fact(site: Site, slot: int, inferred: onnx.TypeProto | None, names: dict[str, Dim]) -> Fact:
+    if inferred is None or inferred.WhichOneof("value") != "tensor_type":
+        return Fact(kind="tensor" if inferred is None else "other")
+    tensor = inferred.tensor_type
+    if not tensor.HasField("shape"):
+        return Fact(tensor.elem_type)
+    dims: list[Dim] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value"):
+            dims.append(dim.dim_value)
+        else:
+            dims.append(names.get(dim.dim_param, site.fresh(axis, slot)))
+    return Fact(tensor.elem_type, tuple(dims))

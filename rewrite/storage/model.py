@@ -1,0 +1,108 @@
+"""Models in memory: what `load` read, as a graph that rules can change, and back again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto, helper
+
+from ..garbage_collection import collector_paused
+from ..graph import ir
+from ..graph.declarations import numpy_type
+from ..graph.labels import standard_name
+from .exporter import Exporter, copy_fields
+from .functions import inline_functions
+from .importer import FIRST_IR_WITH_DEFAULTS, Importer
+from .limits import newest_ir
+from .naming import Names, defined, graphs, separate_names
+from .validate import check_graph, check_header
+
+_TYPES_OF_IR_14 = (numpy_type(TensorProto.FLOAT6E2M3), numpy_type(TensorProto.FLOAT6E3M2))
+
+
+@dataclass
+class Model:
+    """An ONNX model whose graph can be rewritten."""
+
+    graph: ir.Graph
+    """The main graph; bodies are `ir.Graph`s in the attributes of their nodes."""
+    header: onnx.ModelProto
+    """Everything but the graph: IR version, opsets, metadata, functions that are not inlined …"""
+    base_dir: str = ""
+    """The folder that external data is relative to."""
+
+    def opset(self, domain: str = "") -> int:
+        """The version of an operator set the model imports; 0 if it does not import it."""
+        return opsets(self.header).get(domain, 0)
+
+
+def opsets(header: onnx.ModelProto) -> dict[str, int]:
+    """The version of each imported domain; `ai.onnx` is another name of the domain ``""``."""
+    return {standard_name(entry.domain): entry.version for entry in header.opset_import}
+
+
+def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
+    """The model as a graph: functions inlined, nodes in topological order, everything checked.
+
+    The graph refers to the protos it came from; do not change them while it is in use. Weights
+    are decoded only when read, and external data (relative to `base_dir`) stays on disk.
+
+    Raises ModelError naming the place if the model is not valid.
+    """
+    check_header(proto)
+    inlined = inline_functions(proto)
+    header = onnx.ModelProto()
+    copy_fields(inlined, header, frozenset({"graph"}))
+    with collector_paused():
+        graph = Importer(header.ir_version, base_dir).graph(inlined.graph)
+        check_graph(graph, header)
+    return Model(graph, header, base_dir)
+
+
+def export_model(model: Model) -> onnx.ModelProto:
+    """The model as a ModelProto, valid under the names its values have now.
+
+    Names that would be confused are changed on the way (never those of inputs and outputs of the
+    main graph). The IR version stays unless the file needs another or onnxruntime refuses it.
+    """
+    with collector_paused():
+        return _export(model)
+
+
+def _export(model: Model) -> onnx.ModelProto:
+    names = Names(model.graph)
+    separate_names(model.graph, names)
+    proto = onnx.ModelProto()
+    copy_fields(model.header, proto, frozenset())
+    proto.ir_version = _ir_version(model)
+    exporter = Exporter(opsets(model.header), proto.ir_version < FIRST_IR_WITH_DEFAULTS, names)
+    exporter.graph(model.graph, proto.graph)
+    for domain in sorted(exporter.domains - opsets(proto).keys()):
+        proto.opset_import.add(domain=domain, version=1)
+    return proto
+
+
+def _ir_version(model: Model) -> int:
+    version = model.header.ir_version
+    if version == 0:
+        version = helper.find_min_ir_version_for(model.header.opset_import, True)
+    if version < FIRST_IR_WITH_DEFAULTS and not _all_initializers_listed(model.graph):
+        return FIRST_IR_WITH_DEFAULTS
+    if version <= newest_ir() or _needs_ir_14(model.graph):
+        return version
+    return newest_ir()
+
+
+def _needs_ir_14(root: ir.Graph) -> bool:
+    """True if the model uses what IR version 14 added: the 6 bit floats, and opaque types."""
+    return any(
+        tensor.dtype in _TYPES_OF_IR_14
+        or (isinstance(tensor, ir.Variable) and tensor.type == "opaque_type")
+        for graph in graphs(root)
+        for tensor in defined(graph)
+    )
+
+
+def _all_initializers_listed(root: ir.Graph) -> bool:
+    return all(constant.listed for graph in graphs(root) for constant in graph.initializers)

@@ -1,0 +1,1 @@
+"""Rules that replace a loop-carried value by a reduction, a prefix sum or a linear recurrence."""
