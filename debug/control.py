@@ -11,9 +11,9 @@ from onnx import helper
 
 from ..rewrite.engine.rule import describe
 from ..rewrite.facts.facts import Fact, Facts, Value
-from ..rewrite.facts.symbolic import Expr, symbols
 from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
 from ..rewrite.graph.views import NO_LIMIT, IfView, LoopView, ScanView
+from ..rewrite.symbolic import Expr, symbols
 from .counts import CONTROL
 
 LONGEST_EXPRESSION = 12
@@ -121,11 +121,11 @@ class Reader:
             found.condition = self._expression(loop.condition_out)
         found.states = [
             State(s.input.name, self._type(s.input), self._expression(s.initial, 0))
-            for s in loop.states
+            for s in loop.carried
         ]
         found.scan_outputs = [
             Sliced(stacked.name, self._type(row))
-            for row, stacked in zip(loop.scan_outputs, node.outputs[len(loop.states) :])
+            for row, stacked in zip(loop.scan_outputs, node.outputs[len(loop.carried) :])
         ]
 
     def _read_scan(self, node: Node, found: ControlNode) -> None:
@@ -136,7 +136,7 @@ class Reader:
         found.trip = self._scan_length(scan)
         found.states = [
             State(s.input.name, self._type(s.input), self._expression(s.initial, 0))
-            for s in scan.states
+            for s in scan.carried
         ]
         found.scan_inputs = [
             Sliced(s.sequence.name, self._type(s.sequence), s.axis, s.reverse)

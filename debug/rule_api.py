@@ -13,7 +13,7 @@ from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.rule import Match, Options
 from ..rewrite.facts.facts import Fact, Facts
 from ..rewrite.graph.index import Index
-from ..rewrite.graph.views import IfView, LoopView, ScanInput, ScanOutput, ScanView, CarriedValue
+from ..rewrite.graph.views import CarriedValue, IfView, LoopView, ScanInput, ScanOutput, ScanView
 
 
 class Member(NamedTuple):

@@ -59,13 +59,7 @@ from .recurrence import (
     SplitCarriedValue,
 )
 from .reductions.delay_lines import DelayLineToShift
-from .reductions.folds import (
-    LoopToAll,
-    LoopToAny,
-    LoopToMaximum,
-    LoopToMinimum,
-    LoopToProduct,
-)
+from .reductions.folds import LoopToAll, LoopToAny, LoopToMaximum, LoopToMinimum, LoopToProduct
 from .reductions.linear_recurrence import SimplifyLinearRecurrence
 from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
 from .reductions.prefix_sums import LoopToSum

@@ -107,7 +107,7 @@ class Telling(Rule):
         m.need(True, "one of two" if m.node.name else "the other of two")
         self.more(m)
         _helper(m)
-        raise Miss(self.nothing, (), m.node)
+        raise Miss(self.nothing, at=m.node)
 
     def more(self, m: Match) -> None:
         m.need(True, f"formatted {m.node.op}")

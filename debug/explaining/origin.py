@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from ...rewrite.engine.rule import describe
 from ...rewrite.facts.facts import FLOATS, Facts
-from ...rewrite.facts.symbolic import Dim, Expr, symbols
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
+from ...rewrite.symbolic import Dim, Expr, symbols
 from ..control import value_text
 
 MOST_LINES = 10

@@ -98,7 +98,9 @@ class Reasons:
 
     def _carries_numbers(self, node: Node) -> bool:
         facts = self._engine.facts
-        steps = counted_loop(facts, node) if node.op in ("Loop", "Scan") and not node.domain else None
+        steps = (
+            counted_loop(facts, node) if node.op in ("Loop", "Scan") and not node.domain else None
+        )
         return steps is not None and any(facts.dtype(s.input) in FLOATS for s in steps.carried)
 
     def _asked(self, node: Node) -> list[Reason]:
@@ -151,7 +153,7 @@ class Reasons:
         parts = [f"condition {about.condition}"] if about.condition else []
         if at.op != "If":
             parts.append(f"trip count {about.trip or 'unknown'}")
-            parts += [f"state `{s.name}`: {s.type}" for s in about.carried[:3]]
+            parts += [f"state `{s.name}`: {s.type}" for s in about.states[:3]]
         return "; ".join(parts)
 
 

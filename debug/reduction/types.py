@@ -9,8 +9,8 @@ from onnx import helper
 
 from ...commands.arguments import Assertions
 from ...rewrite.facts.facts import Fact
-from ...rewrite.facts.symbolic import Dim, symbols
 from ...rewrite.graph.ir import Graph, Tensor
+from ...rewrite.symbolic import Dim, symbols
 from ..subject import Subject
 
 Types = dict[str, onnx.ValueInfoProto]

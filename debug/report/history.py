@@ -14,8 +14,8 @@ import onnx
 import onnx.defs
 
 from ...rewrite.facts.facts import Fact
-from ...rewrite.facts.symbolic import symbols
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, named_bodies
+from ...rewrite.symbolic import symbols
 from ..control import type_text
 from ..replay import Replay
 from ..trace_file import CommitLine

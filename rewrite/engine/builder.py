@@ -1,169 +1,230 @@
-"""Makes new operators, all at one place of a graph and named after one value.
+"""Builds operators for a patch, in the form that the opset of the model has.
 
 What depends on the opset is decided here: whether an operator takes its axes as an attribute or as
-an input, how integers are compared, and whether Reshape can be told of sizes of 0. A patch with an
-operator that the opset lacks altogether is not made: see `rewrite.engine.opset_check`.
+an input, whether Max and Min take integers, whether Reshape can produce a size of 0. Where the
+opset lacks an operator altogether, the engine undoes the patch and records the reason (see
+`looplift.rewrite.engine.opset_check`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph.ir import Tensor
-from .patch import Patch, Place
+from .. import symbolic
+from ..graph.ir import Graph, Node, Tensor
 from .rule import Miss
 
+if TYPE_CHECKING:
+    from ..facts.counted_loop import CountedLoop, SliceRead
+    from ..facts.facts import Facts
+    from ..graph.views import ScanOutput
+    from .patch import Patch
+
+Indices = slice  # `slice` names a method below
+Place = Node | Graph
+"""Where a new node goes: just before a node, or at the end of a graph."""
+
 _AXES_ARE_INPUTS = 13
-"""The opset from which on Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as inputs."""
-_INTEGER_EXTREMES = 12
-"""The opset from which on Max and Min take integers."""
+"""The first opset in which Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as inputs."""
+_INTEGER_MAX = 12
+"""The first opset in which Max and Min take integers."""
 EMPTY_RESHAPES = 14
-"""The opset from which on Reshape can be asked for a size of 0."""
-NO_EMPTY_RESHAPES = "before opset 14 no Reshape can be told of sizes that may be 0"
+"""The first opset in which Reshape can produce a size of 0."""
+NO_EMPTY_RESHAPES = "Reshape cannot produce a size of 0 before opset 14"
 _SLICE_TAKES_INPUTS = 10
 _REDUCTIONS_TAKE_AXES = 18
 TO_THE_END = np.iinfo(np.int64).max
-"""As the end of a Slice: behind every axis."""
+"""As the end of a Slice: after the last element of any axis."""
 BEFORE_FIRST = np.iinfo(np.int64).min
-"""As the end of a Slice that goes backwards: in front of every axis."""
+"""As the end of a Slice with a negative step: before the first element of any axis."""
 
 
 class Builder:
-    """New nodes at one place, by default just before the root of a patch, named after one value."""
+    """Builds nodes at one place of a graph, with results named after one value.
+
+    Calling the builder makes a node with one output: `emit("Add", a, b)`. `Patch.builder` and
+    `Patch.builder_after` make builders.
+    """
 
     def __init__(self, patch: Patch, like: Tensor, before: Place | None = None) -> None:
         self.patch = patch
         self.like = like
+        """The value that results are named after."""
         self._before: Place = patch.root if before is None else before
 
-    @classmethod
-    def behind(cls, patch: Patch, like: Tensor, results: Iterable[Tensor] = ()) -> Builder:
-        """New nodes behind the root, before whatever first reads one of its results.
+    def __call__(self, op: str, *inputs: Tensor, **attrs: Any) -> Tensor:
+        """Adds a node with one output and returns the output."""
+        return self.outputs(op, inputs, [self.like], **attrs)[0]
 
-        The results are those given, or `like` alone.
-        """
-        return cls(patch, like, patch.behind(tuple(results) or (like,)))
-
-    def nodes(
+    def outputs(
         self, op: str, inputs: Sequence[Tensor], like: Sequence[Tensor], **attrs: Any
     ) -> list[Tensor]:
-        """A node with one output for each value of `like`."""
+        """Adds a node with one output for each value of `like`, named after it."""
         return self.patch.node(op, inputs, like, attrs, self._before)
 
-    def __call__(self, op: str, *inputs: Tensor, **attrs: Any) -> Tensor:
-        """A node with one output."""
-        return self.nodes(op, inputs, [self.like], **attrs)[0]
+    # --- constants ---
 
-    def array(self, values: np.ndarray) -> Tensor:
-        """A constant of the graph in which the new nodes stand."""
+    def constant(self, values: np.ndarray) -> Tensor:
+        """Adds an initializer to the graph that the new nodes stand in."""
         return self.patch.constant(values, self.like, self.patch.home(self._before))
 
-    def ints(self, *values: int) -> Tensor:
+    def vector(self, *values: int) -> Tensor:
         """A constant int64 vector."""
-        return self.array(np.array(values, np.int64))
+        return self.constant(np.array(values, np.int64))
 
-    def number(self, value: int) -> Tensor:
+    def scalar(self, value: int) -> Tensor:
         """A constant int64 scalar."""
-        return self.array(np.array(value, np.int64))
+        return self.constant(np.array(value, np.int64))
 
-    def unsqueezed(self, value: Tensor, axes: Sequence[int]) -> Tensor:
-        """With axes of size 1, at these places of the result."""
+    # --- shapes and axes ---
+
+    def unsqueeze(self, value: Tensor, axes: Sequence[int]) -> Tensor:
+        """Inserts axes of size 1; `axes` are positions in the result, as in Unsqueeze."""
         return self._with_axes("Unsqueeze", value, axes, _AXES_ARE_INPUTS) if axes else value
 
-    def squeezed(self, value: Tensor, axes: Sequence[int]) -> Tensor:
-        """Without these axes of size 1."""
+    def squeeze(self, value: Tensor, axes: Sequence[int]) -> Tensor:
+        """Removes these axes of size 1."""
         return self._with_axes("Squeeze", value, axes, _AXES_ARE_INPUTS) if axes else value
+
+    def transpose(self, value: Tensor, perm: Sequence[int]) -> Tensor:
+        """Transposes; returns the value itself for the identity permutation."""
+        if list(perm) == list(range(len(perm))):
+            return value
+        return self("Transpose", value, perm=list(perm))
+
+    def move_axis(self, value: Tensor, source: int, target: int, rank: int) -> Tensor:
+        """Moves one axis to another position, like `numpy.moveaxis`."""
+        perm = [axis for axis in range(rank) if axis != source]
+        perm.insert(target, source)
+        return self.transpose(value, perm)
+
+    def reshape(self, value: Tensor, shape: Tensor) -> Tensor:
+        """Reshapes to a computed shape, any size of which may be 0.
+
+        Raises Miss before opset 14, where a 0 in the shape copies the size of the operand.
+        """
+        if self.patch.opset < EMPTY_RESHAPES:
+            raise Miss(NO_EMPTY_RESHAPES)
+        return self("Reshape", value, shape, allowzero=1)
+
+    def merge_axes(self, value: Tensor, axis: int, rank: int) -> Tensor:
+        """Merges an axis with the next one. Raises Miss before opset 14."""
+        both = self("ReduceProd", self.shape(value, axis, axis + 2), keepdims=1)
+        parts = [self.shape(value, 0, axis), both, self.shape(value, axis + 2, rank)]
+        return self.reshape(value, self.concat(parts))
+
+    def shape(self, value: Tensor, first: int, last: int) -> Tensor:
+        """The sizes of axes first … last - 1, an int64 vector."""
+        return self.slice(self("Shape", value), 0, slice(first, last, 1))
+
+    # --- elements ---
 
     def split(
         self, value: Tensor, axis: int, sizes: Sequence[int], like: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Pieces of these sizes along an axis, named after the values of `like`."""
+        """Splits an axis into pieces of these sizes, named after the values of `like`."""
         if self.patch.opset >= _AXES_ARE_INPUTS:
-            return self.nodes("Split", [value, self.ints(*sizes)], like, axis=axis)
-        return self.nodes("Split", [value], like, axis=axis, split=list(sizes))
+            return self.outputs("Split", [value, self.vector(*sizes)], like, axis=axis)
+        return self.outputs("Split", [value], like, axis=axis, split=list(sizes))
 
-    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """The larger of integers, element by element."""
-        if self.patch.opset >= _INTEGER_EXTREMES:
+    def slice(self, value: Tensor, axis: int, indices: Indices) -> Tensor:
+        """`value[indices]` along one axis; the slice must give its start and step.
+
+        Raises Miss for a step other than 1 before opset 10, where Slice has no steps.
+        """
+        start, end, step = indices.start, indices.stop, indices.step
+        if end is None:
+            end = TO_THE_END if step > 0 else BEFORE_FIRST
+        if self.patch.opset >= _SLICE_TAKES_INPUTS:
+            operands = [start, end, axis, step] if step != 1 else [start, end, axis]
+            return self("Slice", value, *(self.vector(number) for number in operands))
+        if step != 1:
+            raise Miss("Slice has no steps before opset 10")
+        return self("Slice", value, starts=[start], ends=[end], axes=[axis])
+
+    def reverse(self, value: Tensor, axis: int) -> Tensor:
+        """Reverses an axis. Raises Miss before opset 10, as `slice` does."""
+        return self.slice(value, axis, slice(-1, None, -1))
+
+    def concat(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Concatenates along axis 0; returns a single vector as it is."""
+        return vectors[0] if len(vectors) == 1 else self("Concat", *vectors, axis=0)
+
+    def repeat(self, value: Tensor, count: Tensor) -> Tensor:
+        """Repeats a value along a new axis 0; `count` is an int64 vector of one element."""
+        return self("Expand", value, self.concat([count, self("Shape", value)]))
+
+    # --- arithmetic ---
+
+    def max(self, a: Tensor, b: Tensor) -> Tensor:
+        """The elementwise maximum of integers."""
+        if self.patch.opset >= _INTEGER_MAX:
             return self("Max", a, b)
         return self("Where", self("Greater", a, b), a, b)
 
-    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """The smaller of integers, element by element."""
-        if self.patch.opset >= _INTEGER_EXTREMES:
+    def min(self, a: Tensor, b: Tensor) -> Tensor:
+        """The elementwise minimum of integers."""
+        if self.patch.opset >= _INTEGER_MAX:
             return self("Min", a, b)
         return self("Where", self("Less", a, b), a, b)
 
-    def reduced(self, op: str, value: Tensor, axes: Sequence[int], keepdims: int) -> Tensor:
-        """A reduction over axes, ReduceSum or another that gives them alike."""
+    def reduce(self, op: str, value: Tensor, axes: Sequence[int], keepdims: int) -> Tensor:
+        """Reduces axes with ReduceSum, ReduceMax, or any other operator that takes axes as they."""
         since = _AXES_ARE_INPUTS if op == "ReduceSum" else _REDUCTIONS_TAKE_AXES
         return self._with_axes(op, value, axes, since, keepdims=keepdims)
 
     def _with_axes(
         self, op: str, value: Tensor, axes: Sequence[int], since: int, **attrs: Any
     ) -> Tensor:
-        """A node with axes as an input since some opset, and as an attribute before."""
+        """Adds a node whose axes are an input from opset `since` on, and an attribute before."""
         if self.patch.opset >= since:
-            return self(op, value, self.ints(*axes), **attrs)
+            return self(op, value, self.vector(*axes), **attrs)
         return self(op, value, axes=list(axes), **attrs)
 
-    def transposed(self, value: Tensor, order: Sequence[int]) -> Tensor:
-        """With its axes in another order; the value itself where that is the one it has."""
-        if list(order) == list(range(len(order))):
-            return value
-        return self("Transpose", value, perm=list(order))
+    # --- what a counted loop reads and writes, outside the loop ---
 
-    def moved(self, value: Tensor, source: int, target: int, rank: int) -> Tensor:
-        """With one axis at another place."""
-        order = [axis for axis in range(rank) if axis != source]
-        order.insert(target, source)
-        return self.transposed(value, order)
+    def trip_count(self, loop: CountedLoop) -> Tensor:
+        """The number of iterations, an int64 vector of one element that is never negative."""
+        if isinstance(loop.count, int):
+            return self.vector(max(loop.count, 0))
+        if loop.trip is None:
+            read = loop.reads[0]
+            return self.shape(read.sequence, read.axis, read.axis + 1)
+        count = self("Reshape", loop.trip, self.vector(1))
+        if loop.count is not None and symbolic.nonnegative(loop.count):
+            return count
+        return self.max(count, self.vector(0))
 
-    def sliced(self, value: Tensor, axis: int, order: slice) -> Tensor:
-        """value[order] along an axis, for an order that gives start and step.
+    def iteration_numbers(self, loop: CountedLoop) -> Tensor:
+        """0, 1, … as an int64 vector with one element for each iteration."""
+        if isinstance(loop.count, int):
+            return self.constant(np.arange(max(loop.count, 0), dtype=np.int64))
+        count = self.squeeze(self.trip_count(loop), [0])
+        return self("Range", self.scalar(0), count, self.scalar(1))
 
-        Raises Miss for a step other than 1 before opset 10, where Slice has no steps.
+    def all_slices(self, facts: Facts, loop: CountedLoop, read: SliceRead) -> Tensor:
+        """The slices that the iterations read, in their order, stacked along axis 0."""
+        shape = facts.known_shape(read.sequence)
+        slices = read.sequence
+        if not loop.reads_whole_axis(shape[read.axis]):
+            slices = self(
+                "Slice", slices, self.vector(0), self.trip_count(loop), self.vector(read.axis)
+            )
+        slices = self.move_axis(slices, read.axis, 0, len(shape))
+        return self.reverse(slices, 0) if read.reverse else slices
+
+    def scan_output(self, stacked: Tensor, output: ScanOutput, rank: int | None) -> Tensor:
+        """Turns values stacked along axis 0 into what the Scan output holds.
+
+        `rank` is the rank of the value of one iteration; it may be None only for axis 0.
         """
-        start, end, step = order.start, order.stop, order.step
-        if end is None:
-            end = TO_THE_END if step > 0 else BEFORE_FIRST
-        if self.patch.opset >= _SLICE_TAKES_INPUTS:
-            operands = [start, end, axis, step] if step != 1 else [start, end, axis]
-            return self("Slice", value, *(self.ints(number) for number in operands))
-        if step != 1:
-            raise Miss("before opset 10 a Slice takes neighbours in their order", (), None)
-        return self("Slice", value, starts=[start], ends=[end], axes=[axis])
-
-    def reversed(self, value: Tensor, axis: int) -> Tensor:
-        """With the elements of an axis in the opposite order; as `sliced` before opset 10."""
-        return self.sliced(value, axis, slice(-1, None, -1))
-
-    def reshaped(self, value: Tensor, sizes: Tensor) -> Tensor:
-        """In a shape of computed sizes, of which any may be 0.
-
-        Raises Miss before opset 14, where a 0 copies the size at its place.
-        """
-        if self.patch.opset < EMPTY_RESHAPES:
-            raise Miss(NO_EMPTY_RESHAPES, (), None)
-        return self("Reshape", value, sizes, allowzero=1)
-
-    def merged(self, value: Tensor, axis: int, rank: int) -> Tensor:
-        """With an axis and the next as one; raises Miss before opset 14."""
-        both = self("ReduceProd", self.dims(value, axis, axis + 2), keepdims=1)
-        parts = [self.dims(value, 0, axis), both, self.dims(value, axis + 2, rank)]
-        return self.reshaped(value, self.joined(parts))
-
-    def dims(self, value: Tensor, first: int, last: int) -> Tensor:
-        """The sizes of axes first … last - 1, an int64 vector."""
-        return self.sliced(self("Shape", value), 0, slice(first, last, 1))
-
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """Vectors one behind the other."""
-        return parts[0] if len(parts) == 1 else self("Concat", *parts, axis=0)
-
-    def repeated(self, value: Tensor, count: Tensor) -> Tensor:
-        """The value once per iteration along a new axis 0; `count` is a vector of one number."""
-        return self("Expand", value, self.joined([count, self("Shape", value)]))
+        if output.reverse:
+            stacked = self.reverse(stacked, 0)
+        if output.axis == 0:
+            return stacked
+        if rank is None:
+            raise Miss("the rank of {} is not known", output.row, at=output.row)
+        return self.move_axis(stacked, 0, output.axis, rank + 1)

@@ -18,68 +18,76 @@ from .rule import Miss, describe
 
 
 class PatchError(Exception):
-    """A patch that would leave the graph wrong: a defect of the rule that made it."""
+    """A patch that would leave the graph invalid: a defect of the rule that made it."""
 
 
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""The control-flow operators: those with bodies."""
 
 
 class Edits:
     """A list of edits that can be undone."""
 
-    def __init__(self, index: Index, root: Node, opset: int) -> None:
-        self.index = index
-        self.opset = opset
-        """Version of the standard operator set that new nodes are made for."""
+    def __init__(self, facts: Facts, root: Node) -> None:
+        self.facts = facts
+        """The facts of the graph as it was before the patch, and of the values that it added."""
+        self.index: Index = facts.index
+        """Def-use chains, up to date with each edit."""
+        self.opset = facts.opset
+        """The version of the standard operator set that new nodes are made for."""
         self.root = root
+        """The node at which the rule matched."""
         self.edits: list[str] = []
+        """What was changed, one line each."""
         self.notes: list[str] = []
+        """What the rewrite relies on beyond the file."""
         self.touched: dict[Node, None] = {}
         """Nodes that are new or read other values than before."""
         self._returned: dict[Node, list[tuple[Graph, Tensor, Tensor]]] = {}
-        """Of touched nodes of which nothing changed but what bodies return: the body, and what it
-        returned before and does now."""
+        """Touched nodes that changed only in what their bodies return: the body, the value that it
+        returned before, and the one that it returns now."""
         self.disturbed: dict[Node, None] = {}
         """Owners of bodies that nodes left."""
         self.freed: dict[Tensor, None] = {}
         """Values that lost a reader."""
         self.removed: list[Node] = []
-        """Nodes that are gone, those of bodies that went with their owner included."""
+        """Removed nodes, including those in bodies of removed nodes."""
         self.returned: dict[int, None] = {}
-        """Outputs of the main graph, by number, that are other values than before."""
+        """Outputs of the main graph, by number, that changed."""
         self.delta: Counter[str] = Counter()
-        """Change of what the termination measure counts."""
+        """The change of each component of the termination measure."""
         self._copied: list[Tensor] = []
-        """Values of which an Identity was made for an output of the model."""
+        """Values for which an Identity was added because they became outputs of the model."""
         self.replaced: list[tuple[Tensor, Tensor]] = []
-        """Values and those that all their readers read instead."""
+        """Pairs of a value and the one that its readers read instead."""
         self._undo: list[Callable[[], None]] = []
         self._added: set[Node] = set()
         self._written: list[Node] = []
-        """Nodes that no exporter wrote so: the opset may lack their operators, or their forms."""
+        """New or changed nodes, whose operator or form the opset may lack."""
         self._first: dict[Graph, Node] = {}
-        """The nodes that stood first in bodies."""
+        """The node that stood first in each body."""
         self.made = 0
-        """Number of constants made."""
+        """The number of constants added."""
         self.stored: list[Constant] = []
-        """The constants made."""
+        """The constants added."""
 
     def touch(self, node: Node) -> None:
-        """Says that a node is new, or not what it was."""
+        """Records that a node is new or changed."""
         self.touched[node] = None
         self._returned.pop(node, None)
 
-    def changed(self, facts: Facts) -> list[Node]:
-        """The touched nodes of whose results something else may be known now. Where a body returns
-        a value of which the same is known as of the one before, there is nothing to find out: a
-        loop need not be looked at as a whole for each edit in its body.
+    def changed(self) -> list[Node]:
+        """The touched nodes whose results may have other facts now.
+
+        Skips a node when only outputs of its bodies changed and their facts did not: a loop is not
+        inferred anew for each edit in its body.
         """
         return [
             node
             for node in self.touched
             if node not in self._returned
             or any(
-                facts.derived([old]).get(old) != facts.of(new)
+                self.facts.derived([old]).get(old) != self.facts.of(new)
                 for _, old, new in self._returned[node]
             )
         ]
@@ -154,8 +162,8 @@ class Edits:
             self.touched[owner] = None
 
     def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
-        """What a body declares of an output stays: rows of a loop that never runs take their
-        shape from it.
+        """Keeps what a body declares of an output: the scan outputs of a loop that never runs take
+        their shape from the declaration.
         """
         declared, before = body.output_info, dict(body.output_info)
         info = declared.get(old, old.info)
@@ -203,7 +211,7 @@ class Edits:
         self._undo.append(undo)
 
     def _disturb(self, graph: Graph) -> None:
-        """A body changed: what may be said of its owner may too."""
+        """Records that a body changed, and with it perhaps the facts of its owner."""
         owner = self.index.owner(graph)
         if owner is not None:
             self.disturbed[owner] = None
@@ -260,12 +268,11 @@ class Edits:
             for tensor in self._reads(node):
                 self._check_read(node, tensor)
 
-    def check_types(self, facts: Facts) -> None:
-        """Raises PatchError when a value replaces one that surely has another type or shape, and
-        Miss when the result cannot be written in the model's opset.
-
-        The facts are still those of the graph before the patch, except for values it made.
+    def check_types(self) -> None:
+        """Raises PatchError when a value replaces one that is known to have another type or shape,
+        and Miss when the opset of the model cannot express the result.
         """
+        facts = self.facts
         for old, new in self.replaced:
             difference = mismatch(facts.known(old), facts.of(new))
             if difference is not None:
@@ -276,10 +283,10 @@ class Edits:
         for tensor in (*self._copied, *self._to_be_copied()):
             if not has_copies(facts.of(tensor).kind, self.opset):
                 sentence = "`{}` would have to be copied, which opset {} has no operator for"
-                raise Miss(sentence, (tensor.name, self.opset), tensor)
+                raise Miss(sentence, tensor.name, self.opset, at=tensor)
 
     def _to_be_copied(self) -> Iterator[Tensor]:
-        """What bodies whose nodes or outputs changed return and in a file cannot as it is."""
+        """Values that changed bodies return and that a file can return only through a copy."""
         if has_copies("other", self.opset):
             return
         for owner in {**self.touched, **self.disturbed}:
@@ -293,13 +300,15 @@ class Edits:
             raise PatchError(f"{describe(node)} reads `{tensor.name}`, which nothing defines")
         reader = self.index.ancestor_in(node, home)
         if reader is None:
-            raise PatchError(f"{describe(node)} reads `{tensor.name}` of a body it is not in")
+            raise PatchError(
+                f"{describe(node)} reads `{tensor.name}` from a body that it is not in"
+            )
         producer = self.index.producer(tensor)
         if producer is not None and producer.order >= reader.order:
             raise PatchError(f"{describe(node)} reads `{tensor.name}` before it is computed")
 
     def keep(self) -> None:
-        """Ends the patch: what it did can no longer be undone, and what undoing needs is let go."""
+        """Ends the patch: it can no longer be undone, and what undoing needs is released."""
         self._undo.clear()
 
     def roll_back(self) -> None:
@@ -309,7 +318,7 @@ class Edits:
 
 
 def mismatch(old: Fact, new: Fact) -> str | None:
-    """How two values surely differ in type or shape; None where they may have the same."""
+    """How the type or shape of two values is known to differ; None where it may be the same."""
     if "other" in (old.kind, new.kind) or not old.dtype or not new.dtype:
         return None
     if old.kind != new.kind:
@@ -328,7 +337,7 @@ def mismatch(old: Fact, new: Fact) -> str | None:
 
 
 def _drop_last(items: list[Any], item: object) -> None:
-    """Removes the last occurrence; it is near the end, where it was appended."""
+    """Removes the last occurrence, searching from the end, where it was appended."""
     for place in range(len(items) - 1, -1, -1):
         if items[place] is item:
             del items[place]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import LoopliftError
 from ..facts.facts import Assumptions
@@ -31,17 +30,17 @@ from .trace import Commit, Defect, Trace
 from .worklist import Queue
 
 MEASURE = (
-    "fused", "split", "control", "loose", "carried", "inner", "nodes", "outputs", "negated",
-    "constants",
+    "decomposed", "split", "control", "normal form", "carried", "inner", "nodes", "outputs",
+    "negated", "constants",
 )  # fmt: skip
-"""What each commit must lower, the first that changes deciding: operators that a rule takes apart
-for a backend that lacks them, loops that give way to two simpler ones, control-flow nodes,
-deviations from the normal form, states and results of loops, nodes weighted by the depth of their
-body, all nodes, outputs of Ifs, negated conditions, distinct constants.
+"""The termination measure: a commit must lower the first component that it changes.
 
-`fused`, `split` and `loose` are no numbers of the graph: a rule says that it made such a step (see
-`Patch.take_apart`, `split_loop`, `toward_normal_form`), and that it can do so only finitely often
-is its author's to see to."""
+The components are operators decomposed for a backend that lacks them, loops split in two,
+control-flow nodes, deviations from the normal form, carried values and results of loops, nodes
+weighted by the depth of their body, nodes, outputs of Ifs, negated conditions, distinct constants.
+`decomposed`, `split` and `normal form` are not counted in the graph: rules report them (see
+`Patch.decompose_operator`, `split_loop` and `toward_normal_form`) and must do so only finitely
+often."""
 _MANY_SHARES = 1 << 16
 """For a patch that has no room otherwise: it makes thousands of nodes at one place."""
 _LATEST = 16
@@ -101,11 +100,11 @@ class Engine:
                     self._run_phase(number, queues)
         self.finish()
 
-    def match(self, rule: Rule, node: Node) -> dict[str, Any]:
+    def match(self, rule: Rule, node: Node) -> object:
         """What one rule finds at one node. Raises Miss when it declines."""
         return rule.match(Match(node, self.facts, self.options))
 
-    def fire(self, phase: Phase, rule: Rule, node: Node, found: dict[str, Any]) -> Patch | None:
+    def fire(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
         """Applies what a match found, without a search: what a replay does for each commit.
 
         None when the patch was wrong and is undone.
@@ -219,9 +218,8 @@ class Engine:
         """Applies a match and records it; None when the patch was wrong and is undone."""
         if (type(rule), node) in self.banned:
             return None
-        if not isinstance(found, dict):
-            given = f"match gave {type(found).__name__} instead of what apply takes, by name"
-            self._defect(phase, rule, node, given)
+        if found is None:
+            self._defect(phase, rule, node, "match returned None instead of what apply takes")
             return None
         started = time.perf_counter()
         label, place = describe(node), place_of(self.index, node)
@@ -246,7 +244,7 @@ class Engine:
                 where=label,
                 remedy="These rules undo each other's work: leave one out, or limit the steps",
             )
-        self.facts.hand_on(patch.replaced)
+        self.facts.transfer(patch.replaced)
         seconds = time.perf_counter() - started
         edits, notes = tuple(patch.edits), tuple(patch.notes)
         commit = Commit(self._steps, phase.name, rule.name(), label, place, edits, notes, seconds)
@@ -255,22 +253,25 @@ class Engine:
             self.trace.observer.committed(commit, rule, node, patch)
         return patch
 
-    def _apply(self, rule: Rule, node: Node, found: dict[str, object]) -> Patch | str:
+    def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
         """The checked patch, or the reason why it was undone.
 
         Raises Miss, all undone, where the model's opset lacks what the result would need.
         """
         for shares in (SHARES, _MANY_SHARES):
             self.index.shares = shares
-            patch = Patch(self.index, node, self.facts.opset)
+            patch = Patch(self.facts, node)
             for output in node.outputs:  # what they were is what replaces them is compared with
                 self.facts.of(output)
             self.facts.mark()
             try:
-                rule.apply(patch, **found)
+                if isinstance(found, dict):
+                    rule.apply(patch, **found)  # type: ignore[call-arg]
+                else:
+                    rule.apply(patch, found)
                 patch.check()
                 _check_progress(patch)
-                patch.check_types(self.facts)
+                patch.check_types()
                 patch.keep()
                 return patch
             except NoRoom:
@@ -319,7 +320,7 @@ class Engine:
             self._add(near, self.index.owner(self.index.graph_of(node)))
         for tensor in patch.freed:
             self._add(near, self.index.producer(tensor))
-        self._add_with_bodies(near, refresh(self.facts, patch.changed(self.facts)))
+        self._add_with_bodies(near, refresh(self.facts, patch.changed()))
         return list(near)
 
     def _add_with_bodies(self, near: dict[Node, None], nodes: Iterable[Node]) -> None:
@@ -343,11 +344,14 @@ class Engine:
 
 
 def _check_progress(patch: Patch) -> None:
-    """The measure must fall, or rules could undo each other's work for ever."""
+    """Raises PatchError if the measure does not fall: rules could undo each other for ever."""
     change = tuple(patch.delta[key] for key in MEASURE)
     if change >= (0,) * len(MEASURE):
-        counts = ", ".join(f"{key} {number:+d}" for key, number in zip(MEASURE, change))
-        raise PatchError(f"the rewrite makes nothing smaller: {counts}")
+        counts = ", ".join(f"{key} {number:+d}" for key, number in zip(MEASURE, change) if number)
+        raise PatchError(
+            f"the rewrite makes nothing smaller ({counts or 'no count changes'}); if the rule can "
+            "make it only finitely often, call patch.toward_normal_form() in apply"
+        )
 
 
 def _is_loop(node: Node) -> bool:

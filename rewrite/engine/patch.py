@@ -1,4 +1,4 @@
-"""The only way to change a graph: every edit is recorded, checked, and undone when wrong."""
+"""The only way to change a graph: every edit is recorded, checked, and undone if it is wrong."""
 
 from __future__ import annotations
 
@@ -13,30 +13,47 @@ from ..graph.clone import clone_nodes
 from ..graph.declarations import without_shape
 from ..graph.index import Index, Use
 from ..graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
+from .builder import Builder, Place
 from .edits import Edits, PatchError
+from .loop_edit import LoopEdit
 from .rule import describe
-
-Place = Node | Graph
-"""Where a new node goes: just before a node, or to the end of a graph."""
 
 
 class Patch(Edits):
     """The edits of one rule application around one root node."""
 
     def note(self, sentence: str) -> None:
-        """Tells the user what this rewrite relies on beyond the file."""
+        """Reports to the user what this rewrite relies on beyond the file."""
         if not isinstance(sentence, str):
             raise PatchError(f"a note is a sentence, not {sentence!r}")
         self.notes.append(sentence)
 
-    # --- making values ---
+    # --- new values ---
+
+    def builder(self, like: Tensor, before: Place | None = None) -> Builder:
+        """A builder of nodes just before another node, by default the root.
+
+        The results of the nodes are named after `like`.
+        """
+        return Builder(self, like, before)
+
+    def builder_after(self, like: Tensor, results: Iterable[Tensor] = ()) -> Builder:
+        """A builder of nodes after the root and before the first reader of `results`.
+
+        `results` are results of the root, by default `like` alone.
+        """
+        return Builder(self, like, self.after(tuple(results) or (like,)))
+
+    def loop(self, node: Node) -> LoopEdit:
+        """Edits a Loop or Scan by role."""
+        return LoopEdit(self, node)
 
     def constant(
         self, values: np.ndarray | LazyValues, like: Tensor, graph: Graph | None = None
     ) -> Constant:
-        """A new initializer, by default of the graph the root node stands in.
+        """Adds an initializer, by default to the graph of the root.
 
-        It is named after `like`, the value it stands for. `values` may be what a file stores.
+        It is named after `like`, the value that it replaces. `values` may be lazy values of a file.
         """
         graph = graph if graph is not None else self.index.graph_of(self.root)
         constant = Constant(like.name, values)
@@ -53,10 +70,8 @@ class Patch(Edits):
         attrs: Mapping[str, Any] | None = None,
         before: Place | None = None,
     ) -> list[Tensor]:
-        """A new node of the standard domain just before another, by default the root; or the last
-        node of a graph.
-
-        Its outputs are named after `like`.
+        """Adds a node of the standard domain just before another, by default the root; or at the
+        end of a graph. Returns its outputs, which are named after `like`.
         """
         before = before if before is not None else self.root
         outputs = [Variable(tensor.name) for tensor in like]
@@ -71,12 +86,12 @@ class Patch(Edits):
         return list(outputs)
 
     def home(self, place: Place) -> Graph:
-        """The graph in which a place is."""
+        """The graph that a place is in."""
         return self.index.graph_of(place) if isinstance(place, Node) else place
 
-    def behind(self, results: Iterable[Tensor]) -> Place:
-        """The last place in the graph of the root where these results of it are not read yet: just
-        before their first reader, be it a node or a body within one, or else the graph's end.
+    def after(self, results: Iterable[Tensor]) -> Place:
+        """The last place in the graph of the root where nothing has read these results of it yet:
+        just before their first reader, which may be a node with a body, or the end of the graph.
         """
         home = self.index.graph_of(self.root)
         uses = (use for result in results for use in self.index.uses(result))
@@ -84,7 +99,9 @@ class Patch(Edits):
         return min(readers, key=lambda n: n.order, default=home)
 
     def _reader_in(self, home: Graph, use: Use) -> Node | None:
-        """The node of a graph that reads a value there or in a body; None where it is returned."""
+        """The node of `home` that reads a value itself or in a body; None where `home` returns the
+        value.
+        """
         reader = use.reader if isinstance(use.reader, Node) else self.index.owner(use.reader)
         inside = reader is not None and use.reader is not home
         return self.index.ancestor_in(reader, home) if inside and reader is not None else None
@@ -97,13 +114,13 @@ class Patch(Edits):
         like: Sequence[Tensor],
         attrs: Mapping[str, Any] | None = None,
     ) -> list[Tensor]:
-        """A new node at the start of a body; it may read body inputs and outer values, and what
-        earlier calls for the same body gave.
+        """Adds a node at the start of a body. It may read body inputs, outer values, and what
+        earlier calls for the same body returned.
         """
         return self.node(op, inputs, like, attrs, before=self.start(body))
 
     def start(self, body: Graph) -> Place:
-        """Where a new node stands before all others of a body; its end where there are none."""
+        """The place before all nodes that a body had before the patch."""
         first = self._first.get(body)
         if first is None or first not in self.index or self.index.graph_of(first) is not body:
             there = [n for n in self.index.nodes(body) if n not in self._added]
@@ -115,8 +132,10 @@ class Patch(Edits):
     def clone_before(
         self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], anchor: Node
     ) -> None:
-        """Copies nodes to just before another; `renamed` says what the copies read instead, and
-        takes up what they compute.
+        """Copies nodes to just before another one.
+
+        `renamed` maps values to those that the copies read instead; the results of the copies are
+        added to it.
         """
         copies = clone_nodes(nodes, renamed, self.index)
         self.index.place_before(anchor, copies)
@@ -127,10 +146,10 @@ class Patch(Edits):
             self._insert(copy, graph)
         self.edits.append(f"copied {len(copies)} nodes")
 
-    # --- changing readers ---
+    # --- readers ---
 
     def replace(self, old: Tensor, new: Tensor) -> None:
-        """Lets every reader of `old` read `new`; outputs of the model keep their names."""
+        """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
         self.replaced.append((old, new))
         for use in self.index.uses(old):
             if use.reader is self.index.root:
@@ -140,8 +159,9 @@ class Patch(Edits):
         self.edits.append(f"`{old.name}` is now `{new.name}`")
 
     def _replace_output(self, use: Use, old: Tensor, new: Tensor) -> None:
-        """An output of the main graph keeps name and declaration: `new` takes them over, or where
-        it cannot a node of its own passes the value on.
+        """Replaces an output of the main graph, whose name and declaration stay.
+
+        `new` takes them over if it can; otherwise an Identity returns it.
         """
         if can_be_output(self.index, new):
             self._take_name(new, old)
@@ -155,28 +175,28 @@ class Patch(Edits):
         self._set(use, old, copy)
 
     def merge(self, old: Constant, new: Constant) -> None:
-        """Lets every reader of a constant read an equal one."""
+        """Makes every reader of a constant read an equal one."""
         self.replace(old, new)
         self.delta["constants"] -= 1
 
     def replace_in(self, node: Node, slot: int, new: Tensor) -> None:
-        """Lets one input of one node read `new`."""
+        """Makes one input of one node read `new`."""
         old = node.inputs[slot]
         self._set(Use(node, slot), old, new)
         self.edits.append(f"{describe(node)} input {slot} is now `{new.name}`")
 
-    def swap_branches(self, node: Node) -> None:
-        """Exchanges the branches of an If."""
-        self._swap(node)
-        self._undo.append(lambda: self._swap(node))
-        self.touch(node)
-        self.delta["negated"] -= 1
-        self.edits.append(f"swapped the branches of {describe(node)}")
+    def replace_inside(self, body: Graph, old: Tensor, new: Tensor) -> None:
+        """Makes the readers of `old` in a body, and in bodies inside it, read `new`."""
+        self.replaced.append((old, new))
+        for use in self.index.uses(old):
+            home = self.index.graph_of(use.reader) if isinstance(use.reader, Node) else use.reader
+            if self.index.encloses(body, home):
+                self._set(use, old, new)
 
     # --- moving and removing ---
 
     def remove(self, node: Node) -> None:
-        """Takes out a node whose outputs nobody reads."""
+        """Removes a node. Raises PatchError if something reads its results."""
         if not self.index.is_unused(node):
             raise PatchError(f"{describe(node)} is removed but still read")
         self._count(node, -1)
@@ -189,9 +209,9 @@ class Patch(Edits):
         self.edits.append(f"removed {describe(node)}")
 
     def replace_node(self, node: Node, values: Iterable[Tensor | None]) -> None:
-        """Lets every reader of a node's results read these values, and takes the node out.
+        """Makes every reader of a node's results read these values, and removes the node.
 
-        None stands for a result that nobody reads.
+        None stands for a result that nothing reads.
         """
         for output, value in zip(list(node.outputs), values):
             if value is not None and self.index.use_count(output):
@@ -199,9 +219,8 @@ class Patch(Edits):
         self.remove(node)
 
     def inline(self, body: Graph) -> list[Tensor]:
-        """Moves everything in a body of the root node to just before it.
-
-        Returns the body's outputs. Body inputs must have been replaced before.
+        """Moves everything in a body of the root to just before the root; returns the outputs of
+        the body. The inputs of the body must have been replaced before.
         """
         outputs = list(body.outputs)
         self.hoist(self.index.nodes(body), self.root)
@@ -220,13 +239,23 @@ class Patch(Edits):
         self.index.place_before(before, ordered)
 
     def hoist_constant(self, constant: Constant, target: Graph) -> None:
-        """Moves an initializer of a body to an outer graph; one from further out stays."""
+        """Moves an initializer of a body to an outer graph, unless it is defined further out."""
         home = self.index.home(constant)
         if home is not None and home is not target and self.index.encloses(target, home):
             self._move_constant(constant, home, target)
 
+    # --- branches of an If ---
+
+    def swap_branches(self, node: Node) -> None:
+        """Exchanges the branches of an If."""
+        self._swap(node)
+        self._undo.append(lambda: self._swap(node))
+        self.touch(node)
+        self.delta["negated"] -= 1
+        self.edits.append(f"swapped the branches of {describe(node)}")
+
     def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
-        """Moves everything in one branch to the start of another; returns the branch's results."""
+        """Moves everything in one branch to the start of another; returns the branch's outputs."""
         nodes = sorted(self.index.nodes(body), key=lambda n: n.order)
         there = self.index.nodes(target)
         first = min(there, key=lambda n: n.order, default=None)
@@ -240,18 +269,10 @@ class Patch(Edits):
         self.edits.append(f"moved body `{body.name}` into `{target.name}`")
         return list(body.outputs)
 
-    def replace_inside(self, body: Graph, old: Tensor, new: Tensor) -> None:
-        """Lets the readers of `old` in a body, and in bodies inside it, read `new`."""
-        self.replaced.append((old, new))
-        for use in self.index.uses(old):
-            home = self.index.graph_of(use.reader) if isinstance(use.reader, Node) else use.reader
-            if self.index.encloses(body, home):
-                self._set(use, old, new)
-
     def add_results(
         self, node: Node, like: Sequence[Tensor], results: Mapping[Graph, Sequence[Tensor]]
     ) -> list[Tensor]:
-        """Further outputs of an If: `results` has what each branch returns for them."""
+        """Adds outputs to an If; `results` has what each branch returns for them."""
         before = list(node.outputs)
         added: list[Tensor] = [_copy_of(tensor) for tensor in like]
         self.index.newcomers.update(dict.fromkeys(added))
@@ -264,6 +285,25 @@ class Patch(Edits):
         self.edits.append(f"{describe(node)} returns {len(added)} values more")
         return added
 
+    def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
+        """Keeps only these outputs of an If, in both branches. The others must be unread."""
+        kept = set(keep)
+        for slot, tensor in enumerate(node.outputs):
+            if slot not in kept and self.index.use_count(tensor):
+                raise PatchError(f"output `{tensor.name}` of {describe(node)} is still read")
+        before = list(node.outputs)
+        self.index.set_results(node, [before[slot] for slot in keep])
+        self._undo.append(lambda: self.index.set_results(node, before))
+        for body in bodies(node):
+            for slot in set(range(len(before))) - kept:
+                self.freed[body.outputs[slot]] = None
+            self._set_body_outputs(body, [body.outputs[slot] for slot in keep])
+        self.touch(node)
+        self.delta["outputs"] -= len(before) - len(keep)
+        self.edits.append(f"{describe(node)} returns {len(keep)} of {len(before)} values")
+
+    # --- loops; `loop` offers these edits by role ---
+
     def set_interface(
         self,
         node: Node,
@@ -274,7 +314,7 @@ class Patch(Edits):
     ) -> None:
         """Gives a Loop or Scan other inputs, body inputs, body outputs and outputs.
 
-        Outputs and body inputs that go must have no readers left.
+        Outputs and body inputs that are dropped must be unread.
         """
         body: Graph = node.attrs["body"]
         old = (list(node.inputs), list(body.inputs), list(body.outputs), list(node.outputs))
@@ -303,7 +343,7 @@ class Patch(Edits):
         parameters: Sequence[Tensor],
         results: Sequence[Tensor],
     ) -> None:
-        """Makes a Loop a Scan with the same body and outputs; attributes of None are left out."""
+        """Turns a Loop into a Scan with the same body and outputs; omits attributes of None."""
         before, carried = node.op, self.delta["carried"]
         self.set_interface(node, inputs, parameters, results, node.outputs)
         self.delta["carried"] = carried
@@ -314,9 +354,9 @@ class Patch(Edits):
         self.edits.append(f"{before} is now {describe(node)}")
 
     def declare_row(self, body: Graph, row: Tensor, dtype: int, shape: Sequence[object]) -> None:
-        """Declares an output of a loop body; sizes that are no numbers stay open.
+        """Declares an output of a loop body; sizes that are not numbers stay open.
 
-        onnxruntime takes the sizes of rows that no iteration makes from there.
+        onnxruntime takes the shape of a scan output of no iterations from the declaration.
         """
         before = dict(body.output_info)
         sizes = [size if isinstance(size, int) else None for size in shape]
@@ -329,43 +369,34 @@ class Patch(Edits):
         self._undo.append(undo)
 
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
-        """Sets or, with None, removes an attribute that is no body."""
+        """Sets an attribute other than a body, or removes it if the value is None."""
         old = node.attrs.get(name)
         self._put_attribute(node, name, value)
         self._undo.append(lambda: self._put_attribute(node, name, old))
         self.touch(node)
 
+    # --- progress that the graph does not show; see `MEASURE` in the engine ---
+
     def split_loop(self) -> None:
-        """Counts a loop that gives way to two simpler ones, which no rule splits for ever."""
+        """Counts as progress that one loop was split into two simpler ones.
+
+        The rule must be able to do so only finitely often.
+        """
         self.delta["split"] -= 1
 
     def toward_normal_form(self) -> None:
-        """Counts a step that makes nothing smaller and can be made only finitely often."""
-        self.delta["loose"] -= 1
+        """Counts as progress a rewrite that makes nothing smaller.
 
-    def take_apart(self) -> None:
-        """Counts an operator that gives way to simpler ones, for a backend that lacks it.
-
-        Such a rule must not run together with one that makes the operator.
+        The rule must be able to make such a rewrite only finitely often.
         """
-        self.delta["fused"] -= 1
+        self.delta["normal form"] -= 1
 
-    def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
-        """Keeps only these outputs of an If, in both branches."""
-        kept = set(keep)
-        for slot, tensor in enumerate(node.outputs):
-            if slot not in kept and self.index.use_count(tensor):
-                raise PatchError(f"output `{tensor.name}` of {describe(node)} is still read")
-        before = list(node.outputs)
-        self.index.set_results(node, [before[slot] for slot in keep])
-        self._undo.append(lambda: self.index.set_results(node, before))
-        for body in bodies(node):
-            for slot in set(range(len(before))) - kept:
-                self.freed[body.outputs[slot]] = None
-            self._set_body_outputs(body, [body.outputs[slot] for slot in keep])
-        self.touch(node)
-        self.delta["outputs"] -= len(before) - len(keep)
-        self.edits.append(f"{describe(node)} returns {len(keep)} of {len(before)} values")
+    def decompose_operator(self) -> None:
+        """Counts as progress that an operator was decomposed for a backend that lacks it.
+
+        The rule must not run together with one that makes the operator.
+        """
+        self.delta["decomposed"] -= 1
 
 
 def can_be_output(index: Index, tensor: Tensor) -> bool:

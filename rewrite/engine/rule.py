@@ -1,11 +1,10 @@
-"""What a rule is: a pure `match` that must say why it declines, and an `apply` through a patch."""
+"""Rules: a pure `match` that says why it declines, and an `apply` that edits through a patch."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import onnx
 import onnx.parser
@@ -13,21 +12,34 @@ import onnx.parser
 from ..facts.facts import Facts
 from ..graph.index import Index
 from ..graph.ir import Graph, Node, Tensor
-from ..graph.views import IfView, LoopView, ScanView
+from ..graph.views import CarriedValue, IfView, LoopView, ScanView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import typing_extensions
+
+    from .patch import Patch
+
+    Found = typing_extensions.TypeVar("Found", default=Any)
+else:
+    Found = TypeVar("Found")
+    """What a rule's `match` returns and its `apply` takes."""
 
 T = TypeVar("T")
 
 ANY = "*"
-"""The root of a rule that looks at every node."""
+"""The root of a rule that is tried at every node."""
 
 
 class Miss(Exception):
-    """Why a rule does not fire: a sentence with the values and the place it speaks of.
+    """Why a rule does not fire: a sentence, the values in it, and the place it is about.
 
-    The sentence is put together only when somebody reads it.
+    The `{}` of the sentence are filled in only when somebody reads it. The engine takes the root
+    node for a Miss without a place.
     """
 
-    def __init__(self, sentence: str, values: tuple[object, ...], at: Node | Tensor | None) -> None:
+    def __init__(self, sentence: str, *values: object, at: Node | Tensor | None = None) -> None:
         self.sentence = sentence
         self.values = values
         self.at = at
@@ -36,12 +48,12 @@ class Miss(Exception):
     def __str__(self) -> str:
         try:
             return self.sentence.format(*(describe(v) for v in self.values))
-        except (LookupError, ValueError):  # braces that are no places, or too many of them
+        except (LookupError, ValueError):  # braces that are not placeholders, or too many of them
             return self.sentence
 
 
 def describe(thing: object) -> str:
-    """A value, node or fact as a user would point at it."""
+    """Names a node, tensor or other value in a message: `Add `node` `, `` `tensor` ``, `3`."""
     if isinstance(thing, Node):
         outputs = ", ".join(f"`{t.name}`" for t in thing.outputs if t.name)
         return f"{thing.op} {f'`{thing.name}`' if thing.name else f'of {outputs}'}"
@@ -53,63 +65,68 @@ def describe(thing: object) -> str:
 
 
 class Match:
-    """One attempt of one rule at one node: the questions a rule may ask."""
+    """One attempt of one rule at one node: what the rule may ask."""
 
     __slots__ = ("facts", "index", "node", "options")
 
     def __init__(self, node: Node, facts: Facts, options: Options) -> None:
         self.node = node
-        """The root: the node that is tried."""
+        """The root: the node at which the rule is tried."""
         self.facts = facts
-        """What can be proven of values."""
+        """What is proven of values."""
         self.index: Index = facts.index
-        """Who defines and who reads each value."""
+        """Def-use chains and the nesting of graphs."""
         self.options = options
-        """Switches that the rule respects."""
+        """Options that rules respect."""
 
     def need(
         self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
     ) -> T:
-        """Returns the fact; declines with the sentence when it is None or False.
+        """Returns the fact; raises Miss with the sentence if it is None or False.
 
-        The sentence's `{}` are filled with `values`. `at` is the place it speaks of, the root node
-        by default.
+        `values` fill the `{}` of the sentence. `at` is the node or tensor that the sentence is
+        about, by default the root.
         """
         if fact is None or fact is False:
-            raise Miss(sentence, values, at if at is not None else self.node)
+            raise Miss(sentence, *values, at=at if at is not None else self.node)
         return fact
 
     def branches(self) -> IfView:
-        """The root by role, where it is an If."""
+        """The root, an If, by role."""
         return IfView(self.node)
 
     def loop(self) -> LoopView:
-        """The root by role, where it is a Loop."""
+        """The root, a Loop, by role."""
         return LoopView(self.node)
 
     def scan(self) -> ScanView:
-        """The root by role, where it is a Scan."""
+        """The root, a Scan, by role. Raises Miss before opset 9, where Scan has another form."""
+        self.need(self.facts.opset >= 9, "Scan has another form before opset 9")
         return ScanView(self.node)
 
+    def carried(self) -> list[CarriedValue]:
+        """The loop-carried values of the root, a Loop or Scan. Raises Miss as `scan` does."""
+        return self.loop().carried if self.node.op == "Loop" else self.scan().carried
+
     def producer(self, tensor: Tensor, *ops: str) -> Node | None:
-        """The node that computes a value, if it is one of these standard operators."""
+        """The node that computes a tensor, if it is one of these standard operators."""
         node = self.index.producer(tensor)
         return node if node is not None and not node.domain and node.op in ops else None
 
     def graph(self) -> Graph:
-        """The graph the root node stands in."""
+        """The graph that the root stands in."""
         return self.index.graph_of(self.node)
 
 
 class Options:
-    """Switches that rules respect."""
+    """Options that rules respect."""
 
     def __init__(self, strict: bool = False, fold_bytes: int = 1 << 20) -> None:
         self.strict = strict
-        """Only rewrites that hold for runs that fail, too, and for counts beyond what floats hold
-        exactly."""
+        """Preserve errors: inputs on which the original fails must still fail. Also excludes
+        rewrites that are exact only for counts that a float holds exactly."""
         self.fold_bytes = fold_bytes
-        """Folding never makes a constant larger than this, in bytes, unless it shrinks."""
+        """The most bytes of a constant that folding creates, unless it replaces larger ones."""
 
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -117,64 +134,87 @@ HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def fixture(text: str) -> onnx.ModelProto:
-    """The model that a rule shows, from ONNX text whose header may be left out.
+    """Parses the model of a fixture: ONNX text whose header may be left out.
 
-    Raises onnx.parser.ParseError for text that is not ONNX's.
+    Raises onnx.parser.ParseError for invalid text.
     """
     return onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEADER + text)
 
 
-class Rule:
-    """A rewrite of one node and what surrounds it.
+class Rule(Generic[Found]):
+    """A rewrite of one node and its surroundings.
 
-    The first line of the docstring is the rule's line in the table of contents. A rule is made
-    without arguments.
+    The first line of the docstring is the rule's line in the table of contents. The engine makes
+    rules without arguments. A rule holds no state: `match` must give the same answer each time.
     """
 
     root: ClassVar[str | tuple[str, ...]] = ANY
-    """The operator(s) of the standard domain the rule starts from; ANY for every node."""
+    """The operators of the standard domain that the rule is tried at; ANY for every node."""
     fires: ClassVar[str] = ""
-    """A model on which the rule fires, in ONNX text as `fixture` reads it."""
+    """A model on which the rule fires, in ONNX text (see `fixture`)."""
     spares: ClassVar[Mapping[str, str]] = {}
-    """Near misses: such a model by the words its reason must contain."""
+    """Near misses in ONNX text, by words that the reason for the Miss must contain."""
+    before: ClassVar[str] = ""
+    """The name of a rule before which this one is tried at each node, in the phases of that rule
+    instead of its own."""
+    after: ClassVar[str] = ""
+    """Likewise, but this rule is tried after the named one."""
 
-    def match(self, m: Match) -> dict[str, Any]:
-        """What `apply` needs; declines through `m.need`. Changes nothing."""
+    def match(self, m: Match) -> Found:
+        """Returns what `apply` needs, such as a small dataclass; declines through `m.need`.
+
+        It must not change anything.
+        """
         raise NotImplementedError
 
-    apply: Callable[..., None]
-    """`apply(self, patch, …)` makes the change, through the patch only; it takes what `match` found
-    as named parameters."""
+    def apply(self, patch: Patch, found: Found) -> None:
+        """Edits the graph, through the patch only. `found` is what `match` returned."""
+        raise NotImplementedError
 
     @classmethod
     def name(cls) -> str:
+        """The name of the class."""
         return cls.__name__
 
     @classmethod
     def roots(cls) -> tuple[str, ...]:
-        """The operators that the rule starts from, ANY among them for every node."""
+        """The operators that the rule is tried at, ANY among them for every node."""
         return (cls.root,) if isinstance(cls.root, str) else cls.root
 
     @classmethod
     def summary(cls) -> str:
+        """The first line of the docstring."""
         return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
 class Phase:
     """Rules that run together until none of them fires."""
 
-    def __init__(self, name: str, rules: tuple[type[Rule], ...], summary: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        rules: tuple[type[Rule[Any]], ...],
+        summary: str,
+        *,
+        before: str = "",
+        after: str = "",
+    ) -> None:
         self.name = name
         self.rules = rules
         self.summary = summary
+        self.before = before
+        """The name of a phase that this one runs before; for phases of users, which run last
+        otherwise."""
+        self.after = after
+        """Likewise, but this phase runs just after the named one."""
 
 
 RAISED = (Exception, SystemExit)
-"""What a user's rule may raise, and its module while it is loaded: anything but an interruption."""
+"""What a user's rule or its module may raise; KeyboardInterrupt passes through."""
 
 
-def raised(step: str, kind: type[Rule], error: BaseException) -> str:
-    """`match raised KeyError: 'x' at my_rules.py:12`: the line of the rule's own module."""
+def raised(step: str, kind: type[Rule[Any]], error: BaseException) -> str:
+    """`match raised KeyError: 'x' at my_rules.py:12`, with the line of the rule's own module."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(kind.__module__), "__file__", "")
     frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])

@@ -1,61 +1,69 @@
-"""One view of all loops that take a known number of steps, whether they stand as Scan or as Loop.
+"""Counted loops: Loops and Scans whose trip count is known before the first iteration.
 
-onnxruntime runs no Scan over an empty axis, so a loop that may not run at all stays a Loop whose
-body reads `Gather(x, iteration)`. What a rule wants to know is the same for both: which slices an
-iteration reads, which states it carries, which rows it leaves.
+onnxruntime refuses a Scan over an empty axis, so a loop that may not run stays a Loop whose body
+reads `Gather(x, iteration)`. A counted loop shows both forms alike: the slices that an iteration
+reads, the values it carries, and the scan outputs it writes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import symbolic
 from ..graph.index import Use
 from ..graph.ir import Graph, Node, Tensor
-from ..graph.views import LoopView, ScanOutput, ScanView, CarriedValue
-from . import symbolic
+from ..graph.views import CarriedValue, LoopView, ScanOutput, ScanView
+from ..symbolic import Dim
 from .facts import Facts
-from .symbolic import Dim
 
 
 @dataclass(frozen=True)
 class SliceRead:
-    """Iteration i reads slice i of a sequence, the last one first where reversed."""
+    """Iteration i reads slice i of a sequence, or slice n - 1 - i where reversed."""
 
     sequence: Tensor
     """All slices (outside)."""
     slice: Tensor
     """What an iteration reads (inside): the shape of the sequence without the axis."""
     axis: int
-    """Never negative."""
+    """The axis that the iterations run along; never negative."""
     reverse: bool
     gather: Node | None
-    """The node that reads, in a Loop; None where the slice is an input of a Scan body."""
+    """The Gather that reads, in a Loop; None where the slice is an input of a Scan body."""
 
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """A loop that ends after a number of iterations known before the first."""
+    """A Loop or Scan whose trip count is known before the first iteration."""
 
     node: Node
     body: Graph
     carried: list[CarriedValue]
     reads: list[SliceRead]
-    rows: list[ScanOutput]
-    """What each iteration adds to a result; axes never negative."""
+    scan_outputs: list[ScanOutput]
+    """Their axes are never negative."""
     count: Dim | None
-    """Number of iterations; None when not even a symbol is known for it."""
+    """The trip count; None when there is not even a symbol for it."""
     trip: Tensor | None
-    """The trip count of a Loop; None for a Scan."""
+    """The trip count of a Loop as a tensor; None for a Scan."""
     iteration: Tensor | None
     """The iteration number, a scalar; None for a Scan."""
 
     @property
     def surely_runs(self) -> bool:
-        """Whether there is a first iteration in every run; onnxruntime refuses a Scan without."""
+        """Whether there is at least one iteration in every run. A Scan always has one."""
         return self.trip is None or (self.count is not None and symbolic.positive(self.count))
 
+    def reads_whole_axis(self, length: Dim) -> bool:
+        """Whether the iterations read every slice of an axis of this length."""
+        if self.trip is None:
+            return True
+        if self.count is None:
+            return False
+        return symbolic.eq(symbolic.maximum(self.count, 0), length) is True
+
     def iteration_uses(self, facts: Facts) -> list[Use]:
-        """Where the iteration number is read other than to read slices."""
+        """The uses of the iteration number other than slice reads."""
         if self.iteration is None:
             return []
         gathers = {r.gather for r in self.reads}
@@ -63,31 +71,33 @@ class CountedLoop:
 
 
 def counted_loop(facts: Facts, node: Node) -> CountedLoop | None:
-    """The view of a Loop or Scan; None where a condition may end it or ranks are not known."""
+    """The view of a Loop or Scan; None where a condition may end it or a rank is not known."""
     if node.domain:
         return None
     if node.op == "Scan" and facts.opset >= 9:
-        return _steps_of_scan(facts, node)
-    return _steps_of_loop(facts, node) if node.op == "Loop" else None
+        return _from_scan(facts, node)
+    return _from_loop(facts, node) if node.op == "Loop" else None
 
 
-def _steps_of_loop(facts: Facts, node: Node) -> CountedLoop | None:
+def _from_loop(facts: Facts, node: Node) -> CountedLoop | None:
     view = LoopView(node)
     if view.trip is None or not view.never_stops_early(facts) or view.iteration_shape != ():
         return None
-    rows = [
+    scan_outputs = [
         ScanOutput(row, stacked if stacked.name else None, 0, False)
         for row, stacked in zip(view.scan_outputs, node.outputs[len(view.carried) :])
     ]
     count = view.trips(facts)
-    reads = _gathers(facts, view, count)
-    return CountedLoop(node, view.body, view.carried, reads, rows, count, view.trip, view.iteration)
+    reads = _slice_reads(facts, view, count)
+    return CountedLoop(
+        node, view.body, view.carried, reads, scan_outputs, count, view.trip, view.iteration
+    )
 
 
-def _gathers(facts: Facts, view: LoopView, count: Dim | None) -> list[SliceRead]:
-    """Reads of outer values at the iteration number, in the order in which they run.
+def _slice_reads(facts: Facts, view: LoopView, count: Dim | None) -> list[SliceRead]:
+    """The Gathers that read an outer value at the iteration number, in the order they run.
 
-    One that surely leaves its axis is none: every run fails there.
+    Excludes a Gather that is known to read past the end of its axis: every run fails there.
     """
     reads = []
     for reader in facts.index.consumers(view.iteration):
@@ -104,22 +114,24 @@ def _gathers(facts: Facts, view: LoopView, count: Dim | None) -> list[SliceRead]
     return sorted(reads, key=lambda read: read.gather.order if read.gather is not None else 0.0)
 
 
-def _steps_of_scan(facts: Facts, node: Node) -> CountedLoop | None:
+def _from_scan(facts: Facts, node: Node) -> CountedLoop | None:
     view = ScanView(node)
     reads = []
     count: Dim | None = None
-    for scanned in view.scan_inputs:
-        shape = facts.shape(scanned.sequence)
+    for scan_input in view.scan_inputs:
+        shape = facts.shape(scan_input.sequence)
         if shape is None:
             return None
-        axis = scanned.axis % len(shape)
+        axis = scan_input.axis % len(shape)
         count = shape[axis] if count is None or isinstance(shape[axis], int) else count
-        reads.append(SliceRead(scanned.sequence, scanned.slice, axis, scanned.reverse, None))
-    rows = []
+        reads.append(
+            SliceRead(scan_input.sequence, scan_input.slice, axis, scan_input.reverse, None)
+        )
+    scan_outputs = []
     for output in view.scan_outputs:
         rank = facts.rank(output.row)
         if rank is None and output.axis < 0:
             return None
         axis = output.axis if rank is None else output.axis % (rank + 1)
-        rows.append(ScanOutput(output.row, output.stacked, axis, output.reverse))
-    return CountedLoop(node, view.body, view.carried, reads, rows, count, None, None)
+        scan_outputs.append(ScanOutput(output.row, output.stacked, axis, output.reverse))
+    return CountedLoop(node, view.body, view.carried, reads, scan_outputs, count, None, None)

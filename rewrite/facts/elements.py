@@ -12,12 +12,12 @@ from itertools import pairwise
 
 import onnx
 
+from .. import symbolic
 from ..graph.ir import Node, Tensor
-from . import symbolic
+from ..symbolic import Dim
 from .facts import INTEGERS, Facts, Value
 from .inference.elementwise import representable
 from .slices import Cut, cuts_of
-from .symbolic import Dim
 
 Coordinate = tuple[Dim, ...]
 _DEEPEST = 64

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
+from .. import symbolic
 from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor, bodies
 from ..graph.value_numbering import Twins
-from . import symbolic
-from .symbolic import Dim
+from ..symbolic import Dim
 
 Value = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""
@@ -169,8 +169,15 @@ class Facts:
         """The symbolic shape; None when not even the rank is known."""
         return self.of(tensor).shape
 
+    def known_shape(self, tensor: Tensor) -> tuple[Dim, ...]:
+        """The symbolic shape of a value whose rank is known. Raises ValueError for others."""
+        shape = self.of(tensor).shape
+        if shape is None:
+            raise ValueError(f"the rank of `{tensor.name}` is not known")
+        return shape
+
     def rank(self, tensor: Tensor) -> int | None:
-        """The number of axes, where it is known."""
+        """The number of axes; None when it is not known."""
         return self.of(tensor).rank
 
     def dtype(self, tensor: Tensor) -> int:
@@ -370,8 +377,8 @@ class Facts:
         view.prefix_masks = self.prefix_masks
         return view
 
-    def hand_on(self, replaced: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """What was asserted of values holds of those that all their readers read instead."""
+    def transfer(self, replaced: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Carries assertions about values over to the values that replaced them."""
         if not self.prefix_masks:
             return
         for old, new in replaced:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import symbolic
 from ..graph.ir import Graph
 from ..graph.views import LoopView
-from . import symbolic
+from ..symbolic import Dim, Expr, Symbol
 from .facts import Facts
-from .symbolic import Dim, Expr, Symbol
 
 _Meaning = tuple[Symbol, Dim, Symbol, Dim]
 """A symbol, what it is in terms of another one while an iteration runs, and that one likewise."""

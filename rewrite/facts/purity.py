@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from onnx import TensorProto
 
+from .. import symbolic
 from ..graph.index import Index
 from ..graph.ir import Node, bodies
-from . import symbolic
+from ..symbolic import Dim
 from .facts import FLOATS, Facts
 from .iterations import never_negative
-from .symbolic import Dim
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .. import symbolic
 from ..graph.ir import Node, Tensor
-from . import symbolic
-from .symbolic import Dim
+from ..symbolic import Dim
 
 FAR = 2**31 - 2
 """Bounds at least this large mean "to the end" in practice and in the specification, and those

@@ -1,7 +1,7 @@
-"""Control-flow nodes by role: trip count, condition, states, scan inputs and outputs, branches.
+"""Control-flow nodes by role: branches, trip count, condition, carried values, scan inputs.
 
-Rules speak of roles; which input or output slot a role occupies is known only here (ONNX operator
-specification: Loop, Scan, If).
+Rules speak of roles. Which input or output slot a role occupies is known only here and in
+`looplift.rewrite.engine.loop_edit` (ONNX operator specification: Loop, Scan, If).
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..facts import symbolic
+from .. import symbolic
 from .ir import Graph, Node, Tensor
 
 if TYPE_CHECKING:
     from ..facts.facts import Facts
-    from ..facts.symbolic import Dim
+    from ..symbolic import Dim
 
 
 NO_LIMIT = 1 << 62
-"""A trip count at least this large is no bound: at a nanosecond per iteration it lasts a century.
-Exporters write the largest int64 for none."""
+"""A trip count at least this large is no bound: at a nanosecond per iteration it takes a century.
+Exporters write the largest int64 for "no trip count"."""
 
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A loop-carried dependency."""
+    """A loop-carried value; the ONNX specification calls it a loop-carried dependency, or state."""
 
     initial: Tensor
-    """Value before the first iteration (outside)."""
+    """The value before the first iteration (outside)."""
     input: Tensor
-    """Value at the start of an iteration (inside)."""
+    """The value at the start of an iteration (inside)."""
     output: Tensor
-    """Value at the end of an iteration (inside)."""
+    """The value at the end of an iteration (inside)."""
     final: Tensor | None
-    """Value after the last iteration (outside); None when the node does not list it."""
+    """The value after the last iteration (outside); None when the node does not return it."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class ScanInput:
     """A tensor of which each iteration reads one slice."""
 
     sequence: Tensor
-    """The whole (outside)."""
+    """The whole tensor (outside)."""
     slice: Tensor
-    """What an iteration reads (inside)."""
+    """The slice that an iteration reads (inside)."""
     axis: int
     """The axis of the sequence that the iterations run along; the slice lacks it."""
     reverse: bool
@@ -55,27 +55,18 @@ class ScanOutput:
     """A tensor of which each iteration writes one slice."""
 
     row: Tensor
-    """What an iteration writes (inside)."""
+    """The slice that an iteration writes (inside)."""
     stacked: Tensor | None
-    """All rows (outside); None when the node does not list them."""
+    """The whole tensor (outside); None when the node does not return it."""
     axis: int
     """The axis of `stacked` that the iterations run along."""
     reverse: bool
-    """Whether the first iteration writes the last row."""
+    """Whether the first iteration writes the last slice."""
 
 
-def _given(node: Node, slot: int) -> Tensor | None:
-    if slot < len(node.inputs) and node.inputs[slot].name:
-        tensor: Tensor = node.inputs[slot]
-        return tensor
-    return None
-
-
-def _result(node: Node, slot: int) -> Tensor | None:
-    if slot < len(node.outputs) and node.outputs[slot].name:
-        tensor: Tensor = node.outputs[slot]
-        return tensor
-    return None
+def _optional(tensors: list[Tensor], slot: int) -> Tensor | None:
+    """The tensor in a slot; None where the slot is omitted."""
+    return tensors[slot] if slot < len(tensors) and tensors[slot].name else None
 
 
 def _declared_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -90,65 +81,68 @@ class IfView:
         self.node = node
         """The If."""
         self.condition: Tensor = node.inputs[0]
-        """Which branch runs."""
+        """The condition that selects the branch."""
         self.then: Graph = node.attrs["then_branch"]
-        """The branch for true."""
+        """The branch that runs if the condition is true."""
         self.orelse: Graph = node.attrs["else_branch"]
-        """The branch for false."""
+        """The branch that runs if the condition is false."""
 
     def branch(self, taken: bool) -> Graph:
-        """The branch for a condition."""
+        """The branch for a value of the condition."""
         return self.then if taken else self.orelse
 
 
 class LoopView:
-    """`Loop(trip, condition, states…)`; the body takes (iteration, condition, states…)."""
+    """`Loop(trip count, condition, carried…)`; its body takes (iteration, condition, carried…)."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         """The Loop."""
         self.body: Graph = node.attrs["body"]
-        """What runs in each iteration."""
-        self.trip = _given(node, 0)
-        """Largest number of iterations; None when only the condition ends the loop."""
-        self.condition = _given(node, 1)
-        """Whether the first iteration runs; None for yes."""
+        """The graph that runs in each iteration."""
+        self.trip = _optional(node.inputs, 0)
+        """The trip count: the largest number of iterations. None when only the condition ends the
+        loop."""
+        self.condition = _optional(node.inputs, 1)
+        """Whether the first iteration runs; None means that it does."""
         self.iteration: Tensor = self.body.inputs[0]
-        """The number of the iteration, from 0 (inside)."""
+        """The iteration number, from 0 (inside)."""
         self.condition_in: Tensor = self.body.inputs[1]
-        """The condition under which an iteration runs (inside): true."""
+        """The condition under which an iteration runs (inside): always true."""
         self.condition_out: Tensor = self.body.outputs[0]
-        """Whether there is another iteration (inside)."""
+        """Whether the next iteration runs (inside)."""
         self.carried = [
             CarriedValue(
-                node.inputs[2 + place],
-                self.body.inputs[2 + place],
-                self.body.outputs[1 + place],
-                _result(node, place),
+                node.inputs[2 + number],
+                self.body.inputs[2 + number],
+                self.body.outputs[1 + number],
+                _optional(node.outputs, number),
             )
-            for place in range(len(node.inputs) - 2)
+            for number in range(len(node.inputs) - 2)
         ]
-        """The loop-carried dependencies."""
+        """The loop-carried values."""
         self.scan_outputs: list[Tensor] = list(self.body.outputs[1 + len(self.carried) :])
-        """The rows, inside the body."""
+        """The slices that an iteration writes to scan outputs (inside)."""
 
     @property
     def iteration_shape(self) -> tuple[int, ...]:
-        """The iteration number is a scalar, or has one axis of size 1 where the body says so."""
+        """The shape of the iteration number: a scalar, or (1,) where the body declares that."""
         return _declared_shape(self.iteration)
 
     @property
     def condition_shape(self) -> tuple[int, ...]:
-        """Likewise for the condition a body is given."""
+        """The shape of the condition that the body is given: a scalar, or (1,) if declared."""
         return _declared_shape(self.condition_in)
 
     def trips(self, facts: Facts) -> Dim | None:
-        """The number of iterations unless a condition ends the loop before; None if not known."""
+        """The trip count as a number or expression; None if it is not known. The condition may end
+        the loop earlier.
+        """
         count = None if self.trip is None else facts.scalar(self.trip)
         return None if isinstance(count, bool) else count
 
     def surely_runs(self, facts: Facts) -> bool:
-        """Whether there is a first iteration in every run."""
+        """Whether there is at least one iteration in every run."""
         if self.condition is not None and facts.scalar(self.condition) is not True:
             return False
         count = self.trips(facts)
@@ -163,37 +157,37 @@ class LoopView:
 
 
 class ScanView:
-    """`Scan(states…, sequences…)`; the body takes (states…, slices…). Opset 9 and later."""
+    """`Scan(carried…, sequences…)`; its body takes (carried…, slices…). Opset 9 and later."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         """The Scan."""
         self.body: Graph = node.attrs["body"]
-        """What runs in each iteration."""
+        """The graph that runs in each iteration."""
         count = int(node.attrs["num_scan_inputs"])
         carried = len(node.inputs) - count
+        body = self.body
         self.carried = [
-            CarriedValue(node.inputs[i], self.body.inputs[i], self.body.outputs[i], _result(node, i))
+            CarriedValue(
+                node.inputs[i], body.inputs[i], body.outputs[i], _optional(node.outputs, i)
+            )
             for i in range(carried)
         ]
-        """The loop-carried dependencies."""
-        in_axes = node.attrs.get("scan_input_axes") or [0] * count
-        in_ways = node.attrs.get("scan_input_directions") or [0] * count
+        """The loop-carried values."""
+        axes = node.attrs.get("scan_input_axes") or [0] * count
+        directions = node.attrs.get("scan_input_directions") or [0] * count
         self.scan_inputs = [
             ScanInput(
-                node.inputs[carried + i],
-                self.body.inputs[carried + i],
-                in_axes[i],
-                bool(in_ways[i]),
+                node.inputs[carried + i], body.inputs[carried + i], axes[i], bool(directions[i])
             )
             for i in range(count)
         ]
         """The tensors that are read slice by slice."""
-        rows = self.body.outputs[carried:]
-        out_axes = node.attrs.get("scan_output_axes") or [0] * len(rows)
-        out_ways = node.attrs.get("scan_output_directions") or [0] * len(rows)
+        rows = body.outputs[carried:]
+        axes = node.attrs.get("scan_output_axes") or [0] * len(rows)
+        directions = node.attrs.get("scan_output_directions") or [0] * len(rows)
         self.scan_outputs = [
-            ScanOutput(row, _result(node, carried + i), out_axes[i], bool(out_ways[i]))
+            ScanOutput(row, _optional(node.outputs, carried + i), axes[i], bool(directions[i]))
             for i, row in enumerate(rows)
         ]
-        """The tensors that are written row by row."""
+        """The tensors that are written slice by slice."""

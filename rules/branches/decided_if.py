@@ -70,7 +70,7 @@ class InlineOnlyPossibleBranch(Rule):
                     _sure_failure(m, view.branch(not taken)) is None, "both branches always fail"
                 )
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
-        raise Miss("each branch may succeed, whatever {} is", (view.condition,), m.node)
+        raise Miss("each branch may succeed, whatever {} is", view.condition, at=m.node)
 
     def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
         patch.note(f"takes `{branch.name}`: the other branch always fails ({reason})")

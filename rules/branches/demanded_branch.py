@@ -48,7 +48,7 @@ class InlineDemandedBranch(Rule):
             if reason is not None and reasons[not taken] is None:
                 return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
         results = [t for t in m.node.outputs if t.name]
-        raise Miss("no later operator that reads {} fails for just one branch", (results,), m.node)
+        raise Miss("no later operator that reads {} fails for just one branch", results, at=m.node)
 
     def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
         patch.note(

@@ -9,13 +9,13 @@ from typing import Any
 
 import onnx
 
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import BOOL
 from ...rewrite.facts.purity import cannot_fail
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Graph, Node, Tensor
+from ...rewrite.symbolic import Dim
 
 _SELECTABLE = frozenset(
     getattr(onnx.TensorProto, name)
@@ -144,11 +144,11 @@ def _work(m: Match, branch: Graph) -> int:
     total = 0
     for node in m.index.nodes(branch):
         if not cannot_fail(node, m.facts):
-            raise Miss("{} may fail: it must not run where its branch is not taken", (node,), node)
+            raise Miss("{} may fail: it must not run where its branch is not taken", node, at=node)
         for output in node.outputs if node.op != "Identity" else ():
             shape = m.facts.shape(output)
             count = None if shape is None else symbolic.product(shape)
             if not isinstance(count, int):
-                raise Miss("it is not known how much work {} is", (output,), output)
+                raise Miss("it is not known how much work {} is", output, at=output)
             total += count
     return total

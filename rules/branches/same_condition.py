@@ -137,7 +137,7 @@ class MergeSiblingIfs(Rule):
         for other in reversed(earlier):
             if _all_read_from(m.index, other, m.node):
                 return {"node": m.node, "other": other}
-        raise Miss("the results of {} are needed in between", (earlier[-1],), m.node)
+        raise Miss("the results of {} are needed in between", earlier[-1], at=m.node)
 
     def apply(self, patch: Patch, node: Node, other: Node) -> None:
         results = {}

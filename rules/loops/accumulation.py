@@ -14,9 +14,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
-from ...rewrite.graph.views import LoopView, CarriedValue
-from .carried_values import drop_carried_values
-from .loop_edits import collect_rows
+from ...rewrite.graph.views import CarriedValue, LoopView
 
 Found = TypeVar("Found")
 """What a rule knows of an accumulator."""
@@ -40,7 +38,9 @@ class AccumulatorRule(Rule, Generic[Found]):
     nothing = ""
     """Why the rule does not fire where there is no accumulator."""
 
-    def accumulator(self, m: Match, view: LoopView, number: int, state: CarriedValue) -> Found | None:
+    def accumulator(
+        self, m: Match, view: LoopView, number: int, state: CarriedValue
+    ) -> Found | None:
         """None where a state, which has a number, is no accumulator."""
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class AccumulatorRule(Rule, Generic[Found]):
     def match(self, m: Match) -> dict[str, Any]:
         view = m.loop()
         accumulators: list[Accumulator[Found]] = []
-        miss = Miss(self.nothing, (), m.node)
+        miss = Miss(self.nothing, at=m.node)
         for number, state in enumerate(view.carried):
             try:
                 found = self.accumulator(m, view, number, state)
@@ -69,17 +69,21 @@ class AccumulatorRule(Rule, Generic[Found]):
         return {"node": m.node, "accumulators": accumulators}
 
     def apply(self, patch: Patch, node: Node, accumulators: list[Accumulator[Found]]) -> None:
-        rows = collect_rows(patch, node, [self.row(patch, each.found) for each in accumulators])
+        rows = patch.loop(node).add_scan_outputs(
+            [self.row(patch, each.found) for each in accumulators]
+        )
         for each, stacked in zip(accumulators, rows):
             state = each.state
             assert state.final is not None, "its end is read"
-            emit = Builder.behind(patch, state.final)
+            emit = patch.builder_after(state.final)
             patch.replace(state.final, self.result(emit, stacked, state, each.found))
             patch.replace(state.input, state.initial)  # what still reads it in the body is dead
-        drop_carried_values(patch, node, [each.number for each in accumulators])
+        patch.loop(node).drop_carried([each.number for each in accumulators])
 
 
-def need_only_updated(m: Match, view: LoopView, number: int, state: CarriedValue, update: Use) -> None:
+def need_only_updated(
+    m: Match, view: LoopView, number: int, state: CarriedValue, update: Use
+) -> None:
     """Declines where a body reads an accumulator other than to add to it, or nobody its end."""
     inner, updated = state.input, state.output
     m.need(state.final is not None, "nobody reads `{}`", inner.name)
@@ -94,8 +98,8 @@ def resized(
     """The value in the shape of `model`, of `rank` axes, but for the size of one: no rows have no
     sizes of their own. `extent` is a vector of one number. Raises Miss before opset 14.
     """
-    sizes = [emit.dims(model, 0, axis), extent, emit.dims(model, axis + 1, rank)]
-    return emit.reshaped(value, emit.joined(sizes))
+    sizes = [emit.shape(model, 0, axis), extent, emit.shape(model, axis + 1, rank)]
+    return emit.reshape(value, emit.concat(sizes))
 
 
 def shaped_like(emit: Builder, rows: Tensor, model: Tensor) -> Tensor:

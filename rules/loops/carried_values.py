@@ -15,59 +15,7 @@ from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.fingerprint import constant_key, fingerprint
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from ...rewrite.graph.views import ScanView, CarriedValue
-
-
-def carried_values(m: Match) -> list[CarriedValue]:
-    """The states of a Loop or Scan."""
-    if m.node.op == "Loop":
-        return m.loop().carried
-    m.need(m.facts.opset >= 9, "Scan before opset 9 has another form")
-    return m.scan().carried
-
-
-def drop_carried_values(patch: Patch, node: Node, gone: Iterable[int]) -> None:
-    """Drops states by number; their body inputs and final values must have no readers."""
-    dropped = set(gone)
-    is_loop = node.op == "Loop"
-
-    def keep(items: Sequence[Tensor], first: int) -> list[Tensor]:
-        return [t for place, t in enumerate(items) if place - first not in dropped]
-
-    body: Graph = node.attrs["body"]
-    patch.set_interface(
-        node,
-        keep(node.inputs, 2 if is_loop else 0),
-        keep(body.inputs, 2 if is_loop else 0),
-        keep(body.outputs, 1 if is_loop else 0),
-        keep(node.outputs, 0),
-    )
-
-
-def replace_carried_value(
-    patch: Patch,
-    node: Node,
-    number: int,
-    initial: Sequence[Tensor],
-    inner: Sequence[Tensor],
-    after: Sequence[Tensor],
-    finals: Sequence[Tensor],
-) -> None:
-    """Puts several states in the place of one, whose body input and final value nobody reads."""
-    body: Graph = node.attrs["body"]
-    ahead = 2 if node.op == "Loop" else 0
-
-    def exchanged(values: Sequence[Tensor], first: int, new: Sequence[Tensor]) -> list[Tensor]:
-        place = first + number
-        return [*values[:place], *new, *values[place + 1 :]]
-
-    patch.set_interface(
-        node,
-        exchanged(node.inputs, ahead, initial),
-        exchanged(body.inputs, ahead, inner),
-        exchanged(body.outputs, ahead // 2, after),
-        exchanged(node.outputs, 0, finals),
-    )
+from ...rewrite.graph.views import CarriedValue, LoopView, ScanView
 
 
 class EliminateDeadCarriedValues(Rule):
@@ -84,7 +32,7 @@ class EliminateDeadCarriedValues(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        states = carried_values(m)
+        states = m.carried()
         needed = _needed_states(m.index, m.node, states)
         dead = [k for k in range(len(states)) if k not in needed]
         m.need(bool(dead), "every state is needed for a result")
@@ -96,7 +44,7 @@ class EliminateDeadCarriedValues(Rule):
             # What only computes the dead state still reads it: the initial value stands in until
             # those nodes, unread now, are removed.
             patch.replace(states[k].input, states[k].initial)
-        drop_carried_values(patch, node, dead)
+        patch.loop(node).drop_carried(dead)
 
 
 def _needed_states(index: Index, node: Node, states: list[CarriedValue]) -> set[int]:
@@ -159,7 +107,7 @@ class ForwardInvariantCarriedValues(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        states = carried_values(m)
+        states = m.carried()
         fixed = [k for k, s in enumerate(states) if _is_handed_on(m, s)]
         m.need(bool(fixed), "every state changes from iteration to iteration")
         return {"node": m.node, "fixed": fixed, "states": states}
@@ -170,7 +118,7 @@ class ForwardInvariantCarriedValues(Rule):
             patch.replace(state.input, state.initial)
             if state.final is not None:
                 patch.replace(state.final, state.initial)
-        drop_carried_values(patch, node, fixed)
+        patch.loop(node).drop_carried(fixed)
 
 
 def _is_handed_on(m: Match, state: CarriedValue) -> bool:
@@ -192,7 +140,7 @@ class MergeEqualCarriedValues(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        states = carried_values(m)
+        states = m.carried()
         merged: list[tuple[CarriedValue, CarriedValue]] = []
         first: dict[int, CarriedValue] = {}
         for state, number in zip(states, _classes(m, states)):
@@ -205,13 +153,17 @@ class MergeEqualCarriedValues(Rule):
         return {"node": m.node, "merged": merged, "numbers": numbers}
 
     def apply(
-        self, patch: Patch, node: Node, merged: list[tuple[CarriedValue, CarriedValue]], numbers: list[int]
+        self,
+        patch: Patch,
+        node: Node,
+        merged: list[tuple[CarriedValue, CarriedValue]],
+        numbers: list[int],
     ) -> None:
         for kept, gone in merged:
             patch.replace(gone.input, kept.input)
             if gone.final is not None and kept.final is not None:
                 patch.replace(gone.final, kept.final)
-        drop_carried_values(patch, node, numbers)
+        patch.loop(node).drop_carried(numbers)
 
 
 _ROUNDS = 32
@@ -294,7 +246,7 @@ class EliminateDeadScanOutputs(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        count = len(carried_values(m))
+        count = len(m.carried())
         outputs = m.node.outputs
         unread = [k for k in range(count, len(outputs)) if not m.index.use_count(outputs[k])]
         m.need(bool(unread), "every scan output is read")
@@ -302,16 +254,5 @@ class EliminateDeadScanOutputs(Rule):
         return {"node": m.node, "unread": unread}
 
     def apply(self, patch: Patch, node: Node, unread: list[int]) -> None:
-        gone = set(unread)
-        first = 1 if node.op == "Loop" else 0
-        body: Graph = node.attrs["body"]
-        outputs = [t for k, t in enumerate(node.outputs) if k not in gone]
-        results = [t for k, t in enumerate(body.outputs) if k - first not in gone]
-        if node.op == "Scan":
-            carried = len(ScanView(node).carried)
-            for name in ("scan_output_axes", "scan_output_directions"):
-                values = node.attrs.get(name)
-                if values is not None:
-                    kept = [v for k, v in enumerate(values, start=carried) if k not in gone]
-                    patch.set_attribute(node, name, kept or None)
-        patch.set_interface(node, node.inputs, body.inputs, results, outputs)
+        carried = len(LoopView(node).carried if node.op == "Loop" else ScanView(node).carried)
+        patch.loop(node).drop_scan_outputs(slot - carried for slot in unread)

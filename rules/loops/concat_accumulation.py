@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
-from ...rewrite.graph.views import LoopView, CarriedValue
+from ...rewrite.graph.views import CarriedValue, LoopView
+from ...rewrite.symbolic import Dim
 from .accumulation import AccumulatorRule, need_only_updated, resized
 
 
@@ -58,15 +58,17 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def accumulator(self, m: Match, view: LoopView, number: int, state: CarriedValue) -> Growth | None:
+    def accumulator(
+        self, m: Match, view: LoopView, number: int, state: CarriedValue
+    ) -> Growth | None:
         return _growth(m, view, number, state)
 
     def row(self, patch: Patch, found: Growth) -> Tensor:
         row = _appended(patch, found.concat, found.in_front, found.axis)
-        return Builder(patch, row, found.concat).squeezed(row, [found.axis] if found.single else [])
+        return patch.builder(row, found.concat).squeeze(row, [found.axis] if found.single else [])
 
     def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Growth) -> Tensor:
-        grown = emit.reversed(rows, 0) if found.in_front else rows
+        grown = emit.reverse(rows, 0) if found.in_front else rows
         model = None if found.runs else state.initial
         grown = _laid_out(emit, grown, found.axis, found.rank, found.single, model)
         if found.empty:
@@ -82,10 +84,10 @@ def _laid_out(
 
     The sizes of the other axes are those of `model` where given: no rows have none.
     """
-    apart = emit.moved(rows, 0, axis, rank if single else rank + 1)
+    apart = emit.move_axis(rows, 0, axis, rank if single else rank + 1)
     if model is None:
-        return apart if single else emit.merged(apart, axis, rank + 1)
-    extent = emit.dims(apart, axis, axis + 1 if single else axis + 2)
+        return apart if single else emit.merge_axes(apart, axis, rank + 1)
+    extent = emit.shape(apart, axis, axis + 1 if single else axis + 2)
     if not single:
         extent = emit("ReduceProd", extent, keepdims=1)
     return resized(emit, apart, axis, rank, extent, model)
@@ -97,7 +99,7 @@ def _appended(patch: Patch, concat: Node, in_front: bool, axis: int) -> Tensor:
     if len(parts) == 1:
         only: Tensor = parts[0]
         return only
-    return Builder(patch, concat.outputs[0], concat)("Concat", *parts, axis=axis)
+    return patch.builder(concat.outputs[0], concat)("Concat", *parts, axis=axis)
 
 
 def _growth(m: Match, view: LoopView, number: int, state: CarriedValue) -> Growth | None:

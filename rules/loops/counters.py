@@ -74,7 +74,7 @@ def trip_count(emit: Builder, counter: Counter, asked: bool) -> Tensor:
 def _as_int64(emit: Builder, value: Tensor, cast: bool) -> Tensor:
     """A scalar as int64; `cast` says that it may be of another type."""
     if isinstance(value, Constant):
-        return emit.number(int(np.asarray(value.values).reshape(())))
+        return emit.scalar(int(np.asarray(value.values).reshape(())))
     return emit("Cast", value, to=INT64) if cast else value
 
 
@@ -93,13 +93,13 @@ def _without_overflow(emit: Builder, counter: Counter, limit: Tensor, asked: boo
         ends = [_near(emit, start) if counter.overflows else start, limit]
         span = emit("Sub", *(ends if counter.down else ends[::-1]))
     if extra:
-        span = emit("Add", span, emit.number(extra))
-    span = emit.maximum(span, emit.number(0 if asked else counter.step))
-    return span if counter.step == 1 else emit("Div", span, emit.number(counter.step))
+        span = emit("Add", span, emit.scalar(extra))
+    span = emit.max(span, emit.scalar(0 if asked else counter.step))
+    return span if counter.step == 1 else emit("Div", span, emit.scalar(counter.step))
 
 
 def _near(emit: Builder, value: Tensor) -> Tensor:
-    return emit.maximum(emit.minimum(value, emit.number(FAR)), emit.number(-FAR))
+    return emit.max(emit.min(value, emit.scalar(FAR)), emit.scalar(-FAR))
 
 
 def _with_overflow(emit: Builder, counter: Counter, limit: Tensor, asked: bool) -> Tensor:
@@ -111,28 +111,28 @@ def _with_overflow(emit: Builder, counter: Counter, limit: Tensor, asked: bool) 
     first = _first(emit, counter, asked)
     span = emit("Sub", limit, first)
     if not counter.inclusive:
-        span = emit("Sub", span, emit.number(1))
+        span = emit("Sub", span, emit.scalar(1))
     if counter.step > 1:
-        span = emit("Div", span, emit.number(counter.step))
-    count = emit.maximum(emit("Add", span, emit.number(1)), emit.number(0))
-    after = emit("Add", first, emit("Mul", count, emit.number(counter.step)))
+        span = emit("Div", span, emit.scalar(counter.step))
+    count = emit.max(emit("Add", span, emit.scalar(1)), emit.scalar(0))
+    after = emit("Add", first, emit("Mul", count, emit.scalar(counter.step)))
     endless = _within(emit, counter, after, limit)
     if counter.dtype != INT64:
         largest = np.iinfo(helper.tensor_dtype_to_np_dtype(counter.dtype)).max
-        endless = emit("Greater", after, emit.number(int(largest)))
-    count = emit("Where", endless, emit.number(NO_LIMIT), count)
-    count = emit("Where", _within(emit, counter, first, limit), count, emit.number(0))
-    return count if asked else emit("Add", count, emit.number(1))
+        endless = emit("Greater", after, emit.scalar(int(largest)))
+    count = emit("Where", endless, emit.scalar(NO_LIMIT), count)
+    count = emit("Where", _within(emit, counter, first, limit), count, emit.scalar(0))
+    return count if asked else emit("Add", count, emit.scalar(1))
 
 
 def _first(emit: Builder, counter: Counter, asked: bool) -> Tensor:
     """The first value that is compared, which may have overflown."""
     if isinstance(counter.start, int):
-        return emit.number(counter.start if asked else counter.start + counter.step)
+        return emit.scalar(counter.start if asked else counter.start + counter.step)
     if asked:
         return _as_int64(emit, counter.start, counter.cast)
     step = np.array(counter.step, helper.tensor_dtype_to_np_dtype(counter.dtype))
-    first = emit("Add", counter.start, emit.array(step))
+    first = emit("Add", counter.start, emit.constant(step))
     return _as_int64(emit, first, counter.dtype != INT64)
 
 

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.graph.ir import Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
-from .carried_values import replace_carried_value
 from .split_sequences import need_constructed
 
 _MOST = 64
@@ -54,7 +52,7 @@ class SplitToConstruct(Rule):
     def apply(self, patch: Patch, node: Node, sizes: list[int]) -> None:
         (old,) = node.outputs
         axis = int(node.attrs.get("axis", 0))
-        parts = Builder(patch, old).split(node.inputs[0], axis, sizes, [old] * len(sizes))
+        parts = patch.builder(old).split(node.inputs[0], axis, sizes, [old] * len(sizes))
         patch.replace(old, patch.node("SequenceConstruct", parts, [old])[0])
         patch.remove(node)
         patch.toward_normal_form()
@@ -106,7 +104,7 @@ def _place(m: Match, node: Node, slot: int, absent: int, count: int) -> int:
         return absent
     place = m.facts.scalar(node.inputs[slot])
     if not isinstance(place, int) or not -count <= place < count:
-        raise Miss("position {} is not one of the {} known", (place, count), node.inputs[slot])
+        raise Miss("position {} is not one of the {} known", place, count, at=node.inputs[slot])
     return place % count
 
 
@@ -162,7 +160,7 @@ class UnpackCarriedSequence(Rule):
                 return {"node": m.node, "found": _list_state(m, number, state)}
             except Miss as miss:
                 first = first or miss
-        raise first or Miss("it carries no state", (), m.node)
+        raise first or Miss("it carries no state", at=m.node)
 
     def apply(self, patch: Patch, node: Node, found: ListState) -> None:
         state, body = found.state, node.attrs["body"]
@@ -171,7 +169,8 @@ class UnpackCarriedSequence(Rule):
         finals = _finals(patch, found)
         whole = patch.node_first(body, "SequenceConstruct", inner, [state.input])[0]
         patch.replace(state.input, whole)
-        replace_carried_value(patch, node, found.number, found.initial, inner, after, finals)
+        new = [CarriedValue(*each) for each in zip(found.initial, inner, after, finals)]
+        patch.loop(node).replace_carried(found.number, new)
         patch.toward_normal_form()
 
 
@@ -203,7 +202,7 @@ def _elements(m: Match, state: CarriedValue, count: int) -> list[Tensor | int]:
     while tensor is not state.input:
         made = m.producer(tensor, "SequenceErase", "SequenceInsert", "SequenceConstruct")
         if made is None or m.index.graph_of(made) is not m.node.attrs["body"]:
-            raise Miss("the list {} becomes one that is not made from it", (state.input,), tensor)
+            raise Miss("the list {} becomes one that is not made from it", state.input, at=tensor)
         if made.op == "SequenceConstruct":
             break
         edits.append(made)
@@ -233,5 +232,5 @@ def _finals(patch: Patch, found: ListState) -> list[Tensor]:
     if final is None or not patch.index.use_count(final):
         return [Variable("") for _ in found.initial]
     outputs: list[Tensor] = [Variable(final.name) for _ in found.initial]
-    patch.replace(final, Builder.behind(patch, final)("SequenceConstruct", *outputs))
+    patch.replace(final, patch.builder_after(final)("SequenceConstruct", *outputs))
     return outputs

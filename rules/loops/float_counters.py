@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import FLOATS, INT32, INT64, INTEGERS
 from ...rewrite.graph.ir import Node, Tensor
 
@@ -74,7 +74,7 @@ class FloatCounterToInteger(Rule):
     def apply(self, patch: Patch, node: Node, whole: Whole, to: int) -> None:
         result = node.outputs[0]
         patch.note(f"`{result.name}` is computed as a float: exact up to 2**24")
-        emit = Builder(patch, result)
+        emit = patch.builder(result)
         # What is in between may be beyond the type of the result.
         number = _computed(emit, whole)
         patch.replace(result, number if to == INT64 else emit("Cast", number, to=to))
@@ -143,10 +143,10 @@ def _computed(emit: Builder, whole: Whole) -> Tensor:
     if whole.value is not None:
         return emit("Cast", whole.value, to=INT64)
     if whole.numbers is not None:
-        return emit.array(whole.numbers)
+        return emit.constant(whole.numbers)
     operands = [_computed(emit, operand) for operand in whole.operands]
     if whole.op in ("Max", "Min"):
-        return reduce(emit.maximum if whole.op == "Max" else emit.minimum, operands)
+        return reduce(emit.max if whole.op == "Max" else emit.min, operands)
     if whole.op not in ("Ceil", "Floor"):
         return emit(whole.op, *operands)
     # Div rounds towards zero; without its remainder a number is divided without one. Mod has the

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.facts.facts import INT32, INT64
 from ...rewrite.graph.ir import Graph, Node, Tensor
-from ...rewrite.graph.views import LoopView, CarriedValue
-from .carried_values import drop_carried_values
+from ...rewrite.graph.views import CarriedValue, LoopView
 from .counters import step_of
 
 
@@ -49,7 +47,7 @@ class InductionVariableFromIteration(Rule):
                 if first is None or first.at is m.node:
                     first = miss
         if not counters:
-            raise first or Miss(_NONE, (), m.node)
+            raise first or Miss(_NONE, at=m.node)
         return {"node": m.node, "counters": counters}
 
     def apply(self, patch: Patch, node: Node, counters: list[Counter]) -> None:
@@ -61,10 +59,10 @@ class InductionVariableFromIteration(Rule):
             if counter.final is None or view.trip is None:
                 continue
             if count is None:
-                emit = Builder(patch, view.trip)
-                count = emit.maximum(view.trip, emit.number(0))
+                emit = patch.builder(view.trip)
+                count = emit.max(view.trip, emit.scalar(0))
             patch.replace(counter.final, _progress(patch, count, counter, None))
-        drop_carried_values(patch, node, [counter.number for counter in counters])
+        patch.loop(node).drop_carried([counter.number for counter in counters])
 
 
 _NONE = "no integer state changes by a fixed step"
@@ -89,7 +87,7 @@ def _counter(m: Match, view: LoopView, number: int, state: CarriedValue) -> Coun
     dtype = m.facts.dtype(state.initial)
     scalar = m.facts.shape(state.initial) == ()
     if step is None or dtype not in (INT32, INT64) or not scalar:
-        raise Miss(_NONE, (), m.node)
+        raise Miss(_NONE, at=m.node)
     m.need(
         view.iteration_shape == (), "the iteration number is no scalar in the body", at=state.input
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rewrite import symbolic
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.elements import cuts
 from ...rewrite.facts.iterations import settled
 from ...rewrite.facts.slices import Cut
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import LoopView
+from ...rewrite.symbolic import Dim
 
 _BEHIND = 10**9
 """Converters write an end like this for "all of the axis"; without --strict no axis is longer."""

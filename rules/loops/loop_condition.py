@@ -12,7 +12,7 @@ import numpy as np
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Constant, Node, Tensor, Variable
+from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 
 
@@ -70,7 +70,7 @@ class EliminateTrueCondition(Rule):
         return {"node": m.node}
 
     def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace_in(node, 1, Variable(""))
+        patch.loop(node).drop_condition()
         patch.toward_normal_form()
 
 
@@ -106,7 +106,7 @@ class EliminateUnreachableTripCount(Rule):
         return {"node": m.node}
 
     def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace_in(node, 0, Variable(""))
+        patch.loop(node).drop_trip_count()
         patch.toward_normal_form()
 
 
@@ -136,9 +136,5 @@ class FoldLoopCondition(Rule):
         return {"node": m.node, "out": out, "value": value}
 
     def apply(self, patch: Patch, node: Node, out: Tensor, value: bool) -> None:
-        body = node.attrs["body"]
-        constant = patch.constant(np.array(value), like=out, graph=body)
-        patch.set_interface(
-            node, node.inputs, body.inputs, [constant, *body.outputs[1:]], node.outputs
-        )
+        patch.loop(node).set_next_condition(value)
         patch.toward_normal_form()

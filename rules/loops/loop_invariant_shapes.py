@@ -12,8 +12,8 @@ from typing import Any
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.symbolic import Dim
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class HoistLoopInvariantShape(Rule):
 
     def apply(self, patch: Patch, node: Node, loop: Node, parts: list[Sizes]) -> None:
         old = node.outputs[0]
-        emit = Builder(patch, old, loop)
-        patch.replace(old, emit.joined([_vector(emit, part) for part in parts]))
+        emit = patch.builder(old, loop)
+        patch.replace(old, emit.concat([_vector(emit, part) for part in parts]))
         patch.remove(node)
         patch.toward_normal_form()
 
 
 def _vector(emit: Builder, part: Sizes) -> Tensor:
     """The sizes as a vector."""
-    numbers = emit.ints(*part.values)
+    numbers = emit.vector(*part.values)
     return (
         numbers
         if part.tensor is None

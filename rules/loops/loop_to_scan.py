@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.counted_loop import SliceRead, CountedLoop, counted_loop
-from ...rewrite.facts.symbolic import Dim
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead, counted_loop
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import ScanInput
+from ...rewrite.symbolic import Dim
 from ..vectorization.independent_work import need_count
-from .loop_edits import turn_into_scan
-from .scan_axes import ready_to_scan
 
 
 class LoopToScan(Rule):
@@ -59,7 +56,9 @@ class LoopToScan(Rule):
         assert count is not None
         empty = "it may not run at all: {} iterations"
         m.need(symbolic.positive(count), empty, count, at=steps.trip)
-        whole = [m.facts.of(t).kind == "tensor" for s in steps.carried for t in (s.initial, s.input)]
+        whole = [
+            m.facts.of(t).kind == "tensor" for s in steps.carried for t in (s.initial, s.input)
+        ]
         m.need(all(whole), "a state is no tensor")
         for state in steps.carried:
             shape = m.facts.shape(state.initial)
@@ -85,13 +84,13 @@ class LoopToScan(Rule):
         slices: list[ScanInput] = []
         for read, fits, shape in zip(steps.reads, whole, shapes):
             x = read.sequence if fits else _first(patch, read, steps.trip)
-            x, axis = ready_to_scan(patch, x, read.axis, shape)
+            x, axis = _ready_to_scan(patch, x, read.axis, shape)
             slices.append(ScanInput(x, read.slice, axis, False))
         if counted:
-            emit = Builder(patch, steps.iteration)
-            numbers = emit("Range", emit.number(0), steps.trip, emit.number(1))
+            emit = patch.builder(steps.iteration)
+            numbers = emit("Range", emit.scalar(0), steps.trip, emit.scalar(1))
             slices.append(ScanInput(numbers, steps.iteration, 0, False))
-        turn_into_scan(patch, steps, slices)
+        patch.loop(steps.node).to_scan(steps, slices)
         patch.toward_normal_form()
 
 
@@ -116,6 +115,22 @@ def _length(m: Match, read: SliceRead, count: Dim) -> bool:
 
 def _first(patch: Patch, read: SliceRead, trip: Tensor) -> Tensor:
     """The elements of an axis that a loop reads."""
-    emit = Builder(patch, read.sequence)
-    end = emit("Reshape", trip, emit.ints(1))
-    return emit("Slice", read.sequence, emit.ints(0), end, emit.ints(read.axis))
+    emit = patch.builder(read.sequence)
+    end = emit("Reshape", trip, emit.vector(1))
+    return emit("Slice", read.sequence, emit.vector(0), end, emit.vector(read.axis))
+
+
+def _ready_to_scan(
+    patch: Patch, x: Tensor, axis: int, shape: tuple[Dim, ...]
+) -> tuple[Tensor, int]:
+    """The tensor that a Scan reads instead of `x`, of this shape, and the axis it reads along.
+
+    onnxruntime transposes a scan input along any axis but the first, and its process dies of a
+    division by zero where the tensor has no elements (version 1.31). A Transpose node takes as long
+    and does not.
+    """
+    others = [size for place, size in enumerate(shape) if place != axis]
+    if axis == 0 or all(symbolic.positive(size) for size in others):
+        return x, axis
+    perm = [axis, *(place for place in range(len(shape)) if place != axis)]
+    return patch.node("Transpose", [x], [x], {"perm": perm})[0], 0

@@ -17,18 +17,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import FLOATS, INTEGERS, Facts
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import ScanInput
 from ..vectorization.independent_work import counted, known_elements
-from .counted_loop_values import all_slices
-from .loop_edits import collect_rows, turn_into_scan
 
 _PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
 _MOST_NODES = 6
@@ -67,7 +65,7 @@ class LoopToPaddedScan(Rule):
         m.need(bool(steps.reads), "it reads no slices of outer values")
         uses = steps.iteration_uses(m.facts)
         m.need(not uses, "the iteration number is needed other than to read slices")
-        results = len(steps.carried) + len(steps.rows)
+        results = len(steps.carried) + len(steps.scan_outputs)
         m.need(len(m.node.outputs) == results, "it does not list all its results")
         _need_light(m, steps)
         for state in steps.carried:
@@ -79,21 +77,21 @@ class LoopToPaddedScan(Rule):
     def apply(self, patch: Patch, steps: CountedLoop, facts: Facts) -> None:
         node, index = steps.node, patch.index
         used = [t for t in node.outputs if t.name and index.use_count(t)]
-        sequences = [_padded(Builder(patch, r.slice), facts, steps, r) for r in steps.reads]
+        sequences = [_padded(patch.builder(r.slice), facts, steps, r) for r in steps.reads]
         kept: list[Tensor] = []
-        for row in steps.rows:
+        for row in steps.scan_outputs:
             if row.stacked in used:
-                emit = Builder.behind(patch, row.stacked, used)
-                kept += collect_rows(patch, node, [row.row])
-                patch.replace(row.stacked, emit.sliced(kept[-1], 0, slice(0, -1, 1)))
+                emit = patch.builder_after(row.stacked, used)
+                kept += patch.loop(node).add_scan_outputs([row.row])
+                patch.replace(row.stacked, emit.slice(kept[-1], 0, slice(0, -1, 1)))
         for state in steps.carried:
             if state.final in used:
-                emit = Builder.behind(patch, state.final, used)
-                kept += collect_rows(patch, node, [state.input])
-                patch.replace(state.final, emit("Gather", kept[-1], emit.number(-1), axis=0))
-        _keep_rows(patch, steps, kept)
+                emit = patch.builder_after(state.final, used)
+                kept += patch.loop(node).add_scan_outputs([state.input])
+                patch.replace(state.final, emit("Gather", kept[-1], emit.scalar(-1), axis=0))
+        patch.loop(node).drop_scan_outputs(range(len(steps.scan_outputs)))
         slices = [ScanInput(x, r.slice, 0, False) for x, r in zip(sequences, steps.reads)]
-        turn_into_scan(patch, steps, slices)
+        patch.loop(steps.node).to_scan(steps, slices)
         patch.toward_normal_form()
 
 
@@ -110,7 +108,7 @@ def _need_light(m: Match, steps: CountedLoop) -> None:
     for node in nodes:
         if not cannot_fail(node, m.facts):
             vain = "{} may fail, or be slow, in vain: an empty sequence gets a step, too"
-            raise Miss(vain, (node,), node)
+            raise Miss(vain, node, at=node)
     values = [r.slice for r in steps.reads] + [s.initial for s in steps.carried]
     for value in values:
         kind = m.facts.dtype(value) in _PADDED and m.facts.of(value).kind == "tensor"
@@ -127,7 +125,7 @@ def _padded(emit: Builder, facts: Facts, steps: CountedLoop, read: SliceRead) ->
     shape = facts.shape(read.sequence)
     assert shape is not None, "the view holds only reads of known rank"
     others = [dim for place, dim in enumerate(shape) if place != read.axis]
-    slices = all_slices(emit, facts, steps, read)
+    slices = emit.all_slices(facts, steps, read)
     kind = onnx.helper.tensor_dtype_to_np_dtype(facts.dtype(read.sequence))
     return emit("Concat", slices, _zeros(emit, slices, others, kind), axis=0)
 
@@ -135,14 +133,6 @@ def _padded(emit: Builder, facts: Facts, steps: CountedLoop, read: SliceRead) ->
 def _zeros(emit: Builder, slices: Tensor, shape: Sequence[symbolic.Dim], kind: np.dtype) -> Tensor:
     """One slice of zeros, stacked."""
     if all(isinstance(size, int) for size in shape):
-        return emit.array(np.zeros([1, *map(int, shape)], kind))  # type: ignore[arg-type]
-    target = emit.joined([emit.ints(1), emit.dims(slices, 1, len(shape) + 1)])
+        return emit.constant(np.zeros([1, *map(int, shape)], kind))  # type: ignore[arg-type]
+    target = emit.concat([emit.vector(1), emit.shape(slices, 1, len(shape) + 1)])
     return emit("ConstantOfShape", target, value=Constant("value", np.zeros(1, kind)))
-
-
-def _keep_rows(patch: Patch, steps: CountedLoop, kept: list[Tensor]) -> None:
-    """Takes the scan outputs away but for these, the last ones."""
-    node, body, count = steps.node, steps.body, len(steps.carried)
-    rows = body.outputs[len(body.outputs) - len(kept) :]
-    results = [*body.outputs[: 1 + count], *rows]
-    patch.set_interface(node, node.inputs, body.inputs, results, [*node.outputs[:count], *kept])

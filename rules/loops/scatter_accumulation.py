@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.elements import element
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
-from ...rewrite.graph.views import LoopView, CarriedValue
+from ...rewrite.graph.views import CarriedValue, LoopView
+from ...rewrite.symbolic import Dim
 from .accumulation import AccumulatorRule, need_only_updated, resized, shaped_like
 from .iteration_positions import Progression, need_progression
 
@@ -97,19 +97,21 @@ class ScatterToScanOutput(AccumulatorRule[Buffer]):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def accumulator(self, m: Match, view: LoopView, number: int, state: CarriedValue) -> Buffer | None:
+    def accumulator(
+        self, m: Match, view: LoopView, number: int, state: CarriedValue
+    ) -> Buffer | None:
         return _buffer(m, view, number, state)
 
     def row(self, patch: Patch, found: Buffer) -> Tensor:
         write = found.write
-        inside = Builder(patch, write.row, write.node)
-        return inside.unsqueezed(inside.squeezed(write.row, write.dropped), write.added)
+        inside = patch.builder(write.row, write.node)
+        return inside.unsqueeze(inside.squeeze(write.row, write.dropped), write.added)
 
     def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Buffer) -> Tensor:
         place, axis, initial = found.place, found.write.axis, state.initial
-        count = emit.dims(rows, 0, 1)
-        ordered = emit.reversed(rows, 0) if place.reverse else rows
-        result = emit.moved(ordered, 0, axis, found.rank)
+        count = emit.shape(rows, 0, 1)
+        ordered = emit.reverse(rows, 0) if place.reverse else rows
+        result = emit.move_axis(ordered, 0, axis, found.rank)
         if not found.runs and place.full:
             result = shaped_like(emit, result, initial)
         elif not found.runs:
@@ -123,11 +125,11 @@ def _with_the_rest(
     emit: Builder, count: Tensor, result: Tensor, initial: Tensor, axis: int, place: Place
 ) -> Tensor:
     """The rows among the slices of the initial buffer that no iteration overwrote."""
-    zero, along, begin = emit.ints(0), emit.ints(axis), count
-    end = emit.dims(initial, axis, axis + 1)
+    zero, along, begin = emit.vector(0), emit.vector(axis), count
+    end = emit.shape(initial, axis, axis + 1)
     parts = [result]
     if place.first:
-        start = emit.ints(place.first)
+        start = emit.vector(place.first)
         parts = [emit("Slice", initial, zero, start, along), result]
         begin = emit("Add", begin, start)
     rest = emit("Slice", initial, begin, end, along)
@@ -182,7 +184,9 @@ def _place(m: Match, found: Progression, count: Dim | None, length: Dim, write: 
     return Place(first, reverse, full, fits is True)
 
 
-def need_write(m: Match, view: LoopView, state: CarriedValue, node: Node, shape: tuple[Dim, ...]) -> Write:
+def need_write(
+    m: Match, view: LoopView, state: CarriedValue, node: Node, shape: tuple[Dim, ...]
+) -> Write:
     """What a ScatterND or ScatterElements writes, where that is one whole slice of the buffer."""
     m.need(
         node.inputs[0] is state.input and m.index.graph_of(node) is view.body,

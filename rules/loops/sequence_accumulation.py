@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import onnx
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, TO_THE_END, Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
-from ...rewrite.graph.views import LoopView, CarriedValue
+from ...rewrite.graph.views import CarriedValue, LoopView
 from .accumulation import AccumulatorRule, need_only_updated
 
 _SPLITTABLE = frozenset(
@@ -80,7 +80,9 @@ class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def accumulator(self, m: Match, view: LoopView, number: int, state: CarriedValue) -> Inserted | None:
+    def accumulator(
+        self, m: Match, view: LoopView, number: int, state: CarriedValue
+    ) -> Inserted | None:
         if m.facts.of(state.initial).kind != "sequence":
             return None
         insert = m.need(
@@ -128,7 +130,7 @@ class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
 
     def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Inserted) -> Tensor:
         if found.in_front:
-            rows = emit.reversed(rows, 0)
+            rows = emit.reverse(rows, 0)
         if found.first:
             rows = _with_first(emit, rows, found)
         return emit("SplitToSequence", rows, axis=0, keepdims=0)
@@ -149,10 +151,10 @@ def _first_elements(m: Match, initial: Tensor) -> list[Tensor]:
 
 def _with_first(emit: Builder, rows: Tensor, found: Inserted) -> Tensor:
     """The rows behind the tensors that are there at first, or in front of them."""
-    wide = [emit.unsqueezed(part, [0]) for part in found.first]
+    wide = [emit.unsqueeze(part, [0]) for part in found.first]
     if not found.runs:  # no rows have no sizes of their own
-        sizes = [emit.dims(rows, 0, 1), emit.dims(wide[0], 1, TO_THE_END)]
-        rows = emit.reshaped(rows, emit.joined(sizes))
+        sizes = [emit.shape(rows, 0, 1), emit.shape(wide[0], 1, TO_THE_END)]
+        rows = emit.reshape(rows, emit.concat(sizes))
     return emit("Concat", *([rows, *wide] if found.in_front else [*wide, rows]), axis=0)
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.elements import element
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
+from ...rewrite.symbolic import Dim
 from .iteration_positions import Progression, loop_around, need_outer, need_progression
 
 
@@ -67,10 +66,10 @@ class GatherAtIteration(Rule):
     ) -> None:
         x = node.inputs[0]
         if order != slice(0, None, 1):
-            x = Builder(patch, x, view.node).sliced(x, axis, order)
-        emit = Builder(patch, node.outputs[0])
+            x = patch.builder(x, view.node).slice(x, axis, order)
+        emit = patch.builder(node.outputs[0])
         read = emit("Gather", x, view.iteration, axis=axis)
-        patch.replace(node.outputs[0], emit.unsqueezed(read, range(axis, axis + more)))
+        patch.replace(node.outputs[0], emit.unsqueeze(read, range(axis, axis + more)))
         patch.remove(node)
         patch.toward_normal_form()
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.ir import Node
 from .iteration_positions import loop_around, need_cut, need_inside, need_outer, need_progression
 
@@ -56,9 +55,9 @@ class SliceToGather(Rule):
         return {"node": m.node, "axis": axis, "slot": cut.place}
 
     def apply(self, patch: Patch, node: Node, axis: int, slot: int) -> None:
-        emit = Builder(patch, node.outputs[0])
-        position = emit("Gather", node.inputs[1], emit.number(slot), axis=0)
+        emit = patch.builder(node.outputs[0])
+        position = emit("Gather", node.inputs[1], emit.scalar(slot), axis=0)
         read = emit("Gather", node.inputs[0], position, axis=axis)
-        patch.replace(node.outputs[0], emit.unsqueezed(read, [axis]))
+        patch.replace(node.outputs[0], emit.unsqueeze(read, [axis]))
         patch.remove(node)
         patch.toward_normal_form()

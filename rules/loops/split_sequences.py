@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
+from ...rewrite import symbolic
+from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.ir import Node, Tensor
 
 
@@ -75,10 +75,10 @@ class GatherFromSplitSequence(Rule):
         return {"node": m.node, "pieces": pieces}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
-        emit = Builder(patch, node.outputs[0])
+        emit = patch.builder(node.outputs[0])
         read = emit("Gather", pieces.tensor, node.inputs[1], axis=pieces.axis)
         if pieces.keeps_axis:
-            read = emit.unsqueezed(read, [pieces.axis])
+            read = emit.unsqueeze(read, [pieces.axis])
         patch.replace(node.outputs[0], read)
         patch.remove(node)
         patch.toward_normal_form()
@@ -98,9 +98,9 @@ class LengthOfSplitSequence(Rule):
         return {"node": m.node, "pieces": need_pieces(m, m.node.inputs[0])}
 
     def apply(self, patch: Patch, node: Node, pieces: Pieces) -> None:
-        emit = Builder(patch, node.outputs[0])
+        emit = patch.builder(node.outputs[0])
         shape = emit("Shape", pieces.tensor)
-        patch.replace(node.outputs[0], emit("Gather", shape, emit.number(pieces.axis), axis=0))
+        patch.replace(node.outputs[0], emit("Gather", shape, emit.scalar(pieces.axis), axis=0))
         patch.remove(node)
         patch.toward_normal_form()
 
@@ -145,10 +145,10 @@ class ConcatOfSplitSequence(Rule):
     def apply(self, patch: Patch, node: Node, pieces: Pieces, axis: int, stack: bool) -> None:
         old, x = node.outputs[0], pieces.tensor
         if not pieces.keeps_axis:
-            emit = Builder(patch, old)
-            x = emit.moved(x, pieces.axis, axis, pieces.rank)
+            emit = patch.builder(old)
+            x = emit.move_axis(x, pieces.axis, axis, pieces.rank)
             if not stack:
-                x = emit.merged(x, axis, pieces.rank)
+                x = emit.merge_axes(x, axis, pieces.rank)
         patch.replace(old, x)
         patch.remove(node)
         patch.toward_normal_form()
@@ -175,9 +175,9 @@ class ConcatOfConstructedSequence(Rule):
 
     def apply(self, patch: Patch, node: Node, parts: list[Tensor], axis: int, stack: bool) -> None:
         old = node.outputs[0]
-        emit = Builder(patch, old)
+        emit = patch.builder(old)
         if stack:
-            parts = [emit.unsqueezed(part, [axis]) for part in parts]
+            parts = [emit.unsqueeze(part, [axis]) for part in parts]
         patch.replace(old, emit("Concat", *parts, axis=axis))
         patch.remove(node)
         patch.toward_normal_form()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.elements import cuts
@@ -72,14 +71,14 @@ class SqueezedSliceToGather(Rule):
         inside: bool,
         dtype: int,
     ) -> None:
-        emit = Builder(patch, node.outputs[0])
-        position = emit("Gather", starts, emit.number(place), axis=0)
+        emit = patch.builder(node.outputs[0])
+        position = emit("Gather", starts, emit.scalar(place), axis=0)
         if not inside:
             # A Slice that begins before the axis begins with its first element.
-            size = emit("Gather", emit("Shape", source), emit.number(axis), axis=0)
+            size = emit("Gather", emit("Shape", source), emit.scalar(axis), axis=0)
             if dtype != INT64:
                 position = emit("Cast", position, to=INT64)
-            position = emit.maximum(position, emit("Neg", size))
+            position = emit.max(position, emit("Neg", size))
         patch.replace(node.outputs[0], emit("Gather", source, position, axis=axis))
         patch.remove(node)
         patch.toward_normal_form()

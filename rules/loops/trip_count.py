@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import FLOATS, INT64, INTEGERS
-from ...rewrite.graph.ir import Constant, Node, Tensor, Variable
+from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 from .counters import FAR, Counter, step_of, trip_count
 
@@ -94,17 +93,14 @@ class InferTripCount(Rule):
         self, patch: Patch, node: Node, counters: list[Counter], bounded: bool, asked: bool
     ) -> None:
         view = LoopView(node)
-        emit = Builder(patch, view.iteration)
+        emit = patch.builder(view.iteration)
         counts = [trip_count(emit, c, asked) for c in counters]
-        count = reduce(emit.minimum, counts)
+        count = reduce(emit.min, counts)
         if view.condition is not None and not asked:
-            count = emit("Where", view.condition, count, emit.number(0))
+            count = emit("Where", view.condition, count, emit.scalar(0))
         if bounded and view.trip is not None:
-            count = emit.minimum(count, view.trip)
-        always = patch.constant(np.array(True), like=view.condition_out, graph=view.body)
-        inputs = [count, Variable(""), *node.inputs[2:]]
-        results = [always, *view.body.outputs[1:]]
-        patch.set_interface(node, inputs, view.body.inputs, results, node.outputs)
+            count = emit.min(count, view.trip)
+        patch.loop(node).count(count)
         patch.toward_normal_form()
         for note in dict.fromkeys(note for c in counters for note in c.notes):
             patch.note(note)

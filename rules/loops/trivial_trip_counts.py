@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView, ScanOutput, ScanView
 
@@ -120,7 +119,7 @@ class InlineSingleTripLoop(Rule):
         results = patch.inline(view.body)[1:]
         count = len(view.carried)
         stacked = [
-            Builder(patch, output).unsqueezed(row, [0]) if output.name else None
+            patch.builder(output).unsqueeze(row, [0]) if output.name else None
             for output, row in zip(node.outputs[count:], results[count:])
         ]
         patch.replace_node(node, [*results[:count], *stacked])
@@ -153,7 +152,7 @@ class InlineSingleTripScan(Rule):
                 behind = any(o.axis < 0 for o in view.scan_outputs)
                 m.need(not behind or None not in rows, "the rank of a row is not known")
                 return {"node": m.node, "ranks": ranks, "rows": rows}
-        raise Miss("the length of the sequences is not known to be 1", (), m.node)
+        raise Miss("the length of the sequences is not known to be 1", at=m.node)
 
     def apply(
         self, patch: Patch, node: Node, ranks: list[int | None], rows: list[int | None]
@@ -163,7 +162,7 @@ class InlineSingleTripScan(Rule):
             patch.replace(state.input, state.initial)
         for scanned, rank in zip(view.scan_inputs, ranks):
             axis = scanned.axis % rank if rank is not None and scanned.axis < 0 else scanned.axis
-            only = Builder(patch, scanned.slice).squeezed(scanned.sequence, [axis])
+            only = patch.builder(scanned.slice).squeeze(scanned.sequence, [axis])
             patch.replace(scanned.slice, only)
         results = patch.inline(view.body)
         stacked = [
@@ -177,4 +176,4 @@ def _as_only_row(patch: Patch, output: ScanOutput, row: Tensor, rank: int | None
     """What a scan output of one iteration is: its row with the scanned axis."""
     axis = output.axis if rank is None or output.axis >= 0 else output.axis % (rank + 1)
     assert output.stacked is not None
-    return Builder(patch, output.stacked).unsqueezed(row, [axis])
+    return patch.builder(output.stacked).unsqueeze(row, [axis])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor, bodies
@@ -93,5 +92,5 @@ class UnrollShortLoop(Rule):
 
 def _stack(patch: Patch, rows: list[Tensor], like: Tensor) -> Tensor:
     """The rows along a new axis 0."""
-    emit = Builder(patch, like)
-    return emit("Concat", *(emit.unsqueezed(row, [0]) for row in rows), axis=0)
+    emit = patch.builder(like)
+    return emit("Concat", *(emit.unsqueeze(row, [0]) for row in rows), axis=0)

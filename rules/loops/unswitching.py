@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.clone import clone_constants, clone_nodes
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable

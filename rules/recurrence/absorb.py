@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
@@ -93,14 +92,14 @@ class AbsorbInputProjection(Rule):
         return {"node": node, "found": found, "w": w, "b": b}
 
     def apply(self, patch: Patch, node: Node, found: Found, w: Array, b: Array) -> None:
-        emit = Builder(patch, node.inputs[1])
+        emit = patch.builder(node.inputs[1])
         wide, rows = w.astype(np.float64), w.shape[1]
         inputs = list(node.inputs) + [node.inputs[0]] * (4 - len(node.inputs))
         added = b.astype(np.float64)
         added[:, :rows] += wide @ found.bias.astype(np.float64)
-        inputs[0] = emit.transposed(found.source, found.order)
-        inputs[1] = emit.array((wide @ found.matrix.T.astype(np.float64)).astype(w.dtype))
-        inputs[3] = emit.array(added.astype(w.dtype))
+        inputs[0] = emit.transpose(found.source, found.order)
+        inputs[1] = emit.constant((wide @ found.matrix.T.astype(np.float64)).astype(w.dtype))
+        inputs[3] = emit.constant(added.astype(w.dtype))
         outputs = patch.node(node.op, inputs, node.outputs, dict(node.attrs))
         for old, new in zip(list(node.outputs), outputs):
             if old.name:

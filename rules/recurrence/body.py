@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
 from . import masks, movement, one_step, operators, products  # noqa: F401  they fill the lifter's table
 from .atoms import Source
 from .cells import Cell, Part
@@ -61,7 +61,11 @@ class Body:
         return {size for value in self._sources.values() for size in value.batch}
 
     def _add_source(
-        self, tensor: Tensor, name: object, origin: SliceRead | CarriedValue, batch: Collection[Dim] = ()
+        self,
+        tensor: Tensor,
+        name: object,
+        origin: SliceRead | CarriedValue,
+        batch: Collection[Dim] = (),
     ) -> None:
         shape = self.facts.shape(tensor)
         if shape is None or self.facts.dtype(tensor) not in FLOATS or tensor in self._sources:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ...rewrite.engine.builder import Builder
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Tensor
+from ...rewrite.symbolic import Dim
 from .cells import NoCell
 from .lifting import FLOATS
 from .probe import cone
@@ -69,10 +69,10 @@ class CommonBatch:
         self._emit = emit
         by_size = {rows.size: rows for rows in operands if rows.size != 1}
         self._size = next(iter(by_size)) if len(by_size) == 1 else None
-        counts = [emit.dims(r.value, r.axis, r.axis + 1) for r in by_size.values()]
-        self._count = counts[0] if counts else emit.ints(1)
+        counts = [emit.shape(r.value, r.axis, r.axis + 1) for r in by_size.values()]
+        self._count = counts[0] if counts else emit.vector(1)
         if len(counts) > 1:
-            common = emit.ints(1)
+            common = emit.vector(1)
             for count in counts:
                 common = emit("Expand", common, count)
             self._count = emit("Shape", common)
@@ -82,6 +82,6 @@ class CommonBatch:
         if rows.size == self._size:
             return rows.value
         emit = self._emit
-        sizes = [emit.ints(1)] * rows.rank
+        sizes = [emit.vector(1)] * rows.rank
         sizes[rows.axis] = self._count
-        return emit("Expand", rows.value, emit.joined(sizes))
+        return emit("Expand", rows.value, emit.concat(sizes))

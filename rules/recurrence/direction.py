@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.elements import cuts
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.axes import named_axes
@@ -65,10 +64,10 @@ class AbsorbReversal(Rule):
         return {"node": node, "found": found, "ends": ends, "way": way}
 
     def apply(self, patch: Patch, node: Node, found: Way, ends: list[Node], way: str) -> None:
-        emit = Builder(patch, node.inputs[0])
+        emit = patch.builder(node.inputs[0])
         x = found.source
         for order in reversed(found.orders):
-            x = emit.transposed(x, order)
+            x = emit.transpose(x, order)
         patch.replace_in(node, 0, x)
         patch.set_attribute(node, "direction", "reverse" if way == "forward" else "forward")
         for end in ends:
@@ -101,8 +100,8 @@ class AbsorbReversalOfWholeSequence(Rule):
         return {"node": node, "axis": axis}
 
     def apply(self, patch: Patch, node: Node, axis: int) -> None:
-        emit = Builder(patch, node.outputs[0])
-        patch.replace(node.outputs[0], emit.reversed(node.inputs[0], axis))
+        emit = patch.builder(node.outputs[0])
+        patch.replace(node.outputs[0], emit.reverse(node.inputs[0], axis))
         patch.remove(node)
         patch.toward_normal_form()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.ir import Tensor, Variable
 from . import weights
 from .cells import Cell, Function
@@ -104,7 +104,7 @@ class InGraph:
         return tensor
 
     def constant(self, array: weights.Array) -> Tensor:
-        return self._emit.array(np.ascontiguousarray(array))
+        return self._emit.constant(np.ascontiguousarray(array))
 
     def apply(self, op: str, operands: Sequence[Tensor], attrs: Mapping[str, Any]) -> Tensor:
         return self._emit(op, *operands, **attrs)
@@ -138,7 +138,7 @@ def emit_operator(
     inputs += [nothing() if t is None else t for t in initial]
     if found.p is not None:
         inputs.append(built(found.p))
-    made = emit.nodes(cell.op, _trimmed(inputs), _trimmed(outputs), **attributes(cell))
+    made = emit.outputs(cell.op, _trimmed(inputs), _trimmed(outputs), **attributes(cell))
     return [*made, *outputs[len(made) :]]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite import symbolic
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor, bodies
 from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
 from . import weights
 from .body import Body, find_cell
 from .cells import Cell, NoCell, Part
@@ -163,7 +163,9 @@ def inside(read: SliceRead | Invariant) -> Tensor:
     return read.slice if isinstance(read, SliceRead) else read.value
 
 
-def _check_batch(read: SliceRead | Invariant, layout: Layout, state: CarriedValue, other: Layout) -> None:
+def _check_batch(
+    read: SliceRead | Invariant, layout: Layout, state: CarriedValue, other: Layout
+) -> None:
     if symbolic.eq(layout.size, other.size) is not True:
         raise NoCell(
             "the batch of {}, {}, and that of the state {}, {}, may differ",
@@ -253,7 +255,7 @@ def _captures(facts: Facts, node: Node) -> Sequence[Tensor]:
 def _roots(steps: CountedLoop, states: Sequence[CarriedValue]) -> Iterator[Tensor]:
     gone = {s.output for s in states}
     finals = {s.output for s in steps.carried if s not in states}
-    rows = {row.row for row in steps.rows}
+    rows = {row.row for row in steps.scan_outputs}
     for tensor in steps.body.outputs:
         if tensor not in gone or tensor in rows or tensor in finals:
             yield tensor

@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import TO_THE_END, Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Tensor, Variable
-from ..loops.carried_values import drop_carried_values
-from ..loops.counted_loop_values import all_slices, count_vector, placed
-from ..loops.loop_edits import read_instead
 from ..vectorization.independent_work import counted
 from .cells import NoCell
 from .common_batch import CommonBatch, Rows
@@ -60,18 +57,18 @@ class FuseRecurrence(Rule):
         try:
             found = find_recurrence(m.facts, steps)
         except NoCell as reason:
-            raise Miss(reason.sentence, reason.given, m.node) from None
+            raise Miss(reason.sentence, *reason.given, at=m.node) from None
         return {"steps": steps, "facts": m.facts, "found": found}
 
     def apply(self, patch: Patch, steps: CountedLoop, facts: Facts, found: CellInLoop) -> None:
-        emit = Builder(patch, found.states[0].output)
+        emit = patch.builder(found.states[0].output)
         outputs = _operator(emit, facts, steps, found)
         _results(emit, patch, steps, found, outputs)
         _finals(emit, patch, facts, steps, found, outputs.states)
         for state in found.states:
             patch.replace(state.input, state.initial)
         gone = [k for k, s in enumerate(steps.carried) if s in found.states]
-        drop_carried_values(patch, steps.node, gone)
+        patch.loop(steps.node).drop_carried(gone)
         if patch.index.is_unused(steps.node):
             patch.remove(steps.node)
         _tell(patch, steps, found)
@@ -161,29 +158,38 @@ def _size(facts: Facts, tensor: Tensor, layout: Layout) -> symbolic.Dim:
     return 1 if layout.batch is None else shape[layout.batch]
 
 
-def _over_time(emit: Builder, facts: Facts, steps: CountedLoop, read: SliceRead | Invariant) -> Tensor:
+def _over_time(
+    emit: Builder, facts: Facts, steps: CountedLoop, read: SliceRead | Invariant
+) -> Tensor:
     """What the iterations read, stacked along axis 0."""
     if isinstance(read, SliceRead):
-        return all_slices(emit, facts, steps, read)
-    return emit.repeated(read.value, count_vector(emit, steps))
+        return emit.all_slices(facts, steps, read)
+    return emit.repeat(read.value, emit.trip_count(steps))
 
 
-def _results(emit: Builder, patch: Patch, steps: CountedLoop, found: CellInLoop, outputs: Outputs) -> None:
+def _results(
+    emit: Builder, patch: Patch, steps: CountedLoop, found: CellInLoop, outputs: Outputs
+) -> None:
     """Lets the rest of the body, and who reads the rows, read what the operator computed."""
     read: list[tuple[Tensor, Tensor]] = []
     for result in found.results:
         sequence = outputs.held if result.held and outputs.held is not None else outputs.rows
         stacked = from_operator(emit, sequence, result.layout, 1)
-        for row in steps.rows:
+        for row in steps.scan_outputs:
             if row.row is result.value and row.stacked is not None:
-                patch.replace(row.stacked, placed(emit, stacked, row, result.layout.rank))
+                patch.replace(row.stacked, emit.scan_output(stacked, row, result.layout.rank))
         if any(use.reader is not steps.body for use in patch.index.uses(result.value)):
             read.append((result.value, stacked))
-    read_instead(patch, steps, read)
+    patch.loop(steps.node).read_slices(steps.iteration, read)
 
 
 def _finals(
-    emit: Builder, patch: Patch, facts: Facts, steps: CountedLoop, found: CellInLoop, last: Sequence[Tensor]
+    emit: Builder,
+    patch: Patch,
+    facts: Facts,
+    steps: CountedLoop,
+    found: CellInLoop,
+    last: Sequence[Tensor],
 ) -> None:
     """The states after the last iteration: the initial ones if there is none.
 
@@ -198,7 +204,7 @@ def _finals(
         if not steps.surely_runs:
             assert steps.trip is not None, "a Scan surely runs"
             if empty is None:
-                empty = emit("Less", steps.trip, emit.number(1))
+                empty = emit("Less", steps.trip, emit.scalar(1))
             value = _unless_empty(emit, empty, state.initial, value, layout, found.is_broadcast)
         patch.replace(state.final, value)
 
@@ -210,11 +216,11 @@ def _unless_empty(
     if not differ or layout.batch is None:
         return emit("Where", empty, initial, value)
     axis = layout.batch
-    count = emit.dims(initial, axis, axis + 1)
+    count = emit.shape(initial, axis, axis + 1)
     both = emit("Concat", initial, value, axis=axis)
-    start = emit("Where", empty, emit.ints(0), count)
-    end = emit("Where", empty, count, emit.ints(TO_THE_END))
-    return emit("Slice", both, start, end, emit.ints(axis))
+    start = emit("Where", empty, emit.vector(0), count)
+    end = emit("Where", empty, count, emit.vector(TO_THE_END))
+    return emit("Slice", both, start, end, emit.vector(axis))
 
 
 def _tell(patch: Patch, steps: CountedLoop, found: CellInLoop) -> None:

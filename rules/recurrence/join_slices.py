@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
@@ -63,18 +62,18 @@ class ConcatOfSlices(Rule):
     ) -> None:
         shape = facts.shape(first.sequence)
         assert shape is not None, "slices are of values of known rank"
-        emit = Builder(patch, node.outputs[0])
+        emit = patch.builder(node.outputs[0])
         value = first.sequence
         last = first.number + len(node.inputs) * step
         if len(node.inputs) != shape[first.axis] or step != 1:
             order = slice(first.number, last if last >= 0 else None, step)
-            value = emit.sliced(value, first.axis, order)
+            value = emit.slice(value, first.axis, order)
         source, rank = first.axis, len(shape)
         if not apart:  # the slices have an axis of size 1 where they are joined
             unit = axis if axis < source else axis + 1
-            value, rank = emit.squeezed(value, [unit]), rank - 1
+            value, rank = emit.squeeze(value, [unit]), rank - 1
             source -= unit < source
-        patch.replace(node.outputs[0], emit.moved(value, source, axis, rank))
+        patch.replace(node.outputs[0], emit.move_axis(value, source, axis, rank))
         patch.toward_normal_form()
         patch.remove(node)
 

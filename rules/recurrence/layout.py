@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...rewrite.facts.symbolic import Dim
+from ...rewrite.symbolic import Dim
 from .values import Batch, Value
 from .weights import Array
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from ...rewrite.facts import symbolic
+from ...rewrite import symbolic
 from ...rewrite.facts.counted_loop import SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.axes import named_axes

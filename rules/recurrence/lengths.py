@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
-from ..loops.counted_loop_values import count_vector, iteration_numbers
+from ...rewrite.symbolic import Dim
 from . import forms
 from .common_batch import Rows
 from .length_reads import (
@@ -159,12 +158,12 @@ def _numbered(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, i
 def row_limits(emit: Builder, facts: Facts, steps: CountedLoop, length: Length) -> Rows:
     """A number per row, or one for all, from 0 to the number of steps: onnxruntime refuses others."""
     shift = length.shift
-    flat = emit("Reshape", _limit(emit, facts, length), emit.ints(-1))
-    count = count_vector(emit, steps)
+    flat = emit("Reshape", _limit(emit, facts, length), emit.vector(-1))
+    count = emit.trip_count(steps)
     # The shift comes behind the bounds, so that no sum overflows.
-    last = emit("Sub", count, emit.ints(shift)) if shift else count
-    bounded = emit.maximum(emit.minimum(flat, last), emit.ints(-shift))
-    value = emit("Add", bounded, emit.ints(shift)) if shift else bounded
+    last = emit("Sub", count, emit.vector(shift)) if shift else count
+    bounded = emit.max(emit.min(flat, last), emit.vector(-shift))
+    value = emit("Add", bounded, emit.vector(shift)) if shift else bounded
     shape = facts.shape(length.limit) or ()
     sizes = [n for k, n in enumerate(shape) if k != length.counted and n != 1]
     return Rows(value, 0, 1, sizes[0] if sizes else 1)
@@ -176,7 +175,7 @@ def _limit(emit: Builder, facts: Facts, length: Length) -> Tensor:
     if facts.dtype(limit) != TensorProto.INT64:
         limit = emit("Cast", limit, to=TensorProto.INT64)
     if length.counted is not None:
-        limit = emit.reduced("ReduceSum", limit, [length.counted], keepdims=0)
+        limit = emit.reduce("ReduceSum", limit, [length.counted], keepdims=0)
     return limit
 
 
@@ -186,7 +185,7 @@ class Lengths:
     def __init__(self, emit: Builder, steps: CountedLoop, limits: Tensor, x: Tensor) -> None:
         """`x` is the operator's input (time, batch, features)."""
         self._emit, self._steps = emit, steps
-        self._clamped = emit("Expand", limits, emit.dims(x, 1, 2))
+        self._clamped = emit("Expand", limits, emit.shape(x, 1, 2))
         self.operand = emit("Cast", self._clamped, to=TensorProto.INT32)
         """sequence_lens: int32, one per row, from 0 to the number of steps."""
 
@@ -194,13 +193,13 @@ class Lengths:
         """Y_h or Y_c, which are zero for rows of length 0, with the initial state there."""
         if initial is None:
             return value
-        empty = self._emit("Less", self._clamped, self._emit.ints(1))
-        return self._emit("Where", self._emit.unsqueezed(empty, [1]), initial, value)
+        empty = self._emit("Less", self._clamped, self._emit.vector(1))
+        return self._emit("Where", self._emit.unsqueeze(empty, [1]), initial, value)
 
     def held(self, sequence: Tensor, last: Tensor) -> Tensor:
         """Y with the last state in place of the zeros beyond the length."""
         emit = self._emit
-        numbers = iteration_numbers(emit, self._steps)
-        lengths = emit.unsqueezed(self._clamped, [1])
-        within = emit("Less", emit.unsqueezed(numbers, [1, 2, 3]), lengths)
+        numbers = emit.iteration_numbers(self._steps)
+        lengths = emit.unsqueeze(self._clamped, [1])
+        within = emit("Less", emit.unsqueeze(numbers, [1, 2, 3]), lengths)
         return emit("Where", within, sequence, last)

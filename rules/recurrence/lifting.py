@@ -14,8 +14,8 @@ import onnx
 from onnx import helper
 
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.symbolic import Dim
 from . import forms, values, weights
 from .atoms import Source
 from .coefficients import NotAffine

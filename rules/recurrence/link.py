@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
+from ...rewrite.symbolic import Dim
 from . import values, weights
 from .atoms import Activation, Picked, Product, Source
 from .body import find_cell

@@ -22,7 +22,7 @@ def is_masked_behind(
     """Whether of the rows that a value of the body becomes none is read beyond the length."""
     return all(
         _is_masked(facts, length, use, row, layout)
-        for row in steps.rows
+        for row in steps.scan_outputs
         if row.row is value and row.stacked is not None
         for use in facts.index.uses(row.stacked)
     )

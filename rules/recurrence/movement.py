@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...rewrite.facts import symbolic
+from ...rewrite import symbolic
 from ...rewrite.graph.ir import Node
 from . import values
 from .coefficients import NotAffine

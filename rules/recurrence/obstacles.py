@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ...rewrite.facts.counted_loop import SliceRead, CountedLoop
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
 from .atoms import Activation, Factor, Picked, Product, Source
 from .cells import OVERFLOWING, Dependency, NoCell, Part
 from .coefficients import Pick

@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ...rewrite.facts import symbolic
+from ...rewrite import symbolic
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.clone import clone_nodes
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
 from ...rewrite.running.runtime import Packed, Refused, Session
 from ...rewrite.storage.model import Model, export_model
+from ...rewrite.symbolic import Dim
 from . import weights
 from .cells import Cell
 from .emission import attributes, parameters

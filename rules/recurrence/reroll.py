@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Node, Tensor
@@ -106,14 +106,14 @@ class RerollRecurrence(Rule):
             probe(m.facts, last.cell, _placed(last, last.inputs), _placed(last, last.before),
                   last.after)  # fmt: skip
         except NoCell as reason:
-            raise Miss(reason.sentence, reason.given, m.node) from None
+            raise Miss(reason.sentence, *reason.given, at=m.node) from None
         except Disproved as reason:
-            raise Miss("{}", (str(reason),), m.node) from None
+            raise Miss("{}", str(reason), at=m.node) from None
         return {"facts": m.facts, "chain": chain}
 
     def apply(self, patch: Patch, facts: Facts, chain: UnrolledCell) -> None:
         links = chain.links
-        emit = Builder(patch, links[-1].after[0], chain.anchor)
+        emit = patch.builder(links[-1].after[0], chain.anchor)
         y, *finals = _operator(emit, facts, chain)
         for final, value in zip(finals, links[-1].after):
             if final.name:
@@ -123,9 +123,9 @@ class RerollRecurrence(Rule):
         rows = {layout: from_operator(emit, y, layout, 1) for layout in layouts}
         for copy in read:
             if copy.is_step_of_y:
-                row = emit("Gather", y, emit.ints(copy.number), axis=0)
+                row = emit("Gather", y, emit.vector(copy.number), axis=0)
             else:
-                row = emit("Gather", rows[copy.layout], emit.number(copy.number), axis=0)
+                row = emit("Gather", rows[copy.layout], emit.scalar(copy.number), axis=0)
             patch.replace(copy.value, row)
         reads = dict.fromkeys(patch.index.producer(t) for link in links for t in link.inputs)
         steps = (node for link in reversed(links) for node in reversed(link.nodes))
@@ -133,8 +133,7 @@ class RerollRecurrence(Rule):
             if node is not None and patch.index.is_unused(node):
                 patch.remove(node)
         if patch.delta["nodes"] >= 0:  # few steps of single values take more than they are
-            raise Miss("{} steps take no more operators than one over all of them",
-                       (len(links),), patch.root)  # fmt: skip
+            raise Miss("{} steps take no more operators than one over all of them", len(links), at=patch.root)  # fmt: skip
         tell_of_empty_batch(patch, links[-1].cell.op, chain.layout)
 
 
@@ -249,9 +248,9 @@ def _stacked(emit: Builder, facts: Facts, inputs: Inputs) -> Tensor:
     """The inputs of all steps along a new axis 0."""
     whole = inputs.whole
     if whole is None and len(set(inputs.values)) == 1:
-        return emit.repeated(inputs.values[0], emit.ints(len(inputs.values)))
+        return emit.repeat(inputs.values[0], emit.vector(len(inputs.values)))
     if whole is None:
-        return emit("Concat", *(emit.unsqueezed(t, [0]) for t in inputs.values), axis=0)
+        return emit("Concat", *(emit.unsqueeze(t, [0]) for t in inputs.values), axis=0)
     shape = facts.shape(whole.sequence)
     assert shape is not None, "slices are of values of known rank"
     count = len(inputs.values)
@@ -259,6 +258,6 @@ def _stacked(emit: Builder, facts: Facts, inputs: Inputs) -> Tensor:
     if inputs.step != 1 or whole.number != 0 or shape[whole.axis] != count:
         end = whole.number + inputs.step * count
         order = slice(whole.number, end if end >= 0 else None, inputs.step)
-        sequence = emit.sliced(sequence, whole.axis, order)
-    stacked = emit.moved(sequence, whole.axis, 0, len(shape))
-    return emit.unsqueezed(stacked, [whole.axis + 1] if whole.keeps_axis else [])
+        sequence = emit.slice(sequence, whole.axis, order)
+    stacked = emit.move_axis(sequence, whole.axis, 0, len(shape))
+    return emit.unsqueeze(stacked, [whole.axis + 1] if whole.keeps_axis else [])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor
 from .layout import Layout
@@ -22,30 +22,30 @@ def to_operator(
     """
     if direction and _has_place_for_direction(layout):
         return value
-    value = emit.squeezed(value, [ahead + k for k in layout.units])
-    value = emit.transposed(value, [*range(ahead), *(ahead + k for k in layout.order)])
+    value = emit.squeeze(value, [ahead + k for k in layout.units])
+    value = emit.transpose(value, [*range(ahead), *(ahead + k for k in layout.order)])
     if len(layout.features) != 1:
         value = emit("Reshape", value, _sizes(emit, layout, ahead, [math.prod(layout.sizes)]))
     made = [ahead] if direction else []
     made += [ahead + len(made)] if layout.batch is None else []
-    return emit.unsqueezed(value, made)
+    return emit.unsqueeze(value, made)
 
 
 def _sizes(emit: Builder, layout: Layout, ahead: int, features: Sequence[int]) -> Tensor:
     """Of a value with the axes ahead, the batch and then the features; 0 stands for what is there."""
-    return emit.ints(*[0] * (ahead + (layout.batch is not None)), *features)
+    return emit.vector(*[0] * (ahead + (layout.batch is not None)), *features)
 
 
 def from_operator(emit: Builder, value: Tensor, layout: Layout, ahead: int) -> Tensor:
     """The inverse: from (…, direction, batch, features), of which the operator has one."""
     if _has_place_for_direction(layout):
         return value
-    value = emit.squeezed(value, [ahead, *([ahead + 1] if layout.batch is None else [])])
+    value = emit.squeeze(value, [ahead, *([ahead + 1] if layout.batch is None else [])])
     if len(layout.features) != 1:
         value = emit("Reshape", value, _sizes(emit, layout, ahead, layout.sizes))
     back = [layout.order.index(k) for k in range(len(layout.order))]
-    value = emit.transposed(value, [*range(ahead), *(ahead + k for k in back)])
-    return emit.unsqueezed(value, [ahead + k for k in layout.units])
+    value = emit.transpose(value, [*range(ahead), *(ahead + k for k in back)])
+    return emit.unsqueeze(value, [ahead + k for k in layout.units])
 
 
 def _has_place_for_direction(layout: Layout) -> bool:

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
-from ..loops.carried_values import replace_carried_value, carried_values
 from .cuts import one_axis_cut
 
 
@@ -56,21 +54,22 @@ class SplitCarriedValue(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         first: Miss | None = None
-        for number, state in enumerate(carried_values(m)):
+        for number, state in enumerate(m.carried()):
             try:
                 return {"node": m.node, "pieces": _pieces(m, number, state)}
             except Miss as miss:
                 first = first or miss
-        raise first or Miss("it carries no state", (), m.node)
+        raise first or Miss("it carries no state", at=m.node)
 
     def apply(self, patch: Patch, node: Node, pieces: JoinedState) -> None:
         inner: list[Tensor] = [Variable(part.name) for part in pieces.parts]
-        emit = Builder(patch, pieces.state.initial)
+        emit = patch.builder(pieces.state.initial)
         whole = pieces.state.initial
         initial = emit.split(whole, pieces.axis, pieces.sizes, [whole] * len(inner))
         finals = _finals(patch, pieces)
         _read_pieces(patch, node.attrs["body"], pieces, inner)
-        replace_carried_value(patch, node, pieces.number, initial, inner, pieces.parts, finals)
+        new = [CarriedValue(*each) for each in zip(initial, inner, pieces.parts, finals)]
+        patch.loop(node).replace_carried(pieces.number, new)
         patch.toward_normal_form()
 
 
@@ -78,7 +77,7 @@ def _pieces(m: Match, number: int, state: CarriedValue) -> JoinedState:
     body: Graph = m.node.attrs["body"]
     joined = m.producer(state.output, "Concat")
     if joined is None or m.index.graph_of(joined) is not body:
-        raise Miss("no state is joined from pieces", (), m.node)
+        raise Miss("no state is joined from pieces", at=m.node)
     shape = m.facts.shape(state.input)
     m.need(shape is not None, "the shape of {} is not known", state.input, at=state.input)
     assert shape is not None
@@ -135,7 +134,7 @@ def _read_pieces(patch: Patch, body: Graph, pieces: JoinedState, inner: Sequence
     for value, number, lacks_axis in pieces.reads:
         there = inner[number]
         if lacks_axis:
-            there = Builder(patch, value, patch.start(body)).squeezed(there, [pieces.axis])
+            there = patch.builder(value, patch.start(body)).squeeze(there, [pieces.axis])
         patch.replace(value, there)
     for reader in patch.index.consumers(pieces.state.input):
         patch.remove(reader)
@@ -147,6 +146,6 @@ def _finals(patch: Patch, pieces: JoinedState) -> list[Tensor]:
     if final is None or not patch.index.use_count(final):
         return [Variable("") for _ in pieces.parts]
     outputs: list[Tensor] = [Variable(final.name) for _ in pieces.parts]
-    emit = Builder.behind(patch, final)
+    emit = patch.builder_after(final)
     patch.replace(final, emit("Concat", *outputs, axis=pieces.axis))
     return outputs

@@ -58,7 +58,7 @@ class OperatorToScan(Rule):
         return {"node": node, "arrays": arrays}
 
     def apply(self, patch: Patch, node: Node, arrays: dict[int, Array]) -> None:
-        emit = Builder(patch, node.inputs[0])
+        emit = patch.builder(node.inputs[0])
         way = direction(node)
         ways = ["forward", "reverse"] if way == "bidirectional" else [way]
         results = [
@@ -67,12 +67,12 @@ class OperatorToScan(Rule):
         ]
         for place, (old, axis) in enumerate(zip(list(node.outputs), (1, 0, 0))):
             if old.name:
-                parts = [emit.unsqueezed(found[place], [axis]) for found in results]
+                parts = [emit.unsqueeze(found[place], [axis]) for found in results]
                 whole = parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=axis)
                 patch.replace(old, whole)
         patch.remove(node)
         patch.note("onnxruntime runs no Scan over an empty sequence")
-        patch.take_apart()
+        patch.decompose_operator()
 
 
 UNFUSE = (Phase("unfuse", (OperatorToScan,), "LSTM, GRU and RNN become loops over their cell."),)
@@ -98,25 +98,25 @@ def _scan(
         "scan_output_directions": [turned],
     }
     names = [Variable(node.inputs[0].name) for _ in range(len(states) + 1)]
-    *finals, rows = emit.nodes("Scan", [*states, *sequences], names, **attrs)
-    zero = emit.array(np.zeros((), arrays[2].dtype))
+    *finals, rows = emit.outputs("Scan", [*states, *sequences], names, **attrs)
+    zero = emit.constant(np.zeros((), arrays[2].dtype))
     return [rows, *(_final(emit, node, 5 + k, final, zero) for k, final in enumerate(finals))]
 
 
 def _mask(emit: Builder, node: Node) -> Tensor:
     """Whether a step is within the length of a row: (time, batch, 1)."""
-    count = emit.squeezed(emit.dims(node.inputs[0], 0, 1), [0])
-    numbers = emit("Range", emit.number(0), count, emit.number(1))
+    count = emit.squeeze(emit.shape(node.inputs[0], 0, 1), [0])
+    numbers = emit("Range", emit.scalar(0), count, emit.scalar(1))
     lengths = emit("Cast", node.inputs[4], to=onnx.TensorProto.INT64)
-    return emit.unsqueezed(emit("Less", emit.unsqueezed(numbers, [1]), lengths), [2])
+    return emit.unsqueeze(emit("Less", emit.unsqueeze(numbers, [1]), lengths), [2])
 
 
 def _final(emit: Builder, node: Node, slot: int, final: Tensor, zero: Tensor) -> Tensor:
     """Y_h or Y_c of one direction: onnxruntime's are zero for rows of length 0."""
     if not _given(node, 4) or not _given(node, slot):
         return final
-    runs = emit("Greater", node.inputs[4], emit.array(np.zeros(1, np.int32)))
-    return emit("Where", emit.unsqueezed(runs, [1]), final, zero)
+    runs = emit("Greater", node.inputs[4], emit.constant(np.zeros(1, np.int32)))
+    return emit("Where", emit.unsqueeze(runs, [1]), final, zero)
 
 
 def _states(node: Node) -> int:
@@ -127,8 +127,8 @@ def _initial(emit: Builder, node: Node, slot: int, number: int, recurrent: Array
     """The initial state of one direction, zeros by default."""
     hidden = recurrent.shape[1]
     if _given(node, slot):
-        return emit("Gather", node.inputs[slot], emit.number(number), axis=0)
-    sizes = emit("Concat", emit.dims(node.inputs[0], 1, 2), emit.ints(hidden), axis=0)
+        return emit("Gather", node.inputs[slot], emit.scalar(number), axis=0)
+    sizes = emit("Concat", emit.shape(node.inputs[0], 1, 2), emit.vector(hidden), axis=0)
     zero = Constant("zero", np.zeros(1, recurrent.dtype))
     return emit("ConstantOfShape", sizes, value=zero)
 

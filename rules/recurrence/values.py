@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.symbolic import Dim
+from ...rewrite import symbolic
+from ...rewrite.symbolic import Dim
 from . import forms
 from .coefficients import NotAffine
 from .forms import Form

@@ -16,20 +16,16 @@ from typing import Any
 
 from onnx import TensorProto
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import FLOATS, Facts
 from ...rewrite.facts.splat import is_filled_with
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
-from ..loops.carried_values import drop_carried_values
-from ..loops.counted_loop_values import count_vector
-from ..loops.loop_edits import declare_rows, read_instead, remove_if_unused
+from ...rewrite.symbolic import Dim
 from ..vectorization.independent_work import Outside, Parallel, counted, is_outer, parallel_work
 from ..vectorization.operator_table import aligned
 
@@ -113,7 +109,7 @@ class StateRule(Rule):
             except Miss as miss:
                 first = first or miss
         if not found:
-            raise first or Miss(self.nothing, (), m.node)
+            raise first or Miss(self.nothing, at=m.node)
         return {"steps": steps, "facts": m.facts, "parallel": parallel, "found": found}
 
     nothing = ""
@@ -179,7 +175,7 @@ class StateRule(Rule):
     def apply(
         self, patch: Patch, steps: CountedLoop, facts: Facts, parallel: Parallel, found: list[Found]
     ) -> None:
-        declare_rows(patch, facts, steps)
+        patch.loop(steps.node).declare_scan_outputs(facts, steps)
         outside = Outside(patch, steps, facts, parallel.plans)
         reads: list[tuple[Tensor, Tensor]] = []
         for each in found:
@@ -190,11 +186,11 @@ class StateRule(Rule):
                 reads.append((each.state.output, self.running(values, True)))
             if each.final is not None:
                 patch.replace(each.final, self.last(values))
-        read_instead(patch, steps, reads)
+        patch.loop(steps.node).read_slices(steps.iteration, reads)
         for each in found:
             patch.replace(each.state.input, each.state.initial)
-        drop_carried_values(patch, steps.node, [each.number for each in found])
-        remove_if_unused(patch, steps.node)
+        patch.loop(steps.node).drop_carried([each.number for each in found])
+        patch.loop(steps.node).remove_if_unused()
         patch.toward_normal_form()
 
 
@@ -215,7 +211,7 @@ class Values:
     def __init__(self, patch: Patch, found: Found, outside: Outside) -> None:
         self.found = found
         self.initial = found.state.initial
-        self.emit = Builder(patch, found.state.input)
+        self.emit = patch.builder(found.state.input)
         self.outside = outside
         self.shape = found.facts.shape(self.initial) or ()
 
@@ -245,7 +241,7 @@ class Values:
             rank = found.facts.rank(term.value)
             assert rank is not None, "its shape was compared with that of the state"
             if self.is_fixed(term):
-                value = emit.repeated(value, self.count())
+                value = emit.repeat(value, self.count())
             value = aligned(emit, value, True, rank, len(self.shape))
             stacked.append(emit("Neg", value) if term.negative else value)
         return stacked
@@ -255,7 +251,7 @@ class Values:
         return reduce(lambda a, b: self.emit(op, a, b), self.terms)
 
     def count(self) -> Tensor:
-        return count_vector(self.emit, self.found.steps)
+        return self.emit.trip_count(self.found.steps)
 
     def has_full_shape(self) -> bool:
         """Whether a term has the shape of the state, so that their combination has it too."""

@@ -42,12 +42,12 @@ class DelayLineToShift(StateRule):
 
     def running(self, values: Values, inclusive: bool) -> Tensor:
         emit = values.emit
-        return emit("Slice", self._all(values), emit.ints(0), emit.ints(-1), emit.ints(0))
+        return emit("Slice", self._all(values), emit.vector(0), emit.vector(-1), emit.vector(0))
 
     def last(self, values: Values) -> Tensor:
-        return values.emit("Gather", self._all(values), values.emit.number(-1), axis=0)
+        return values.emit("Gather", self._all(values), values.emit.scalar(-1), axis=0)
 
     @staticmethod
     def _all(values: Values) -> Tensor:
-        first = values.emit.unsqueezed(values.initial, [0])
+        first = values.emit.unsqueeze(values.initial, [0])
         return values.emit("Concat", first, *values.terms, axis=0)

@@ -47,7 +47,7 @@ class LoopToProduct(StateRule):
         return chain_of(m, parallel, state, ("Mul",))
 
     def last(self, values: Values) -> Tensor:
-        product = values.emit.reduced("ReduceProd", values.combined("Mul"), [0], 0)
+        product = values.emit.reduce("ReduceProd", values.combined("Mul"), [0], 0)
         if values.starts_as(1) and values.has_full_shape():
             return product
         return values.emit("Mul", values.initial, product)
@@ -78,7 +78,7 @@ class LoopToMaximum(StateRule):
     def last(self, values: Values) -> Tensor:
         emit = values.emit
         slices = values.combined(self.op)
-        extreme = emit.reduced(self.reduction, slices, [0], 0)
+        extreme = emit.reduce(self.reduction, slices, [0], 0)
         dtype = values.found.facts.dtype(values.initial)
         if dtype in FLOATS:
             extreme = _unless_nan(values, slices, extreme, helper.tensor_dtype_to_np_dtype(dtype))
@@ -89,9 +89,11 @@ def _unless_nan(values: Values, slices: Tensor, extreme: Tensor, kind: np.dtype)
     """NaN where a slice has one: onnxruntime's Max hands NaN on, its ReduceMax may lose it."""
     emit = values.emit
     flags = emit("Cast", emit("IsNaN", slices), to=TensorProto.INT32)
-    spoiled = emit("Cast", emit.reduced("ReduceMax", flags, [0], 0), to=TensorProto.INT32)
-    one = emit.array(np.array(1, np.int32))
-    return emit("Where", emit("Equal", spoiled, one), emit.array(np.array(np.nan, kind)), extreme)
+    spoiled = emit("Cast", emit.reduce("ReduceMax", flags, [0], 0), to=TensorProto.INT32)
+    one = emit.constant(np.array(1, np.int32))
+    return emit(
+        "Where", emit("Equal", spoiled, one), emit.constant(np.array(np.nan, kind)), extreme
+    )
 
 
 class LoopToMinimum(LoopToMaximum):
@@ -133,17 +135,17 @@ class LoopToAny(StateRule):
         """The state where so many iterations decided it."""
         emit = values.emit
         return emit(
-            "Or", values.initial, emit("Greater", counts, emit.array(np.array(0, np.int32)))
+            "Or", values.initial, emit("Greater", counts, emit.constant(np.array(0, np.int32)))
         )
 
     def running(self, values: Values, inclusive: bool) -> Tensor:
         emit = values.emit
         attrs = {} if inclusive else {"exclusive": 1}
-        counts = emit("CumSum", self.flags(values), emit.number(0), **attrs)
+        counts = emit("CumSum", self.flags(values), emit.scalar(0), **attrs)
         return self.joined(values, counts)
 
     def last(self, values: Values) -> Tensor:
-        counts = values.emit.reduced("ReduceSum", self.flags(values), [0], 0)
+        counts = values.emit.reduce("ReduceSum", self.flags(values), [0], 0)
         return self.joined(values, counts)
 
 
@@ -161,5 +163,5 @@ class LoopToAll(LoopToAny):
 
     def joined(self, values: Values, counts: Tensor) -> Tensor:
         emit = values.emit
-        none = emit("Equal", counts, emit.array(np.array(0, np.int32)))
+        none = emit("Equal", counts, emit.constant(np.array(0, np.int32)))
         return emit("And", values.initial, none)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import FLOATS
 from ...rewrite.graph.ir import Node, Tensor
@@ -111,12 +111,12 @@ class SimplifyLinearRecurrence(Rule):
                 continue
             if update is not None:
                 return {"update": update, "dtype": m.facts.dtype(state.initial)}
-        raise first or Miss("no state is linear in itself and in nothing else", (), m.node)
+        raise first or Miss("no state is linear in itself and in nothing else", at=m.node)
 
     def apply(self, patch: Patch, update: Update, dtype: int) -> None:
         kind = np.dtype(helper.tensor_dtype_to_np_dtype(dtype))
         state, last = update.state, update.nodes[-1]
-        emit = Builder(patch, state.input, last)
+        emit = patch.builder(state.input, last)
         inside = _Inside(emit, kind)
         product = emit("Mul", inside.value(update.affine.factor), state.input)
         patch.replace(state.output, emit("Add", product, inside.value(update.affine.offset)))
@@ -261,4 +261,4 @@ class _Inside:
     def _new(self, term: Term) -> Tensor:
         if term.op:
             return self._emit(term.op, *(self.value(part) for part in term.parts))
-        return self._emit.array(np.array(term.number, self._kind))
+        return self._emit.constant(np.array(term.number, self._kind))

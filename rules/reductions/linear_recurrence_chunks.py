@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import FLOATS, Facts
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
-from ..loops.counted_loop_values import count_vector
-from ..loops.loop_edits import remove_if_unused
 from ..vectorization.independent_work import Outside, counted, is_outer
 from ..vectorization.operator_table import aligned
 from .closed_form import fits_into
@@ -85,7 +83,7 @@ class ChunkLinearRecurrence(Rule):
         return {"steps": steps, "facts": m.facts, "recurrence": recurrence}
 
     def apply(self, patch: Patch, steps: CountedLoop, facts: Facts, recurrence: Recurrence) -> None:
-        emit = Builder(patch, recurrence.state.output)
+        emit = patch.builder(recurrence.state.output)
         outside = Outside(patch, steps, facts)
         kind = np.dtype(helper.tensor_dtype_to_np_dtype(facts.dtype(recurrence.state.initial)))
         chunks = _Chunks(emit, steps, recurrence, kind)
@@ -96,9 +94,9 @@ class ChunkLinearRecurrence(Rule):
         for row in recurrence.rows:
             patch.replace(row, chunks.joined(products, locals_, starts))
         if recurrence.state.final is not None and patch.index.use_count(recurrence.state.final):
-            sizes = emit.ints(*recurrence.shape)
+            sizes = emit.vector(*recurrence.shape)
             patch.replace(recurrence.state.final, emit("Reshape", final, sizes))
-        remove_if_unused(patch, steps.node)
+        patch.loop(steps.node).remove_if_unused()
         patch.split_loop()
 
 
@@ -130,7 +128,7 @@ def _recurrence(m: Match, steps: CountedLoop) -> Recurrence:
     for value in (factor, offset):
         m.need(fits_into(m.facts.shape(value), sizes), "{} changes the state's shape", value)
     rows = []
-    for row in steps.rows:
+    for row in steps.scan_outputs:
         if row.stacked is not None and m.index.use_count(row.stacked):
             plain = row.axis == 0 and not row.reverse
             kept = m.index.original(row.row) is state.output
@@ -153,39 +151,41 @@ def _all(
     emit = outside.emit(inner)
     value, rank = outside[inner], facts.rank(inner)
     assert rank is not None, "its shape was compared with that of the state"
-    count = count_vector(emit, steps)
+    count = emit.trip_count(steps)
     if not is_outer(facts, steps.body, inner):
         value = aligned(emit, value, True, rank, len(recurrence.shape))
-    return emit("Expand", value, emit.joined([count, emit.ints(*recurrence.shape)]))
+    return emit("Expand", value, emit.concat([count, emit.vector(*recurrence.shape)]))
 
 
 class _Chunks:
     """The steps of the computation; n is the number of elements of the state."""
 
-    def __init__(self, emit: Builder, steps: CountedLoop, recurrence: Recurrence, kind: np.dtype) -> None:
+    def __init__(
+        self, emit: Builder, steps: CountedLoop, recurrence: Recurrence, kind: np.dtype
+    ) -> None:
         self.emit = emit
         self.kind = kind
-        self.count = count_vector(emit, steps)
+        self.count = emit.trip_count(steps)
         self.initial = recurrence.state.initial
         self.shape = recurrence.shape
         self.size = int(np.prod(recurrence.shape))
-        step = emit.ints(_CHUNK)
+        step = emit.vector(_CHUNK)
         more = emit("Mod", emit("Sub", step, emit("Mod", self.count, step)), step)
-        self.padding = emit.joined([more, emit.ints(self.size)])
+        self.padding = emit.concat([more, emit.vector(self.size)])
 
     def divided(self, values: Tensor, neutral: int) -> Tensor:
         """(T, *shape) as (steps of a chunk, chunks, n), the last chunk filled up."""
         emit = self.emit
-        flat = emit("Reshape", values, emit.ints(-1, self.size))
+        flat = emit("Reshape", values, emit.vector(-1, self.size))
         number = Constant("value", np.full(1, neutral, self.kind))
         filling = emit("ConstantOfShape", self.padding, value=number)
         full = emit("Concat", flat, filling, axis=0)
-        return emit.moved(emit("Reshape", full, emit.ints(-1, _CHUNK, self.size)), 1, 0, 3)
+        return emit.move_axis(emit("Reshape", full, emit.vector(-1, _CHUNK, self.size)), 1, 0, 3)
 
     def within(self, factors: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """The products of the factors and the states from 0, after each step of each chunk."""
         emit = self.emit
-        sizes = emit.dims(factors, 1, 3)
+        sizes = emit.shape(factors, 1, 3)
         initial = [
             emit("ConstantOfShape", sizes, value=Constant("value", np.full(1, v, self.kind)))
             for v in (1, 0)
@@ -202,9 +202,9 @@ class _Chunks:
     def across(self, products: Tensor, locals_: Tensor) -> tuple[Tensor, Tensor]:
         """The state after the last chunk, and before each: (n) and (chunks, n)."""
         emit = self.emit
-        last = emit.number(-1)
+        last = emit.scalar(-1)
         ends = [emit("Gather", t, last, axis=0) for t in (products, locals_)]
-        start = emit("Reshape", self.initial, emit.ints(self.size))
+        start = emit("Reshape", self.initial, emit.vector(self.size))
         state, product, local = map(Variable, ("state", "product", "local"))
         body = _Body([state, product, local])
         following = body.op("Add", body.op("Mul", product, state), local)
@@ -215,15 +215,15 @@ class _Chunks:
         """The states after all steps: (T, *shape)."""
         emit = self.emit
         states = emit("Add", emit("Mul", products, starts), locals_)
-        flat = emit("Reshape", emit.moved(states, 1, 0, 3), emit.ints(-1, *self.shape))
-        return emit("Slice", flat, emit.ints(0), self.count, emit.ints(0))
+        flat = emit("Reshape", emit.move_axis(states, 1, 0, 3), emit.vector(-1, *self.shape))
+        return emit("Slice", flat, emit.vector(0), self.count, emit.vector(0))
 
     def _scan(
         self, inputs: list[Tensor], body: Graph, scanned: int, first: int
     ) -> tuple[Tensor, Tensor]:
         """Two results of a Scan from a place on."""
         like = [self.emit.like] * len(body.outputs)
-        results = self.emit.nodes("Scan", inputs, like, body=body, num_scan_inputs=scanned)
+        results = self.emit.outputs("Scan", inputs, like, body=body, num_scan_inputs=scanned)
         return results[first], results[first + 1]
 
 

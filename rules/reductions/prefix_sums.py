@@ -18,9 +18,9 @@ from onnx import helper
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.facts import FLOATS
 from ...rewrite.facts.splat import has_negative_zero, is_zero
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
 from ..vectorization.independent_work import Parallel
 from .closed_form import Chain, StateRule, Values, chain_of
 
@@ -54,7 +54,7 @@ class LoopToSum(StateRule):
     def running(self, values: Values, inclusive: bool) -> Tensor:
         emit = values.emit
         attrs = {} if inclusive else {"exclusive": 1}
-        sums = emit("CumSum", values.combined("Add"), emit.number(0), **attrs)
+        sums = emit("CumSum", values.combined("Add"), emit.scalar(0), **attrs)
         # Of nothing but -0, the loop makes +0, and an inclusive CumSum -0.
         return self._from_start(values, sums, not inclusive)
 
@@ -85,12 +85,12 @@ class LoopToSum(StateRule):
         emit, found = values.emit, values.found
         dtype = found.facts.dtype(values.initial)
         if dtype in FLOATS:
-            return emit.reduced("ReduceSum", rows, [0], 0)
+            return emit.reduce("ReduceSum", rows, [0], 0)
         if not found.runs:
-            one_row = emit.joined([emit.ints(1), emit.dims(rows, 1, len(values.shape) + 1)])
+            one_row = emit.concat([emit.vector(1), emit.shape(rows, 1, len(values.shape) + 1)])
             zero = Constant("value", np.zeros(1, helper.tensor_dtype_to_np_dtype(dtype)))
             rows = emit("Concat", emit("ConstantOfShape", one_row, value=zero), rows, axis=0)
-        return emit("Gather", emit("CumSum", rows, emit.number(0)), emit.number(-1), axis=0)
+        return emit("Gather", emit("CumSum", rows, emit.scalar(0)), emit.scalar(-1), axis=0)
 
     @staticmethod
     def _many_times(values: Values) -> Tensor:
@@ -100,13 +100,13 @@ class LoopToSum(StateRule):
         """
         emit, found = values.emit, values.found
         once = reduce(lambda a, b: emit("Add", a, b), values.fixed())
-        count = emit.squeezed(values.count(), [0])
+        count = emit.squeeze(values.count(), [0])
         dtype = found.facts.dtype(values.initial)
         product = emit("Mul", once, emit("Cast", count, to=dtype))
         if found.runs:
             return product
-        zero = emit.array(np.array(0, helper.tensor_dtype_to_np_dtype(dtype)))
-        return emit("Where", emit("Less", count, emit.number(1)), zero, product)
+        zero = emit.constant(np.array(0, helper.tensor_dtype_to_np_dtype(dtype)))
+        return emit("Where", emit("Less", count, emit.scalar(1)), zero, product)
 
     @staticmethod
     def _from_start(values: Values, sums: Tensor, starts_at_zero: bool) -> Tensor:

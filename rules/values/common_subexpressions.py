@@ -36,7 +36,7 @@ class EliminateCommonSubexpression(Rule):
         for kept, gone in pairs:
             if not any(map(m.index.is_model_output, gone.outputs)):
                 return {"kept": kept, "gone": gone}
-        raise Miss("{} gives an output of the model", (pairs[0][1],), node)
+        raise Miss("{} gives an output of the model", pairs[0][1], at=node)
 
     def apply(self, patch: Patch, kept: Node, gone: Node) -> None:
         patch.replace_node(gone, kept.outputs)

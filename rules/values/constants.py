@@ -127,7 +127,7 @@ def _computed(m: Match) -> list[np.ndarray]:
     try:
         return evaluate(node, operands, m.facts.opsets)
     except NotEvaluated as error:
-        raise Miss("evaluating it fails: {}", (error,), node) from None
+        raise Miss("evaluating it fails: {}", error, at=node) from None
 
 
 def _bytes(m: Match, tensor: Tensor) -> int | None:
@@ -160,7 +160,7 @@ class DeduplicateConstants(Rule):
                 twin = m.facts.twins.of_constant(tensor)
                 if twin is not None:
                     return {"old": tensor, "new": twin}
-        raise Miss("no other constant with the same content stands in this graph", (), m.node)
+        raise Miss("no other constant with the same content stands in this graph", at=m.node)
 
     def apply(self, patch: Patch, old: Constant, new: Constant) -> None:
         patch.merge(old, new)

@@ -67,7 +67,7 @@ def _passed_on(m: Match) -> Tensor:
         fixed = values is not None and all(v is neutral for v in values)
         if fixed and shape is not None and m.facts.shape(operand) == shape:
             return operand
-    raise Miss("no operand leaves the other as it is", (), m.node)
+    raise Miss("no operand leaves the other as it is", at=m.node)
 
 
 class EliminateDeadBranchOutputs(Rule):

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...rewrite.engine.patch import Patch, can_be_output
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.symbolic import Dim
 
 _IN_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Operators that give the same elements in the same order, in another shape."""

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule, describe
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import Fact
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node
+from ...rewrite.symbolic import Dim
 from ..branches.demanded_ranks import later_failure
 
 _MOST_OPEN = 3
@@ -62,7 +61,7 @@ class InferSqueezeAxes(Rule):
         if reasons:
             others = f"otherwise every run fails at {' or '.join(reasons)}"
             patch.note(f"{describe(node)} always drops the axes {axes}: {others}")
-        patch.replace_node(node, [Builder(patch, output).squeezed(node.inputs[0], axes)])
+        patch.replace_node(node, [patch.builder(output).squeeze(node.inputs[0], axes)])
         patch.toward_normal_form()
 
 

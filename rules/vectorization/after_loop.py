@@ -11,17 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.ir import Node, Tensor, bodies
 from ...rewrite.graph.views import ScanOutput
-from ..loops.counted_loop_values import placed
-from ..loops.loop_edits import collect_rows
 from .independent_work import Outside, counted, is_moderate, is_outer, known_elements
 from .operator_table import Plan, Work, rule_for, worth
 
@@ -58,7 +56,7 @@ class VectorizeAfterLoop(Rule):
         behind = _Behind(m, steps)
         plans = behind.plans()
         if not plans:
-            raise behind.miss or Miss("nothing is computed for rows alone", (), m.node)
+            raise behind.miss or Miss("nothing is computed for rows alone", at=m.node)
         behind.peel(plans)
         m.need(bool(plans), "as many rows would have to be collected as nodes leave the body")
         collected = behind.collected(plans)
@@ -87,7 +85,9 @@ class VectorizeAfterLoop(Rule):
         results = [row.stacked for row in rows if row.stacked is not None]
         outside = OutsideBehind(patch, steps, facts, plans, results)
         for inner in collected:
-            stacked = _rows_already(steps, inner) or collect_rows(patch, steps.node, [inner])[0]
+            stacked = (
+                _rows_already(steps, inner) or patch.loop(steps.node).add_scan_outputs([inner])[0]
+            )
             emit = outside.emit(inner)
             sizes = shapes.get(inner)
             outside[inner] = stacked if sizes is None else _shaped(emit, stacked, sizes)
@@ -96,7 +96,7 @@ class VectorizeAfterLoop(Rule):
         for row in rows:
             assert row.stacked is not None
             emit = outside.emit(row.stacked)
-            value = placed(emit, outside[row.row], row, facts.rank(row.row))
+            value = emit.scan_output(outside[row.row], row, facts.rank(row.row))
             patch.replace(row.stacked, value)
         patch.toward_normal_form()
 
@@ -116,7 +116,7 @@ class OutsideBehind(Outside):
         self._results = results
 
     def emit(self, like: Tensor) -> Builder:
-        return Builder.behind(self.patch, like, self._results)
+        return self.patch.builder_after(like, self._results)
 
 
 class _Behind:
@@ -126,7 +126,7 @@ class _Behind:
         self._m = m
         self._steps = steps
         self._first_row = len(steps.carried) + (0 if steps.iteration is None else 1)
-        self.rows = [r for r in steps.rows if r.stacked and m.index.use_count(r.stacked)]
+        self.rows = [r for r in steps.scan_outputs if r.stacked and m.index.use_count(r.stacked)]
         self._read = {row.row for row in self.rows}
         self._known: set[Tensor | None] = {read.slice for read in steps.reads}
         self._known.add(steps.iteration)
@@ -210,7 +210,7 @@ class _Behind:
 
 def _rows_already(steps: CountedLoop, inner: Tensor) -> Tensor | None:
     """The stacked rows of a value that the loop collects along axis 0 as it is."""
-    for row in steps.rows:
+    for row in steps.scan_outputs:
         if row.row is inner and row.axis == 0 and not row.reverse:
             return row.stacked
     return None
@@ -251,13 +251,13 @@ def _shaped(emit: Builder, stacked: Tensor, sizes: list[Axis]) -> Tensor:
     """The rows with sizes that hold also where there are none; otherwise they have them already."""
     if all(isinstance(a.size, int) and a.size > 0 for a in sizes):
         return emit(
-            "Reshape", stacked, emit.ints(0, *(a.size for a in sizes if isinstance(a.size, int)))
+            "Reshape", stacked, emit.vector(0, *(a.size for a in sizes if isinstance(a.size, int)))
         )
-    parts = [emit.dims(stacked, 0, 1)]
+    parts = [emit.shape(stacked, 0, 1)]
     for axis in sizes:
         if isinstance(axis.size, int):
-            parts.append(emit.ints(axis.size))
+            parts.append(emit.vector(axis.size))
         else:
             outer, place = axis.size
-            parts.append(emit.dims(outer, place, place + 1))
-    return emit.reshaped(stacked, emit.joined(parts))
+            parts.append(emit.shape(outer, place, place + 1))
+    return emit.reshape(stacked, emit.concat(parts))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts import symbolic
 from ...rewrite.graph.ir import Tensor
 from .operator_table import Plan, Work, as_is, batching
 
@@ -31,7 +31,7 @@ def reduction(work: Work) -> Plan:
     if not axes:
         work.need(work.node.op in _OF_ONE_ITSELF, "it reduces scalars")
         return Plan(lambda emit, operands: [operands[0]])
-    return Plan(lambda emit, operands: [emit.reduced(work.node.op, operands[0], axes, keep)])
+    return Plan(lambda emit, operands: [emit.reduce(work.node.op, operands[0], axes, keep)])
 
 
 @batching("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
@@ -56,7 +56,7 @@ def running_sum(work: Work) -> Plan:
     axis = work.axis(axis, work.rank(0)) + 1
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        return as_is(work)(emit, [operands[0], emit.number(axis)])
+        return as_is(work)(emit, [operands[0], emit.scalar(axis)])
 
     return Plan(build)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Tensor
+from ...rewrite.symbolic import Dim
 from .operator_table import Plan, Work, as_is, batching
 
 
@@ -45,16 +45,16 @@ def merged(emit: Builder, value: Tensor, shape: Sequence[Dim]) -> Tensor:
     """Time and batch as one axis; `shape` is that of a slice."""
     rest = shape[1:]
     if _are_sizes(rest):
-        return emit("Reshape", value, emit.ints(-1, *map(int, rest)))  # type: ignore[arg-type]
-    both = emit.reduced("ReduceProd", emit.dims(value, 0, 2), [0], 1)
-    others = emit.dims(value, 2, len(shape) + 1)
-    return emit.reshaped(value, emit.joined([both, others]))
+        return emit("Reshape", value, emit.vector(-1, *map(int, rest)))  # type: ignore[arg-type]
+    both = emit.reduce("ReduceProd", emit.shape(value, 0, 2), [0], 1)
+    others = emit.shape(value, 2, len(shape) + 1)
+    return emit.reshape(value, emit.concat([both, others]))
 
 
 def divided(emit: Builder, value: Tensor, like: Tensor, batch: Dim, shape: Sequence[Dim]) -> Tensor:
     """The one axis as time and batch again, which have the sizes they have in `like`."""
     sizes = (batch, *shape[1:])
     if _are_sizes(sizes):
-        return emit("Reshape", value, emit.ints(-1, *map(int, sizes)))  # type: ignore[arg-type]
-    both = emit.dims(like, 0, 2)
-    return emit.reshaped(value, emit.joined([both, emit.dims(value, 1, len(shape))]))
+        return emit("Reshape", value, emit.vector(-1, *map(int, sizes)))  # type: ignore[arg-type]
+    both = emit.shape(like, 0, 2)
+    return emit.reshape(value, emit.concat([both, emit.shape(value, 1, len(shape))]))

@@ -17,7 +17,6 @@ from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Node, Tensor
-from ..loops.loop_edits import declare_rows, drop_unread_inputs, read_instead
 from .independent_work import Outside, Parallel, counted, parallel_work
 from .operator_table import worth
 
@@ -53,7 +52,7 @@ class VectorizeBeforeLoop(Rule):
         if not parallel.plans:
             if parallel.miss is not None:
                 raise parallel.miss
-            raise Miss("nothing is computed from slices alone", (), m.node)
+            raise Miss("nothing is computed from slices alone", at=m.node)
         choice = _Choice(m, steps, parallel)
         moved = choice.worth_moving()
         m.need(
@@ -75,7 +74,7 @@ class VectorizeBeforeLoop(Rule):
         moved: list[Node],
         read: list[Tensor],
     ) -> None:
-        declare_rows(patch, facts, steps)
+        patch.loop(steps.node).declare_scan_outputs(facts, steps)
         outside = Outside(patch, steps, facts, parallel.plans)
         for node in moved:
             outside.compute(node)
@@ -85,10 +84,10 @@ class VectorizeBeforeLoop(Rule):
                 patch.replace(inner, outside[inner])
             else:
                 slices.append((inner, outside[inner]))
-        read_instead(patch, steps, slices)
+        patch.loop(steps.node).read_slices(steps.iteration, slices)
         for node in reversed(moved):
             patch.remove(node)
-        drop_unread_inputs(patch, steps.node)
+        patch.loop(steps.node).drop_unread_scan_inputs()
         patch.toward_normal_form()
 
 

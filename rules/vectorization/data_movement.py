@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import helper
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts import symbolic
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Tensor
+from ...rewrite.symbolic import Dim
 from .operator_table import Plan, Work, aligned, as_is, batching
 
 
@@ -25,7 +25,7 @@ def unsqueeze(work: Work) -> Plan:
     work.only(0)
     rank = len(work.result_shape())
     axes = [work.axis(a, rank) + 1 for a in work.ints(1, "axes")]
-    return Plan(lambda emit, operands: [emit.unsqueezed(operands[0], axes)])
+    return Plan(lambda emit, operands: [emit.unsqueeze(operands[0], axes)])
 
 
 @batching("Squeeze")
@@ -38,7 +38,7 @@ def squeeze(work: Work) -> Plan:
         work.need(sure, "the axes of size 1 are not known")
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
     work.must_run(all(shape[a] == 1 for a in axes), "an axis may not have size 1")
-    return Plan(lambda emit, operands: [emit.squeezed(operands[0], [a + 1 for a in axes])])
+    return Plan(lambda emit, operands: [emit.squeeze(operands[0], [a + 1 for a in axes])])
 
 
 @batching("Flatten")
@@ -55,11 +55,11 @@ def flatten(work: Work) -> Plan:
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         (x,) = operands
         if target is not None:
-            return [emit("Reshape", x, emit.ints(*target))]
+            return [emit("Reshape", x, emit.vector(*target))]
         halves = [
             _extent(emit, x, *ends) for ends in ((0, 1), (1, axis + 1), (axis + 1, len(shape) + 1))
         ]
-        return [emit.reshaped(x, emit.joined(halves))]
+        return [emit.reshape(x, emit.concat(halves))]
 
     return Plan(build)
 
@@ -67,8 +67,8 @@ def flatten(work: Work) -> Plan:
 def _extent(emit: Builder, x: Tensor, first: int, last: int) -> Tensor:
     """The product of the sizes of some axes, as a vector of one number."""
     if first == last:
-        return emit.ints(1)
-    return emit.reduced("ReduceProd", emit.dims(x, first, last), [0], 1)
+        return emit.vector(1)
+    return emit.reduce("ReduceProd", emit.shape(x, first, last), [0], 1)
 
 
 @batching("Reshape")
@@ -87,10 +87,10 @@ def reshape(work: Work) -> Plan:
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         x, sizes = operands
         if target is not None:
-            return [emit("Reshape", x, emit.ints(*target))]
-        count = emit.dims(x, 0, 1) if exact else emit.ints(0)
+            return [emit("Reshape", x, emit.vector(*target))]
+        count = emit.shape(x, 0, 1) if exact else emit.vector(0)
         attrs = {"allowzero": 1} if exact else {}
-        return [emit("Reshape", x, emit.joined([count, sizes]), **attrs)]
+        return [emit("Reshape", x, emit.concat([count, sizes]), **attrs)]
 
     return Plan(build)
 
@@ -132,9 +132,9 @@ def slice_(work: Work) -> Plan:
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         x, *bounds = operands
-        moved = emit.array(np.array([a + 1 for a in axes], kind))
+        moved = emit.constant(np.array([a + 1 for a in axes], kind))
         bounds = [*bounds[:2], moved, *bounds[3:]]
-        return emit.nodes("Slice", [x, *bounds], work.node.outputs)
+        return emit.outputs("Slice", [x, *bounds], work.node.outputs)
 
     return Plan(build)
 
@@ -160,9 +160,9 @@ def concat(work: Work) -> Plan:
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         sample = operands[work.batched.index(True)]
-        count = emit.dims(sample, 0, 1) if not all(work.batched) else None
+        count = emit.shape(sample, 0, 1) if not all(work.batched) else None
         parts = [
-            value if count is None or batched else emit.repeated(value, count)
+            value if count is None or batched else emit.repeat(value, count)
             for value, batched in zip(operands, work.batched)
         ]
         return [emit("Concat", *parts, axis=axis + 1)]
@@ -196,7 +196,7 @@ def gather(work: Work) -> Plan:
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         found = emit("Gather", *operands, axis=axis)
-        return [emit.moved(found, axis, 0, rank + more)]
+        return [emit.move_axis(found, axis, 0, rank + more)]
 
     return Plan(build)
 
@@ -232,7 +232,7 @@ def expand(work: Work) -> Plan:
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         ones = [1] * (1 + wanted - asked)
-        target = emit.joined([emit.ints(*ones), operands[1]])
+        target = emit.concat([emit.vector(*ones), operands[1]])
         return [emit("Expand", aligned(emit, operands[0], True, before, wanted), target)]
 
     return Plan(build)
@@ -245,7 +245,7 @@ def tile(work: Work) -> Plan:
     work.must_run(times is not None and bool((times >= 0).all()), "a number may be negative")
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        return [emit("Tile", operands[0], emit.joined([emit.ints(1), operands[1]]))]
+        return [emit("Tile", operands[0], emit.concat([emit.vector(1), operands[1]]))]
 
     return Plan(build)
 
@@ -264,7 +264,7 @@ def pad(work: Work) -> Plan:
     work.must_run(constant and min(pads, default=0) >= 0, "what is padded may be too small")
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        return as_is(work)(emit, [operands[0], emit.ints(*wide), *operands[2:]])
+        return as_is(work)(emit, [operands[0], emit.vector(*wide), *operands[2:]])
 
     return Plan(build)
 
@@ -282,7 +282,7 @@ def shape(work: Work) -> Plan:
     first = _clipped(work.attr("start", 0), rank)
     last = _clipped(work.attr("end", rank), rank)
     return Plan(
-        lambda emit, operands: [emit.dims(operands[0], first + 1, max(last, first) + 1)], True
+        lambda emit, operands: [emit.shape(operands[0], first + 1, max(last, first) + 1)], True
     )
 
 
@@ -296,7 +296,7 @@ def size(work: Work) -> Plan:
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         if rank == 0:
-            return [emit.number(1)]
-        return [emit.reduced("ReduceProd", emit.dims(operands[0], 1, rank + 1), [0], 0)]
+            return [emit.scalar(1)]
+        return [emit.reduce("ReduceProd", emit.shape(operands[0], 1, rank + 1), [0], 0)]
 
     return Plan(build, True)

@@ -16,8 +16,6 @@ from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import ScanOutput
-from ..loops.counted_loop_values import count_vector, placed
-from ..loops.loop_edits import remove_if_unused
 from .independent_work import Outside, counted, is_outer
 
 
@@ -38,13 +36,13 @@ class VectorizeScanOutputs(Rule):
         steps = counted(m)
         free = [
             (row, source)
-            for row in steps.rows
+            for row in steps.scan_outputs
             if row.stacked is not None and m.index.use_count(row.stacked)
             for source in [m.index.original(row.row)]
             if _is_known_outside(m.facts, steps, source)
         ]
         if not free:
-            raise Miss("all rows depend on states, or there are none", (), m.node)
+            raise Miss("all rows depend on states, or there are none", at=m.node)
         return {"steps": steps, "facts": m.facts, "free": free}
 
     def apply(
@@ -56,10 +54,10 @@ class VectorizeScanOutputs(Rule):
             emit = outside.emit(row.stacked)
             rows = outside[source]
             if is_outer(facts, steps.body, source):
-                rows = emit.repeated(rows, count_vector(emit, steps))
+                rows = emit.repeat(rows, emit.trip_count(steps))
             rank = facts.rank(row.row)
-            patch.replace(row.stacked, placed(emit, rows, row, rank))
-        remove_if_unused(patch, steps.node)
+            patch.replace(row.stacked, emit.scan_output(rows, row, rank))
+        patch.loop(steps.node).remove_if_unused()
         patch.toward_normal_form()
 
 

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail, is_pure
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from ..loops.counted_loop_values import all_slices, iteration_numbers
-from . import (  # noqa: F401  they fill the table
-    axis_operators,
-    batched_operators,
-    data_movement,
-    elementwise,
-    matrix_products,
-)
+from . import axis_operators, batched_operators, data_movement, elementwise, matrix_products  # noqa: F401  they fill the table
 from .operator_table import Plan, Work, as_is, rule_for
 
 _FEW = 4
@@ -83,9 +76,9 @@ def need_count(m: Match) -> None:
     early = "it may end early: {} is computed in each iteration"
     m.need(loop.never_stops_early(m.facts), early, ends, at=ends)
     if loop.trip is None:
-        raise Miss("it never ends: it has no trip count", (), m.node)
+        raise Miss("it never ends: it has no trip count", at=m.node)
     if loop.iteration_shape != ():
-        raise Miss("its body takes the iteration number {} as a vector", (loop.iteration,), m.node)
+        raise Miss("its body takes the iteration number {} as a vector", loop.iteration, at=m.node)
 
 
 def parallel_work(facts: Facts, steps: CountedLoop) -> Parallel:
@@ -185,7 +178,11 @@ class Outside:
     """Values of the body for all iterations, computed in front of the loop."""
 
     def __init__(
-        self, patch: Patch, steps: CountedLoop, facts: Facts, plans: Mapping[Node, Plan] | None = None
+        self,
+        patch: Patch,
+        steps: CountedLoop,
+        facts: Facts,
+        plans: Mapping[Node, Plan] | None = None,
     ) -> None:
         self.patch = patch
         self._steps = steps
@@ -195,7 +192,7 @@ class Outside:
         self._values: dict[Tensor, Tensor] = {}
 
     def emit(self, like: Tensor) -> Builder:
-        return Builder(self.patch, like)
+        return self.patch.builder(like)
 
     def __getitem__(self, inner: Tensor) -> Tensor:
         """The stacked value, or the value itself where it is the same in every iteration."""
@@ -208,9 +205,9 @@ class Outside:
 
     def _source(self, inner: Tensor) -> Tensor:
         if inner in self._reads:
-            return all_slices(self.emit(inner), self._facts, self._steps, self._reads[inner])
+            return self.emit(inner).all_slices(self._facts, self._steps, self._reads[inner])
         if inner is self._steps.iteration:
-            return iteration_numbers(self.emit(inner), self._steps)
+            return self.emit(inner).iteration_numbers(self._steps)
         if isinstance(inner, Constant) and inner.name:
             self.patch.hoist_constant(inner, self.patch.index.graph_of(self._steps.node))
         return inner

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.splat import is_zero
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.symbolic import Dim
 from .operator_table import Plan, Work, aligned, as_is, batching
 
 
@@ -69,14 +69,14 @@ def _product(
     a, row = _as_matrix(emit, a, batched[0], ranks[0], 0, wanted)
     b, column = _as_matrix(emit, b, batched[1], ranks[1], 1, wanted)
     product = emit("MatMul", a, b)
-    return emit.squeezed(product, [axis for axis, added in ((-2, row), (-1, column)) if added])
+    return emit.squeeze(product, [axis for axis, added in ((-2, row), (-1, column)) if added])
 
 
 def _rows_times(emit: Builder, rows: Tensor, other: Tensor, rank: int) -> Tensor:
     """Each row times a matrix, or times a vector."""
     if rank == 2:
         return emit("MatMul", rows, other)
-    return emit.squeezed(emit("MatMul", rows, emit.unsqueezed(other, [1])), [-1])
+    return emit.squeeze(emit("MatMul", rows, emit.unsqueeze(other, [1])), [-1])
 
 
 def _as_matrix(
@@ -86,10 +86,10 @@ def _as_matrix(
     if not batched:
         # A uniform vector on the left has its meaning for any number of axes on the right.
         column = rank == 1 and side == 1
-        return (emit.unsqueezed(value, [1]) if column else value), column
+        return (emit.unsqueeze(value, [1]) if column else value), column
     added = rank == 1
     if added:
-        value = emit.unsqueezed(value, [1 if side == 0 else 2])
+        value = emit.unsqueeze(value, [1 if side == 0 else 2])
         rank = 2
     return aligned(emit, value, True, rank, wanted), added
 
@@ -97,8 +97,8 @@ def _as_matrix(
 def _turned(emit: Builder, matrix: Tensor) -> Tensor:
     """The transpose; of a constant, computed now."""
     if isinstance(matrix, Constant) and not matrix.overridable:
-        return emit.array(np.ascontiguousarray(np.asarray(matrix.values).T))
-    return emit.transposed(matrix, [1, 0])
+        return emit.constant(np.ascontiguousarray(np.asarray(matrix.values).T))
+    return emit.transpose(matrix, [1, 0])
 
 
 @batching("Gemm")
@@ -119,7 +119,9 @@ def gemm(work: Work) -> Plan:
     number = np.dtype(_numpy(dtype)) if work.need(dtype, "the element type is not known") else None
 
     def scaled(emit: Builder, value: Tensor, factor: float) -> Tensor:
-        return value if factor == 1.0 else emit("Mul", value, emit.array(np.array(factor, number)))
+        return (
+            value if factor == 1.0 else emit("Mul", value, emit.constant(np.array(factor, number)))
+        )
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         sides = [
@@ -152,7 +154,7 @@ def _turned_shape(work: Work, slot: int, attribute: str) -> tuple[Dim, ...]:
 def _transposed_slices(emit: Builder, value: Tensor, batched: bool, turn: bool) -> Tensor:
     if not turn:
         return value
-    return emit.transposed(value, [0, 2, 1]) if batched else _turned(emit, value)
+    return emit.transpose(value, [0, 2, 1]) if batched else _turned(emit, value)
 
 
 @batching("Einsum")

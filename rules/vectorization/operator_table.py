@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
 from ...rewrite.engine.rule import Miss
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.symbolic import Dim
 
 T = TypeVar("T")
 Build = Callable[[Builder, Sequence[Tensor]], list[Tensor]]
@@ -49,7 +49,7 @@ class Work:
 
     def need(self, fact: T | None, sentence: str, *values: object) -> T:
         if fact is None or fact is False:
-            raise Miss(sentence, values, self.node)
+            raise Miss(sentence, *values, at=self.node)
         return fact
 
     def present(self, slot: int) -> bool:
@@ -149,7 +149,7 @@ def aligned(emit: Builder, value: Tensor, batched: bool, rank: int, wanted: int)
     """
     if not batched or rank >= wanted:
         return value
-    return emit.unsqueezed(value, range(1, 1 + wanted - rank))
+    return emit.unsqueeze(value, range(1, 1 + wanted - rank))
 
 
 def as_is(work: Work, **attrs: Any) -> Build:
@@ -158,6 +158,6 @@ def as_is(work: Work, **attrs: Any) -> Build:
     merged = {**node.attrs, **attrs}
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        return emit.nodes(node.op, operands, node.outputs, **merged)
+        return emit.outputs(node.op, operands, node.outputs, **merged)
 
     return build

@@ -22,7 +22,6 @@ from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
-from ..loops.counted_loop_values import count_vector
 from .independent_work import Outside, Parallel, is_outer, parallel_work
 
 
@@ -93,15 +92,13 @@ class RaggedRepeat(Rule):
         slices = _stacked(emit, outside, steps, parallel, repetition.slice)
         sizes = _stacked(emit, outside, steps, parallel, repetition.sizes)
         axis, rank = repetition.axis, repetition.rank
-        counts = emit("Gather", sizes, emit.number(axis), axis=1)
-        flat = emit.moved(emit.squeezed(slices, [axis + 1]), 0, axis, rank)
+        counts = emit("Gather", sizes, emit.scalar(axis), axis=1)
+        flat = emit.move_axis(emit.squeeze(slices, [axis + 1]), 0, axis, rank)
         rows = emit("Gather", flat, _numbers(emit, counts), axis=axis)
         others = emit("Gather", sizes, _first_with_elements(emit, sizes), axis=0)
         ends = ((0, axis), (axis + 1, rank))
-        before, behind = (
-            [emit.sliced(others, 0, slice(a, b, 1))] if a < b else [] for a, b in ends
-        )
-        target = emit.joined([*before, emit.ints(1), *behind])
+        before, behind = ([emit.slice(others, 0, slice(a, b, 1))] if a < b else [] for a, b in ends)
+        target = emit.concat([*before, emit.vector(1), *behind])
         patch.replace(node.outputs[0], emit("Expand", rows, target))
         patch.remove(node)
         patch.toward_normal_form()
@@ -113,7 +110,7 @@ def _stacked(
     value = outside[inner]
     if inner in parallel.batched:
         return value
-    return emit.repeated(value, count_vector(emit, steps))
+    return emit.repeat(value, emit.trip_count(steps))
 
 
 def _first_with_elements(emit: Builder, sizes: Tensor) -> Tensor:
@@ -122,21 +119,23 @@ def _first_with_elements(emit: Builder, sizes: Tensor) -> Tensor:
     That one tells how the other axes are expanded: all such steps do it alike, but onnxruntime
     joins pieces of no elements to any others.
     """
-    least = emit.reduced("ReduceMin", sizes, [1], 0)
-    flags = emit("Cast", emit("Greater", least, emit.number(0)), to=TensorProto.INT32)
+    least = emit.reduce("ReduceMin", sizes, [1], 0)
+    flags = emit("Cast", emit("Greater", least, emit.scalar(0)), to=TensorProto.INT32)
     return emit("ArgMax", flags, axis=0, keepdims=0)
 
 
 def _numbers(emit: Builder, counts: Tensor) -> Tensor:
     """0 counts[0] times, 1 counts[1] times, …"""
-    most = emit.reduced("ReduceMax", counts, [0], 0)
-    most = emit.maximum(most, emit.number(0))  # of no counts, it is the smallest of all numbers
-    columns = emit("Range", emit.number(0), most, emit.number(1))
-    matrix = emit("Less", columns, emit.unsqueezed(counts, [1]))
-    return emit("Gather", emit("NonZero", matrix), emit.number(0), axis=0)
+    most = emit.reduce("ReduceMax", counts, [0], 0)
+    most = emit.max(most, emit.scalar(0))  # of no counts, it is the smallest of all numbers
+    columns = emit("Range", emit.scalar(0), most, emit.scalar(1))
+    matrix = emit("Less", columns, emit.unsqueeze(counts, [1]))
+    return emit("Gather", emit("NonZero", matrix), emit.scalar(0), axis=0)
 
 
-def _repetition(m: Match, steps: CountedLoop, parallel: Parallel, state: CarriedValue) -> Repetition:
+def _repetition(
+    m: Match, steps: CountedLoop, parallel: Parallel, state: CarriedValue
+) -> Repetition:
     empty = m.producer(state.initial, "SequenceEmpty")
     m.need(empty is not None, "the list is not empty at first", at=state.initial)
     insert = m.producer(state.output, "SequenceInsert")

@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ...rewrite.engine.builder import Builder
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts import symbolic
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
-from ...rewrite.facts.symbolic import Dim
 from ...rewrite.graph.ir import Node
 from ...rewrite.graph.views import LoopView
-from ..loops.counted_loop_values import iteration_numbers
+from ...rewrite.symbolic import Dim
 from ..loops.iteration_positions import (
     Progression,
     loop_around,
@@ -94,19 +92,19 @@ class VectorizeSlidingWindows(Rule):
 
     def apply(self, patch: Patch, node: Node, steps: CountedLoop, window: Window) -> None:
         assert steps.iteration is not None, "only a Loop has a number to compute positions from"
-        emit = Builder(patch, node.outputs[0], steps.node)
-        starts = iteration_numbers(emit, steps)
+        emit = patch.builder(node.outputs[0], steps.node)
+        starts = emit.iteration_numbers(steps)
         if window.step != 1:
-            starts = emit("Mul", starts, emit.number(window.step))
+            starts = emit("Mul", starts, emit.scalar(window.step))
         if window.may_be_short:
-            length = emit.dims(node.inputs[0], window.axis, window.axis + 1)
-            extent = emit.squeezed(emit.minimum(length, emit.ints(window.extent)), [0])
-            offsets = emit("Range", emit.number(0), extent, emit.number(1))
+            length = emit.shape(node.inputs[0], window.axis, window.axis + 1)
+            extent = emit.squeeze(emit.min(length, emit.vector(window.extent)), [0])
+            offsets = emit("Range", emit.scalar(0), extent, emit.scalar(1))
         else:
-            offsets = emit.array(window.first + np.arange(window.extent, dtype=np.int64))
-        positions = emit("Add", emit.unsqueezed(starts, [1]), offsets)
+            offsets = emit.constant(window.first + np.arange(window.extent, dtype=np.int64))
+        positions = emit("Add", emit.unsqueeze(starts, [1]), offsets)
         all_windows = emit("Gather", node.inputs[0], positions, axis=window.axis)
-        stacked = emit.moved(all_windows, window.axis, 0, window.rank + 1)
+        stacked = emit.move_axis(all_windows, window.axis, 0, window.rank + 1)
         read = patch.node("Gather", [stacked, steps.iteration], [node.outputs[0]], {"axis": 0})[0]
         patch.replace(node.outputs[0], read)
         patch.remove(node)

@@ -346,7 +346,7 @@ class TestRulesThatRaise:
                 return {"node": m.node}
 
             def apply(self, patch: object, node: Node) -> None:
-                raise Miss("before opset {} there is no such operator", (99,), node)
+                raise Miss("before opset {} there is no such operator", 99, at=node)
 
         found = explain(Subject.of(model(), phases=(Phase("late", (Late,), ""),)), node="y")
         assert found.left[0].why[0].reason == "before opset 99 there is no such operator"

@@ -111,7 +111,7 @@ class FailsToMatch(_Broken):
 
 BROKEN: dict[type[Rule], str] = {
     RemovesWhatIsRead: "is removed but still read",
-    ReadsInsideABody: "of a body it is not in",
+    ReadsInsideABody: "from a body that it is not in",
     ReadsWhatNobodyDefines: "which nothing defines",
     InlinesBothBranches: "makes nothing smaller",
     ReplacesBySame: "makes nothing smaller",

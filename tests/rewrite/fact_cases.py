@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from looplift.rewrite.facts import symbolic
+from looplift.rewrite import symbolic
 from looplift.rewrite.facts.facts import Assumptions, Facts
 
 from ..small_models import parse

@@ -18,7 +18,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from looplift.rewrite.facts import inference, symbolic
+from looplift.rewrite import symbolic
+from looplift.rewrite.facts import inference
 from looplift.rewrite.facts.facts import Assumptions, Fact, Facts
 from looplift.rewrite.graph import ir
 from looplift.rewrite.graph.index import Index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.facts import symbolic
+from looplift.rewrite import symbolic
 from looplift.rewrite.facts.elements import element, numbers
 
 from ..small_models import parse

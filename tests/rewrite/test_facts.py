@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 
+from looplift.rewrite import symbolic
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.facts import symbolic
 from looplift.rewrite.facts.facts import BOOL, INT64, NOTHING, UNKNOWN, Assumptions, Fact, join
 from looplift.rewrite.facts.propagation import refresh
 from looplift.rewrite.graph.ir import Node
@@ -238,9 +238,9 @@ class _Edited:
 
     def exchange(self, name: str, slot: int, new: str) -> list[Node]:
         node = self.node(name)
-        patch = Patch(self.facts.index, node, 21)
+        patch = Patch(self.facts, node)
         patch.replace_in(node, slot, value(self.facts, new))
-        return refresh(self.facts, patch.changed(self.facts))
+        return refresh(self.facts, patch.changed())
 
 
 class TestRefresh:
@@ -266,9 +266,9 @@ class TestRefresh:
             assert facts.of(value(facts, name)).values == (N, 3)
         node = facts.index.producer(value(facts, "a"))
         assert node is not None
-        patch = Patch(facts.index, node, 21)
+        patch = Patch(facts, node)
         patch.replace_in(node, 0, value(facts, "z"))
-        refresh(facts, patch.changed(facts))
+        refresh(facts, patch.changed())
         for name in ("h", "y"):
             assert facts.of(value(facts, name)).values == (2, 3)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looplift.rewrite.facts import symbolic
+from looplift.rewrite import symbolic
 
 from .fact_cases import Case, cases
 from .fact_oracle import facts_of, value

@@ -44,7 +44,7 @@ class Setting:
         producer = self.index.producer(self[root])
         assert producer is not None
         self.root: Node = producer
-        self.patch = Patch(self.index, self.root, self.model.opset())
+        self.patch = Patch(self.engine.facts, self.root)
 
     def __getitem__(self, name: str) -> Tensor:
         return value(self.engine.facts, name)
@@ -85,19 +85,19 @@ def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     while found is None:  # it fires once copies are gone
         copy = _firing(EliminateIdentity, engine)
         assert copy is not None, "the rule does not fire on its own model"
-        EliminateIdentity().apply(Patch(engine.index, copy[0], model.opset()), **copy[1])
+        EliminateIdentity().apply(Patch(engine.facts, copy[0]), **copy[1])
         found = _firing(rule, engine)
     before = export_model(model).SerializeToString()
     node, arguments = found
     for _ in range(2):
-        patch = Patch(engine.index, node, model.opset())
+        patch = Patch(engine.facts, node)
         rule().apply(patch, **arguments)
         patch.check()
         assert_consistent(engine.index)
         patch.roll_back()
         assert_consistent(engine.index)
         assert export_model(model).SerializeToString() == before
-    patch = Patch(engine.index, node, model.opset())
+    patch = Patch(engine.facts, node)
     rule().apply(patch, **arguments)
     engine.run()
     assert_equivalent(proto, export_model(model), tolerance=1e-5)
@@ -262,19 +262,19 @@ class TestCheck:
     def test_a_value_of_a_body_is_not_visible_outside(self) -> None:
         setting = Setting()
         setting.patch.replace_in(setting.node("y"), 0, setting["a"])
-        with pytest.raises(PatchError, match="Sin of `y` reads `a` of a body it is not in"):
+        with pytest.raises(PatchError, match="Sin of `y` reads `a` from a body that it is not in"):
             setting.patch.check()
 
     def test_a_value_of_the_other_branch_is_not_visible(self) -> None:
         setting = Setting()
         setting.patch.replace_in(setting.node("a"), 0, setting["q"])
-        with pytest.raises(PatchError, match="reads `q` of a body it is not in"):
+        with pytest.raises(PatchError, match="reads `q` from a body that it is not in"):
             setting.patch.check()
 
     def test_a_branch_may_not_return_a_value_of_the_other(self) -> None:
         setting = Setting()
         setting.patch.replace(setting["a"], setting["q"])
-        with pytest.raises(PatchError, match="reads `q` of a body it is not in"):
+        with pytest.raises(PatchError, match="reads `q` from a body that it is not in"):
             setting.patch.check()
 
     def test_a_value_must_be_computed_before(self) -> None:

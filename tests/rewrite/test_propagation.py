@@ -63,7 +63,7 @@ def test_a_patch_that_is_undone_leaves_no_facts_behind() -> None:
     y = root.outputs[0]
     before = engine.facts.of(y)
     engine.facts.mark()
-    patch = Patch(engine.index, root, 17)
+    patch = Patch(engine.facts, root)
     (made,) = patch.node("Shape", [root.inputs[0]], [y])
     assert engine.facts.of(made).values == (2,)
     patch.roll_back()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from looplift.rewrite.facts import symbolic
-from looplift.rewrite.facts.symbolic import Dim, Symbol
+from looplift.rewrite import symbolic
+from looplift.rewrite.symbolic import Dim, Symbol
 
 SYMBOLS = {
     "n": Symbol("n"),

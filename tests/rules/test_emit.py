@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.engine.builder import Builder
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import Match, Miss, Rule
@@ -31,12 +30,12 @@ def test_axes_are_given_as_the_opset_wants(opset: int, operands: int, way: str) 
     engine = Engine(model, ())
     node = engine.index.producer(value(engine.facts, "y"))
     assert node is not None
-    patch = Patch(engine.index, node, model.opset())
-    emit, z = Builder(patch, value(engine.facts, "z")), value(engine.facts, "z")
+    patch = Patch(engine.facts, node)
+    emit, z = patch.builder(value(engine.facts, "z")), value(engine.facts, "z")
     made = {
-        "unsqueezed": lambda: emit.unsqueezed(z, [0, 2]),
-        "squeezed": lambda: emit.squeezed(z, [1]),
-        "reduced": lambda: emit.reduced("ReduceSum", z, [1], 0),
+        "unsqueezed": lambda: emit.unsqueeze(z, [0, 2]),
+        "squeezed": lambda: emit.squeeze(z, [1]),
+        "reduced": lambda: emit.reduce("ReduceSum", z, [1], 0),
     }[way]()
     patch.replace(value(engine.facts, "y"), made)
     patch.remove(node)
@@ -56,9 +55,9 @@ class _Respells(Rule):
         return {"node": m.node}
 
     def apply(self, patch: Patch, node: Node) -> None:
-        emit = Builder(patch, node.outputs[0])
+        emit = patch.builder(node.outputs[0])
         small, large = emit.split(node.inputs[0], 0, [1, 3], [node.outputs[0]] * 2)
-        high, low = emit.maximum(large, small), emit.minimum(large, small)
+        high, low = emit.max(large, small), emit.min(large, small)
         patch.replace(node.outputs[0], emit("Concat", high, low, axis=0))
         patch.remove(node)
         patch.toward_normal_form()
@@ -84,11 +83,11 @@ def test_old_slices_have_no_steps() -> None:
     y, z = value(engine.facts, "y"), value(engine.facts, "z")
     node = engine.index.producer(y)
     assert node is not None
-    patch = Patch(engine.index, node, model.opset())
-    emit = Builder(patch, z)
+    patch = Patch(engine.facts, node)
+    emit = patch.builder(z)
     with pytest.raises(Miss, match="before opset 10"):
-        emit.reversed(z, 0)
-    patch.replace(y, emit.sliced(z, 0, slice(1, 3, 1)))
+        emit.reverse(z, 0)
+    patch.replace(y, emit.slice(z, 0, slice(1, 3, 1)))
     patch.remove(node)
     engine.run()
     onnx.checker.check_model(export_model(model), full_check=True)
@@ -124,7 +123,7 @@ def test_behind_a_result_is_before_its_first_reader() -> None:
     y = value(engine.facts, "y")
     node = engine.index.producer(y)
     assert node is not None
-    patch = Patch(engine.index, node, model.opset())
-    place = patch.behind([y])
+    patch = Patch(engine.facts, node)
+    place = patch.after([y])
     assert place is engine.index.producer(value(engine.facts, "v"))
-    assert patch.behind([value(engine.facts, "w")]) is engine.index.root
+    assert patch.after([value(engine.facts, "w")]) is engine.index.root

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import symbolic
-from ..symbolic import Dim
+from ... import symbolic
+from ...symbolic import Dim
 from .registry import Site
 
 

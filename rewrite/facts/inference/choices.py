@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ... import symbolic
 from ...graph.ir import Tensor
-from .. import symbolic
+from ...symbolic import Dim, Symbol
 from ..facts import INTEGERS, Facts
-from ..symbolic import Dim, Symbol
 from .registry import Site
 
 _DEEPEST = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ... import symbolic
 from ...graph.ir import Graph, Node, Tensor
-from ...graph.views import LoopView, ScanView, CarriedValue
-from .. import symbolic
+from ...graph.views import CarriedValue, LoopView, ScanView
+from ...symbolic import Dim
 from ..facts import BOOL, INT64, UNKNOWN, Fact, Facts, join
-from ..symbolic import Dim
 from .registry import Site, shape_of
 
 _ROUNDS = 4

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from ... import symbolic
 from ...graph.declarations import element_type
 from ...graph.ir import Constant
-from .. import symbolic
+from ...symbolic import Dim
 from ..facts import BOOL, FLOAT, INT64, INTEGERS, MOST_VALUES, Fact, Value, constant_value
-from ..symbolic import Dim
 from .registry import Site, shape_of
 
 

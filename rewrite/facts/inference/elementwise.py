@@ -8,9 +8,9 @@ from functools import reduce
 import numpy as np
 import onnx
 
-from .. import symbolic
+from ... import symbolic
+from ...symbolic import Dim
 from ..facts import BOOL, FLOATS, INTEGERS, MOST_VALUES, Fact, Value
-from ..symbolic import Dim
 from .broadcast import broadcast
 from .choices import choice
 from .registry import Site, shape_of

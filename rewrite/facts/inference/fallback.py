@@ -9,8 +9,8 @@ from onnx import helper, numpy_helper
 
 from ...graph.ir import bodies
 from ...storage.attributes import encode, schema_type
+from ...symbolic import Dim
 from ..facts import Fact
-from ..symbolic import Dim
 from .registry import Site
 
 

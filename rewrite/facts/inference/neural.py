@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import symbolic
+from ... import symbolic
+from ...symbolic import Dim
 from ..facts import BOOL, FLOAT, INT64, Fact
-from ..symbolic import Dim
 from .broadcast import broadcast
 from .registry import Site, shape_of
 

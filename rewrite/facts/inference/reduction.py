@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from .. import symbolic
+from ... import symbolic
+from ...symbolic import Dim
 from ..facts import INT64, INTEGERS, Fact, Value
-from ..symbolic import Dim
 from .elementwise import representable
 from .registry import Site, shape_of
 

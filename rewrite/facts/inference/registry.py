@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ... import symbolic
 from ...graph.ir import Constant, Node
-from .. import symbolic
+from ...symbolic import Dim
 from ..facts import MOST_VALUES, NOTHING, Fact, Facts, Impossible
-from ..symbolic import Dim
 
 
 class Site:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import symbolic
+from ... import symbolic
+from ...symbolic import Dim
 from ..facts import MOST_VALUES, Fact
-from ..symbolic import Dim
 from .broadcast import broadcast
 from .registry import Site, like, shape_of
 

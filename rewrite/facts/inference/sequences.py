@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx
 
-from .. import symbolic
+from ... import symbolic
+from ...symbolic import Dim
 from ..facts import INT64, Fact, join
-from ..symbolic import Dim
 from .registry import Site, shape_of
 
 

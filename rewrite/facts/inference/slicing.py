@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import symbolic
+from ... import symbolic
+from ...symbolic import Dim
 from ..facts import Fact
 from ..slices import FAR
-from ..symbolic import Dim
 from .registry import Site, like, shape_of
 
 

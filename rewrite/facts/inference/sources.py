@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx
 
+from ... import symbolic
 from ...graph.ir import Constant, Tensor
-from .. import symbolic
+from ...symbolic import Dim
 from ..facts import BOOL, INTEGERS, MOST_VALUES, NOTHING, UNKNOWN, Fact, Facts, Value
-from ..symbolic import Dim
 from . import control, creation
 
 

@@ -9,12 +9,7 @@ import pytest
 from looplift import rewrite
 from looplift.rewrite.engine.rule import Options, Rule
 from looplift.rules.reductions.delay_lines import DelayLineToShift
-from looplift.rules.reductions.folds import (
-    LoopToAll,
-    LoopToAny,
-    LoopToMaximum,
-    LoopToProduct,
-)
+from looplift.rules.reductions.folds import LoopToAll, LoopToAny, LoopToMaximum, LoopToProduct
 from looplift.rules.reductions.prefix_sums import LoopToSum
 from looplift.rules.values.dead_nodes import EliminateIdentity
 
