@@ -15,6 +15,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,7 @@ from ..rewrite.graph.ir import Graph, Node, Tensor
 from ..rewrite.storage.exporter import copy_fields
 from .control import value_text
 
-FORMAT = 3
+FORMAT = 4
 """Version of the lines; readers refuse others."""
 _LARGE = 1 << 16
 """Bytes of weights that take no time to hash; more of them are left out of the digest."""
@@ -149,16 +150,14 @@ class Recorder(Observer):
             self._sentences[name, miss.sentence] = line
         self._misses.append(line)
 
-    def matched(self, rule: Rule, node: Node, found: Mapping[str, object]) -> None:
+    def matched(self, rule: Rule, node: Node, found: object) -> None:
         try:
-            refer = self._numbers.refer
-            told = (f"{_quoted(name)}:{refer(value)}" for name, value in found.items())
-            self._found = f"{{{','.join(told)}}}"
+            self._found = self._numbers.refer(found)
         except NoReference:
             self._found = "null"
         if self.sees_attempts:
             self._flush()
-            self._bindings = {name: bound(value) for name, value in found.items()}
+            self._bindings = bindings(found)
             self._facts = self._facts_of(node)
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
@@ -310,8 +309,15 @@ def source_of(rule: type[Rule]) -> tuple[str, int]:
     return code.co_filename, code.co_firstlineno
 
 
+def bindings(found: object) -> dict[str, Any]:
+    """What a match found, by name, in words."""
+    if is_dataclass(found):
+        return {f.name: bound(getattr(found, f.name)) for f in fields(found)}
+    return {"found": bound(found)}
+
+
 def bound(value: object) -> str | int | list[Any]:
-    """What a match gave for one name, as a reader would point at it."""
+    """One value that a match found, in words."""
     if isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (Node, Tensor)):

@@ -8,12 +8,14 @@ matches once more, at that node alone. What comes of it is held against the trac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import is_dataclass
+from typing import get_type_hints
 
 import onnx
 
 from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.numbering import Numbers
+from ..rewrite.engine.numbering import NoReference, Numbers
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.rule import Miss, Phase, Rule
 from ..rewrite.engine.trace import Commit, Observer
@@ -91,10 +93,11 @@ class Replay:
         self.engine.finish()
         return export_model(self.engine.model)
 
-    def _found(self, line: CommitLine, rule: Rule, node: Node) -> dict[str, Any]:
-        """What the match found: as the trace says, or where it cannot say so by matching again."""
+    def _found(self, line: CommitLine, rule: Rule, node: Node) -> object:
+        """What the match found: from the trace, or by matching again where the trace cannot say."""
         if line.found is not None:
-            return {name: self.numbers.resolve(each) for name, each in line.found.items()}
+            with suppress(NoReference):
+                return self.numbers.resolve(line.found, _found_type(rule))
         try:
             return self.engine.match(rule, node)
         except Miss as miss:
@@ -105,6 +108,15 @@ class Replay:
         if found is None:
             raise _astray(line, f"there is no rule {line.rule} in a phase {line.phase}")
         return found
+
+
+def _found_type(rule: Rule) -> type | None:
+    """The dataclass that a rule's `match` returns, if its annotation names one."""
+    try:
+        found = get_type_hints(rule.match).get("return")
+    except NameError:  # of something that the rule imports for the type checker only
+        return None
+    return found if isinstance(found, type) and is_dataclass(found) else None
 
 
 class _Watch(Observer):

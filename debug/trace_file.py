@@ -30,7 +30,7 @@ class CommitLine:
     node: str
     number: int
     place: str
-    found: dict[str, Any] | None
+    found: Any
     edits: list[str]
     notes: list[str]
     touched: list[int]

@@ -266,7 +266,7 @@ class Engine:
             self.facts.mark()
             try:
                 if isinstance(found, dict):
-                    rule.apply(patch, **found)  # type: ignore[call-arg]
+                    rule.apply(patch, **found)
                 else:
                     rule.apply(patch, found)
                 patch.check()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..graph.index import Index
@@ -17,7 +18,7 @@ _text = json.JSONEncoder().encode
 
 
 class NoReference(Exception):
-    """Something that cannot be told by numbers, such as an object of a rule's own."""
+    """Something that cannot be written in numbers, such as an object other than a dataclass."""
 
 
 class Numbers:
@@ -77,8 +78,8 @@ class Numbers:
     # --- what a match found ---
 
     def refer(self, thing: object) -> str:
-        """A node, value, body, plain datum, or list of them, in numbers: as JSON, which `resolve`
-        takes once it is parsed. A rewrite refers to several things for each commit.
+        """Writes a node, value, body, plain datum, or a list or dataclass of them as JSON, with
+        numbers for nodes and constants; `resolve` reads it back.
 
         Raises NoReference for anything else.
         """
@@ -93,6 +94,11 @@ class Numbers:
             return f"[{','.join((_text(type(thing).__name__), *items))}]"
         if thing is None or isinstance(thing, (bool, int, str)):
             return _text(thing)
+        if is_dataclass(thing) and not isinstance(thing, type):
+            values = (
+                f"{_text(f.name)}:{self.refer(getattr(thing, f.name))}" for f in fields(thing)
+            )
+            return f'["fields",{{{",".join(values)}}}]'
         raise NoReference(type(thing).__name__)
 
     def _refer_value(self, tensor: Tensor) -> str:
@@ -113,11 +119,18 @@ class Numbers:
             return '["main"]'
         return f'["body",{self._numbers[owner]},{bodies(owner).index(graph)}]'
 
-    def resolve(self, reference: Any) -> Any:
-        """What `refer` referred to, in the graph as it stands."""
+    def resolve(self, reference: Any, found: type | None = None) -> Any:
+        """What `refer` wrote, in the graph as it stands; `found` is the type of a dataclass.
+
+        Raises NoReference for a dataclass whose type is not given.
+        """
         if not isinstance(reference, list):
             return reference
         kind, *rest = reference
+        if kind == "fields":
+            if found is None:
+                raise NoReference("the type of a dataclass is not known")
+            return found(**{name: self.resolve(value) for name, value in rest[0].items()})
         if kind in ("list", "tuple"):
             items = [self.resolve(each) for each in rest]
             return tuple(items) if kind == "tuple" else items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,7 @@ class Observer:
     def missed(self, rule: Rule, node: Node, miss: Miss) -> None:
         """A rule declined."""
 
-    def matched(self, rule: Rule, node: Node, found: Mapping[str, object]) -> None:
+    def matched(self, rule: Rule, node: Node, found: object) -> None:
         """A rule is about to change the graph; `found` is what its match gave."""
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:

@@ -17,7 +17,7 @@ from ..graph.ir import Node, Tensor
 from ..symbolic import Dim
 from .facts import INTEGERS, Facts, Value
 from .inference.elementwise import representable
-from .slices import Cut, cuts_of
+from .slices import decode_slice
 
 Coordinate = tuple[Dim, ...]
 _DEEPEST = 64
@@ -42,9 +42,9 @@ def numbers(facts: Facts, tensor: Tensor) -> list[Dim] | None:
     return _Reader(facts).numbers(tensor)
 
 
-def cuts(facts: Facts, node: Node) -> list[Cut] | None:
-    """What a Slice takes of each axis it cuts; None where rank, axes or steps are not known."""
-    return _Reader(facts).cuts(node)
+def vector(facts: Facts, tensor: Tensor) -> list[Dim | None] | None:
+    """The elements of a vector of known length, None for those that are not known."""
+    return _Reader(facts).vector(tensor)
 
 
 class _Reader:
@@ -69,15 +69,11 @@ class _Reader:
         return self._found[tensor, at]
 
     def numbers(self, tensor: Tensor) -> list[Dim] | None:
-        found = self._vector(tensor)
+        found = self.vector(tensor)
         known = [number for number in found or () if number is not None]
         return known if found is not None and len(known) == len(found) else None
 
-    def cuts(self, node: Node) -> list[Cut] | None:
-        rank = self.facts.rank(node.inputs[0])
-        return None if rank is None else cuts_of(node, rank, self._vector)
-
-    def _vector(self, tensor: Tensor) -> list[Dim | None] | None:
+    def vector(self, tensor: Tensor) -> list[Dim | None] | None:
         """The elements of a vector of known length, None for those that are not known."""
         shape = self.facts.shape(tensor)
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
@@ -253,14 +249,14 @@ def _sliced(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
 
     A start behind the end leaves no element to ask for.
     """
-    found = reader.cuts(node)
+    found = decode_slice(node, len(at), reader.vector)
     if found is None:
         return None
     moved = list(at)
-    for cut in found:
-        if cut.step != 1 or cut.start is None or not symbolic.nonnegative(cut.start):
+    for each in found:
+        if each.step != 1 or each.start is None or not symbolic.nonnegative(each.start):
             return None
-        moved[cut.axis] = symbolic.add(moved[cut.axis], cut.start)
+        moved[each.axis] = symbolic.add(moved[each.axis], each.start)
     return reader.element(node.inputs[0], tuple(moved))
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ...rewrite import symbolic
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts.elements import cuts
 from ...rewrite.facts.iterations import settled
-from ...rewrite.facts.slices import Cut
+from ...rewrite.facts.reads import axis_slices
+from ...rewrite.facts.slices import AxisSlice
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import LoopView
 from ...rewrite.symbolic import Dim
@@ -58,9 +58,9 @@ def need_progression(m: Match, view: LoopView, position: Dim, at: Tensor) -> Pro
     return Progression(first, step)
 
 
-def need_cut(m: Match, shape: tuple[Dim, ...]) -> Cut:
+def need_cut(m: Match, shape: tuple[Dim, ...]) -> AxisSlice:
     """The cut of the only axis of which a Slice takes a part, in steps of 1 between known bounds."""
-    found = m.need(cuts(m.facts, m.node), "its axes or steps are not known")
+    found = m.need(axis_slices(m.facts, m.node), "its axes or steps are not known")
     m.need(all(cut.step == 1 for cut in found), "its steps are not 1")
     m.need(None not in [cut.extent for cut in found], "its bounds are not known")
     parts = [cut for cut in found if not takes_all(m, cut, shape[cut.axis])]
@@ -68,7 +68,7 @@ def need_cut(m: Match, shape: tuple[Dim, ...]) -> Cut:
     return parts[0]
 
 
-def takes_all(m: Match, cut: Cut, length: Dim) -> bool:
+def takes_all(m: Match, cut: AxisSlice, length: Dim) -> bool:
     """Whether all elements of the axis are taken, in their order."""
     if cut.is_whole(length):
         return True

@@ -52,7 +52,7 @@ class SliceToGather(Rule):
         result = m.facts.shape(m.node.outputs[0])
         found_one = result is not None and symbolic.eq(result[axis], 1) is not False
         m.need(found_one, "there is nothing to read: axis {} of `{}` is empty", axis, x.name, at=x)
-        return {"node": m.node, "axis": axis, "slot": cut.place}
+        return {"node": m.node, "axis": axis, "slot": cut.number}
 
     def apply(self, patch: Patch, node: Node, axis: int, slot: int) -> None:
         emit = patch.builder(node.outputs[0])

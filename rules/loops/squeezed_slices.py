@@ -12,9 +12,9 @@ from typing import Any
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.elements import cuts
 from ...rewrite.facts.facts import INT64
 from ...rewrite.facts.iterations import never_negative
+from ...rewrite.facts.reads import axis_slices
 from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from .iteration_positions import takes_all
@@ -47,7 +47,7 @@ class SqueezedSliceToGather(Rule):
         gone = named_axes(m.facts, m.node) or []
         m.need(len(gone) == 1, "it is not known to take away one axis")
         axis = gone[0]
-        found = m.need(cuts(m.facts, node), "its axes or steps are not known", at=node)
+        found = m.need(axis_slices(m.facts, node), "its axes or steps are not known", at=node)
         own = m.need(next((c for c in found if c.axis == axis), None), "axis {} is not cut", axis)
         m.need(own.step > 0, "axis {} is cut backwards", axis)
         for other in found:
@@ -56,7 +56,7 @@ class SqueezedSliceToGather(Rule):
         starts = node.inputs[1]
         inside = own.start is not None and never_negative(m.facts, own.start)
         return {
-            "node": m.node, "source": node.inputs[0], "starts": starts, "place": own.place,
+            "node": m.node, "source": node.inputs[0], "starts": starts, "place": own.number,
             "axis": axis, "inside": inside, "dtype": m.facts.dtype(starts),
         }  # fmt: skip
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import axis_element
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from .cells import Cell, NoCell
 from .emission import parameters
 from .first_step import first_link
 from .link import MOST_NODES, Link, Walker, depends_on, link_between
-from .slices import step_of
 from .weights import weight_key
 
 _MOVES = frozenset({"Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -75,8 +75,8 @@ def find_chain(facts: Facts, nodes: Sequence[Node]) -> list[Link]:
 
 def _sequences(facts: Facts, link: Link) -> set[Tensor]:
     """What the inputs of a step are slices of."""
-    slices = [step_of(facts, tensor) for tensor in link.inputs]
-    return {found.sequence for found in slices if found is not None}
+    slices = [axis_element(facts, tensor) for tensor in link.inputs]
+    return {found.source for found in slices if found is not None}
 
 
 # --- the links ---

@@ -11,8 +11,8 @@ from typing import Any
 from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.elements import cuts
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import axis_slices
 from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from .shapes import only_number
@@ -127,7 +127,7 @@ def reversal(facts: Facts, tensor: Tensor, axis: int) -> Way | None:
 
 def reverses(facts: Facts, node: Node, axis: int) -> bool:
     """Whether a Slice takes all elements along one axis, the last one first."""
-    shape, found = facts.shape(node.inputs[0]), cuts(facts, node)
+    shape, found = facts.shape(node.inputs[0]), axis_slices(facts, node)
     if shape is None or found is None or len(found) != 1:
         return False
     return found[0].axis == axis and found[0].is_reversal(shape[axis])

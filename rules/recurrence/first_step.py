@@ -5,11 +5,11 @@ it is recognised by what it computes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import axis_element
 from ...rewrite.graph.ir import Node, Tensor
 from . import forms, weights
 from .cells import Cell, NoCell
@@ -19,7 +19,6 @@ from .forms import Form
 from .lifting import Lifter
 from .link import Link, Walker, lifter_of, picked_in, tensors_of
 from .one_step import Step, after_step
-from .slices import step_of
 
 
 def first_link(
@@ -50,15 +49,15 @@ def _earlier(facts: Facts, following: Tensor, update: Form) -> Tensor:
     """The input in front of an input: the slice before or after it that the form reads; where it is
     no slice, the same value.
     """
-    there = step_of(facts, following)
+    there = axis_element(facts, following)
     read = tensors_of([s.origin for s in update.sources()])
     if there is None and following in read:
         return following
     if there is not None:
         for tensor in read:
-            own = step_of(facts, tensor)
-            near = own is not None and abs(own.number - there.number) == 1
-            if own is not None and near and own == replace(there, number=own.number):
+            own = axis_element(facts, tensor)
+            near = own is not None and abs(own.start - there.start) == 1
+            if own is not None and near and own == there.element(own.start):
                 return tensor
     raise NoCell("the input of its first step is not known")
 

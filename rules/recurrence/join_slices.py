@@ -5,15 +5,14 @@ y = Concat(Unsqueeze(x[0]), Unsqueeze(x[1]), Unsqueeze(x[2]))   ->   y = x
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import AxisRange, axis_element
 from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
-from .slices import Slice, slice_of
 
 
 class ConcatOfSlices(Rule):
@@ -42,9 +41,9 @@ class ConcatOfSlices(Rule):
         m.need(first is not None, "{} is no slice", node.inputs[0])
         assert first is not None
         there, lacks_axis = first
-        step = -1 if second is not None and second[0].number < there.number else 1
+        step = -1 if second is not None and second[0].start < there.start else 1
         for number, tensor in enumerate(node.inputs):
-            expected = replace(there, number=there.number + number * step), lacks_axis
+            expected = there.element(there.start + number * step), lacks_axis
             m.need(_joined(m.facts, tensor, axis) == expected,
                    "{} is not the next of the slices in their order", tensor)  # fmt: skip
         return {"node": node, "facts": m.facts, "first": there, "step": step, "axis": axis,
@@ -55,18 +54,18 @@ class ConcatOfSlices(Rule):
         patch: Patch,
         node: Node,
         facts: Facts,
-        first: Slice,
+        first: AxisRange,
         step: int,
         axis: int,
         apart: bool,
     ) -> None:
-        shape = facts.shape(first.sequence)
+        shape = facts.shape(first.source)
         assert shape is not None, "slices are of values of known rank"
         emit = patch.builder(node.outputs[0])
-        value = first.sequence
-        last = first.number + len(node.inputs) * step
+        value = first.source
+        last = first.start + len(node.inputs) * step
         if len(node.inputs) != shape[first.axis] or step != 1:
-            order = slice(first.number, last if last >= 0 else None, step)
+            order = slice(first.start, last if last >= 0 else None, step)
             value = emit.slice(value, first.axis, order)
         source, rank = first.axis, len(shape)
         if not apart:  # the slices have an axis of size 1 where they are joined
@@ -78,14 +77,14 @@ class ConcatOfSlices(Rule):
         patch.remove(node)
 
 
-def _joined(facts: Facts, tensor: Tensor, axis: int) -> tuple[Slice, bool] | None:
+def _joined(facts: Facts, tensor: Tensor, axis: int) -> tuple[AxisRange, bool] | None:
     """The slice that a joined value is, and whether it got the axis only to be joined."""
     node = facts.index.producer(tensor)
     if node is not None and node.op == "Unsqueeze" and not node.domain:
-        inner = slice_of(facts, node.inputs[0])
-        if inner is not None and named_axes(facts, node) == [axis]:
+        inner = axis_element(facts, node.inputs[0])
+        if inner is not None and not inner.keeps_axis and named_axes(facts, node) == [axis]:
             return inner, True
-    own, shape = slice_of(facts, tensor), facts.shape(tensor)
-    if own is None or shape is None or axis >= len(shape) or shape[axis] != 1:
+    own, shape = axis_element(facts, tensor), facts.shape(tensor)
+    if own is None or own.keeps_axis or shape is None or axis >= len(shape) or shape[axis] != 1:
         return None
     return own, False

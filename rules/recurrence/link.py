@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import axis_element
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
 from ...rewrite.symbolic import Dim
 from . import values, weights
@@ -18,7 +19,6 @@ from .cells import LINEAR, Cell, NoCell, Part, unclipped
 from .coefficients import NotAffine, Pick
 from .forms import Form
 from .lifting import FLOATS, Lifter, source_value
-from .slices import step_of
 from .values import Value
 
 MOST_NODES = 400
@@ -87,13 +87,13 @@ class Walker:
 
     def _reads(self, tensor: Tensor) -> bool:
         """Whether a value is a slice of a sequence, which no step computes."""
-        found = step_of(self.facts, tensor)
+        found = axis_element(self.facts, tensor)
         if found is None:
             return False
-        if found.sequence not in self._is_sequence:
-            free = not self._only_these and not depends_on(self.facts, found.sequence, self._copy)
-            self._is_sequence[found.sequence] = free
-        return self._is_sequence[found.sequence]
+        if found.source not in self._is_sequence:
+            free = not self._only_these and not depends_on(self.facts, found.source, self._copy)
+            self._is_sequence[found.source] = free
+        return self._is_sequence[found.source]
 
 
 def lifter_of(walker: Walker, h: Tensor, nodes: Sequence[Node]) -> Lifter:

@@ -6,7 +6,7 @@ h1 = cell(x[0], h0)   h2 = cell(x[1], h1)   h3 = cell(x[2], h2)   ->   Y = LSTM(
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...rewrite import symbolic
@@ -14,6 +14,7 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import AxisRange, axis_element
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Node, Tensor
 from .cells import NoCell
@@ -24,7 +25,6 @@ from .layout import Layout, layout_of
 from .link import Link, depends_on
 from .probe import Disproved, Placed, probe
 from .shapes import from_operator, to_operator
-from .slices import Slice, step_of
 
 
 def _steps(third: str) -> str:
@@ -45,13 +45,13 @@ class Inputs:
     """The inputs of all steps: slices of one sequence in their order, one value, or single values."""
 
     values: list[Tensor]
-    whole: Slice | None
+    whole: AxisRange | None
     """The first slice."""
     step: int
 
     @property
     def needs(self) -> list[Tensor]:
-        return self.values if self.whole is None else [self.whole.sequence]
+        return self.values if self.whole is None else [self.whole.source]
 
 
 _COPY = 2
@@ -214,11 +214,11 @@ def _layout_of_h(link: Link, tensor: Tensor) -> Layout | None:
 
 
 def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
-    slices = [step_of(facts, tensor) for tensor in values]
+    slices = [axis_element(facts, tensor) for tensor in values]
     first = slices[0]
     for step in (1, -1):
         if first is not None and all(
-            other is not None and other == replace(first, number=first.number + k * step)
+            other is not None and other == first.element(first.start + k * step)
             for k, other in enumerate(slices)
         ):
             return Inputs(values, first, step)
@@ -251,13 +251,13 @@ def _stacked(emit: Builder, facts: Facts, inputs: Inputs) -> Tensor:
         return emit.repeat(inputs.values[0], emit.vector(len(inputs.values)))
     if whole is None:
         return emit("Concat", *(emit.unsqueeze(t, [0]) for t in inputs.values), axis=0)
-    shape = facts.shape(whole.sequence)
+    shape = facts.shape(whole.source)
     assert shape is not None, "slices are of values of known rank"
     count = len(inputs.values)
-    sequence = whole.sequence
-    if inputs.step != 1 or whole.number != 0 or shape[whole.axis] != count:
-        end = whole.number + inputs.step * count
-        order = slice(whole.number, end if end >= 0 else None, inputs.step)
+    sequence = whole.source
+    if inputs.step != 1 or whole.start != 0 or shape[whole.axis] != count:
+        end = whole.start + inputs.step * count
+        order = slice(whole.start, end if end >= 0 else None, inputs.step)
         sequence = emit.slice(sequence, whole.axis, order)
     stacked = emit.move_axis(sequence, whole.axis, 0, len(shape))
     return emit.unsqueeze(stacked, [whole.axis + 1] if whole.keeps_axis else [])

@@ -14,9 +14,9 @@ from typing import Any
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.reads import axis_range
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
-from .cuts import one_axis_cut
 
 
 @dataclass(frozen=True)
@@ -110,23 +110,14 @@ def _picked(
     facts: Facts, node: Node, axis: int, sizes: Sequence[int]
 ) -> list[tuple[Tensor, int, bool]] | None:
     """The pieces a node picks out of the state; None where it does anything else."""
-    bounds = [0, *accumulate(sizes)]
-    if node.op == "Split" and node.attrs.get("axis", 0) == axis:
-        own = [_size(facts, t, axis) for t in node.outputs]
-        return [(t, k, False) for k, t in enumerate(node.outputs)] if own == list(sizes) else None
-    if node.op == "Gather" and node.attrs.get("axis", 0) == axis:
-        index = facts.constant(node.inputs[1])
-        if index is None or index.size != 1 or index.ndim > 1:
+    bounds = list(pairwise([0, *accumulate(sizes)]))
+    picked = []
+    for output in node.outputs:
+        found = axis_range(facts, output)
+        if found is None or found.axis != axis or (found.start, found.end) not in bounds:
             return None
-        place = int(index.ravel()[0])
-        place += bounds[-1] if place < 0 else 0
-        if place not in bounds[:-1] or sizes[bounds.index(place)] != 1:
-            return None
-        return [(node.outputs[0], bounds.index(place), index.ndim == 0)]
-    cut = one_axis_cut(facts, node) if node.op == "Slice" else None
-    if cut is None or cut.axis != axis or (cut.start, cut.end) not in pairwise(bounds):
-        return None
-    return [(node.outputs[0], bounds.index(cut.start), False)]
+        picked.append((output, bounds.index((found.start, found.end)), not found.keeps_axis))
+    return picked
 
 
 def _read_pieces(patch: Patch, body: Graph, pieces: JoinedState, inner: Sequence[Tensor]) -> None:

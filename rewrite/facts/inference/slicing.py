@@ -9,7 +9,7 @@ import numpy as np
 from ... import symbolic
 from ...symbolic import Dim
 from ..facts import Fact
-from ..slices import FAR
+from ..slices import END
 from .registry import Site, like, shape_of
 
 
@@ -38,7 +38,7 @@ def _ends_far_ahead(stop: Dim, step: Dim) -> bool:
     """A backward slice that ends at the largest integer: onnxruntime takes it to the very start,
     the specification ends it at once.
     """
-    return isinstance(stop, int) and stop >= FAR and isinstance(step, int) and step < 0
+    return isinstance(stop, int) and stop >= END and isinstance(step, int) and step < 0
 
 
 def _taken(dim: int, start: int, stop: int, step: int) -> range:
@@ -91,7 +91,7 @@ def _sliced(site: Site, axis: int, dim: Dim, start: Dim, stop: Dim, step: Dim) -
 
 def _clamped(bound: Dim, dim: Dim) -> Dim | None:
     """A slice bound as a position in [0, dim]."""
-    if isinstance(bound, int) and bound >= FAR:
+    if isinstance(bound, int) and bound >= END:
         return dim
     low, high = symbolic.bounds(bound)
     if low is not None and low >= 0:
@@ -104,8 +104,8 @@ def _clamped(bound: Dim, dim: Dim) -> Dim | None:
 def _sliced_backward(site: Site, axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
     if _ends_far_ahead(stop, step):
         return site.fresh(axis, high=symbolic.bounds(dim)[1])
-    whole = symbolic.eq(start, -1) or (isinstance(start, int) and start >= FAR)
-    if whole and isinstance(stop, int) and stop < -FAR:
+    whole = symbolic.eq(start, -1) or (isinstance(start, int) and start >= END)
+    if whole and isinstance(stop, int) and stop < -END:
         return symbolic.ceildiv(dim, -step)
     if isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
         return len(_taken(dim, start, stop, step))

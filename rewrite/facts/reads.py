@@ -1,0 +1,144 @@
+"""What a node reads along which axis, whatever operator reads: Slice, Gather, Split, Squeeze.
+
+`axis_slices` decodes a Slice of any form. `axis_range` recognises a value as a range of elements
+along one axis of another value, at positions that are known numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from ..graph.ir import Node, Tensor
+from .elements import vector
+from .facts import Facts
+from .slices import AxisSlice, decode_slice
+
+
+@dataclass(frozen=True)
+class AxisRange:
+    """Elements start … end - 1 along one axis of a value, whose length is known."""
+
+    source: Tensor
+    """The value that is read."""
+    axis: int
+    """Never negative."""
+    start: int
+    """Counted from the front, as the end."""
+    end: int
+    length: int
+    """The length of the axis of the source."""
+    keeps_axis: bool = True
+    """False for a single element without the axis."""
+
+    @property
+    def is_element(self) -> bool:
+        """Whether it is a single element."""
+        return self.end == self.start + 1
+
+    def element(self, number: int) -> AxisRange:
+        """Another element of the same axis."""
+        return replace(self, start=number, end=number + 1)
+
+
+def axis_slices(facts: Facts, node: Node) -> list[AxisSlice] | None:
+    """The slices of a Slice node along its axes; None where its rank, axes or steps are not known.
+
+    Bounds are symbolic; a bound that is not known is None.
+    """
+    rank = facts.rank(node.inputs[0])
+    return None if rank is None else decode_slice(node, rank, lambda t: vector(facts, t))
+
+
+def axis_range(facts: Facts, tensor: Tensor) -> AxisRange | None:
+    """The range of another value that a tensor is; None where it is no range or not known.
+
+    Recognises an output of Split, a Slice of one axis with step 1 (axes that it takes whole do not
+    count), a Gather of one position, and a Squeeze or Reshape that removes the axis of these.
+    """
+    node = facts.index.producer(tensor)
+    if node is None or node.domain:
+        return None
+    if node.op in ("Squeeze", "Reshape"):
+        return _without_axis(facts, node, tensor)
+    reader = _READERS.get(node.op)
+    return None if reader is None else reader(facts, node, tensor)
+
+
+def axis_element(facts: Facts, tensor: Tensor) -> AxisRange | None:
+    """The single element along an axis that a tensor is, with or without the axis, or None."""
+    found = axis_range(facts, tensor)
+    return found if found is not None and found.is_element else None
+
+
+def _of_slice(facts: Facts, node: Node, _: Tensor) -> AxisRange | None:
+    shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
+    if shape is None or slices is None:
+        return None
+    ranges = []
+    for each in slices:
+        length = shape[each.axis]
+        if each.is_whole(length):
+            continue
+        if each.step != 1 or not isinstance(length, int):
+            return None
+        if not isinstance(each.start, int) or not isinstance(each.end, int):
+            return None
+        first, last, _ = slice(each.start, each.end).indices(length)
+        if (first, last) != (0, length):
+            ranges.append(AxisRange(node.inputs[0], each.axis, first, last, length))
+    return ranges[0] if len(ranges) == 1 else None
+
+
+def _of_gather(facts: Facts, node: Node, _: Tensor) -> AxisRange | None:
+    position = facts.constant(node.inputs[1])
+    there = _axis_of(facts, node)
+    if position is None or position.ndim > 1 or position.size != 1 or there is None:
+        return None
+    axis, length = there
+    number = int(position.ravel()[0])
+    if not -length <= number < length:
+        return None
+    start = number % length
+    return AxisRange(node.inputs[0], axis, start, start + 1, length, position.ndim == 1)
+
+
+def _of_split(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
+    there = _axis_of(facts, node)
+    if there is None:
+        return None
+    axis, length = there
+    sizes = []
+    for output in node.outputs:
+        shape = facts.shape(output)
+        size = None if shape is None else shape[axis]
+        if not isinstance(size, int):
+            return None
+        sizes.append(size)
+    number = next(k for k, output in enumerate(node.outputs) if output is tensor)
+    start = [0, *accumulate(sizes)][number]
+    return AxisRange(node.inputs[0], axis, start, start + sizes[number], length)
+
+
+def _without_axis(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
+    """A Squeeze or Reshape of a single element that removes its axis and no other."""
+    inner = axis_range(facts, node.inputs[0])
+    if inner is None or not inner.is_element or not inner.keeps_axis:
+        return None
+    whole, own = facts.shape(node.inputs[0]), facts.shape(tensor)
+    if whole is None or own != whole[: inner.axis] + whole[inner.axis + 1 :]:
+        return None
+    return replace(inner, keeps_axis=False)
+
+
+def _axis_of(facts: Facts, node: Node) -> tuple[int, int] | None:
+    """The axis of a Gather or Split, not negative, and its length if that is a known number."""
+    shape = facts.shape(node.inputs[0])
+    if not shape:
+        return None
+    axis = int(node.attrs.get("axis", 0)) % len(shape)
+    length = shape[axis]
+    return (axis, length) if isinstance(length, int) else None
+
+
+_READERS = {"Slice": _of_slice, "Gather": _of_gather, "Split": _of_split}
