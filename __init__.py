@@ -7,6 +7,7 @@ module, `compile` compiles that with fast kernels, `verify` compares two models 
 from __future__ import annotations
 
 from .api import Report, RewriteResult, compile, from_onnx, rewrite  # noqa: A004
+from .rewrite.engine.pattern import PatternRule
 from .rewrite.engine.rule import Match, Miss, Phase, Rule
 from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
 from .rewrite.running.verify import Verification, verify
@@ -17,6 +18,7 @@ __all__ = [
     "Match",
     "Miss",
     "ModelError",
+    "PatternRule",
     "Phase",
     "Report",
     "RewriteResult",

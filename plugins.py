@@ -26,14 +26,72 @@ GROUP = "looplift.rules"
 
 
 def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
-    """looplift's phases, then those of installed packages, then the `PHASES` of modules.
+    """looplift's phases, those of installed packages, and the `PHASES` of modules, in order.
 
-    Modules of the current folder are found, too; one that is installed as well, or named twice,
-    counts once. Raises LoopliftError for a module or an entry point that cannot be imported or has
-    no phases.
+    A phase of a package or module runs after looplift's unless it says `before` or `after`; a rule
+    that says so joins the phases of the rule it names. Modules in the current folder are found;
+    one that is also installed, or named twice, counts once.
+
+    Raises LoopliftError for a module or an entry point that cannot be imported or has no phases,
+    and for a place that is not there.
     """
-    named = (phase for name in modules for phase in _phases_of(name))
-    return tuple(dict.fromkeys((*PHASES, *installed_phases(), *named)))
+    added = [*installed_phases(), *(phase for name in modules for phase in _phases_of(name))]
+    return placed(PHASES, tuple(dict.fromkeys(added)))
+
+
+def placed(phases: Sequence[Phase], added: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Phases with more of them, each rule and phase in the place that it asks for.
+
+    Raises LoopliftError for a rule or phase that names none of those before it.
+    """
+    placed = list(phases)
+    for phase in added:
+        staying = tuple(rule for rule in phase.rules if not (rule.before or rule.after))
+        for rule in phase.rules:
+            if rule not in staying:
+                placed = _with_rule(placed, rule)
+        if staying:
+            rest = phase if staying == phase.rules else _with_rules(phase, staying)
+            placed.insert(_position(placed, phase), rest)
+    return tuple(placed)
+
+
+def _position(phases: Sequence[Phase], phase: Phase) -> int:
+    """Where a phase goes among the others."""
+    name = phase.before or phase.after
+    if not name:
+        return len(phases)
+    names = [other.name for other in phases]
+    if name not in names:
+        raise LoopliftError(
+            f"There is no phase '{name}' for the phase '{phase.name}' to run next to",
+            remedy=f"Name one of: {', '.join(names)}",
+        )
+    return names.index(name) + (not phase.before)
+
+
+def _with_rule(phases: Sequence[Phase], rule: type[Rule]) -> list[Phase]:
+    """Phases in which a rule stands next to the one that it names."""
+    name = rule.before or rule.after
+    result = []
+    for phase in phases:
+        names = [other.name() for other in phase.rules]
+        if name in names:
+            place = names.index(name) + (not rule.before)
+            rules = (*phase.rules[:place], rule, *phase.rules[place:])
+            result.append(_with_rules(phase, rules))
+        else:
+            result.append(phase)
+    if result == list(phases):
+        raise LoopliftError(
+            f"There is no rule {name} for the rule {rule.name()} to run next to",
+            remedy="`looplift rules list` shows the rules",
+        )
+    return result
+
+
+def _with_rules(phase: Phase, rules: tuple[type[Rule], ...]) -> Phase:
+    return Phase(phase.name, rules, phase.summary, before=phase.before, after=phase.after)
 
 
 @functools.cache
