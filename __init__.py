@@ -1,7 +1,8 @@
-"""looplift: dynamic ONNX models that compile.
+"""looplift rewrites dynamic ONNX models until they compile.
 
-`rewrite` cleans a model and returns a standard ONNX model, `from_onnx` turns it into a TVM Relax
-module, `compile` compiles that with fast kernels, `verify` compares two models on onnxruntime.
+`rewrite` returns a standard ONNX model with less control flow. `from_onnx` turns a model into a TVM
+Relax module, and `compile` compiles that with fast kernels. `verify` compares two models on
+onnxruntime.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ Copies = dict[tuple[Graph, Tensor], list[Node]]
 
 
 def snapshot(engine: Engine) -> onnx.ModelProto:
-    """What the rewrite would write if it ended here. The rewrite is not disturbed."""
+    """The model that the rewrite would write if it ended here; leaves the rewrite unchanged."""
     copy = _Copy(engine)
-    # With no rules, what is left of a rewrite is its end, which leaves valid ONNX.
+    # An engine without rules only does what ends a rewrite: it leaves valid ONNX.
     model = Model(copy.root, engine.model.header, engine.model.base_dir)
-    end = Engine(model, (), engine.assumptions)
+    end = Engine(model, (), engine.assertions)
     end.index.newcomers.update(copy.newcomers())
-    end.body_outputs.copies.update(copy.copies_taken_out(engine.body_outputs.copies))
+    end.body_outputs.copies.update(copy.body_output_copies(engine.body_outputs.copies))
     for tensor, fact in copy.facts(engine.facts):
         end.facts.assume(tensor, fact)
     end.run()
@@ -30,7 +30,7 @@ def snapshot(engine: Engine) -> onnx.ModelProto:
 
 
 class _Copy:
-    """A copy of the live part of a graph, bodies included."""
+    """A copy of the live part of a graph, including bodies."""
 
     def __init__(self, engine: Engine) -> None:
         self._index: Index = engine.index
@@ -41,15 +41,15 @@ class _Copy:
         self.root = self._graph(engine.model.graph)
 
     def newcomers(self) -> dict[Node | Constant, None]:
-        """What is new in its graph, in the order in which it came."""
+        """The copies of nodes and constants that are new in their graph, in the order they came."""
         copies = (
             self._nodes.get(each) if isinstance(each, Node) else self._values.get(each)
             for each in self._index.newcomers
         )
         return {copy: None for copy in copies if isinstance(copy, (Node, Constant))}
 
-    def copies_taken_out(self, copies: Copies) -> Copies:
-        """Identities that stand nowhere now and come back at the end (see `BodyOutputs`)."""
+    def body_output_copies(self, copies: Copies) -> Copies:
+        """The Identities that are in no graph now and return at the end (see `BodyOutputs`)."""
         return {
             (self._graphs[body], self._values[source]): [self._node(node) for node in nodes]
             for (body, source), nodes in copies.items()
@@ -57,12 +57,13 @@ class _Copy:
         }
 
     def facts(self, facts: Facts) -> Iterator[tuple[Tensor, Fact]]:
-        """What is known of values that the file declares; the end of a rewrite asks for it. To
-        derive it anew for each copy takes longer than all else; the rewrite keeps what it derives.
+        """The facts of values that the file declares, which the end of a rewrite needs.
+
+        Deriving them again would take more time than everything else.
         """
-        otherwise = {tensor for graph in self._graphs for tensor in graph.output_info}
+        declared = {tensor for graph in self._graphs for tensor in graph.output_info}
         for tensor, copy in self._values.items():
-            if tensor.info is not None or tensor in otherwise:
+            if tensor.info is not None or tensor in declared:
                 yield copy, facts.of(tensor)
 
     def _graph(self, graph: Graph) -> Graph:
@@ -71,7 +72,9 @@ class _Copy:
         copy.origin = graph.origin
         copy.inputs = [self._value(tensor) for tensor in graph.inputs]
         copy.initializers = [self._value(constant) for constant in self._stored(graph)]
-        copy.nodes = [self._node(n) for n in sorted(self._index.nodes(graph), key=_order)]
+        copy.nodes = [
+            self._node(n) for n in sorted(self._index.nodes(graph), key=lambda node: node.order)
+        ]
         copy.outputs = [self._value(tensor) for tensor in graph.outputs]
         copy.output_info = {
             self._values[tensor]: info
@@ -82,7 +85,7 @@ class _Copy:
         return copy
 
     def _stored(self, graph: Graph) -> list[Constant]:
-        """Initializers that the graph would be written with, each once."""
+        """The initializers that the graph would be written with, each once."""
         return [
             constant
             for constant in dict.fromkeys(graph.initializers)
@@ -105,23 +108,23 @@ class _Copy:
     def _value(self, tensor: Tensor) -> Tensor:
         copy = self._values.get(tensor)
         if copy is None:
-            copy = _copied(tensor)
-            if tensor.name:  # an omitted input is nothing that two nodes could share
+            copy = _copy_of(tensor)
+            if tensor.name:  # two nodes do not share an omitted input
                 self._values[tensor] = copy
         return copy
 
     def _annotation(self, annotation: Annotation) -> Annotation:
-        def moved(tensor: Tensor | None) -> Tensor | None:
+        def copied(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else self._values.get(tensor, tensor)
 
         return Annotation(
             annotation.origin,
-            moved(annotation.tensor),
-            tuple(moved(tensor) for tensor in annotation.parameters),
+            copied(annotation.tensor),
+            tuple(copied(tensor) for tensor in annotation.parameters),
         )
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy_of(tensor: Tensor) -> Tensor:
     if isinstance(tensor, Constant):
         constant = Constant(tensor.name, tensor._values)
         constant.info = tensor.info
@@ -130,7 +133,3 @@ def _copied(tensor: Tensor) -> Tensor:
     variable = Variable(tensor.name, tensor.dtype, tensor.shape)
     variable.info, variable.type = tensor.info, tensor.type
     return variable
-
-
-def _order(node: Node) -> float:
-    return node.order

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.debug.rule_api import OFFERS, Offer, markdown
+from looplift.debug.rule_api import SECTIONS, Section, markdown
 from looplift.rewrite.engine.rule import fixture
 
 ROOT = Path(__file__).parents[1]
@@ -107,18 +107,18 @@ def test_a_page_that_is_not_true_is_noticed() -> None:
     assert_printed("a\n…\nb …\n", "a\nx\nb  1\n", "cat")
 
 
-def test_the_reference_of_what_rules_may_ask_is_the_one_of_the_code() -> None:
+def test_the_reference_for_rules_is_up_to_date() -> None:
     assert (DOCS / "rule-api.md").read_text() == markdown(), (
-        "write it anew: looplift rules api > docs/rule-api.md"
+        "write it again: looplift rules api > docs/rule-api.md"
     )
 
 
-@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.kind.__name__)
-def test_all_that_rules_may_ask_is_told(offer: Offer) -> None:
-    members = list(offer.members())
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.kind.__name__)
+def test_all_that_rules_can_use_is_documented(section: Section) -> None:
+    members = list(section.members())
     assert members
-    assert [member.written for member in members if not member.summary] == []
-    assert sorted(offer.names.split()) == sorted(m.name for m in members if offer.names)
+    assert [member.signature for member in members if not member.summary] == []
+    assert sorted(section.names.split()) == sorted(m.name for m in members if section.names)
 
 
 FORMS = [block.text for block in blocks("canonical-forms.md") if block.language == "onnx"]

@@ -101,8 +101,8 @@ class TestPlugins:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("class Mine(Rule)", "class Mine", "which is no rule"),
-            ("(Mine,)", "(Mine(),)", "which is no rule"),
+            ("class Mine(Rule)", "class Mine", "which is not a rule"),
+            ("(Mine,)", "(Mine(),)", "which is not a rule"),
             ("(Mine,)", "Mine", "List them in a tuple"),
             ('"Does nothing."', "root = 7", "The root of the rule Mine is 7"),
             ('"Does nothing."', 'root = ("If", None)', "Name the operator"),

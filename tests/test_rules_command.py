@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -19,7 +18,9 @@ from looplift.cli import app
 from looplift.debug.rule_docs import contents, document, find_rule
 from looplift.debug.rule_reasons import sentences
 from looplift.debug.skeleton import module_name
+from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import fixture
+from looplift.rewrite.graph.ir import Node
 from looplift.rules import PHASES
 from looplift.testing import assert_fires, assert_spares, near_misses
 
@@ -65,7 +66,7 @@ def test_show_prints_examples_and_reasons() -> None:
     shown = call("show", "IfToWhere").stdout
     assert "y = Where (c, x, z)" in shown
     assert "the branches do too much work to run both" in shown
-    assert "Left alone: `a` has shape 3 and `b` N (at If of `y`)" in shown
+    assert "Declines: `a` has shape 3 and `b` N (at If of `y`)" in shown
 
 
 def test_show_as_json() -> None:
@@ -81,7 +82,7 @@ def test_show_as_json() -> None:
 def test_a_rule_that_is_not_there() -> None:
     result = call("show", "LoopScan")
     assert result.exit_code == 2
-    assert "Similar: LoopToScan" in result.output
+    assert "Similar rules: LoopToScan" in result.output
 
 
 # --- reasons, read from the source ---
@@ -93,13 +94,13 @@ class Refused(Exception):
     """What a helper raises."""
 
 
-class Telling(Rule):
+class Telling(Rule[None]):
     """A rule that declines in every way there is."""
 
     root = "Add"
     nothing = "an attribute of the class"
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> None:
         m.need(True, "plain")
         m.need(True, LOCAL, 1)
         sentence = "a local name"
@@ -112,7 +113,7 @@ class Telling(Rule):
     def more(self, m: Match) -> None:
         m.need(True, f"formatted {m.node.op}")
 
-    def apply(self, patch: Any) -> None:
+    def apply(self, patch: Patch, found: None) -> None:
         raise AssertionError("it never fires")
 
 
@@ -225,7 +226,7 @@ def test_new_tells_what_it_wrote(tmp_path: Path) -> None:
 def test_new_does_not_write_over_anything(package: Path) -> None:
     result = call("new", "DropDoubleNeg", "-o", package)
     assert result.exit_code == 2
-    assert "Something is there already" in result.output
+    assert "The output exists already" in result.output
 
 
 @pytest.mark.parametrize("name", ["lower", "Not-A-Name", "None", "9Lives", ""])
@@ -246,20 +247,20 @@ def test_module_names(name: str, module: str) -> None:
 # --- checks for tests of one's own rules ---
 
 
-class DropAbs(Rule):
-    """An Abs goes, which is wrong."""
+class DropAbs(Rule[Node]):
+    """Removes an Abs, which is wrong."""
 
     root = "Abs"
     fires = "g (float[N] x) => (float[N] z) { y = Abs(x) z = Relu(y) }"
     spares = {"never": "g (float[N] x) => (float[N] z) { y = Abs(x) z = Relu(y) }"}  # noqa: RUF012
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Node:
         m.need(m.node.inputs[0].name == "x", "it reads `{}`", m.node.inputs[0].name)
-        return {"node": m.node}
+        return m.node
 
-    def apply(self, patch: Any, node: Any) -> None:
-        patch.replace(node.outputs[0], node.inputs[0])
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace(found.outputs[0], found.inputs[0])
+        patch.remove(found)
 
 
 def test_a_rule_that_computes_something_else_is_noticed() -> None:
@@ -305,5 +306,5 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
         app, ["rules", "new", "FuseRecurrence", "-o", str(tmp_path / "new")]
     )
     assert result.exit_code == 2
-    assert "There is a rule FuseRecurrence already" in result.stderr
+    assert "There is already a rule FuseRecurrence" in result.stderr
     assert not (tmp_path / "new").exists()

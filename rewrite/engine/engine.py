@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import LoopliftError
-from ..facts.facts import Assumptions
+from ..facts.assertions import Assertions
 from ..facts.inference import facts_of
-from ..facts.prefix_masks import take_masks
+from ..facts.prefix_masks import find_prefix_masks
 from ..facts.propagation import is_vague, refresh, settle
 from ..graph.body_outputs import BodyOutputs
 from ..graph.index import SHARES, Index, NoRoom
@@ -55,15 +55,16 @@ class Engine:
 
     model: Model
     phases: Sequence[Phase]
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assertions: Assertions = field(default_factory=Assertions)
+    """What the user asserts about the model, written into it by `apply_assertions`."""
     options: Options = field(default_factory=Options)
     step_limit: int | None = None
     trace: Trace = field(default_factory=Trace)
 
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
-        self.facts = facts_of(self.index, opsets(self.model.header), self.assumptions)
-        take_masks(self.facts)
+        self.facts = facts_of(self.index, opsets(self.model.header), self.assertions)
+        find_prefix_masks(self.facts)
         self.body_outputs = BodyOutputs(self.index)
         self.body_outputs.take_copies_out()
         self.unread = {

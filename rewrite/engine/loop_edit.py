@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph.ir import Graph, Node, Tensor, Variable
-from ..graph.views import CarriedValue, LoopView, ScanInput, ScanOutput, ScanView
+from ..graph.views import CarriedValue, LoopSlots, LoopView, ScanInput, ScanOutput, ScanView
 
 if TYPE_CHECKING:
     from ..facts.counted_loop import CountedLoop
@@ -46,18 +46,26 @@ class LoopEdit:
         self._set_carried([*carried[:number], *new, *carried[number + 1 :]])
 
     def _set_carried(self, carried: Sequence[CarriedValue]) -> None:
-        node, body, before = self._node, self._body, len(self._view().carried)
-        ahead = 2 if self._is_loop else 0  # trip count and condition
+        node, body = self._node, self._body
+        first, last = (self._slots().of_carried(n) for n in (0, self._slots().carried))
         self._patch.set_interface(
             node,
-            [*node.inputs[:ahead], *(c.initial for c in carried), *node.inputs[ahead + before :]],
-            [*body.inputs[:ahead], *(c.input for c in carried), *body.inputs[ahead + before :]],
             [
-                *body.outputs[: ahead // 2],
-                *(c.output for c in carried),
-                *body.outputs[ahead // 2 + before :],
+                *node.inputs[: first.input],
+                *(c.initial for c in carried),
+                *node.inputs[last.input :],
             ],
-            [*self._finals(carried), *node.outputs[before:]],
+            [
+                *body.inputs[: first.parameter],
+                *(c.input for c in carried),
+                *body.inputs[last.parameter :],
+            ],
+            [
+                *body.outputs[: first.result],
+                *(c.output for c in carried),
+                *body.outputs[last.result :],
+            ],
+            [*self._finals(carried), *node.outputs[last.output :]],
         )
 
     def _finals(self, carried: Sequence[CarriedValue]) -> list[Tensor]:
@@ -70,6 +78,10 @@ class LoopEdit:
 
     def _has_scan_outputs(self) -> bool:
         return len(self._node.outputs) > len(self._view().carried)
+
+    def _slots(self) -> LoopSlots:
+        node = self._node
+        return LoopSlots.of(node.op, len(node.inputs), int(node.attrs.get("num_scan_inputs", 0)))
 
     def _view(self) -> LoopView | ScanView:
         return LoopView(self._node) if self._is_loop else ScanView(self._node)
@@ -167,13 +179,12 @@ class LoopEdit:
     def drop_scan_outputs(self, numbers: Iterable[int]) -> None:
         """Drops scan outputs by number; they must be unread."""
         node, body, gone = self._node, self._body, set(numbers)
-        carried = len(self._view().carried)
-        first = carried + 1 if self._is_loop else carried
+        first = self._slots().of_scan_output(0)
         if not self._is_loop:
             outputs = ScanView(node).scan_outputs
             self._set_scan_output_axes([o for k, o in enumerate(outputs) if k not in gone])
-        results = [t for k, t in enumerate(body.outputs) if k - first not in gone]
-        outer = [t for k, t in enumerate(node.outputs) if k - carried not in gone]
+        results = [t for k, t in enumerate(body.outputs) if k - first.result not in gone]
+        outer = [t for k, t in enumerate(node.outputs) if k - first.output not in gone]
         self._patch.set_interface(node, node.inputs, body.inputs, results, outer)
 
     def _set_scan_output_axes(self, outputs: Sequence[ScanOutput]) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Commit:
     """A rule fired."""
 
-    step: int
+    number: int
+    """Counts the commits of the rewrite, from 1."""
     phase: str
     rule: str
     node: str

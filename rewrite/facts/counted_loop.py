@@ -28,6 +28,7 @@ class SliceRead:
     axis: int
     """The axis that the iterations run along; never negative."""
     reverse: bool
+    """Whether the first iteration reads the last slice."""
     gather: Node | None
     """The Gather that reads, in a Loop; None where the slice is an input of a Scan body."""
 
@@ -37,9 +38,13 @@ class CountedLoop:
     """A Loop or Scan whose trip count is known before the first iteration."""
 
     node: Node
+    """The Loop or Scan."""
     body: Graph
+    """The graph that runs in each iteration."""
     carried: list[CarriedValue]
+    """The loop-carried values."""
     reads: list[SliceRead]
+    """The slices that an iteration reads, in the order of the body."""
     scan_outputs: list[ScanOutput]
     """Their axes are never negative."""
     count: Dim | None

@@ -8,7 +8,7 @@ demand, kept, and after an edit recomputed only as far as they change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor, bodies
 from ..graph.value_numbering import Twins
 from ..symbolic import Dim
+from .assertions import Assertions
 
 Value = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""
@@ -97,25 +98,6 @@ NOTHING = Fact(kind="absent")
 
 
 @dataclass(frozen=True)
-class Assumptions:
-    """What the user asserts beyond the file: `--dim T=16`, `--dim "T>=2"`, `--shape x=1,T`,
-    `--prefix-mask m`.
-    """
-
-    dims: Mapping[str, int] = field(default_factory=dict)
-    minima: Mapping[str, int] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
-    prefix_masks: Mapping[str, int] = field(default_factory=dict)
-    """Values of the main graph, booleans or the numbers 0 and 1, and the axis, counted from the
-    front, along which they are true first and false from some place on."""
-
-    def dim(self, name: str) -> Dim:
-        if name in self.dims:
-            return self.dims[name]
-        return symbolic.symbol(name, low=max(0, self.minima.get(name, 0)))
-
-
-@dataclass(frozen=True)
 class Inference:
     """Where facts come from: the operators' shape functions and what a file declares."""
 
@@ -133,14 +115,15 @@ class Facts:
         index: Index,
         opsets: Mapping[str, int],
         inference: Inference,
-        assumptions: Assumptions | None = None,
+        assertions: Assertions,
     ) -> None:
         self.index = index
         self._inference = inference
         self.opsets = opsets
         self.opset = opsets.get("", 1)
         """Version of the standard operator set."""
-        self.assumptions = assumptions or Assumptions()
+        self.assertions = assertions
+        """What the user asserts beyond the file."""
         self._facts: dict[Tensor, Fact] = {}
         self._since: list[Tensor] = []
         """Values whose facts were found since the last `mark`."""
@@ -370,7 +353,7 @@ class Facts:
 
     def suppose(self, facts: Mapping[Tensor, Fact], affected: Iterable[Tensor]) -> Facts:
         """A view in which some values have other facts, and `affected` are derived anew."""
-        view = Facts(self.index, self.opsets, self._inference, self.assumptions)
+        view = Facts(self.index, self.opsets, self._inference, self.assertions)
         view._parent = self
         view._affected = frozenset(affected) | frozenset(facts)
         view._facts = dict(facts)

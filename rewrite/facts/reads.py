@@ -24,8 +24,9 @@ class AxisRange:
     axis: int
     """Never negative."""
     start: int
-    """Counted from the front, as the end."""
+    """Counted from the front."""
     end: int
+    """Counted from the front; the first position after the range."""
     length: int
     """The length of the axis of the source."""
     keeps_axis: bool = True

@@ -1,13 +1,14 @@
 """Control-flow nodes by role: branches, trip count, condition, carried values, scan inputs.
 
 Rules speak of roles. Which input or output slot a role occupies is known only here and in
-`looplift.rewrite.engine.loop_edit` (ONNX operator specification: Loop, Scan, If).
+`looplift.rewrite.engine.loop_edit` (ONNX operator specification: Loop, Scan, If). `LoopSlots` is
+for code that works on protos.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import symbolic
 from .ir import Graph, Node, Tensor
@@ -20,6 +21,57 @@ if TYPE_CHECKING:
 NO_LIMIT = 1 << 62
 """A trip count at least this large is no bound: at a nanosecond per iteration it takes a century.
 Exporters write the largest int64 for "no trip count"."""
+
+
+NO_SLOT = -1
+
+
+class RoleSlots(NamedTuple):
+    """The slots that one role of a node with bodies occupies, or NO_SLOT."""
+
+    input: int = NO_SLOT
+    """Among the inputs of the node."""
+    parameter: int = NO_SLOT
+    """Among the inputs of the body."""
+    result: int = NO_SLOT
+    """Among the outputs of the body."""
+    output: int = NO_SLOT
+    """Among the outputs of the node."""
+
+
+@dataclass(frozen=True)
+class LoopSlots:
+    """The slots of the roles of a Loop or Scan, whatever represents the node."""
+
+    carried: int
+    """The number of carried values."""
+    scan_inputs: int
+    """The number of scan inputs."""
+    first_input: int
+    """The slot of the first carried value among the inputs, of the node and of the body."""
+    first_result: int
+    """The slot of the first carried value among the outputs of the body."""
+
+    @classmethod
+    def of(cls, op: str, inputs: int, scan_inputs: int = 0) -> LoopSlots:
+        """The slots of a Loop or Scan with this number of inputs."""
+        first = 2 if op == "Loop" else 0  # after the trip count and the condition
+        return cls(inputs - first - scan_inputs, scan_inputs, first, first // 2)
+
+    def of_carried(self, number: int) -> RoleSlots:
+        """The slots of a carried value."""
+        first = self.first_input + number
+        return RoleSlots(first, first, self.first_result + number, number)
+
+    def of_scan_input(self, number: int) -> RoleSlots:
+        """The slots of a scan input."""
+        first = self.first_input + self.carried + number
+        return RoleSlots(input=first, parameter=first)
+
+    def of_scan_output(self, number: int) -> RoleSlots:
+        """The slots of a scan output."""
+        following = self.carried + number
+        return RoleSlots(result=self.first_result + following, output=following)
 
 
 @dataclass(frozen=True)
@@ -69,6 +121,19 @@ def _optional(tensors: list[Tensor], slot: int) -> Tensor | None:
     return tensors[slot] if slot < len(tensors) and tensors[slot].name else None
 
 
+def _carried(node: Node, slots: LoopSlots) -> list[CarriedValue]:
+    body: Graph = node.attrs["body"]
+    return [
+        CarriedValue(
+            node.inputs[slot.input],
+            body.inputs[slot.parameter],
+            body.outputs[slot.result],
+            _optional(node.outputs, slot.output),
+        )
+        for slot in map(slots.of_carried, range(slots.carried))
+    ]
+
+
 def _declared_shape(tensor: Tensor) -> tuple[int, ...]:
     info = tensor.info
     return (1,) if info is not None and len(info.type.tensor_type.shape.dim) == 1 else ()
@@ -111,17 +176,10 @@ class LoopView:
         """The condition under which an iteration runs (inside): always true."""
         self.condition_out: Tensor = self.body.outputs[0]
         """Whether the next iteration runs (inside)."""
-        self.carried = [
-            CarriedValue(
-                node.inputs[2 + number],
-                self.body.inputs[2 + number],
-                self.body.outputs[1 + number],
-                _optional(node.outputs, number),
-            )
-            for number in range(len(node.inputs) - 2)
-        ]
+        slots = LoopSlots.of("Loop", len(node.inputs))
+        self.carried = _carried(node, slots)
         """The loop-carried values."""
-        self.scan_outputs: list[Tensor] = list(self.body.outputs[1 + len(self.carried) :])
+        self.scan_outputs: list[Tensor] = self.body.outputs[slots.of_scan_output(0).result :]
         """The slices that an iteration writes to scan outputs (inside)."""
 
     @property
@@ -165,14 +223,9 @@ class ScanView:
         self.body: Graph = node.attrs["body"]
         """The graph that runs in each iteration."""
         count = int(node.attrs["num_scan_inputs"])
-        carried = len(node.inputs) - count
-        body = self.body
-        self.carried = [
-            CarriedValue(
-                node.inputs[i], body.inputs[i], body.outputs[i], _optional(node.outputs, i)
-            )
-            for i in range(carried)
-        ]
+        slots = LoopSlots.of("Scan", len(node.inputs), count)
+        carried, body = slots.carried, self.body
+        self.carried = _carried(node, slots)
         """The loop-carried values."""
         axes = node.attrs.get("scan_input_axes") or [0] * count
         directions = node.attrs.get("scan_input_directions") or [0] * count

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ..errors import AssumptionError
-from ..facts.facts import Assumptions
+from ..facts.assertions import Assertions
 from .feeds import INTEGER_STYLES, Draw, comparisons, make_feed
 from .mask_watch import MaskWatch
 from .runtime import Array, Feed, Refused, Runner, Value
@@ -60,10 +60,10 @@ class Case:
 class Cases:
     """An iterable of inputs that a model takes, at several sizes.
 
-    `inputs` are given values, which the made-up ones agree with in their sizes; `choices` lists
-    the sizes to try for some dimensions, all combinations of them. External data is relative to
-    `base_dir`. Raises `NoValues` if values for an input cannot be made up, and AssumptionError for
-    a choice that is none.
+    `inputs` and those of `assertions` are given values, which the made-up ones agree with in their
+    sizes; `choices` lists the sizes to try for some dimensions, all combinations of them. External
+    data is relative to `base_dir`. Raises `NoValues` if values for an input cannot be made up, and
+    AssumptionError for a choice that is none.
     """
 
     def __init__(
@@ -73,29 +73,29 @@ class Cases:
         *,
         base_dir: str = "",
         inputs: Mapping[str, Any] | None = None,
-        assumptions: Assumptions | None = None,
+        assertions: Assertions | None = None,
         choices: Mapping[str, Sequence[int]] | None = None,
         seed: int = 0,
         effort: Effort | None = None,
     ) -> None:
-        assumptions = assumptions or Assumptions()
-        whole = signature(model, assumptions.shapes)
+        assertions = assertions or Assertions()
+        whole = signature(model, assertions.shapes)
         self.refused = 0
         """How many inputs the model did not take."""
         self.last_refusal = Refused()
         """What onnxruntime said of the last of them."""
         self._session = session
-        self._given = given_values(model, inputs or {})
-        self._exact = {**assumptions.dims, **_sizes_of(whole, self._given)}
-        self._minima = assumptions.minima
+        self._given = given_values(model, {**assertions.inputs, **(inputs or {})})
+        self._exact = {**assertions.dims, **_sizes_of(whole, self._given)}
+        self._minima = assertions.minima
         rest = {name: i for name, i in whole.inputs.items() if name not in self._given}
         self._signature = Signature(rest)
         self._choices = dict(choices or {})
         self._check_choices()
         self._compared = comparisons(model)
         self._likely = declared_sizes(model)
-        self._masks = assumptions.prefix_masks
-        self._watched = MaskWatch.of(model, base_dir, assumptions.prefix_masks)
+        self._masks = assertions.mask_axes()
+        self._watched = MaskWatch.of(model, base_dir, self._masks)
         self._seed = seed
         self._effort = effort or Effort()
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from ..errors import telling_line
-from ..facts.facts import Assumptions
+from ..facts.assertions import Assertions
 from ..storage.files import load
 from .cases import Case, Cases, Effort
 from .compare import Difference, Tolerances, compare, distance, working_precision
@@ -98,7 +98,7 @@ def verify(
     *,
     base_dir: str = "",
     inputs: Mapping[str, Any] | None = None,
-    assumptions: Assumptions | None = None,
+    assumptions: Assertions | None = None,
     seed: int = 0,
     effort: Effort | None = None,
     tolerances: Tolerances | None = None,
@@ -107,19 +107,20 @@ def verify(
     """Run two models with the same inputs and compare their outputs.
 
     Inputs are made up from the types of `before`, within the assumptions. What `before` refuses
-    says nothing; what it takes, `after` must take too. `after` may lack those in `inputs`, which
-    are values given by the user. External data of a ModelProto is relative to `base_dir`, by
-    default the folder of `before`.
+    says nothing; what it takes, `after` must take too. `after` may lack those in `inputs` and in
+    the assumptions, which are values given by the user. External data of a ModelProto is relative
+    to `base_dir`, by default the folder of `before`.
 
     Where onnxruntime does not load `before` or never runs it, both are tried again with graph
     optimizations off: an optimizer that fails says nothing about what is computed.
     """
+    assumptions = assumptions or Assertions()
     proto, folder = _loaded(before, base_dir)
     pair = _Pair(
         proto,
         Packed(proto, folder),
         Packed(*_loaded(after, base_dir or folder)),
-        inputs or {},
+        {**assumptions.inputs, **(inputs or {})},
         assumptions,
         seed,
         effort or Effort(),
@@ -143,7 +144,7 @@ class _Pair:
     original: Packed
     rewritten: Packed
     inputs: Mapping[str, Any]
-    assumptions: Assumptions | None
+    assertions: Assertions
     seed: int
     effort: Effort
     tolerances: Tolerances
@@ -175,7 +176,7 @@ class _Pair:
             original,
             base_dir=self.original.folder,
             inputs=self.inputs,
-            assumptions=self.assumptions,
+            assertions=self.assertions,
             seed=self.seed,
             effort=self.effort,
         )

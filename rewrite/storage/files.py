@@ -27,7 +27,11 @@ _SIGNATURES = (
 )
 
 
-def load(source: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+ModelSource = str | Path | bytes | onnx.ModelProto
+"""A path, the bytes of a file, or a model in memory."""
+
+
+def load(source: ModelSource) -> tuple[onnx.ModelProto, str]:
     """Read a model; weights kept beside it stay on disk, but are checked to be there.
 
     Returns the model and the folder its external data is relative to. Raises ModelError if there

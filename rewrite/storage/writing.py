@@ -1,7 +1,11 @@
-"""Files that appear whole or not at all, and the data file that holds weights beside a model."""
+"""Files that appear whole or not at all, and the data file that holds weights beside a model.
+
+`check_target` finds out before the work begins whether a file can be written.
+"""
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import BinaryIO
@@ -9,12 +13,42 @@ from typing import BinaryIO
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from ..errors import ModelError
 from .external import DataRange, without_weights
 
 _ALIGNMENT = 4096
 """Tensors start at multiples of a page, so that a runtime can map them (ONNX: ExternalData.md)."""
 _CHUNK = 1 << 24
 _SMALLEST_MOVED = 1024
+
+
+def check_target(target: Path, source: Path, output: Path) -> None:
+    """Raises ModelError if a file cannot be written or is the model that is read.
+
+    `output` is the target or a folder around it. Only the folder may still have to be created.
+    """
+    if target.is_dir():
+        raise ModelError("The output is a folder", where=str(target), remedy="Name a file to write")
+    if target.exists() and source.exists() and target.samefile(source):
+        raise ModelError(
+            "The output is the model itself",
+            where=f"file '{target}'",
+            remedy="Write to another file: a model is never changed in place",
+        )
+    parent = output.absolute().parent
+    if not parent.is_dir():
+        raise ModelError(
+            "The folder to write to does not exist",
+            where=f"folder '{parent}'",
+            remedy="Create it, or check the spelling of the output",
+        )
+    folder = target.parent if target.parent.is_dir() else parent
+    if not os.access(folder, os.W_OK):
+        raise ModelError(
+            "The folder cannot be written to",
+            where=f"folder '{folder}'",
+            remedy="Check its permissions, or write elsewhere",
+        )
 
 
 class Pending:

@@ -15,28 +15,29 @@ from onnx import TensorProto, helper, numpy_helper
 
 from looplift import Match, Phase, Rule
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.graph.ir import Node
 
 MODULE = "swapped_gates"
 HIDDEN = 4
+Array = np.ndarray[Any, Any]
 
 
-class SplitDirections(Rule):
+class SplitDirections(Rule[list[Array]]):
     """An LSTM in both directions is two LSTMs, one in each."""
 
     root = "LSTM"
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> list[Array]:
         direction = m.node.attrs.get("direction", "forward")
         m.need(direction == "bidirectional", "it runs in one direction: {}", direction)
-        weights = [m.facts.constant(tensor) for tensor in m.node.inputs[1:3]]
-        m.need(all(w is not None for w in weights), "the weights are not constant")
-        return {"node": m.node, "weights": weights}
+        return [
+            m.need(m.facts.constant(tensor), "the weights are not constant")
+            for tensor in m.node.inputs[1:3]
+        ]
 
-    def apply(self, patch: Patch, node: Node, weights: list[np.ndarray[Any, Any]]) -> None:
-        ways = []
+    def apply(self, patch: Patch, found: list[Array]) -> None:
+        node, ways = patch.root, []
         for way, direction in enumerate(("forward", "reverse")):
-            w, r = (weight[way : way + 1] for weight in weights)
+            w, r = (weight[way : way + 1] for weight in found)
             if direction == "reverse":
                 w, r = _reordered(w), _reordered(r)
             operands = [
@@ -52,7 +53,7 @@ class SplitDirections(Rule):
         patch.toward_normal_form()
 
 
-def _reordered(weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _reordered(weight: Array) -> Array:
     i, o, f, c = np.split(weight, 4, axis=1)
     return np.concatenate([i, f, o, c], axis=1)  # the mistake: the order is i, o, f, c
 

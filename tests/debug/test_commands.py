@@ -12,7 +12,7 @@ from onnx import parser
 from typer.testing import CliRunner, Result
 
 from looplift.cli import app
-from looplift.debug.trace_file import read_trace
+from looplift.debug.trace_reader import read_trace
 
 from ..gated import write
 
@@ -26,7 +26,7 @@ class NegIsAbs(Rule):
     root = "Neg"
 
     def match(self, m):
-        return {"node": m.node}
+        return m.node
 
     def apply(self, patch, node):
         patch.replace(node.outputs[0], patch.node("Abs", node.inputs, node.outputs)[0])
@@ -101,7 +101,7 @@ class TestExplain:
 
     def test_json(self, gated: Path) -> None:
         found = content(call("explain", gated, "--rule", "InlineDecidedIf", "--json"))
-        (left,) = found["left"]
+        (left,) = found["remaining"]
         assert left["op"] == "If"
         assert [why["rule"] for why in left["why"]] == ["InlineDecidedIf"]
         assert found["status"] == 1
@@ -109,7 +109,7 @@ class TestExplain:
     def test_a_folder(self, gated: Path) -> None:
         result = call("explain", gated.parent, "--summary")
         assert result.exit_code == 1
-        assert "1 left in 1 models" in result.stdout
+        assert "1 remain in 1 models" in result.stdout
         (gated.parent / "bad.onnx").write_bytes(b"no model")
         assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
 
@@ -121,7 +121,7 @@ class TestExplain:
         assert "IfToWhere" not in told.stdout
         refused = call("explain", gated.parent, "--summary", "--node", "y")
         assert refused.exit_code == 2
-        assert "A summary is of all nodes (--node)" in refused.stderr
+        assert "A summary covers all nodes (--node)" in refused.stderr
 
     def test_prefix_masks(self, tmp_path: Path) -> None:
         path = tmp_path / "masked.onnx"
@@ -137,7 +137,7 @@ class TestExplain:
         assert told.exit_code == 0, told.output
         assert "note: `mask` is a prefix mask along axis 1" in told.stdout
         twice = call("verify", path, "--prefix-mask", "mask axis 1", "--prefix-mask", "mask axis 0")
-        assert "The time of 'mask' cannot be along two axes (--prefix-mask)" in twice.stderr
+        assert "The mask 'mask' cannot have two time axes (--prefix-mask)" in twice.stderr
         assert "verified: equal in 8 runs" in told.stdout
         assert call("verify", path, "--prefix-mask", "mask").exit_code == 0
         assert call("bisect", path, "--prefix-mask", "mask").exit_code == 0
@@ -147,7 +147,7 @@ class TestExplain:
         onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
         given = ("--prefix-mask", "mask axis 1")
         call("rewrite", path, "-o", tmp_path / "o.onnx", *given, "--trace", trace, "-q")
-        assert read_trace(trace).assertions.prefix_masks == {"mask": 1}
+        assert read_trace(trace).settings.assertions.prefix_masks == {"mask": 1}
         assert call("step", path, *given, "--trace", trace, "--do", "list").exit_code == 0
         other = call("step", path, "--trace", trace, "--do", "list")
         assert other.exit_code == 2
@@ -181,10 +181,10 @@ class TestStep:
     def test_commands_from_everywhere(self, gated: Path) -> None:
         told = call("step", gated, "--input", "rate=1", "--do", "next", "--do", "dump now.onnx")
         assert told.exit_code == 0, told.output
-        assert "step 1 of" in told.stdout
+        assert "commit 1 of" in told.stdout
         onnx.checker.check_model(onnx.load("now.onnx"))
         piped = call("step", gated, "--input", "rate=1", "--json", stdin="next\nnext\nquit\n")
-        assert [json.loads(line)["step"] for line in piped.stdout.splitlines()] == [1, 2]
+        assert [json.loads(line)["number"] for line in piped.stdout.splitlines()] == [1, 2]
         assert call("step", gated, "--do", "fly").exit_code == 2
 
     def test_dump_does_not_overwrite_the_model(self, gated: Path) -> None:
@@ -210,7 +210,7 @@ class TestStep:
         for other in ((), ("--input", "rate=8000", *given[2:]), (*given, "--strict")):
             told = call("step", gated, *other, "--trace", "t.jsonl", "--do", "list")
             assert told.exit_code == 2
-            assert '--input rate=16000 --dim "batch=2" --shape x=?,40' in told.stderr
+            assert '--input rate=16000 --dim batch=2 --shape "x=?,40"' in told.stderr
 
 
 class TestTrace:
@@ -260,7 +260,7 @@ class TestFindings:
         assert "equal after each of" in good.stdout
         bad = call("verify", gated, *self.GIVEN)
         assert bad.exit_code == 1
-        assert "first bad step" in bad.stdout
+        assert "first bad commit" in bad.stdout
         found = content(call("verify", gated, *self.GIVEN, "--json"))
         assert found["bad"]["rule"] == "NegIsAbs"
 
@@ -269,7 +269,7 @@ class TestFindings:
         bad = call("bisect", gated, *self.GIVEN)
         assert bad.exit_code == 1
         assert "NegIsAbs" in bad.stdout
-        assert "without NegIsAbs at this place the model is good" in bad.stdout
+        assert "without NegIsAbs at this node, the model is good" in bad.stdout
         assert content(call("bisect", gated, "--check", "false", "--json"))["original_is_bad"]
 
     def test_reduce(self, gated: Path) -> None:

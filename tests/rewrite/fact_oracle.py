@@ -20,7 +20,8 @@ from onnx import TensorProto, helper
 
 from looplift.rewrite import symbolic
 from looplift.rewrite.facts import inference
-from looplift.rewrite.facts.facts import Assumptions, Fact, Facts
+from looplift.rewrite.facts.assertions import Assertions
+from looplift.rewrite.facts.facts import Fact, Facts
 from looplift.rewrite.graph import ir
 from looplift.rewrite.graph.index import Index
 from looplift.rewrite.graph.ir import bodies
@@ -36,10 +37,10 @@ class NothingRan(AssertionError):
     """onnxruntime took none of the inputs: nothing was compared."""
 
 
-def facts_of(model: onnx.ModelProto, assumptions: Assumptions | None = None) -> Facts:
+def facts_of(model: onnx.ModelProto, assertions: Assertions | None = None) -> Facts:
     """The facts of a model as a rewrite derives them first."""
     imported = import_model(model)
-    return inference.facts_of(Index(imported.graph), opsets(imported.header), assumptions)
+    return inference.facts_of(Index(imported.graph), opsets(imported.header), assertions)
 
 
 def value(facts: Facts, name: str) -> ir.Tensor:
@@ -155,13 +156,13 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def check(
-    model: onnx.ModelProto, feeds: Feeds | None = None, assumptions: Assumptions | None = None
+    model: onnx.ModelProto, feeds: Feeds | None = None, assertions: Assertions | None = None
 ) -> Facts:
     """Asserts that all facts of a model hold in every run that succeeds; one must.
 
     Facts are derived twice, bodies first (as the engine asks) and outputs first.
     """
-    inside_out, outside_in = facts_of(model, assumptions), facts_of(model, assumptions)
+    inside_out, outside_in = facts_of(model, assertions), facts_of(model, assertions)
     _derive(inside_out, list(inside_out.index.walk()))
     _derive(outside_in, list(outside_in.index.root.nodes)[::-1])
     tapped = {id(facts): probe(model, facts) for facts in (inside_out, outside_in)}

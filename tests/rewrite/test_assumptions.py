@@ -10,9 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from looplift import AssumptionError, rewrite
-from looplift.rewrite.facts.assertions import assert_facts, parse_dims
-from looplift.rewrite.facts.facts import Assumptions
-from looplift.rewrite.facts.prefix_masks import PrefixMasks
+from looplift.rewrite.facts.apply_assertions import apply_assertions
+from looplift.rewrite.facts.assertions import Assertions, PrefixMasks
 from looplift.rewrite.storage.model import export_model, import_model
 
 from ..equivalence import assert_equal, ops, outcome, session
@@ -35,20 +34,20 @@ class TestDims:
     @pytest.mark.parametrize(
         ("given", "expected"),
         [
-            ((), Assumptions()),
-            ({"T": 16}, Assumptions({"T": 16})),
-            (["T=16"], Assumptions({"T": 16})),
-            ([" T = 16 "], Assumptions({"T": 16})),
-            (["T>=2"], Assumptions({}, {"T": 2})),
-            (["T>=2", "T>=5", "T>=3"], Assumptions({}, {"T": 5})),
-            (["T=4", "T>=4"], Assumptions({"T": 4}, {"T": 4})),
-            (["T=4", "T=4"], Assumptions({"T": 4})),
-            (["a b/c.0=1"], Assumptions({"a b/c.0": 1})),
-            (["T=0"], Assumptions({"T": 0})),
+            ((), Assertions()),
+            ({"T": 16}, Assertions(dims={"T": 16})),
+            (["T=16"], Assertions(dims={"T": 16})),
+            ([" T = 16 "], Assertions(dims={"T": 16})),
+            (["T>=2"], Assertions(minima={"T": 2})),
+            (["T>=2", "T>=5", "T>=3"], Assertions(minima={"T": 5})),
+            (["T=4", "T>=4"], Assertions(dims={"T": 4}, minima={"T": 4})),
+            (["T=4", "T=4"], Assertions(dims={"T": 4})),
+            (["a b/c.0=1"], Assertions(dims={"a b/c.0": 1})),
+            (["T=0"], Assertions(dims={"T": 0})),
         ],
     )
-    def test_parsed(self, given: Any, expected: Assumptions) -> None:
-        assert parse_dims(given) == expected
+    def test_parsed(self, given: Any, expected: Assertions) -> None:
+        assert Assertions.of(dims=given) == expected
 
     @pytest.mark.parametrize(
         ("given", "words"),
@@ -67,7 +66,7 @@ class TestDims:
     )
     def test_refused(self, given: Any, words: str) -> None:
         with pytest.raises(AssumptionError, match=words):
-            parse_dims(given)
+            Assertions.of(dims=given)
 
     def test_written_everywhere(self) -> None:
         result = rewrite(parse(TEXT, 21, 10), dims={"N": 4})
@@ -161,7 +160,7 @@ class TestInputs:
 
     def test_a_sequence_cannot_be_fixed(self) -> None:
         text = "g (seq(float[N]) s) => (int64 n) { n = SequenceLength(s) }"
-        with pytest.raises(AssumptionError, match="'s' is no tensor"):
+        with pytest.raises(AssumptionError, match="'s' is not a tensor"):
             rewrite(parse(text, 21, 10), inputs={"s": [1.0]})
 
     @pytest.mark.parametrize(
@@ -265,9 +264,9 @@ def test_every_error_says_what_to_do() -> None:
 
 def test_nothing_asserted_changes_nothing() -> None:
     model = import_model(parse(TEXT, 21, 10))
-    assumptions, notes = assert_facts(model, {}, Assumptions(), {})
-    assert assumptions == Assumptions()
-    assert notes == []
+    resolved = apply_assertions(model, Assertions())
+    assert resolved == Assertions()
+    assert resolved.notes() == []
     assert export_model(model) == parse(TEXT, 21, 10)
 
 
@@ -281,7 +280,7 @@ class TestPrefixMasks:
 
     def test_noted_and_kept(self) -> None:
         result = rewrite(parse(self.TEXT, 21, 10), prefix_masks=["m", "e", "m"])
-        assert result.engine.assumptions.prefix_masks == {"m": 1, "e": 1}
+        assert result.engine.assertions.prefix_masks == {"m": 1, "e": 1}
         assert [note.partition(":")[0] for note in result.report.notes] == [
             "`m` is a prefix mask along axis 1", "`e` is a prefix mask along axis 1"
         ]  # fmt: skip
@@ -300,7 +299,7 @@ class TestPrefixMasks:
     )
     def test_axes(self, given: PrefixMasks, expected: dict[str, int]) -> None:
         result = rewrite(parse(self.MORE, 21, 10), prefix_masks=given)
-        assert result.engine.assumptions.prefix_masks == expected
+        assert result.engine.assertions.prefix_masks == expected
 
     @pytest.mark.parametrize(
         ("given", "words"),
@@ -308,15 +307,15 @@ class TestPrefixMasks:
             ({"m": 2}, "'m' has no axis 2"),
             ({"m": -3}, "'m' has no axis -3"),
             ({"one": 1}, "'one' has no axis 1"),
-            ({"m": "time"}, "'time' is no axis"),
-            ({"m": 0.0}, "0.0 is no axis"),
-            (["nil"], "'nil' is a single value"),
-            (["any"], "not known how many axes 'any' has"),
-            ({"any": -1}, "not known how many axes 'any' has"),
-            (["sizes"], "'sizes' is no prefix mask along axis 0"),
-            ({"known": 1}, "'known' is no prefix mask along axis 1"),
-            (["texts"], "'texts' holds texts"),
-            (["all"], "'all' holds no tensor"),
+            ({"m": "time"}, "'time' is not an axis"),
+            ({"m": 0.0}, "0.0 is not an axis"),
+            (["nil"], "'nil' is a scalar"),
+            (["any"], "The rank of 'any' is not known"),
+            ({"any": -1}, "The rank of 'any' is not known"),
+            (["sizes"], "'sizes' is known not to be a prefix mask along axis 0"),
+            ({"known": 1}, "'known' is known not to be a prefix mask along axis 1"),
+            (["texts"], "'texts' is a tensor of strings"),
+            (["all"], "'all' is not a tensor"),
         ],
     )
     def test_no_mask(self, given: Any, words: str) -> None:
@@ -326,11 +325,11 @@ class TestPrefixMasks:
 
     def test_known_numbers_that_are_one(self) -> None:
         result = rewrite(parse(self.MORE, 21, 10), prefix_masks={"known": 0})
-        assert result.engine.assumptions.prefix_masks == {"known": 0}
+        assert result.engine.assertions.prefix_masks == {"known": 0}
 
     @pytest.mark.parametrize(
         ("name", "words"),
-        [("q", "no value 'q'"), ("s", "holds texts"), ("", "no value ''")],
+        [("q", "no value 'q'"), ("s", "is a tensor of strings"), ("", "no value ''")],
     )
     def test_refused(self, name: str, words: str) -> None:
         with pytest.raises(AssumptionError, match=words) as caught:

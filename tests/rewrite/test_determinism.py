@@ -17,7 +17,7 @@ padding = [[] for _ in range(int(sys.argv[1]))]
 import looplift
 for path in sys.argv[2:]:
     for commit in looplift.rewrite(path).trace.commits():
-        print(commit.step, commit.rule, commit.node, commit.place, commit.edits, commit.notes)
+        print(commit.number, commit.rule, commit.node, commit.place, commit.edits, commit.notes)
 """
 """Rewrites models and prints what was done; objects that are kept shift all others in memory."""
 

@@ -15,7 +15,7 @@ from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import ANY, Options, fixture
 from looplift.rewrite.engine.trace import Commit, Defect, Event
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node, Tensor
 from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
@@ -200,7 +200,7 @@ class TestTrace:
         result = rewrite(parse(LARGER, 21, 10), rules=phases, on_event=heard.append)
         assert heard == result.trace.events
         commits = [e for e in heard if isinstance(e, Commit)]
-        assert [c.step for c in commits] == list(range(1, len(commits) + 1))
+        assert [c.number for c in commits] == list(range(1, len(commits) + 1))
         assert [e for e in heard if isinstance(e, Defect)] == result.trace.defects()
         assert all(c.edits and c.seconds >= 0 for c in commits)
         assert {c.phase for c in commits} <= {phase.name for phase in PHASES}
@@ -277,14 +277,14 @@ class TestConsistency:
     @pytest.mark.parametrize("text", [TEXT, LARGER])
     def test_of_the_index(self, text: str) -> None:
         imported = import_model(parse(text, 21, 10))
-        engine = Engine(imported, PHASES, Assumptions(), Options())
+        engine = Engine(imported, PHASES, Assertions(), Options())
         engine.run()
         assert_consistent(engine.index)
 
     def test_of_the_index_on_the_matrix(self, matrix_dir: Path) -> None:
         for path in sorted(matrix_dir.glob("*.onnx")):
             imported = import_model(onnx.load(path))
-            engine = Engine(imported, PHASES, Assumptions(), Options())
+            engine = Engine(imported, PHASES, Assertions(), Options())
             engine.run()
             assert_consistent(engine.index)
             onnx.checker.check_model(export_model(imported), full_check=True)

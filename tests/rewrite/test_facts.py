@@ -10,7 +10,8 @@ import pytest
 from looplift.rewrite import symbolic
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.facts.facts import BOOL, INT64, NOTHING, UNKNOWN, Assumptions, Fact, join
+from looplift.rewrite.facts.assertions import Assertions
+from looplift.rewrite.facts.facts import BOOL, INT64, NOTHING, UNKNOWN, Fact, join
 from looplift.rewrite.facts.propagation import refresh
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.storage.model import import_model
@@ -113,7 +114,7 @@ class TestSources:
 
     def test_assumptions(self) -> None:
         text = "g (float[N,M,K] x, float[K] z) => (float[N,M,K] y) { y = Add(x, z) }"
-        given = Assumptions({"M": 4}, {"N": 2}, {"z": (7,)})
+        given = Assertions(dims={"M": 4}, minima={"N": 2}, shapes={"z": (7,)})
         facts = facts_of(parse(text, 21, 10), given)
         shape = facts.shape(value(facts, "x"))
         assert shape is not None

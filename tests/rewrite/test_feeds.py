@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running.cases import Cases, Effort
 from looplift.rewrite.running.feeds import Draw, comparisons, make_feed
 from looplift.rewrite.running.mask_watch import is_prefix_mask
@@ -149,7 +149,7 @@ class TestPrefixMasks:
         cases = Cases(
             model(text),
             IsolatedSession(packed),
-            assumptions=Assumptions(prefix_masks={"k": 1}),
+            assertions=Assertions(prefix_masks={"k": 1}),
             effort=Effort(cases=8),
         )
         found = list(cases)
@@ -161,7 +161,7 @@ class TestPrefixMasks:
     def test_never_one(self) -> None:
         text = "g (float[3] x) => (float[3] k, float[3] y) { k = Exp(x) y = Neg(k) }"
         result = verify(
-            model(text), model(text), assumptions=Assumptions(prefix_masks={"k": 0}),
+            model(text), model(text), assumptions=Assertions(prefix_masks={"k": 0}),
             effort=Effort(cases=2, attempts=4),
         )  # fmt: skip
         assert not result.verified

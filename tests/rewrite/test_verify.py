@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from looplift.rewrite.errors import AssumptionError
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.cases import Cases, Effort
 from looplift.rewrite.running.compare import compare
@@ -177,7 +177,7 @@ class TestWhatIsGiven:
             verify(ADD, ADD, inputs={"w": 1})
 
     def test_asserted_sizes_are_the_only_ones(self) -> None:
-        assumptions = Assumptions(dims={"B": 4}, minima={"T": 5})
+        assumptions = Assertions(dims={"B": 4}, minima={"T": 5})
         result = verify(ADD, ADD, assumptions=assumptions)
         assert result.verified
         assert len(result.sizes) > 1

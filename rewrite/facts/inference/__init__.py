@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from ...graph.index import Index
 from ...graph.ir import Node
-from ..facts import Assumptions, Fact, Facts, Inference
+from ..assertions import Assertions
+from ..facts import Fact, Facts, Inference
 from . import (  # noqa: F401  (each fills the table)
     control,
     creation,
@@ -35,10 +36,10 @@ def infer(node: Node, facts: Facts) -> Sequence[Fact]:
 
 
 def facts_of(
-    index: Index, opsets: Mapping[str, int], assumptions: Assumptions | None = None
+    index: Index, opsets: Mapping[str, int], assertions: Assertions | None = None
 ) -> Facts:
     """The facts of a model, derived when they are asked for.
 
     `opsets`: the version of each domain.
     """
-    return Facts(index, opsets, Inference(infer, source), assumptions)
+    return Facts(index, opsets, Inference(infer, source), assertions or Assertions())

@@ -45,7 +45,7 @@ def declared(facts: Facts, tensor: Tensor) -> Fact:
 
 
 def _shape(facts: Facts, tensor: Tensor, type_: onnx.TypeProto.Tensor) -> tuple[Dim, ...] | None:
-    asserted = facts.assumptions.shapes.get(tensor.name)
+    asserted = facts.assertions.shapes.get(tensor.name)
     if asserted is not None:
         return tuple(_dim(facts, tensor, axis, d) for axis, d in enumerate(asserted))
     if not type_.HasField("shape"):
@@ -58,7 +58,7 @@ def _shape(facts: Facts, tensor: Tensor, type_: onnx.TypeProto.Tensor) -> tuple[
 
 def _dim(facts: Facts, tensor: Tensor, axis: int, dim: int | str | None) -> Dim:
     if isinstance(dim, str):
-        return facts.assumptions.dim(dim)
+        return facts.assertions.dim(dim)
     return facts.fresh(tensor, axis) if dim is None or dim < 0 else dim
 
 

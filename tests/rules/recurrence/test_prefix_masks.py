@@ -13,7 +13,7 @@ import pytest
 from looplift import rewrite, verify
 from looplift.api import RewriteResult
 from looplift.rewrite.engine.reasons import Reason
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running.evaluate import NotEvaluated
 from looplift.rules.recurrence import prefix_masks
 
@@ -206,9 +206,9 @@ class TestTwoAxes:
         model = parse(self.TEXT, opset=18)
         for fused, said in ((1, 0), (0, 1)):
             result = rewrite(model, prefix_masks={"mask": fused})
-            right = result.engine.assumptions
+            right = result.engine.assertions
             assert verify(model, result.model, assumptions=right).verified
-            wrong = Assumptions(prefix_masks={"mask": said})
+            wrong = Assertions(prefix_masks={"mask": said})
             assert verify(model, result.model, assumptions=wrong).differences
 
 

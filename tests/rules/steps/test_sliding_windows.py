@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rules.vectorization.sliding_windows import VectorizeSlidingWindows
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -42,7 +42,7 @@ def test_hops_count_what_the_division_gives(width: int, hop: int) -> None:
 def test_an_axis_that_has_room_needs_no_shorter_window() -> None:
     model = _framing(8, 4, "n")
     result, trace, _ = run_rules(
-        model, [VectorizeSlidingWindows], assumptions=Assumptions(minima={"W": 8})
+        model, [VectorizeSlidingWindows], assertions=Assertions(minima={"W": 8})
     )
     assert len(trace.commits()) == 1
     assert "Min" not in ops(result)
