@@ -82,12 +82,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a request has besides the model, in a form that another process can be sent."""
+    """A request without its model, which can be sent to another process."""
 
     assertions: Assertions = field(default_factory=Assertions)
     strict: bool = False
     rules: tuple[str, ...] = ()
-    """Modules whose phases run besides looplift's and those of installed packages."""
+    """Modules with more phases than those of looplift and of installed packages."""
 
     def request(self, model: ModelSource) -> Request:
         """The request for a model. Raises as `Request.of` and `plugins.all_phases`."""

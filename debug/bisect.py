@@ -2,7 +2,7 @@
 
 The search ends at a commit before which the model is good and after which it is bad. Two more
 checks leave something out: the rule at that root, and if that does not help, the rule everywhere.
-They tell whether the rule is wrong at one place, at several, or another rule is wrong, too.
+They show whether the rule is wrong at one node, at several, or another rule is wrong, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .model_checks import ModelCheck
 from .trace_reader import CommitLine, trace_of
 
 _EXTRA = 3
-"""The most checks besides those of the binary search."""
+"""The most checks in addition to those of the binary search."""
 
 
 @dataclass

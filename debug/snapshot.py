@@ -1,4 +1,4 @@
-"""The model as it stands in the middle of a rewrite."""
+"""The model in the middle of a rewrite."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _installed_version() -> str:
 
 
 def digest(engine: Engine) -> str:
-    """A hash of the graph in the file, to tell models apart.
+    """A hash of the graph in the file, which identifies the model.
 
     Of large weights only types and shapes count: hashing them would take longer than rewriting.
     """

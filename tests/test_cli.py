@@ -26,7 +26,7 @@ WRONG_RULES = '''
 from looplift import Phase, Rule
 
 class NegIsRelu(Rule):
-    """Which it is not."""
+    """Replaces a Neg by a Relu, which is wrong."""
 
     root = "Neg"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -30,6 +31,29 @@ def source_modules() -> list[str]:
             parts = parts[:-1]
         names.append(".".join(("looplift", *parts)))
     return names
+
+
+LAYERS = ("rewrite", "rules", "lowering", "debug", "commands")
+"""The subpackages; each imports only those before it."""
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The subpackages and root modules that a file of the package imports, as relative imports."""
+    depth = len(path.relative_to(ROOT).parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == depth:
+            found |= {(node.module or name.name).partition(".")[0] for name in node.names}
+    return found
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_imports_go_one_way(layer: str) -> None:
+    later = {*LAYERS[LAYERS.index(layer) + 1 :], "cli"}
+    imports = {
+        (path.name, part) for path in (ROOT / layer).rglob("*.py") for part in imported_parts(path)
+    }
+    assert [(name, part) for name, part in imports if part in later] == []
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -64,6 +64,42 @@ class TestPlugins:
         phases = plugins.all_phases(["some_rules", "some_rules"])
         assert [phase.name for phase in phases[len(PHASES) :]] == ["mine"]
 
+    def test_a_rule_runs_next_to_the_rule_that_it_names(self) -> None:
+        for where, shift in (("before", 0), ("after", 1)):
+            text = MODULE.replace(
+                '"Does nothing."', f'"Does nothing."\n    {where} = "FoldConstants"'
+            )
+            Path(f"{where}_rules.py").write_text(text)
+            phases = plugins.all_phases([f"{where}_rules"])
+            assert [phase.name for phase in phases] == [phase.name for phase in PHASES]
+            joined = 0
+            for old, new in zip(PHASES, phases):
+                names = [rule.name() for rule in old.rules]
+                if "FoldConstants" in names:
+                    names.insert(names.index("FoldConstants") + shift, "Mine")
+                    joined += 1
+                assert [rule.name() for rule in new.rules] == names
+            assert joined > 1
+
+    def test_a_phase_runs_next_to_the_phase_that_it_names(self) -> None:
+        Path("early_rules.py").write_text(MODULE.replace('"Mine.")', '"Mine.", before="loops")'))
+        names = [phase.name for phase in plugins.all_phases(["early_rules"])]
+        assert names.index("mine") == names.index("loops") - 1
+        assert [name for name in names if name != "mine"] == [phase.name for phase in PHASES]
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ('"Does nothing."', 'before = "NoRule"', "runs before or after NoRule, which is not"),
+            ('"Mine.")', '"Mine.", after="no phase")', "runs before or after 'no phase', which"),
+        ],
+    )
+    def test_a_place_that_does_not_exist(self, old: str, new: str, words: str) -> None:
+        Path("placed_rules.py").write_text(MODULE.replace(old, new))
+        sys.modules.pop("placed_rules", None)
+        with pytest.raises(LoopliftError, match=words):
+            plugins.all_phases(["placed_rules"])
+
     @pytest.mark.parametrize("value", ["no_such_module", "some_rules:NOTHING"])
     def test_what_cannot_be_imported(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         offer(monkeypatch, value)

@@ -22,8 +22,8 @@ def apply_assertions(model: Model, asserted: Assertions) -> Assertions:
     """Writes assertions into a model; returns them with everything resolved that the model decides.
 
     An input with a value becomes an initializer, an asserted dim a number wherever its name
-    stands. In the result, a size that an asserted shape or value gives to a named dim is among the
-    dims, an open place of a shape has what the file declares, and masks have axes from the front.
+    occurs. In the result, the dims include sizes that shapes and values give to named dims, shapes
+    include what the file declares, and the axes of masks count from the front.
 
     Raises AssumptionError for an assertion that does not fit the model.
     """

@@ -1,4 +1,4 @@
-"""Files that are no models, headers that say nothing, weights that are not there."""
+"""Files that are not models, incomplete headers, and missing weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .case import PLAIN, case, edited, parse, raw, text
 
 _PLAIN_BYTES = parse(PLAIN).SerializeToString()
 
-# Files that are no models.
+# Files that are not models.
 
 raw("an empty file", b"", "is empty", "model.onnx", "export the model again")
 raw("a PNG image", b"\x89PNG\r\n\x1a\n" + bytes(64), "PNG image", "binary format")

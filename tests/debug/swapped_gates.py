@@ -1,7 +1,7 @@
 """A rule with a mistake, as a user could write it, and a large model in which it shows.
 
-The rule splits an LSTM that runs both ways into two. For the way back it takes the gates in another
-order than the operator specification says.
+The rule splits a bidirectional LSTM into two. For the reverse direction it takes the gates in
+another order than the operator specification.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SplitDirections(Rule[list[Array]]):
-    """An LSTM in both directions is two LSTMs, one in each."""
+    """Splits a bidirectional LSTM into two LSTMs, one for each direction."""
 
     root = "LSTM"
 
@@ -65,7 +65,7 @@ PHASES = (Phase("mine", (SplitDirections,), "Rules of a user."),)
 
 
 def chain(count: int, first: str, last: str, prefix: str) -> list[onnx.NodeProto]:
-    """Mul, Add, Neg, Identity in turn, from one value to another; what goes in comes out."""
+    """A chain of Mul, Add, Neg and Identity from one value to another of the same shape."""
     nodes, value = [], first
     for number in range(count):
         op = ("Mul", "Add", "Neg", "Identity")[number % 4]
@@ -79,7 +79,7 @@ def chain(count: int, first: str, last: str, prefix: str) -> list[onnx.NodeProto
 def large_model(nodes: int = 500) -> onnx.ModelProto:
     """float[T, 2, 8] -> float[T, 2, 8] through `nodes` nodes.
 
-    The LSTM stands in a Loop that stands in a branch of an If.
+    The LSTM is in a Loop, which is in a branch of an If.
     """
     rng = np.random.default_rng(0)
     share = (nodes - 12) // 4
@@ -138,5 +138,5 @@ def _state(name: str) -> onnx.ValueInfoProto:
 
 
 def write_module(folder: Path) -> None:
-    """Puts this file where `--rules` finds it."""
+    """Copies this file to where `--rules` finds it."""
     (folder / f"{MODULE}.py").write_text(Path(__file__).read_text(encoding="utf-8"))

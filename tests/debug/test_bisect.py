@@ -20,7 +20,7 @@ COUNT = 20
 
 
 class NegIsAbs(Rule[Node]):
-    """Which it is not."""
+    """Replaces a Neg by an Abs, which is wrong."""
 
     root = "Neg"
 
@@ -50,14 +50,14 @@ def request_for(ops: list[str]) -> Request:
 
 def test_one_place() -> None:
     given = request_for(["Identity", "Sin"] * COUNT + ["Neg", "Sin"])
-    told: list[str] = []
-    found = bisect(given, OutputCheck.of(given), told.append)
+    messages: list[str] = []
+    found = bisect(given, OutputCheck.of(given), messages.append)
     assert (found.rule, found.node) == ("NegIsAbs", f"Neg of `v{2 * COUNT + 1}`")
     assert found.number == found.commits
     assert "output 'v" in found.finding
     assert found.without_place == ""
     assert found.without_rule is None
-    assert found.checks == len(told) <= math.log2(found.commits) + 3
+    assert found.checks == len(messages) <= math.log2(found.commits) + 3
     assert found.status == 1
 
 
@@ -79,7 +79,7 @@ def test_a_good_rewrite() -> None:
 
 
 class SinIsUnknown(NegIsAbs):
-    """Which is no operator, so that the patch is undone."""
+    """Replaces a Sin by an operator that does not exist, so that the patch is undone."""
 
     root = "Sin"
 
@@ -88,17 +88,17 @@ class SinIsUnknown(NegIsAbs):
         patch.remove(found)
 
 
-def test_patches_that_were_undone_are_told() -> None:
+def test_defects_are_reported() -> None:
     phases = (*all_phases(), Phase("wrong", (SinIsUnknown,), "Wrong."))
     given = Request.of(chain(["Identity", "Sin"]), phases=phases)
     found = bisect(given, OutputCheck.of(given))
     assert found.defects
     assert found.defects[0].startswith("SinIsUnknown at Sin of `v2`")
-    told = " ".join(str(part) for part in render(found, "m"))
-    assert f"defect: {found.defects[0]}" in told
+    shown = " ".join(str(part) for part in render(found, "m"))
+    assert f"defect: {found.defects[0]}" in shown
 
 
-def test_a_note_of_the_check_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_of_the_check_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     given = request_for(["Identity", "Sin"])
     check = OutputCheck.of(given)
     monkeypatch.setattr(check.reference, "original_crash", "its process was ended by SIGSEGV")
@@ -109,7 +109,7 @@ def test_a_note_of_the_check_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestCommands:
     def test_any_command(self, tmp_path: Path) -> None:
-        """A device that knows no Abs."""
+        """A device that does not support Abs."""
         script = tmp_path / "device.py"
         script.write_text(
             "import pathlib, sys\n"

@@ -1,4 +1,4 @@
-"""A wrong rule of a user, found and cut down to a few nodes without anybody's help."""
+"""The commands find a wrong rule of a user and reduce the model to a few nodes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WRONG_RULES = '''
 from looplift import Phase, Rule
 
 class NegIsAbs(Rule):
-    """Which it is not."""
+    """Replaces a Neg by an Abs, which is wrong."""
 
     root = "Neg"
 
@@ -116,9 +116,9 @@ class TestExplain:
     def test_a_folder_under_assertions(self, gated: Path) -> None:
         """A summary takes what a single model takes, except for one node."""
         assert call("explain", gated.parent, "--summary", "--input", "rate=1").exit_code == 0
-        told = call("explain", gated.parent, "--summary", "--rule", "InlineDecidedIf")
-        assert "InlineDecidedIf" in told.stdout
-        assert "IfToWhere" not in told.stdout
+        result = call("explain", gated.parent, "--summary", "--rule", "InlineDecidedIf")
+        assert "InlineDecidedIf" in result.stdout
+        assert "IfToWhere" not in result.stdout
         refused = call("explain", gated.parent, "--summary", "--node", "y")
         assert refused.exit_code == 2
         assert "A summary covers all nodes (--node)" in refused.stderr
@@ -127,18 +127,18 @@ class TestExplain:
         path = tmp_path / "masked.onnx"
         onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
         before = path.read_bytes()
-        told = call("explain", path, "--rule", "FuseRecurrence")
-        assert '--prefix-mask "mask axis 1"' in told.stdout
+        result = call("explain", path, "--rule", "FuseRecurrence")
+        assert '--prefix-mask "mask axis 1"' in result.stdout
         assert call("explain", path, "--assume", "prefix mask mask").exit_code == 0
         assert call("explain", path, "--prefix-mask", "mask").exit_code == 0
         assert call("explain", path, "--assume", "prefix mask nobody").exit_code == 2
         assert path.read_bytes() == before
-        told = call("rewrite", path, "-o", tmp_path / "o.onnx", "--prefix-mask", "mask")
-        assert told.exit_code == 0, told.output
-        assert "note: `mask` is a prefix mask along axis 1" in told.stdout
+        result = call("rewrite", path, "-o", tmp_path / "o.onnx", "--prefix-mask", "mask")
+        assert result.exit_code == 0, result.output
+        assert "note: `mask` is a prefix mask along axis 1" in result.stdout
         twice = call("verify", path, "--prefix-mask", "mask axis 1", "--prefix-mask", "mask axis 0")
         assert "The mask 'mask' cannot have two time axes (--prefix-mask)" in twice.stderr
-        assert "verified: equal in 8 runs" in told.stdout
+        assert "verified: equal in 8 runs" in result.stdout
         assert call("verify", path, "--prefix-mask", "mask").exit_code == 0
         assert call("bisect", path, "--prefix-mask", "mask").exit_code == 0
 
@@ -154,7 +154,7 @@ class TestExplain:
         assert '--prefix-mask "mask axis 1"' in other.stderr
 
     def test_a_rule_that_raises(self, gated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Told with its line, in whatever command; nothing ends with a traceback."""
+        """Every command reports it with its line; none ends with a traceback."""
         module = gated.with_name("raises.py")
         module.write_text(RAISING)
         monkeypatch.chdir(gated.parent)
@@ -165,9 +165,9 @@ class TestExplain:
             (("rewrite", gated, "-o", "out.onnx"), 0),
             (("verify", gated), 0),
         ):
-            told = call(*command, *rules)
-            assert told.exit_code == status, told.output
-            flat = "".join(told.stdout.split())
+            result = call(*command, *rules)
+            assert result.exit_code == status, result.output
+            flat = "".join(result.stdout.split())
             assert f"matchraisedKeyError:'gone'at{place}" in flat
         assert call("rules", "show", "Raises", *rules).exit_code == 0
         unmade = module.with_name("unmade.py")
@@ -179,9 +179,9 @@ class TestExplain:
 
 class TestStep:
     def test_commands_from_everywhere(self, gated: Path) -> None:
-        told = call("step", gated, "--input", "rate=1", "--do", "next", "--do", "dump now.onnx")
-        assert told.exit_code == 0, told.output
-        assert "commit 1 of" in told.stdout
+        result = call("step", gated, "--input", "rate=1", "--do", "next", "--do", "dump now.onnx")
+        assert result.exit_code == 0, result.output
+        assert "commit 1 of" in result.stdout
         onnx.checker.check_model(onnx.load("now.onnx"))
         piped = call("step", gated, "--input", "rate=1", "--json", stdin="next\nnext\nquit\n")
         assert [json.loads(line)["number"] for line in piped.stdout.splitlines()] == [1, 2]
@@ -189,18 +189,18 @@ class TestStep:
 
     def test_dump_does_not_overwrite_the_model(self, gated: Path) -> None:
         before = gated.read_bytes()
-        told = call("step", gated, "--do", "next", "--do", f"dump '{gated}'")
-        assert told.exit_code == 2
-        assert "never changed in place" in told.stdout.replace("\n", " ")
+        result = call("step", gated, "--do", "next", "--do", f"dump '{gated}'")
+        assert result.exit_code == 2
+        assert "never changed in place" in result.stdout.replace("\n", " ")
         assert gated.read_bytes() == before
 
     def test_a_trace(self, gated: Path) -> None:
         given = ("--input", "rate=1")
         written = call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
         assert written.exit_code == 0, written.output
-        told = call("step", gated, *given, "--trace", "t.jsonl", "--do", "list")
-        assert told.exit_code == 0
-        assert len(told.stdout.splitlines()) == len(read_trace("t.jsonl").commits) > 0
+        result = call("step", gated, *given, "--trace", "t.jsonl", "--do", "list")
+        assert result.exit_code == 0
+        assert len(result.stdout.splitlines()) == len(read_trace("t.jsonl").commits) > 0
         assert call("step", gated, "--trace", "none.jsonl").exit_code == 2
 
     def test_a_trace_with_other_assertions(self, gated: Path) -> None:
@@ -208,9 +208,9 @@ class TestStep:
         call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
         assert call("step", gated, *given, "--trace", "t.jsonl", "--do", "list").exit_code == 0
         for other in ((), ("--input", "rate=8000", *given[2:]), (*given, "--strict")):
-            told = call("step", gated, *other, "--trace", "t.jsonl", "--do", "list")
-            assert told.exit_code == 2
-            assert '--input rate=16000 --dim batch=2 --shape "x=?,40"' in told.stderr
+            result = call("step", gated, *other, "--trace", "t.jsonl", "--do", "list")
+            assert result.exit_code == 2
+            assert '--input rate=16000 --dim batch=2 --shape "x=?,40"' in result.stderr
 
 
 class TestTrace:
@@ -231,7 +231,7 @@ class TestTrace:
         ]  # fmt: skip
 
     def test_models_of_one_name(self, gated: Path) -> None:
-        """Each has a trace of its own, in the place that the model has."""
+        """Each has a trace of its own, with the relative path of the model."""
         for folder in ("models/one", "models/two", "traces"):
             Path(folder).mkdir(parents=True)
         for folder in ("one", "two"):

@@ -66,8 +66,8 @@ class TestReasons:
 
     def test_those_that_got_furthest_come_first(self) -> None:
         for left in explain(Request.of(model())).remaining:
-            telling = [why.passed for why in left.why if why.removes]
-            assert telling == sorted(telling, reverse=True)
+            passed = [why.passed for why in left.why if why.removes]
+            assert passed == sorted(passed, reverse=True)
             removes = [why.removes for why in left.why]
             assert removes == sorted(removes, reverse=True)
 
@@ -107,7 +107,7 @@ class TestReasons:
         (why,) = found.remaining[0].why
         assert "its change is wrong and was undone" in why.reason
 
-    def test_nothing_is_left(self) -> None:
+    def test_nothing_remains(self) -> None:
         found = explain(Request.of(model(), Assertions({"rate": 8000})))
         assert found.remaining == []
         assert found.status == 0
@@ -129,9 +129,9 @@ class TestRulesOfOtherNodes:
         reasons = [left.why[0].reason for left in found.remaining]
         assert "no other node with the same operands" in reasons[0]
         assert len({left.why[0].template for left in found.remaining}) == len(found.remaining)
-        told = shown(found)
-        assert "EliminateCommonSubexpression gets furthest at these nodes" in told
-        assert "no control flow" not in told
+        output = shown(found)
+        assert "EliminateCommonSubexpression gets furthest at these nodes" in output
+        assert "no control flow" not in output
 
     def test_no_such_node(self) -> None:
         text = "g (float[N] x) => (float[N] y) { y = Sin(x) }"
@@ -173,7 +173,7 @@ def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:
 
 
 class TestAdvice:
-    """It comes from the value that a check failed for."""
+    """The advice is about the value for which a check failed."""
 
     @pytest.mark.parametrize(
         ("condition", "remedies", "beyond"),
@@ -205,7 +205,7 @@ class TestAdvice:
         assert found.remaining[0].why[0].remedies == ["--shape big=…"]
 
     def test_the_branch_and_not_the_condition(self) -> None:
-        """Where the work is in the way, the size says more, not the condition."""
+        """If the work of a branch is the obstacle, the size decides, not the condition."""
         found = explain(Request.of(model(ADVICE % "c = Equal(rate, one)")), rule="IfToWhere")
         (why,) = found.remaining[0].why
         assert why.reason == "it is not known how much work `p` is"
@@ -254,11 +254,11 @@ class TestOtherNodes:
 
 
 class TestRulesThatRaise:
-    """The rule, the line and the message; and the others are asked nevertheless."""
+    """The rule, the line and the message; the other rules still give their reasons."""
 
     def test_match(self) -> None:
         class Fails(Rule[Node]):
-            """Looks up what is not there."""
+            """Looks up a key that does not exist."""
 
             root = "If"
 
@@ -339,7 +339,7 @@ class TestRulesThatRaise:
         """A rule that matches but cannot express its result gives a reason, too."""
 
         class Late(Rule[Node]):
-            """Declines when it is to change something."""
+            """Declines in `apply`."""
 
             root = "If"
 
@@ -382,8 +382,8 @@ class TestPrefixMasks:
             rule="FuseRecurrence",
         )
         (why,) = found.remaining[0].why
-        told = "the mask `mask` is asserted along axis 0, but the loop steps along axis 1, where"
-        assert why.reason.startswith(told)
+        start = "the mask `mask` is asserted along axis 0, but the loop steps along axis 1, where"
+        assert why.reason.startswith(start)
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_another_mask_does_not_help(self) -> None:
@@ -396,7 +396,7 @@ class TestPrefixMasks:
         )
 
     def test_a_decay_is_no_mask(self) -> None:
-        """Nobody could vouch for gates."""
+        """No option can assert that gates are 0 or 1."""
         text = MASKED.replace("so = Where(m, n, s)", "f = Sigmoid(xt) u = Mul(f, s) so = Add(u, n)")
         for left in explain(Request.of(model(text))).remaining:
             assert not any("--prefix-mask" in r for why in left.why for r in why.remedies)
@@ -459,7 +459,7 @@ class TestEffects:
 
     def test_a_rule_without_an_example(self) -> None:
         class Silent(Rule):
-            """Shows nothing."""
+            """Has no fixture."""
 
         assert effect_of(Silent).removes
 

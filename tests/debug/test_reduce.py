@@ -53,7 +53,7 @@ NESTED = """g (float[T, 4] x, int64 m, bool c, float[4] b) => (float[T, 4] y, fl
 
 
 class SinIsCos(Rule[Node]):
-    """Which it is not."""
+    """Replaces a Sin by a Cos, which is wrong."""
 
     root = "Sin"
 
@@ -87,7 +87,7 @@ class TestWhatIsKept:
         assert found.files.text.read_text().count("Sin") == 1
         onnx.checker.check_model(found.reduction.model)
 
-    def test_control_flow_that_is_left(self, tmp_path: Path) -> None:
+    def test_control_flow_that_remains(self, tmp_path: Path) -> None:
         found = reduce(Request.of(model()), tmp_path / "s.onnx", keep="left Loop")
         assert operators(found.reduction.model).count("Loop") == 1
         assert found.reduction.after <= 5
@@ -100,7 +100,7 @@ class TestWhatIsKept:
         assert found.reduction.after <= 4
 
     def test_a_mask_with_its_axis(self, tmp_path: Path) -> None:
-        """The test that is written asserts it, too, and nothing of what is gone."""
+        """The test that is written asserts it, too, but nothing about removed inputs."""
         text = """g (float[T,B,3] x, bool[T,B] mask, bool[B] other, float[B,3] h0)
             => (float[B,3] h, bool[B] o) <int64[1] last = {2}> {
             m3 = Unsqueeze(mask, last) o = Not(other)
@@ -141,14 +141,14 @@ class TestWhatIsKept:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("keep", ["", "fires", "nonsense", "left"])
-    def test_what_says_nothing(self, keep: str) -> None:
+    def test_an_unknown_criterion(self, keep: str) -> None:
         with pytest.raises(LoopliftError, match="not something that a model can show"):
             criterion(Request.of(model()), keep, "")
 
 
 class TestProgress:
     def test_a_call_that_goes_on(self, tmp_path: Path) -> None:
-        """Interrupted by the clock again and again it finds the same model."""
+        """A search that is interrupted again and again finds the same model."""
         given = Request.of(model(), phases=WRONG)
         straight = reduce(given, tmp_path / "a.onnx").reduction
         asked = criterion(given, "differs", "")
@@ -166,7 +166,7 @@ class TestProgress:
         assert checks == straight.checks
         assert not progress.path.exists()
 
-    def test_another_question_begins_anew(self, tmp_path: Path) -> None:
+    def test_another_criterion_starts_again(self, tmp_path: Path) -> None:
         output = tmp_path / "s.onnx"
         first = Progress(output, model(), "one")
         first.note("key", Verdict.CLEAN)

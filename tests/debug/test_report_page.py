@@ -112,21 +112,21 @@ def test_names_are_no_markup(session: Any, tmp_path: Path) -> None:
     assert page.errors() == []
 
 
-# --- steps ---
+# --- commits ---
 
 
-def test_each_step_shows_what_it_changes(page: Page, report: ReportData) -> None:
-    for number, step in enumerate(report.commits, 1):
+def test_each_commit_shows_what_it_changes(page: Page, report: ReportData) -> None:
+    for number, commit in enumerate(report.commits, 1):
         go_to(page, number)
-        assert step["rule"] in page.text("#commit-head h2")
+        assert commit["rule"] in page.text("#commit-head h2")
         assert page.all("#commit-head .check.equal")
         before, after = drawn(page, "before"), drawn(page, "after")
-        for gone in set(step["removed"]) & set(before):
+        for gone in set(commit["removed"]) & set(before):
             assert "removed" in before[gone]
-        assert "root" in before[step["root"]]
-        assert set(step["added"]) <= set(after), "what a step adds is drawn"
-        assert all("added" in after[made] for made in step["added"])
-        marks = {line[0] for line in step["lines"]}
+        assert "root" in before[commit["root"]]
+        assert set(commit["added"]) <= set(after), "the nodes that a commit adds are drawn"
+        assert all("added" in after[made] for made in commit["added"])
+        marks = {line[0] for line in commit["lines"]}
         shown = {line.text.strip() for line in page.all("#change .sign")}
         assert shown == {mark.replace("-", "\N{MINUS SIGN}").strip() for mark in marks}
         assert "match" in page.text("#rule .code")
@@ -149,7 +149,7 @@ def test_a_body_folds_and_unfolds(page: Page) -> None:
 
 
 def press_on(page: Page, selector: str) -> None:
-    """What a reader without a mouse does: Tab to it, then Enter."""
+    """Does what a reader without a mouse does: Tab to it, then Enter."""
     page.run(f'document.querySelector("{selector}").focus()')
     page.press(ENTER)
 
@@ -160,13 +160,13 @@ def test_both_branches_of_an_if_are_drawn(page: Page) -> None:
     assert [title.split(":")[0] for title in titles] == ["then_branch", "else_branch"]
 
 
-def test_a_node_tells_its_values_and_steps(page: Page, report: ReportData) -> None:
-    step = next(n for n, s in enumerate(report.commits, 1) if "Constant" in s["node"])
-    go_to(page, step)
+def test_a_node_shows_its_values_and_commits(page: Page, report: ReportData) -> None:
+    number = next(n for n, c in enumerate(report.commits, 1) if "Constant" in c["node"])
+    go_to(page, number)
     page.click("#before .node.root")
     page.wait(lambda: page.shown("#node-card"))
     assert "Constant" in page.text("#node-card h3")
-    assert str(step) in [link.text for link in page.all("#node-card .link")]
+    assert str(number) in [link.text for link in page.all("#node-card .link")]
     page.press(ESCAPE)
     page.wait(lambda: not page.shown("#node-card"))
 
@@ -193,8 +193,8 @@ def test_of_a_large_model_only_a_part_is_drawn(session: Any, tmp_path: Path) -> 
     page = Page(session, tmp_path / "large.html")
     page.wait(lambda: page.all("#before .node"))
     assert len(report.commits) >= 500
-    for step in (1, 250, 500):
-        go_to(page, step)
+    for number in (1, 250, 500):
+        go_to(page, number)
         assert 1 <= len(drawn(page, "before")) <= 120
         before = page.text("#panel-commits figure .count")
         assert re.fullmatch(r"\d{1,3} of \d{4} nodes", before), before
@@ -203,7 +203,7 @@ def test_of_a_large_model_only_a_part_is_drawn(session: Any, tmp_path: Path) -> 
 # --- finding one's way ---
 
 
-def test_keys_walk_through_the_steps(page: Page, report: ReportData) -> None:
+def test_keys_go_through_the_commits(page: Page, report: ReportData) -> None:
     places = []
     for key in ("j", "j", DOWN, "k", "G", "g"):
         page.press(key)
@@ -224,7 +224,7 @@ def test_search_narrows_the_list(page: Page, report: ReportData) -> None:
     word = report.commits[-1]["rule"]
     page.press("/")
     page.press(word.lower())
-    fitting = [n for n, step in enumerate(report.commits, 1) if word.lower() in str(step).lower()]
+    fitting = [n for n, c in enumerate(report.commits, 1) if word.lower() in str(c).lower()]
     page.wait(lambda: len(page.shown("#commit-list [role=option]")) <= len(fitting))
     assert page.text("#search-count").endswith("found")
     page.press(ENTER)
@@ -233,7 +233,7 @@ def test_search_narrows_the_list(page: Page, report: ReportData) -> None:
     page.wait(lambda: len(page.shown("#commit-list [role=option]")) > len(fitting))
 
 
-def test_search_finds_nodes_and_looks_at_them(page: Page) -> None:
+def test_search_finds_nodes_and_draws_them(page: Page) -> None:
     page.press("/")
     page.press("neg")
     page.wait(lambda: page.shown("#found button"), "a node that is found")
@@ -252,7 +252,7 @@ def chosen_or_none(page: Page) -> list[Any]:
     return page.shown("[role=option][aria-selected=true]")
 
 
-def test_help_tells_the_keys(page: Page) -> None:
+def test_help_lists_the_keys(page: Page) -> None:
     page.press("?")
     page.wait(lambda: page.shown("#help"))
     assert "next, previous" in page.text("#help")

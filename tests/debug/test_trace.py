@@ -268,7 +268,7 @@ class TestFiles:
             assert json.loads(line)["kind"] != "end"
         assert trace.end == {}
 
-    def test_an_error_is_told(self) -> None:
+    def test_an_error_is_recorded(self) -> None:
         lines = io.StringIO()
         writer = TraceWriter(lines)
         request_for().engine(writer).run()

@@ -37,7 +37,7 @@ def model(text: str = LOOP) -> onnx.ModelProto:
 
 
 class SinIsCos(Rule[Node]):
-    """Which it is not."""
+    """Replaces a Sin by a Cos, which is wrong."""
 
     root = "Sin"
 
@@ -51,7 +51,7 @@ class SinIsCos(Rule[Node]):
 
 
 class SinIsNeg(SinIsCos):
-    """Which it is not."""
+    """Replaces a Sin by a Neg, which is wrong."""
 
     def apply(self, patch: Patch, found: Node) -> None:
         patch.replace(found.outputs[0], patch.node("Neg", found.inputs, found.outputs)[0])
@@ -60,7 +60,7 @@ class SinIsNeg(SinIsCos):
 
 
 class AbsOfNeg(SinIsCos):
-    """Abs(x) is Abs(-x), once for each."""
+    """Replaces Abs(x) by Abs(-x), once for each Abs."""
 
     root = "Abs"
 
@@ -97,8 +97,8 @@ def test_trip_counts() -> None:
 
 
 def test_the_first_bad_step() -> None:
-    told: list[tuple[int, int]] = []
-    found = verify_commits(Request.of(model(), phases=WRONG), progress=lambda *n: told.append(n))
+    calls: list[tuple[int, int]] = []
+    found = verify_commits(Request.of(model(), phases=WRONG), progress=lambda *n: calls.append(n))
     bad = found.bad
     assert bad is not None
     assert (bad.rule, bad.phase, bad.number) == ("SinIsCos", "wrong", found.commits)
@@ -110,7 +110,7 @@ def test_the_first_bad_step() -> None:
     assert abs(bad.expected - bad.actual) > 1e-3
     assert "n" in bad.touched
     assert found.status == 1
-    assert told[-1] == (found.commits, found.commits)
+    assert calls[-1] == (found.commits, found.commits)
 
 
 def test_the_first_tensor_that_differs() -> None:
@@ -122,7 +122,7 @@ def test_the_first_tensor_that_differs() -> None:
 
 
 class _Fragile(BatchRunner):
-    """As if onnxruntime's optimizer did not survive a Neg."""
+    """Simulates an optimizer of onnxruntime that crashes on a Neg."""
 
     failure: type[Refused] = Ended
 
@@ -133,27 +133,27 @@ class _Fragile(BatchRunner):
 
 
 class _Failing(_Fragile):
-    """As if what the optimizer makes of a Neg failed."""
+    """Simulates an optimizer that turns a Neg into an operator that fails."""
 
     failure = Refused
 
 
-@pytest.mark.parametrize("forms", [_Fragile, _Failing])
-def test_an_optimizer_that_crashes_is_no_bad_step(
-    forms: type[BatchRunner], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("runner", [_Fragile, _Failing])
+def test_an_optimizer_that_crashes_is_not_a_bad_commit(
+    runner: type[BatchRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "g (float[2] x) => (float[2] y) { a = Abs(x) b = Sin(a) y = Tanh(b) }"
-    monkeypatch.setattr(reference_runs, "BatchRunner", forms)
+    monkeypatch.setattr(reference_runs, "BatchRunner", runner)
     for phases, bad in ((ABS_HAS_NEGS, False), (SIN_IS_NEG, True)):
         found = verify_commits(Request.of(model(text), phases=phases))
         assert (found.bad is not None) == bad
         assert found.status == 1
         assert (found.commits in found.crashes) == (not bad)
-        told = " ".join(str(part) for part in render(found, "m"))
-        assert ("optimizer fails: its process was ended by SIGSEGV" in told) == (not bad)
+        shown = " ".join(str(part) for part in render(found, "m"))
+        assert ("optimizer fails: its process was ended by SIGSEGV" in shown) == (not bad)
 
 
-def test_an_optimizer_that_crashes_is_tried_ever_more_rarely(
+def test_an_optimizer_that_crashes_is_tried_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reference_runs, "BatchRunner", _Fragile)
@@ -163,15 +163,15 @@ def test_an_optimizer_that_crashes_is_tried_ever_more_rarely(
     assert found.bad is None
     assert list(found.crashes) == [1, 3, 6, 11, 12]
     assert sorted([*found.crashes, *found.not_optimized]) == list(range(1, found.commits + 1))
-    told = " ".join(str(part) for part in render(found, "m"))
+    shown = " ".join(str(part) for part in render(found, "m"))
     assert (
         "after commits 1 to 12, the model runs with graph optimizations off, which were tried after 5"
-        in told
+        in shown
     )
 
 
 class _FragileSession(IsolatedSession):
-    """As if the optimizer did not survive the original."""
+    """Simulates an optimizer that crashes on the original."""
 
     def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
         if optimizes:
@@ -185,19 +185,19 @@ def test_an_optimizer_that_crashes_over_the_original(monkeypatch: pytest.MonkeyP
         found = verify_commits(Request.of(model(), phases=phases))
         assert (found.bad is not None) == bad
         assert found.status == int(bad)
-        told = " ".join(str(part) for part in render(found, "m"))
-        assert "compared with graph optimizations off" in told
-        assert "fails over the original: its process was ended by SIGSEGV" in told
+        shown = " ".join(str(part) for part in render(found, "m"))
+        assert "compared with graph optimizations off" in shown
+        assert "fails over the original: its process was ended by SIGSEGV" in shown
 
 
 class _EndsOverEmptyInputs(BatchRunner):
-    """As onnxruntime does for an LSTM, or anything else there that is run together."""
+    """Simulates an LSTM in onnxruntime, which ends the process of all runs."""
 
     def outputs(self, packed: Packed, optimizes: bool) -> CompletedRuns:
         raise Ended("its process was ended by SIGFPE")
 
 
-def test_forms_that_end_over_an_empty_input_are_run_one_by_one(
+def test_versions_that_end_on_an_empty_input_are_run_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reference_runs, "BatchRunner", _EndsOverEmptyInputs)
@@ -210,7 +210,7 @@ def test_forms_that_end_over_an_empty_input_are_run_one_by_one(
 
 
 class SinIsCut(SinIsCos):
-    """Which fails for every size but 2."""
+    """Replaces a Sin by a Reshape that fails for every size but 2."""
 
     def apply(self, patch: Patch, found: Node) -> None:
         two = patch.constant(np.array([2], np.int64), found.inputs[0])
@@ -221,7 +221,7 @@ class SinIsCut(SinIsCos):
         patch.toward_normal_form()
 
 
-def test_a_run_that_fails_is_told_with_its_sizes() -> None:
+def test_a_run_that_fails_is_reported_with_its_sizes() -> None:
     phases = (Phase("wrong", (SinIsCut,), "Wrong."),)
     given = Assertions(minima={"N": 3})
     text = "g (float[N] x) => (float[N] y) { a = Sin(x) y = Tanh(a) }"

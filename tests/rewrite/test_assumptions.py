@@ -1,4 +1,4 @@
-"""What a user asserts: parsed, checked against the model, written into it, believed."""
+"""Assertions of a user: parsed, checked against the model, written into it, used as facts."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ class TestPrefixMasks:
             rewrite(parse(text, 21, 10), prefix_masks=["a"])
 
     def test_what_takes_the_place_of_a_mask_is_one(self) -> None:
-        """One of two equal nodes goes, whichever of them was named."""
+        """One of two equal nodes is removed, whichever of them was named."""
         text = """g (float[B,T] x, float zero) => (float[B,T] y, bool[B,T] z) {
             p = Greater(x, zero) q = Greater(x, zero) f = Cast<to=1>(q) y = Mul(x, f) z = Not(p) }"""
         for name in ("p", "q"):

@@ -162,7 +162,7 @@ function drawNode(pane, group, box, place) {
 
 const MARKS = { removed: "−", added: "+", changed: "~", moved: "↗" };
 
-/** A sign besides the colour, for readers who cannot distinguish the colours. */
+/** A sign in addition to the colour, for readers who cannot distinguish the colours. */
 function drawMark(group, box, status) {
   const sign = MARKS[status.split(" ")[0]];
   if (!sign) return;
