@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .commands import debugging, rewriting, rules
 from .commands.app import app
+
+from .commands import rewriting, debugging, rules  # isort: skip  (the order of the help)
 
 __all__ = ["app", "debugging", "main", "rewriting", "rules"]
 

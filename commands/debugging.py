@@ -290,7 +290,7 @@ def reduce(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find the smallest model that still shows a finding, and reduce bodies, too.
+    """Reduce a model, including its bodies, to the smallest one that still shows a finding.
 
     A call that was interrupted continues where it stopped. The exit status is 1, because the model
     shows a finding.

@@ -24,6 +24,7 @@ from ..rewrite.storage.writing import check_target
 from .commit_diff import CommitDiff, advance
 from .replay import Replay
 from .trace_reader import CommitLine, RecordedTrace, trace_of
+from .trace_writer import FOUND
 
 COLOURS = {"+": "green", "-": "red"}
 
@@ -226,9 +227,11 @@ def render(diff: CommitDiff | None) -> list[RenderableType]:
         Text(f"{commit.phase}, {commit.file}:{commit.line}", style="dim"),
     ]
     parts += [Text(str(line), style=COLOURS.get(line.mark, "")) for line in diff.lines]
-    parts += [Text(f"found {name}: {_plain(value)}") for name, value in diff.bindings.items()]
+    parts += [Text(f"found {_binding(*each)}") for each in diff.bindings.items()]
     return [*parts, *(Text(f"note: {note}", style="yellow") for note in commit.notes)]
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _binding(name: str, value: object) -> str:
+    """A field of the match; the value alone for a match without fields."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if name == FOUND else f"{name}: {text}"

@@ -27,6 +27,7 @@ from ..request import Settings
 from ..rewrite.engine.engine import Engine
 from ..rewrite.engine.numbering import NoReference, Numbers
 from ..rewrite.engine.patch import Patch
+from ..rewrite.engine.pattern import Bindings
 from ..rewrite.engine.rule import Miss, Phase, Rule, describe
 from ..rewrite.engine.trace import Commit, Defect, Observer
 from ..rewrite.errors import ModelError
@@ -37,6 +38,8 @@ from .fact_text import value_text
 
 FORMAT = 4
 """The version of the format; readers refuse any other."""
+FOUND = "found"
+"""The name of a match without fields among the bindings."""
 _LARGE = 1 << 16
 """The most bytes of weights that count in the digest: hashing more takes noticeable time."""
 _WEIGHTS = frozenset(("initializer", "sparse_initializer"))
@@ -269,10 +272,13 @@ def match_line(rule: type[Rule]) -> tuple[str, int]:
 
 
 def bindings(found: object) -> dict[str, Any]:
-    """What a match found in words, by field for a dataclass."""
+    """What a match found in words: by field for a dataclass, by name for a pattern."""
+    if isinstance(found, Bindings):
+        named = {**found.tensors, **found.attributes}
+        return {name: _in_words(value) for name, value in named.items()}
     if is_dataclass(found):
         return {f.name: _in_words(getattr(found, f.name)) for f in fields(found)}
-    return {"found": _in_words(found)}
+    return {FOUND: _in_words(found)}
 
 
 def _in_words(value: object) -> str | int | list[Any] | dict[str, Any] | None:
@@ -284,6 +290,8 @@ def _in_words(value: object) -> str | int | list[Any] | dict[str, Any] | None:
         return f"body `{value.name}`"
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_in_words(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
     inner = getattr(value, "node", None)
     if isinstance(inner, Node):
         return describe(inner)
