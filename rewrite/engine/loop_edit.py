@@ -31,10 +31,15 @@ class LoopEdit:
 
     # --- carried values ---
 
+    @property
+    def carried(self) -> list[CarriedValue]:
+        """The carried values as they stand."""
+        return self._view().carried
+
     def drop_carried(self, numbers: Iterable[int]) -> None:
         """Drops carried values by number; their body inputs and final values must be unread."""
         gone = set(numbers)
-        carried = [c for number, c in enumerate(self._view().carried) if number not in gone]
+        carried = [c for number, c in enumerate(self.carried) if number not in gone]
         self._set_carried(carried)
 
     def replace_carried(self, number: int, new: Sequence[CarriedValue]) -> None:
@@ -42,11 +47,11 @@ class LoopEdit:
 
         A new carried value needs a `final`; a value without a name stands for none.
         """
-        carried = self._view().carried
+        carried = self.carried
         self._set_carried([*carried[:number], *new, *carried[number + 1 :]])
 
     def _set_carried(self, carried: Sequence[CarriedValue]) -> None:
-        node, body, before = self._node, self._body, len(self._view().carried)
+        node, body, before = self._node, self._body, len(self.carried)
         ahead = 2 if self._is_loop else 0  # trip count and condition
         self._patch.set_interface(
             node,
@@ -62,14 +67,14 @@ class LoopEdit:
 
     def _finals(self, carried: Sequence[CarriedValue]) -> list[Tensor]:
         """The outputs of the node for carried values, old ones as the node lists them."""
-        outputs = dict(zip((c.input for c in self._view().carried), self._node.outputs))
+        outputs = dict(zip((c.input for c in self.carried), self._node.outputs))
         finals = [outputs.get(c.input, c.final) for c in carried]
         while finals and finals[-1] is None and not self._has_scan_outputs():
             finals.pop()
         return [Variable("") if final is None else final for final in finals]
 
     def _has_scan_outputs(self) -> bool:
-        return len(self._node.outputs) > len(self._view().carried)
+        return len(self._node.outputs) > len(self.carried)
 
     def _view(self) -> LoopView | ScanView:
         return LoopView(self._node) if self._is_loop else ScanView(self._node)
@@ -167,7 +172,7 @@ class LoopEdit:
     def drop_scan_outputs(self, numbers: Iterable[int]) -> None:
         """Drops scan outputs by number; they must be unread."""
         node, body, gone = self._node, self._body, set(numbers)
-        carried = len(self._view().carried)
+        carried = len(self.carried)
         first = carried + 1 if self._is_loop else carried
         if not self._is_loop:
             outputs = ScanView(node).scan_outputs
