@@ -7,6 +7,7 @@ module only (ONNX operator specification: Loop, Scan). Scan means its form since
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,10 +46,15 @@ class LoopEdit:
     def replace_carried(self, number: int, new: Sequence[CarriedValue]) -> None:
         """Replaces one carried value, whose body input and final value must be unread, by others.
 
-        A new carried value needs a `final`; a value without a name stands for none.
+        A new carried value whose final value nothing reads need not have one: it gets one here,
+        because onnxruntime 1.31 ends the process where a Loop omits an output.
         """
+        complete = [
+            replace(c, final=Variable(c.input.name)) if c.final is None or not c.final.name else c
+            for c in new
+        ]
         carried = self.carried
-        self._set_carried([*carried[:number], *new, *carried[number + 1 :]])
+        self._set_carried([*carried[:number], *complete, *carried[number + 1 :]])
 
     def _set_carried(self, carried: Sequence[CarriedValue]) -> None:
         node, body, before = self._node, self._body, len(self.carried)
