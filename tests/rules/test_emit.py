@@ -13,7 +13,7 @@ from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import Match, Miss, Rule
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.storage.model import export_model, import_model
-from looplift.rules.loops.padded_scan import LoopToPaddedScan
+from looplift.rules.loops.loop_to_scan import LoopToPaddedScan
 from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import assert_equivalent, ops, run_rules

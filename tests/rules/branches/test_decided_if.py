@@ -1,4 +1,4 @@
-"""Ifs whose branch is known, wherever they stand and whatever their branches hold."""
+"""Ifs whose branch is known become the branch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from looplift import rewrite
-from looplift.rules.branches.decided_if import InlineOnlyPossibleBranch
+from looplift.rules.branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 
-from ...equivalence import ops, rewritten, session
+from ...equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 from ..reasons import reason_of
@@ -113,6 +113,23 @@ def test_no_if_is_left(name: str) -> None:
     assert "If" not in ops(result.model)
 
 
+@pytest.mark.parametrize(("limit", "op"), [(-1, "Exp"), (3, "Neg")])
+def test_the_rule_alone(limit: int, op: str) -> None:
+    model = parse(f"""g (float[N] x) => (float[N] y) <int64 limit = {{{limit}}}> {{
+        s = Shape(x) d = Size(s) c = Less(d, limit)
+        y = If (c) <then_branch = t () => (float[N] a) {{ a = Neg(x) }},
+                    else_branch = e () => (float[N] b) {{ b = Exp(x) }}> }}""")
+    result, trace, _ = run_rules(model, [InlineDecidedIf])
+    assert [commit.rule for commit in trace.commits()] == ["InlineDecidedIf"]
+    assert op in ops(result)
+    assert_equivalent(model, result, Feeds(sizes=(0, 1, 2, 7)), 1e-6)
+
+
+def test_an_unknown_condition_is_named() -> None:
+    model = parse(ONE_IF["condition_is_an_input"], 21, 10)
+    assert "`c` is not known before the run" in reason_of(InlineDecidedIf, model)
+
+
 ONE_IF = {
     "condition_is_an_input": """g (float[3] x, bool c) => (float[3] y) {
         y = If (c) <then_branch = t () => (float[3] a) { a = Neg(x) },
@@ -150,7 +167,7 @@ ONE_IF = {
 
 
 @pytest.mark.parametrize("name", ONE_IF)
-def test_an_open_if_stays(name: str) -> None:
+def test_an_if_whose_branch_is_not_known_stays(name: str) -> None:
     result = rewritten(parse(ONE_IF[name], 21, 10), Feeds(values={"m": [0, 1, 2]}), 1e-6)
     assert ops(result.model)["If"] == 1
 

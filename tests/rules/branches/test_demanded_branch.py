@@ -1,4 +1,4 @@
-"""The exporters' squeeze-If: decided where only one branch lets a run succeed, and only there."""
+"""The exporters' squeeze-If becomes a branch only if later operators fail for the other one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ DEMANDED = {
         _model("float[K,C,L] y", "y = Concat<axis=0>(z, v, z)", "float[2,C,L] z"), "else"
     ),
     "transpose": (_model("float[C,N] y", "y = Transpose<perm=[1,0]>(v)"), "then"),
-    "far_behind": (
+    "much_later": (
         _model(
             "float[N,M] y",
             "e = Exp(v) f = Neg(e) g = Relu(f) h = Add(g, f) y = Gemm(h, w)",
@@ -74,7 +74,7 @@ DEMANDED = {
         ),
         "then",
     ),
-    "in_front_of_a_conv_by_open_dims": (
+    "before_a_conv_of_unknown_sizes": (
         _model("float[N,4,K] y", "u = Mul(v, m) y = Conv(u, w)", "float[4,C,1] w, float m"), "else"
     ),
     "used_in_an_if_and_demanded_outside": (
@@ -117,7 +117,7 @@ def test_strict_keeps_the_if(name: str) -> None:
     assert result.report.notes == []
 
 
-OPEN = {
+UNDECIDED = {
     "nothing_later": _model("float[K] y", "y = Flatten<axis=0>(v)"),
     "any_rank": _model("float[K] y", "z = Exp(v) y = ReduceSum<keepdims=0>(z, zero)"),
     "matmul_takes_both": _model("float[A,B] y", "y = MatMul(v, w)", "float[C,M] w"),
@@ -154,12 +154,12 @@ OPEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", UNDECIDED)
 def test_not_demanded(name: str) -> None:
     feeds = Feeds(sizes=(1, 2, 3), values={"m": [0, 1]}, most=200)
-    result = rewritten(parse(OPEN[name], 17, 8), feeds, 1e-5)
+    result = rewritten(parse(UNDECIDED[name], 17, 8), feeds, 1e-5)
     assert result.report.commits["InlineDemandedBranch"] == 0
-    assert ops(result.model)["If"] == OPEN[name].count("If (")
+    assert ops(result.model)["If"] == UNDECIDED[name].count("If (")
 
 
 def test_an_empty_operand_of_a_concat_has_any_dims() -> None:
@@ -180,8 +180,8 @@ def test_inside_a_loop_body() -> None:
     assert "If" not in ops(result.model)
 
 
-def test_if_in_a_branch_and_consumer_behind_the_outer_if() -> None:
-    """The consumer also takes what the other branch gives, so it demands nothing of this one."""
+def test_an_if_in_a_branch_and_a_reader_after_the_outer_if() -> None:
+    """The reader also takes the result of the other branch, so it demands nothing of this one."""
     text = f"""g (float[N,C,L] x, float[C,M] w, bool f) => (float[A,B] y) <{CONSTANTS}> {{
         u = If (f) <then_branch = t2 () => (float[A,B] p) {{ {SQUEEZE_IF} p = Exp(v) }},
                     else_branch = e2 () => (float[A,B,D] k) {{ k = Neg(x) }}>
@@ -190,8 +190,8 @@ def test_if_in_a_branch_and_consumer_behind_the_outer_if() -> None:
     assert ops(result.model)["If"] == 2
 
 
-def test_if_in_a_branch_and_consumer_that_takes_one_rank() -> None:
-    """The outer If's other branch gives rank 2 and a Gemm follows: this one must give rank 2 too."""
+def test_an_if_in_a_branch_and_a_reader_that_takes_one_rank() -> None:
+    """The other branch has rank 2 and a Gemm follows, so this branch must have rank 2, too."""
     text = f"""g (float[N,C,L] x, float[C,M] w, bool f) => (float[A,B] y) <{CONSTANTS}> {{
         u = If (f) <then_branch = t2 () => (float[A,B] p) {{ {SQUEEZE_IF} p = Exp(v) }},
                     else_branch = e2 () => (float[A,B] k) {{ k = Transpose(w) }}>
@@ -199,15 +199,15 @@ def test_if_in_a_branch_and_consumer_that_takes_one_rank() -> None:
     rewritten(parse(text, 17, 8), Feeds(sizes=(1, 2, 3), most=200), 1e-5)
 
 
-def test_a_consumer_nobody_reads_demands_nothing() -> None:
-    """The rule alone, without the one that removes such nodes: onnxruntime skips them too."""
+def test_a_dead_reader_demands_nothing() -> None:
+    """onnxruntime does not run such nodes."""
     model = parse(_model("float[A,B,D] y", "y = Exp(v) u = Gemm(v, w)", "float[C,M] w"), 17, 8)
     _, trace, _ = run_rules(model, [InlineDemandedBranch], options=Options())
     assert trace.commits() == []
 
 
 def test_two_squeezes_in_a_row() -> None:
-    """Each If alone demands nothing; the Gemm decides the second, then the first."""
+    """The Gemm decides the second If, which then decides the first."""
     text = """g (float[N,C,K,L] x, float[C,M] w) => (float[N,M] y) <int64[1] at = {3},
         int64[1] two = {2}, int64[1] one = {1}> {
         s = Shape(x) d = Gather(s, at) c = Equal(d, one) q = Squeeze(c)

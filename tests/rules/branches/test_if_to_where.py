@@ -1,4 +1,4 @@
-"""Ifs that only select become Where: for cheap and total branches, in types that allow it."""
+"""Ifs that only select between cheap values become Where, for the types that have one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_types_without_a_where(kind: str) -> None:
 
 
 SELECTIONS = {
-    "open_equal_dims": """g (float[N] x, float[N] z, bool c) => (float[N] y) {
+    "unknown_equal_sizes": """g (float[N] x, float[N] z, bool c) => (float[N] y) {
         y = If (c) <then_branch = t () => (float[N] a) { a = Identity(x) },
                     else_branch = e () => (float[N] b) { b = Identity(z) }> }""",
     "scalar_work": """g (float x, float z, bool c) => (float y) {
@@ -56,7 +56,7 @@ SELECTIONS = {
     "condition_of_one_element": """g (float[2] x, float[2] z, bool[1] c) => (float[2] y) {
         y = If (c) <then_branch = t () => (float[2] a) { a = Identity(x) },
                     else_branch = e () => (float[2] b) { b = Identity(z) }> }""",
-    "ranks_that_readers_level": """g (float x, float[1] z, float[3] w, bool[1] c) => (float[3] y) {
+    "ranks_that_readers_broadcast": """g (float x, float[1] z, float[3] w, bool[1] c) => (float[3] y) {
         v = If (c) <then_branch = t () => (float a) { a = Identity(x) },
                     else_branch = e () => (float[1] b) { b = Div(x, z) }>
         u = Mul(w, v) y = Add(v, u) }""",
@@ -82,7 +82,7 @@ BRANCHES_THAT_STAY = {
     "much_work": """g (float[100] x, bool c) => (float[100] y) {
         y = If (c) <then_branch = t () => (float[100] a) { a = Exp(x) },
                     else_branch = e () => (float[100] b) { b = Neg(x) }> }""",
-    "work_of_open_size": """g (float[N] x, bool c) => (float[N] y) {
+    "work_of_unknown_size": """g (float[N] x, bool c) => (float[N] y) {
         y = If (c) <then_branch = t () => (float[N] a) { a = Exp(x) },
                     else_branch = e () => (float[N] b) { b = Neg(x) }> }""",
     "broadcast_that_may_fail": """g (float[3] x, float[N] z, bool c) => (float[3] y) {

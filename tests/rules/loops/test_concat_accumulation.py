@@ -1,4 +1,4 @@
-"""Tensors that only grow become scan outputs."""
+"""Tensors that each iteration appends to become scan outputs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_growth_along_another_axis(grow: str) -> None:
     assert_equivalent(model, result, FEEDS)
 
 
-def test_growth_along_an_axis_that_rows_have() -> None:
+def test_growth_along_an_axis_of_several_elements() -> None:
     model = parse("""g (float[B,3] x, int64 m) => (float[P,3] w) {
         w = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] q) => (bool co, float[Q,3] qo) {
             co = Identity(ci) f = Cast<to=1>(i) r = Mul(x, f) qo = Concat<axis=0>(q, r) }> }""")
@@ -90,10 +90,10 @@ def test_growth_until_a_condition_ends_it() -> None:
     ("grow", "trip", "fires"),
     [("(q, r1)", "three", True), ("(q, r1)", "m", False), ("(q, r1, r1)", "three", False)],
 )
-def test_before_opset_14_only_single_rows_of_loops_that_run(
+def test_before_opset_14_only_single_elements_of_loops_that_run(
     grow: str, trip: str, fires: bool
 ) -> None:
-    """A size of 0 in the target of a Reshape means another one there."""
+    """There, a size of 0 in the target of a Reshape copies another size."""
     model = _growing(f"qo = Concat<axis=0>{grow}", "ConstantOfShape(front)", 12)
     next(node for node in model.graph.node if node.op_type == "Loop").input[0] = trip
     result, trace, _ = run_rules(model, [ConcatToScanOutput])
@@ -107,7 +107,7 @@ def test_before_opset_14_only_single_rows_of_loops_that_run(
     ("grow", "initial", "words"),
     [
         ("qo = Concat<axis=0>(r1, q, r1)", "Identity(a)", "grows at neither end"),
-        ("z = Concat<axis=0>(q, r1) qo = Neg(z)", "Identity(a)", "no state only grows"),
+        ("z = Concat<axis=0>(q, r1) qo = Neg(z)", "Identity(a)", "no carried value only grows"),
         ("qo = Concat<axis=0>(q, q)", "Identity(a)", "is read in the body"),
         (
             "z = ReduceSum(q, at0) v = Add(z, r1) qo = Concat<axis=0>(q, v)",
@@ -121,8 +121,10 @@ def test_other_growth_stays(grow: str, initial: str, words: str) -> None:
     assert words in reason_of(ConcatToScanOutput, _growing(grow, initial))
 
 
-def test_growth_that_a_branch_may_leave_out_stays() -> None:
+def test_growth_in_one_branch_stays() -> None:
     grow = """c = Less(i, m) qo = If (c) <
         then_branch = t () => (float[P1,Q1,R1] u) { u = Concat<axis=0>(q, r1) },
         else_branch = z () => (float[P1,Q1,R1] v) { v = Identity(q) }>"""
-    assert "no state only grows" in reason_of(ConcatToScanOutput, _growing(grow, "Identity(a)"))
+    assert "no carried value only grows" in reason_of(
+        ConcatToScanOutput, _growing(grow, "Identity(a)")
+    )

@@ -1,4 +1,4 @@
-"""Counts that are computed as floats are computed as integers."""
+"""Integers that are computed as floats are computed as integers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..reasons import reason_of
 FEEDS = Feeds(values={"m": [-7, -2, -1, 0, 1, 2, 3, 7, 12, 1000003]})
 
 
-def _count(steps: str, to: int = 7, via: int = 1) -> onnx.ModelProto:
+def _count(work: str, to: int = 7, via: int = 1) -> onnx.ModelProto:
     kind, number = {6: "int32", 7: "int64"}[to], {1: "float", 11: "double"}[via]
     return parse(f"""g (int64 m) => ({kind} n)
         <{number} one = {{1}}, {number} two = {{2}}, {number} three = {{3}}, {number} minus = {{-1}},
          {number} back = {{-3}}, {number} half = {{0.5}}, {number} zero = {{0}}> {{
-        f = Cast<to={via}>(m) {steps} n = Cast<to={to}>(c) }}""")
+        f = Cast<to={via}>(m) {work} n = Cast<to={to}>(c) }}""")
 
 
 @pytest.mark.parametrize("to", [6, 7])
 @pytest.mark.parametrize("via", [1, 11])
 @pytest.mark.parametrize(
-    "steps",
+    "work",
     [
         "d = Div(f, two) c = Ceil(d)",
         "d = Div(f, two) c = Floor(d)",
@@ -41,8 +41,8 @@ def _count(steps: str, to: int = 7, via: int = 1) -> onnx.ModelProto:
         "d = Div(f, two) e = Floor(d) g = Add(e, one) h = Div(g, three) c = Ceil(h)",
     ],
 )
-def test_the_same_numbers_without_floats(steps: str, to: int, via: int) -> None:
-    model = _count(steps, to, via)
+def test_integers_are_computed_without_floats(work: str, to: int, via: int) -> None:
+    model = _count(work, to, via)
     result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
     assert trace.defects() == []
     (commit,) = (c for c in trace.commits() if c.rule == "FloatCounterToInteger")
@@ -52,27 +52,27 @@ def test_the_same_numbers_without_floats(steps: str, to: int, via: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "words"),
+    ("work", "words"),
     [
-        ("c = Div(f, two)", "is not a whole number"),
-        ("d = Div(f, half) c = Ceil(d)", "is not a whole number"),
-        ("d = Div(two, f) c = Ceil(d)", "is not a whole number"),
-        ("d = Div(f, zero) c = Ceil(d)", "is not a whole number"),
-        ("d = Sqrt(f) c = Floor(d)", "is not a whole number"),
-        ("d = Mul(f, half) c = Floor(d)", "is not a whole number"),
-        ("c = Identity(f)", "is not a whole number"),
+        ("c = Div(f, two)", "is not known to be an integer"),
+        ("d = Div(f, half) c = Ceil(d)", "is not known to be an integer"),
+        ("d = Div(two, f) c = Ceil(d)", "is not known to be an integer"),
+        ("d = Div(f, zero) c = Ceil(d)", "is not known to be an integer"),
+        ("d = Sqrt(f) c = Floor(d)", "is not known to be an integer"),
+        ("d = Mul(f, half) c = Floor(d)", "is not known to be an integer"),
+        ("c = Identity(f)", "is not known to be an integer"),
     ],
 )
-def test_fractions_stay(steps: str, words: str) -> None:
+def test_fractions_stay(work: str, words: str) -> None:
     model = parse(
-        onnx.printer.to_text(_count(steps).graph).replace("f = Cast <to: int = 1> (m)", "f = Id(m)")
+        onnx.printer.to_text(_count(work).graph).replace("f = Cast <to: int = 1> (m)", "f = Id(m)")
         .replace("Id(m)", "CastLike(m, one)")
     )  # fmt: skip
     assert words in reason_of(FloatCounterToInteger, model)
 
 
 @pytest.mark.parametrize(
-    ("steps", "kind"),
+    ("work", "kind"),
     [
         ("c = Max(f, big)", "int64[3]"),
         ("d = Div(f, parts) c = Ceil(d)", "int64[3]"),
@@ -80,18 +80,18 @@ def test_fractions_stay(steps: str, words: str) -> None:
         ("c = Add(f, column)", "int64[2,3]"),
     ],
 )
-def test_a_few_numbers_at_once(steps: str, kind: str) -> None:
+def test_vectors_of_a_few_numbers(work: str, kind: str) -> None:
     model = parse(f"""g (int64[3] k) => ({kind} n)
         <float[3] big = {{100, -100, 7}}, float[3] parts = {{1, 2, 3}}, float[3] backs = {{-1, -2, -3}},
          float[2,1] column = {{5, -5}}> {{
-        f = Cast<to=1>(k) {steps} n = Cast<to=7>(c) }}""")
+        f = Cast<to=1>(k) {work} n = Cast<to=7>(c) }}""")
     result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
     assert [c.rule for c in trace.commits()].count("FloatCounterToInteger") == 1
     assert_equivalent(model, result, Feeds(values={"k": [[-7, 0, 7], [1, 101, -101], [6, 8, 9]]}))
 
 
 @pytest.mark.parametrize(
-    "steps",
+    "work",
     [
         "c = Max(f, half)",
         "d = Div(f, signs) c = Ceil(d)",
@@ -100,18 +100,18 @@ def test_a_few_numbers_at_once(steps: str, kind: str) -> None:
         "w = Expand(f, wide) c = Max(w, whole)",
     ],
 )
-def test_vectors_that_stay(steps: str) -> None:
+def test_vectors_that_stay(work: str) -> None:
     model = parse(f"""g (int64[3] k) => (n)
         <float[3] half = {{1, 2, 0.5}}, float[3] signs = {{1, -1, 2}}, float[3] some = {{1, 0, 2}},
          float[3] whole = {{1, 2, 3}}, float[3] beyond = {{1, 2, 3000000000}}, int64[2] wide = {{99, 3}}> {{
-        f = Cast<to=1>(k) {steps} n = Cast<to=6>(c) }}""")
+        f = Cast<to=1>(k) {work} n = Cast<to=6>(c) }}""")
     _, trace, _ = run_rules(model, [FloatCounterToInteger])
     assert trace.commits() == []
 
 
-def test_several_numbers_stay() -> None:
+def test_a_vector_of_unknown_length_stays() -> None:
     model = parse("""g (float[N] x) => (int64[N] n) { c = Ceil(x) n = Cast<to=7>(c) }""")
-    assert "is not known to be a few numbers" in reason_of(FloatCounterToInteger, model)
+    assert "is not known to be 16 numbers or fewer" in reason_of(FloatCounterToInteger, model)
 
 
 def test_strict_keeps_the_rounding_of_floats() -> None:
@@ -119,7 +119,7 @@ def test_strict_keeps_the_rounding_of_floats() -> None:
     assert "strict" in reason_of(FloatCounterToInteger, parse(text), Options(strict=True))
 
 
-def test_what_is_in_between_may_be_beyond_the_type() -> None:
+def test_intermediate_results_may_be_beyond_the_type() -> None:
     model = parse("""g (int64 m) => (int32 n) <float big = {100000}> {
         f = Cast<to=1>(m) p = Mul(f, big) d = Div(p, big) c = Ceil(d) n = Cast<to=6>(c) }""")
     result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])
@@ -129,7 +129,7 @@ def test_what_is_in_between_may_be_beyond_the_type() -> None:
 
 @pytest.mark.parametrize("to", [6, 7])
 @pytest.mark.parametrize(
-    "steps",
+    "work",
     [
         "c = Min(f, far)",
         "c = Add(f, beyond)",
@@ -138,17 +138,17 @@ def test_what_is_in_between_may_be_beyond_the_type() -> None:
         "a = Mul(f, f) b = Mul(a, f) d = Div(b, two) c = Ceil(d)",
     ],
 )
-def test_numbers_that_floats_or_integers_do_not_hold_stay(steps: str, to: int) -> None:
+def test_numbers_that_are_not_exact_stay(work: str, to: int) -> None:
     model = parse(f"""g (int64 m) => (n)
         <float far = {{1e10}}, float beyond = {{1000000000}}, float two = {{2}}> {{
-        f = Cast<to=1>(m) {steps} n = Cast<to={to}>(c) }}""")
+        f = Cast<to=1>(m) {work} n = Cast<to={to}>(c) }}""")
     result, trace, _ = run_rules(model, [FloatCounterToInteger])
     assert (trace.commits(), trace.defects()) == ([], [])
     assert_equivalent(model, result, FEEDS)
 
 
 @pytest.mark.parametrize("to", [6, 7])
-def test_a_bound_behind_every_end_is_only_compared_with(to: int) -> None:
+def test_a_constant_that_is_only_compared_with_may_be_larger(to: int) -> None:
     model = parse(f"""g (int64 m) => (n) <float far = {{1000000000}}> {{
         f = Cast<to=1>(m) d = Min(f, far) n = Cast<to={to}>(d) }}""")
     result, trace, _ = run_rules(model, [FloatCounterToInteger, EliminateDeadNode])

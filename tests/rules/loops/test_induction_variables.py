@@ -1,4 +1,4 @@
-"""Counters are computed from the iteration number."""
+"""Induction variables are computed from the iteration number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _model(kind: str = "int64", step: str = "2", opset: int = 17, condition: str
 
 @pytest.mark.parametrize("kind", ["int64", "int32"])
 @pytest.mark.parametrize(("step", "opset"), [("1", 17), ("3", 17), ("-2", 17), ("3", 11), ("3", 9)])
-def test_a_counter_is_computed_before_and_after_the_loop(kind: str, step: str, opset: int) -> None:
+def test_an_induction_variable_and_its_final_value(kind: str, step: str, opset: int) -> None:
     """Max takes no integers before opset 12."""
     model = _model(kind, step, opset)
     result, trace, _ = run_rules(model, [InductionVariableFromIteration])
@@ -54,11 +54,11 @@ WIDE_NUMBER = """g (int64 m, int64 z, float[3] x) => (float[3] y) <int64 two = {
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (_model(step="0"), "no integer state"),
-        (_model(trip="int64[1] m"), "trip count is no scalar"),
-        (_model(condition="Less(i, t1)"), "not known"),
-        (parse(WIDE_STEP), "no integer state"),
-        (parse(WIDE_NUMBER), "iteration number is no scalar"),
+        (_model(step="0"), "no carried integer"),
+        (_model(trip="int64[1] m"), "trip count is not a scalar"),
+        (_model(condition="Less(i, t1)"), "a condition may end the loop"),
+        (parse(WIDE_STEP), "no carried integer"),
+        (parse(WIDE_NUMBER), "iteration number is not a scalar"),
     ],
     ids=["standing still", "trip", "condition", "step", "number"],
 )

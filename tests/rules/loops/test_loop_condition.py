@@ -1,4 +1,4 @@
-"""The normal form of conditions: absent outside, the constant true inside."""
+"""The canonical form of conditions: none outside, the constant true inside."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from looplift.rules.loops.loop_condition import (
     ConditionIsTrueInBody,
     EliminateTrueCondition,
+    EliminateUnreachableTripCount,
     FoldLoopCondition,
 )
 
@@ -21,7 +22,7 @@ FEEDS = Feeds(values={"m": [0, 1, 2, 7], "c": [True, False]})
 BODY = """y = Loop (m, {first}, x) <body = b (int64 i, bool ci, float[3] s)
     => (bool co, float[3] so) {{ {condition} so = Add(s, s) }}>"""
 SPELLINGS = {
-    "passed on": "co = Identity(ci)",
+    "returned as it is": "co = Identity(ci)",
     "constant": "co = Constant<value = bool {1}>()",
     "negated twice": "q = Not(ci) co = Not(q)",
     "and true": "u = Constant<value = bool {1}>() co = And(ci, u)",
@@ -50,12 +51,12 @@ def test_a_for_loop_has_no_condition(spelling: str, first: str) -> None:
     assert [node.op_type for node in body.node] == ["Add"]
 
 
-def test_a_first_condition_that_decides_stays() -> None:
+def test_a_first_condition_that_may_be_false_stays() -> None:
     result = rewritten(_model("co = Identity(ci)", "c"), FEEDS)
     assert _loop(result.model).input[1] == "c"
 
 
-def test_a_body_that_reads_its_condition_reads_true() -> None:
+def test_the_condition_in_a_body_is_true() -> None:
     text = """g (float[3] x, int64 m, bool c) => (float[3] y, bool[K] r) {
         y, r = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s)
             => (bool co, float[3] so, bool q) {
@@ -64,7 +65,7 @@ def test_a_body_that_reads_its_condition_reads_true() -> None:
     assert not {"Not", "Cast"} & set(ops(result.model))
 
 
-def test_a_condition_of_shape_1_keeps_its_shape_in_rows() -> None:
+def test_a_condition_of_shape_1_keeps_its_shape_in_a_scan_output() -> None:
     text = """g (float[3] x, int64 m, bool[1] c) => (float[3] y, bool[K,L] r) {
         y, r = Loop (m, c, x) <body = b (int64 i, bool[1] ci, float[3] s)
             => (bool[1] co, float[3] so, bool[1] q) {
@@ -72,7 +73,7 @@ def test_a_condition_of_shape_1_keeps_its_shape_in_rows() -> None:
     rewritten(parse(text), Feeds(values={"m": [0, 1, 3], "c": [[True], [False]]}))
 
 
-def test_a_condition_that_stops_after_one_iteration_is_kept_false() -> None:
+def test_a_condition_that_is_always_false_becomes_the_constant_false() -> None:
     model = _model("f = Constant<value = bool {0}>() co = And(ci, f)")
     result, trace, _ = run_rules(model, [FoldLoopCondition])
     assert [commit.rule for commit in trace.commits()] == ["FoldLoopCondition"]
@@ -90,3 +91,33 @@ def test_a_condition_that_stops_after_one_iteration_is_kept_false() -> None:
 )
 def test_near_misses(rule: type, condition: str, first: str, words: str) -> None:
     assert words in reason_of(rule, _model(condition, first))
+
+
+def _until(trip: str, condition: str, start: str = "") -> onnx.ModelProto:
+    return parse(f"""g (float[N] x, int64 n) => (float[N] y, float[K,N] r)
+        <int64 far = {{{2**63 - 1}}}, int64 near = {{{2**62 - 1}}}, bool no = {{0}}> {{
+        y, r = Loop ({trip}, {start}, x) <body = b (int64 i, bool ci, float[N] s)
+            => (bool co, float[N] so, float[N] row) {{
+            f = Cast<to=1>(i) so = Add(s, f) row = Neg(so) {condition} }}> }}""")
+
+
+@pytest.mark.parametrize("start", ["", "no"])
+def test_a_trip_count_that_is_too_large_to_reach_is_removed(start: str) -> None:
+    model = _until("far", "co = Less(i, n)", start)
+    result, trace, _ = run_rules(model, [EliminateUnreachableTripCount])
+    assert [commit.rule for commit in trace.commits()] == ["EliminateUnreachableTripCount"]
+    assert _loop(result).input[0] == ""
+    assert_equivalent(model, result, Feeds(sizes=(0, 1, 2, 7), values={"n": [0, 1, 2, 7]}))
+
+
+@pytest.mark.parametrize(
+    ("trip", "condition", "words"),
+    [
+        ("n", "co = Less(i, n)", "trip count n can be reached"),
+        ("near", "co = Less(i, n)", f"trip count {2**62 - 1} can be reached"),
+        ("", "co = Less(i, n)", "has no trip count"),
+        ("far", "co = Constant<value = bool {1}>()", "it never ends otherwise"),
+    ],
+)
+def test_trip_counts_that_stay(trip: str, condition: str, words: str) -> None:
+    assert words in reason_of(EliminateUnreachableTripCount, _until(trip, condition))

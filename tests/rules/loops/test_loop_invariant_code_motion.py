@@ -1,4 +1,4 @@
-"""What is the same in every iteration is computed before the loop, if that cannot fail."""
+"""Loop-invariant code moves before the loop, unless it may fail where the loop does not run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _operators(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-def test_what_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
+def test_a_node_that_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
     model = parse(_text("e = Exp(x) f = Neg(e) so = Add(s, f)"))
     result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.defects() == []
@@ -37,7 +37,7 @@ def test_what_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
     assert_equivalent(model, result, FEEDS)
 
 
-def test_what_may_fail_leaves_a_loop_that_runs() -> None:
+def test_a_node_that_may_fail_leaves_a_loop_that_surely_runs() -> None:
     model = parse(_text(FAILS, trip="two"))
     result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.defects() == []
@@ -46,9 +46,11 @@ def test_what_may_fail_leaves_a_loop_that_runs() -> None:
 
 
 @pytest.mark.parametrize(("trip", "first"), [("m", ""), ("two", "c"), ("m", "c")])
-def test_what_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -> None:
+def test_a_node_that_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -> None:
     model = parse(_text(FAILS, trip, first))
-    assert "may fail, and the loop may not run" in reason_of(HoistLoopInvariantCode, model)
+    assert "may fail, and the loop may have no iteration" in reason_of(
+        HoistLoopInvariantCode, model
+    )
     rewritten(model, FEEDS)
 
 
@@ -62,13 +64,13 @@ def test_what_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -
     ],
     ids=["state", "iteration", "random", "constant"],
 )
-def test_what_differs_or_is_constant_stays(work: str) -> None:
-    words = "nothing in the body is computed from outer values alone"
+def test_a_node_that_is_not_invariant_or_is_constant_stays(work: str) -> None:
+    words = "no node of the body computes on outer values alone"
     assert words in reason_of(HoistLoopInvariantCode, parse(_text(work)))
 
 
 def _nested(read: str, trip: str) -> onnx.ModelProto:
-    """A read that is the same in all iterations of the inner loop, which may not run."""
+    """A read that is invariant in the inner loop, which may not run."""
     return parse(f"""g (float[B,4] x, float s0, int64 m, int64 n) => (float y)
         <int64 zero = {{0}}, int64 three = {{3}}, int64 four = {{4}}, int64 first = {{-4}},
          int64 before = {{-5}}> {{
@@ -96,7 +98,7 @@ def _body(graph: onnx.GraphProto) -> onnx.GraphProto:
         ("Gather<axis=-1>(x, first)", "n"),
     ],
 )
-def test_a_read_on_its_axis_cannot_fail(read: str, trip: str) -> None:
+def test_a_read_within_its_axis_cannot_fail(read: str, trip: str) -> None:
     model = _nested(read, trip)
     result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.defects() == []

@@ -1,4 +1,4 @@
-"""Buffers of which each iteration writes the next slice become scan outputs."""
+"""Buffers that each iteration writes the next slice of become scan outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _writing(
     trip: str = "n",
     going: str = "co = Identity(ci)",
 ) -> onnx.ModelProto:
-    """A loop over x [T, B, 3] that writes row r [B, 3] of iteration i to the buffer q."""
+    """A loop over x [T, B, 3] that writes slice r [B, 3] of iteration i to the buffer q."""
     return parse(f"""g (float[T,B,3] x, float[B,3] s0, int64 m) => (float[P,Q,R] w)
         <int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}}, int64 two = {{2}},
          int64[1] at0 = {{0}}, int64[1] at1 = {{1}}, int64[1] at2 = {{2}}, int64[1] one1 = {{1}},
@@ -44,7 +44,7 @@ def _writing(
         all = Shape(x) nt = Gather(all, at0) nb = Gather(all, at1)
         n = Squeeze(nt, at0) b = Squeeze(nb, at0) last = Sub(n, one)
         longer1 = Add(nt, two1)
-        behind = Concat<axis=0>(nb, nt, three1) end = Concat<axis=0>(nb, three1, nt)
+        second = Concat<axis=0>(nb, nt, three1) end = Concat<axis=0>(nb, three1, nt)
         longer = Concat<axis=0>(longer1, nb, three1)
         zeros = ConstantOfShape({shape}) start = Add(zeros, half)
         y, w = Loop ({trip}, , s0, start) <body = b (int64 i, bool ci, float[B,3] s, float[P,Q,R] q)
@@ -63,10 +63,10 @@ def _collects(model: onnx.ModelProto) -> None:
 
 WRITES = [
     (FIRST, "all"),
-    (SECOND, "behind"),
+    (SECOND, "second"),
     (THIRD, "end"),
     (_elements(0), "all"),
-    (_elements(1), "behind"),
+    (_elements(1), "second"),
     (_elements(2), "end"),
 ]
 
@@ -79,11 +79,11 @@ def test_every_slice_is_written(write: str, shape: str, position: str) -> None:
 
 @pytest.mark.parametrize("write", [FIRST, _elements(0)])
 @pytest.mark.parametrize("position", ["p = Identity(i)", "p = Add(i, one)", "p = Sub(last, i)"])
-def test_what_is_not_written_stays(write: str, position: str) -> None:
+def test_unwritten_slices_stay(write: str, position: str) -> None:
     _collects(_writing(write, "longer", position))
 
 
-def test_the_first_slice_may_have_been_there_before() -> None:
+def test_the_first_slice_may_be_unwritten() -> None:
     _collects(_writing(FIRST, "all", "p = Add(i, one)", trip="last"))
 
 
@@ -96,7 +96,7 @@ def test_any_number_of_iterations(trip: str) -> None:
     _collects(_writing(FIRST, "all", trip=trip))
 
 
-def test_a_loop_that_ends_early_leaves_the_rest() -> None:
+def test_a_loop_that_ends_early_leaves_the_other_slices() -> None:
     model = _writing(FIRST, "all", going="j = Add(i, one) co = Less(j, m)")
     result, trace, _ = run_rules(model, [ScatterToScanOutput])
     assert len(trace.commits()) == 1
@@ -104,7 +104,7 @@ def test_a_loop_that_ends_early_leaves_the_rest() -> None:
 
 
 def test_a_buffer_of_no_elements_keeps_its_size() -> None:
-    """There nothing is out of range, however many rows are written."""
+    """No position is out of range there, however many slices the loop writes."""
     model = parse("""g (float[T,B] x, float[1,B] r, int64 m) => (float[T,B] w)
         <int64[2] square = {1, 1}> {
         w = Loop (m, , x) <body = b (int64 i, bool ci, float[T,B] q) => (bool co, float[T,B] qo) {
@@ -121,8 +121,8 @@ def test_a_buffer_of_no_elements_keeps_its_size() -> None:
         (FIRST, "p = Mul(i, two)", "n", "not one after the other"),
         (FIRST, "p = Add(i, minus)", "n", "not one after the other"),
         (FIRST, "p = Sub(last, i)", "m", "not one after the other"),
-        (FIRST, "p = Mul(i, i)", "n", "does not advance"),
-        (FIRST, "p = Mod(i, two)", "n", "does not advance"),
+        (FIRST, "p = Mul(i, i)", "n", "does not change by a fixed step"),
+        (FIRST, "p = Mod(i, two)", "n", "does not change by a fixed step"),
         (
             "k = Reshape(p, square) u = Unsqueeze(r, at0) z = Neg(q) qo = ScatterND(z, k, u)",
             "p = Identity(i)",
@@ -133,7 +133,7 @@ def test_a_buffer_of_no_elements_keeps_its_size() -> None:
             "k = Reshape(p, square) u = Unsqueeze(r, at0) qo = ScatterND<reduction=\"add\">(q, k, u)",
             "p = Identity(i)",
             "n",
-            "adds to what is there",
+            "does not overwrite",
         ),
         (
             "f = Gather(q, i) v = Add(f, r) k = Reshape(p, square) u = Unsqueeze(v, at0) "
@@ -155,10 +155,10 @@ def test_other_writes_stay(write: str, position: str, trip: str, words: str) -> 
     assert words in reason_of(ScatterToScanOutput, _writing(write, "all", position, trip))
 
 
-def test_more_rows_than_slices_stay() -> None:
+def test_a_loop_with_more_iterations_than_slices_stays() -> None:
     model = parse("""g (float[2,3] x, float[3] r) => (float[2,3] w)
         <int64 n = {5}, int64[2] square = {1, 1}, int64[1] at0 = {0}> {
         w = Loop (n, , x) <body = b (int64 i, bool ci, float[2,3] q) => (bool co, float[2,3] qo) {
             co = Identity(ci) k = Reshape(i, square) u = Unsqueeze(r, at0)
             qo = ScatterND(q, k, u) }> }""")
-    assert "slices up to 5 are written, of 2" in reason_of(ScatterToScanOutput, model)
+    assert "writes slices up to 5 of `q`, which has 2" in reason_of(ScatterToScanOutput, model)

@@ -1,4 +1,4 @@
-"""Sequences that each iteration adds one tensor to become scan outputs."""
+"""Sequences that each iteration inserts one tensor into become scan outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _collecting(
     initial: str = EMPTY,
     going: str = "co = Identity(ci)",
 ) -> onnx.ModelProto:
-    """A loop that collects rows [B, 3] in the sequence l; `use` makes w of it."""
+    """A loop that collects tensors [B, 3] in the sequence l; `use` computes w from it."""
     return parse(f"""g (float[B,3] x, float[B,3] a, float[B,3] d, int64 m) => (float[B,3] y, {output} w)
         <int64 zero = {{0}}, int64 minus = {{-1}}, int64 one = {{1}}, float big = {{2}}> {{
         {initial}
@@ -75,7 +75,7 @@ def test_no_sequence_remains(use: str, output: str, insert: str) -> None:
         ("w = SequenceLength(l)", "int64"),
     ],
 )
-def test_what_is_there_at_first_comes_before_the_rows_or_behind(
+def test_initial_elements_precede_or_follow_the_inserted_ones(
     use: str, output: str, initial: str, insert: str
 ) -> None:
     result = rewritten(_collecting(use, output, insert, initial), FEEDS, 1e-6)
@@ -83,7 +83,7 @@ def test_what_is_there_at_first_comes_before_the_rows_or_behind(
     assert not [op for op in ops(result.model) if "Sequence" in op]
 
 
-def test_a_loop_that_ends_early_collects_as_many_rows() -> None:
+def test_a_loop_that_ends_early_collects_fewer_elements() -> None:
     going = "t = ReduceMax<keepdims=0>(s) co = Less(t, big)"
     model = _collecting(STACK, STACKED, going=going, initial="e = SequenceConstruct(a)")
     result, trace, _ = run_rules(model, [SequenceInsertToScanOutput])
@@ -102,13 +102,13 @@ def test_a_sequence_that_is_an_output_is_split_again() -> None:
         ("qo = SequenceInsert(q, r, minus)", "not at an end"),
         ("qo = SequenceInsert(q, r, m)", "not at an end"),
         ("p = SequenceInsert(q, r) qo = SequenceInsert(p, r)", "once per iteration"),
-        ("qo = SequenceErase(q)", "changes otherwise"),
+        ("qo = SequenceErase(q)", "is not what changes the sequence"),
         ("n = SequenceLength(q) p = SequenceInsert(q, r) qo = SequenceInsert(p, r, n)", "once"),
         (
             """c = Less(i, one) qo = If (c) <
                 then_branch = t () => (seq(float[B,3]) u) { u = SequenceInsert(q, r) },
                 else_branch = z () => (seq(float[B,3]) v) { v = SequenceInsert(q, so) }>""",
-            "changes otherwise",
+            "is not what changes the sequence",
         ),
     ],
 )
@@ -120,10 +120,13 @@ def test_other_changes_stay(insert: str, words: str) -> None:
     ("initial", "words"),
     [
         ("c = Concat<axis=0>(a, d) e = SequenceConstruct(c)", "may have another shape"),
-        ("e = SplitToSequence<axis=0, keepdims=0>(t) t = Unsqueeze(a, z)", "no known tensors"),
+        (
+            "e = SplitToSequence<axis=0, keepdims=0>(t) t = Unsqueeze(a, z)",
+            "not made of known tensors",
+        ),
     ],
 )
-def test_other_first_elements_stay(initial: str, words: str) -> None:
+def test_other_initial_elements_stay(initial: str, words: str) -> None:
     if "Split" in initial:
         initial = "z = Constant<value_ints=[0]>() t = Unsqueeze(a, z) e = SplitToSequence<axis=0, keepdims=0>(t)"
     model = _collecting("w = SequenceLength(l)", "int64", initial=initial)
@@ -131,7 +134,7 @@ def test_other_first_elements_stay(initial: str, words: str) -> None:
     rewritten(model, FEEDS)
 
 
-def test_rows_that_grow_are_no_scan_output() -> None:
+def test_elements_that_grow_are_not_a_scan_output() -> None:
     model = parse("""g (float[N] x, int64 m) => (float[P] y, int64 w) {
         e = SequenceEmpty()
         y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[P] s, seq(float[P]) q)
@@ -142,8 +145,8 @@ def test_rows_that_grow_are_no_scan_output() -> None:
     rewritten(model, Feeds(sizes=(0, 1, 2), values={"m": [0, 1, 3]}))
 
 
-def test_a_list_that_a_branch_returns_is_read_there() -> None:
-    """onnxruntime splits no bytes; only where each reader joins the list is there nothing to split."""
+def test_a_branch_that_returns_the_sequence_reads_it() -> None:
+    """onnxruntime cannot split bytes; the sequence need not be split only if every reader joins it."""
     model = parse("""g (uint8[3] x, uint8[3] a, int64 m, bool c) => (uint8[K,3] w) <int64[3] k = {2, 0, 1}> {
         e = SequenceEmpty<dtype=2>()
         y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, uint8[3] s, seq(uint8[3]) q)

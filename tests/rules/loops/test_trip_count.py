@@ -1,4 +1,4 @@
-"""Trip counts for while loops: every spelling of the comparison, held against onnxruntime."""
+"""Trip counts of while loops for every form of the comparison, compared on onnxruntime."""
 
 from __future__ import annotations
 
@@ -102,8 +102,10 @@ def test_limits_at_the_end_of_the_range_count_right(limit: int, comparison: str)
 @pytest.mark.parametrize("comparison", ["less", "at most"])
 @pytest.mark.parametrize("first", ["c0", ""])
 @pytest.mark.parametrize("step", [1, 3])
-def test_counters_that_overflow_count_on(kind: str, comparison: str, first: str, step: int) -> None:
-    """Past the largest number of its type a counter goes on from the smallest."""
+def test_counters_that_overflow_wrap_around(
+    kind: str, comparison: str, first: str, step: int
+) -> None:
+    """After the largest number of its type a counter continues with the smallest."""
     largest = 2**63 - 1 if kind == "int64" else 2**31 - 1
     model = parse(
         f"""g (float[3] x, {kind} start, {kind} n, int64 m) => (float[3] y, {kind} k)
@@ -156,7 +158,7 @@ def _while_down(
         ("n", "the same", "Sub(t, two)"),
     ],
 )
-def test_counters_that_go_down_count(
+def test_counters_that_count_down(
     comparison: str, kind: str, start: str, first: str, change: str
 ) -> None:
     starts = [np.array(n, kind) for n in (-9, -1, 0, 1, 2, 3, 8, np.iinfo(kind).min)]
@@ -171,7 +173,7 @@ def test_counters_that_go_down_count(
     [
         ("Sub(t, two)", "n", "absent", "int64", "may start below its limit"),
         ("Add(t, two)", "9", "the same", "int64", "moves away from the limit"),
-        ("Sub(two, t)", "9", "the same", "int64", "is no counter"),
+        ("Sub(two, t)", "9", "the same", "int64", "does not change by a fixed step"),
         ("Sub(t, two)", "9", "the same", "uint32", "past the end of its type"),
         ("Sub(t, two)", "9", "the same", "int8", "past the end of its type"),
     ],
@@ -183,7 +185,7 @@ def test_counting_down_near_misses(
     assert words in reason_of(InferTripCount, model)
 
 
-def test_the_iteration_number_counts_too() -> None:
+def test_the_iteration_number_is_a_counter() -> None:
     model = parse(
         """g (float[3] x, int64 n, int64 m) => (float[3] y) <int64 two = {2}, int64 one = {1}> {
             y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] s1) {
@@ -192,7 +194,7 @@ def test_the_iteration_number_counts_too() -> None:
     assert_equivalent(model, _counts(model), FEEDS)
 
 
-def test_both_conditions_of_an_and_end_the_loop() -> None:
+def test_either_comparison_of_an_and_ends_the_loop() -> None:
     model = parse(
         """g (float[3] x, int64 n, int64 m) => (float[3] y, int64 a, int64 b)
             <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
@@ -232,7 +234,7 @@ def test_near_misses(text: str, words: str) -> None:
     assert words in reason_of(InferTripCount, parse(text))
 
 
-def test_strict_does_not_round_a_count() -> None:
+def test_strict_keeps_a_comparison_of_floats() -> None:
     text = FLOAT_LIMIT.replace("float limit", "int64 n")
     model = parse(text.replace("{\n    k, y", "{ limit = Cast<to=1>(n)\n    k, y", 1))
     result, trace, _ = run_rules(model, [InferTripCount])
@@ -242,7 +244,7 @@ def test_strict_does_not_round_a_count() -> None:
     assert "compared as a float" in words
 
 
-def _asked_first(kind: str, change: str, comparison: str) -> onnx.ModelProto:
+def _checked_first(kind: str, change: str, comparison: str) -> onnx.ModelProto:
     return parse(
         f"""g (float x, {kind} st, {kind} lim, int64 m) => (float y) <{kind} v = {{1}}> {{
         c = {comparison}(st, lim)
@@ -256,18 +258,18 @@ def _asked_first(kind: str, change: str, comparison: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("kind", "change", "comparison", "words"),
     [
-        ("int64", "Sub", "Greater", "may be as huge as its start"),
-        ("int32", "Sub", "GreaterOrEqual", "next to the lowest number of its type"),
-        ("uint64", "Add", "Less", "may be more than int64 holds"),
+        ("int64", "Sub", "Greater", "may not fit int64"),
+        ("int32", "Sub", "GreaterOrEqual", "close to the lowest number of its type"),
+        ("uint64", "Add", "Less", "may be larger than int64 allows"),
     ],
 )
-def test_limits_of_which_int64_may_not_hold_the_difference(
+def test_limits_whose_distance_may_not_fit_int64(
     kind: str, change: str, comparison: str, words: str
 ) -> None:
-    assert words in reason_of(InferTripCount, _asked_first(kind, change, comparison))
+    assert words in reason_of(InferTripCount, _checked_first(kind, change, comparison))
 
 
-def test_a_counter_goes_down_from_anywhere_to_a_number_that_is_near() -> None:
+def test_a_counter_counts_down_from_any_number_to_a_small_one() -> None:
     text = """g (float x, int64 n) => (float y) <int64 one = {1}, int64 z = {0}> {
       c = Greater(n, z)
       k, y = Loop (, c, n, x) <body = b (int64 i, bool ci, int64 t, float s) => (bool co, int64 tn, float so) {

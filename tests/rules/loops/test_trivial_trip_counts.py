@@ -1,4 +1,4 @@
-"""Loops that never run or run once."""
+"""Loops that have no iteration, or exactly one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _text(trip: str, first: str = "", condition: str = "co = Identity(ci)") -> s
 @pytest.mark.parametrize(
     ("trip", "first"), [("none", ""), ("minus", "c"), ("m", "f"), ("", "f"), ("far", "f")]
 )
-def test_a_loop_that_never_runs_is_its_initial_state(trip: str, first: str) -> None:
+def test_a_loop_that_never_runs_returns_its_initial_values(trip: str, first: str) -> None:
     result = rewritten(parse(_text(trip, first)), FEEDS)
     assert set(ops(result.model)) <= {"Identity"}
 
@@ -65,22 +65,22 @@ def test_a_loop_that_runs_once_is_its_body(trip: str, first: str, condition: str
         ("", "", "co = Identity(c)", "until `co` is false"),
     ],
 )
-def test_what_does_not_run_once(trip: str, first: str, condition: str, words: str) -> None:
+def test_loops_that_may_not_run_exactly_once_stay(
+    trip: str, first: str, condition: str, words: str
+) -> None:
     assert words in reason_of(InlineSingleTripLoop, parse(_text(trip, first, condition)))
 
 
-def test_what_may_run_is_not_skipped() -> None:
+def test_a_loop_that_may_run_stays() -> None:
     assert "may run" in reason_of(EliminateZeroTripLoop, parse(_text("m")))
 
 
-def test_rows_of_unknown_shape_are_not_invented() -> None:
+def test_scan_outputs_of_unknown_shape_stay() -> None:
     text = """g (float[N] x) => (float[K,L] r) <int64 none = {0}> {
         y, r = Loop (none, , x) <body = b (int64 i, bool ci, float[N] s)
             => (bool co, float[N] so, float[N] row) {
             co = Identity(ci) so = Add(s, s) row = Neg(s) }> }"""
-    assert "shape of the rows `row` of `r` is not known" in reason_of(
-        EliminateZeroTripLoop, parse(text)
-    )
+    assert "type and shape of `row` are not known" in reason_of(EliminateZeroTripLoop, parse(text))
     rewritten(parse(text), FEEDS)
 
 

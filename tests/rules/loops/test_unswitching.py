@@ -1,4 +1,4 @@
-"""A condition that is the same in every iteration is asked before the loop."""
+"""Ifs with loop-invariant conditions move before the loop."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _ifs_in_loops(model: onnx.ModelProto) -> int:
 
 
 @pytest.mark.parametrize("condition", ["c", "not"])
-def test_a_fixed_condition_is_asked_once(condition: str) -> None:
+def test_an_invariant_condition_moves_before_the_loop(condition: str) -> None:
     model = parse(_text("a = Mul(u, x) so = Mul(a, half) r = Tanh(u)", condition))
     result = rewritten(model, FEEDS, 1e-5)
     assert _ifs_in_loops(result.model) == 0
     assert Counter(ops(result.model))["Loop"] == 2
 
 
-def test_ifs_on_one_condition_go_together() -> None:
+def test_all_ifs_on_one_condition_move_together() -> None:
     more = BRANCHES.replace("p", "pp").replace("q)", "qq)").replace("q =", "qq =")
     more = more.replace("e ()", "f ()").replace("s)", "u)").replace("ex", "e")
     work = f"v = If (c) {more} so = Mul(v, u) r = Add(u, v)".replace("Expp", "Exp")
@@ -78,10 +78,10 @@ def test_a_condition_that_changes_stays() -> None:
 
 def test_a_condition_of_one_element_stays() -> None:
     text = _text("so = Mul(u, x) r = Tanh(u)", "e1")
-    assert "is no scalar" in reason_of(UnswitchLoop, parse(text))
+    assert "is not a scalar" in reason_of(UnswitchLoop, parse(text))
 
 
-def test_branches_may_give_lists() -> None:
+def test_branches_may_return_sequences() -> None:
     text = """g (float[3] x, bool c, int64 n) => (float[R,3] ys) {
         e = SequenceEmpty<dtype=1>()
         y, l = Loop (n, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
@@ -98,7 +98,7 @@ def test_branches_may_give_lists() -> None:
     assert _ifs_in_loops(full) == 0
 
 
-def test_a_scan_is_unswitched_too() -> None:
+def test_a_scan_is_unswitched() -> None:
     text = """g (float[T,3] xs, float[3] s0, bool c) => (float[3] y, float[T,3] ys) {
         y, ys = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so, float[3] r) {
             u = If (c) <then_branch = t () => (float[3] p) { e = Exp(s) p = Mul(e, x) },
@@ -109,7 +109,7 @@ def test_a_scan_is_unswitched_too() -> None:
 
 
 def test_teacher_forcing_by_a_flag() -> None:
-    """What the network reads is the target, or its own output."""
+    """The network reads the target or its own output."""
     text = """g (float[T,B,4] xs, float[B,4] h0, float[B,4] y0, bool force) => (float[R,B,4] ys)
         <float[4,4] w = {0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,0.1,0.2,0.3,0.4,0.5,0.6,0.7}, int64 zero = {0}> {
         all = Shape(xs) n = Gather(all, zero)
@@ -124,7 +124,7 @@ def test_teacher_forcing_by_a_flag() -> None:
     assert _ifs_in_loops(result.model) == 0
 
 
-def test_large_constants_are_not_doubled() -> None:
+def test_large_constants_are_not_duplicated() -> None:
     weights = np.eye(200, dtype=np.float32)
     text = """g (float[200,200] x, bool c, int64 n) => (float[200,200] y) {
         y = Loop (n, , x) <body = b (int64 i, bool ci, float[200,200] s) => (bool co, float[200,200] so) {
@@ -140,8 +140,8 @@ def test_large_constants_are_not_doubled() -> None:
     assert len(result.SerializeToString()) < 2 * weights.nbytes
 
 
-def test_what_has_left_a_branch_is_not_copied_with_it() -> None:
-    """The copies of a body hold only what the body still holds."""
+def test_a_removed_node_of_a_branch_is_not_copied() -> None:
+    """The copies of a body contain only nodes that are still in it."""
     text = """g (float[3] x, bool c, int64 n) => (float[3] y) {
         y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
             co = Identity(ci) m = ReduceMax<keepdims=0>(s) z = Constant<value_float=1.0>()

@@ -1,4 +1,4 @@
-"""CastLike that names its type keeps what else is said of the cast."""
+"""CastLike becomes a Cast that keeps its other attributes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_type(kind: str) -> None:
     assert_equivalent(model, result)
 
 
-def test_attributes_stay() -> None:
+def test_other_attributes_stay() -> None:
     model = parse(
         "g (float[3] x, float8e4m3fn[1] a) => (float[3] y) {"
         " u = CastLike<saturate = 0>(x, a)  y = Cast<to = 1>(u) }",
@@ -35,7 +35,7 @@ def test_attributes_stay() -> None:
     }
 
 
-def test_a_cast_to_the_same_type_goes() -> None:
+def test_a_cast_to_the_same_type_is_removed() -> None:
     result = rewritten(
         parse(
             "g (float[3] x, float[N] a) => (float[3] y) { u = CastLike(x, a) y = Neg(u) }", 21, 10

@@ -1,4 +1,4 @@
-"""Nodes that compute the same, computed once."""
+"""Nodes that compute the same are merged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_merged(name: str) -> None:
 MANY = range(40)
 
 
-def test_among_many_readers_of_one_value_all_equal_ones_are_merged() -> None:
+def test_all_equal_readers_of_a_value_with_many_readers_are_merged() -> None:
     nodes = " ".join(f"a{k} = Exp(x) b{k} = LeakyRelu<alpha=0.{k % 4 + 1}>(x)" for k in MANY)
     sums = " ".join(f"c{k + 1} = Add(c{k}, a{k}) d{k + 1} = Mul(d{k}, b{k})" for k in MANY)
     text = f"""g (float[2] x, float[2] c0, float[2] d0) => (float[2] c40, float[2] d40) {{
@@ -75,7 +75,7 @@ def test_among_many_readers_of_one_value_all_equal_ones_are_merged() -> None:
     assert_equivalent(parse(text, 21, 10), result, Feeds(), 1e-6)
 
 
-def test_a_node_is_found_in_bodies_beside_it_and_not_across_branches() -> None:
+def test_nodes_in_later_bodies_are_merged_but_not_across_branches() -> None:
     branches = " ".join(
         f"""a{k + 1} = If (c) <then_branch = t () => (float[2] p) {{ e = Exp(x) p = Add(a{k}, e) }},
             else_branch = f () => (float[2] q) {{ d = Neg(x) q = Add(a{k}, d) }}>"""
@@ -131,7 +131,7 @@ def test_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "random_inside", "training_dropout"])
-def test_in_the_whole_rewrite_what_is_drawn_twice_stays_twice(name: str) -> None:
+def test_two_random_nodes_stay_two_in_a_whole_rewrite(name: str) -> None:
     model = parse(KEPT[name], 21, 10)
     result = rewrite(model)
     drawn = ops(model).get("RandomNormalLike", 0) + ops(model).get("Dropout", 0)
@@ -140,8 +140,8 @@ def test_in_the_whole_rewrite_what_is_drawn_twice_stays_twice(name: str) -> None
     )
 
 
-def test_what_was_drawn_and_never_read_is_forgotten() -> None:
-    """A body is judged by the nodes that are left in it."""
+def test_a_dead_random_node_does_not_make_a_body_impure() -> None:
+    """Only the nodes that are left in a body decide whether it is pure."""
     body = """<body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         drawn = RandomNormal<shape=[3]>() so = Exp(s) co = Identity(ci) }>"""
     text = f"""g (float[3] x, int64 m) => (float[3] y) {{

@@ -1,22 +1,19 @@
-"""Nodes, copies and results nobody needs."""
+"""Dead nodes and nodes that copy an operand."""
 
 from __future__ import annotations
 
 import pytest
 
-from looplift.rules.values.dead_nodes import (
-    EliminateDeadBranchOutputs,
-    EliminateDeadNode,
-    EliminateIdentity,
-)
+from looplift.rules.values.dead_nodes import EliminateDeadNode, EliminateIdentity
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
+from ..reasons import reason_of
 
 
-class TestUnread:
-    def test_chains_bodies_and_loops(self) -> None:
+class TestDeadNodes:
+    def test_chains_and_nodes_with_bodies(self) -> None:
         text = """g (float[3] x, int64 m, bool c) => (float[3] y) {
             a = Exp(x) b = Neg(a) d = Add(b, a)
             l = Loop (m, , d) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
@@ -45,12 +42,12 @@ class TestUnread:
         assert ops(rewritten(parse(text, 21, 10)).model) == {"Exp": 1, "Neg": 1}
 
 
-class TestCopies:
+class TestIdentities:
     def test_chain(self) -> None:
         text = "g (float[2] x) => (float[2] y) { a = Identity(x) b = Identity(a) c = Identity(b) y = Neg(c) }"
         assert ops(rewritten(parse(text, 21, 10)).model) == {"Neg": 1}
 
-    def test_name_of_an_output_moves_to_the_source(self) -> None:
+    def test_the_source_takes_the_name_of_an_output(self) -> None:
         text = "g (float[2] x) => (float[2] y) { a = Neg(x) y = Identity(a) }"
         result = rewritten(parse(text, 21, 10))
         assert ops(result.model) == {"Neg": 1}
@@ -79,24 +76,52 @@ class TestCopies:
             y = ConcatFromSequence<axis=0>(t) }"""
         assert "Identity" not in ops(rewritten(parse(text, 21, 10)).model)
 
-    def test_body_that_passes_its_inputs_on(self) -> None:
+    def test_a_body_that_returns_its_inputs(self) -> None:
         text = """g (float[2] x, int64 m, bool c) => (float[2] y, float[2] z, float[K,2] ys) {
             y, z, ys = Loop (m, c, x, x) <body = b (int64 i, bool ci, float[2] s, float[2] t)
             => (bool co, float[2] so, float[2] to, float[2] r) {
                 co = Identity(ci) so = Identity(t) to = Neg(s) r = Identity(s) }> }"""
         rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}))
 
-    def test_body_that_returns_an_outer_value(self) -> None:
+    def test_a_body_that_returns_an_outer_value(self) -> None:
         text = """g (float[2] x, int64 m) => (float[2] y, float[K,2] ys) { u = Exp(x)
             y, ys = Loop (m, , x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] so, float[2] r) {
                 co = Identity(ci) so = Add(s, u) r = Identity(u) }> }"""
         rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}), 1e-6)
 
-    def test_scan_body_that_returns_its_slice_and_state(self) -> None:
+    def test_a_scan_body_that_returns_its_inputs(self) -> None:
         text = """g (float[T,2] xs, float[2] x) => (float[2] y, float[T,2] ys, float[T,2] zs) {
             y, ys, zs = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] t)
             => (float[2] so, float[2] r, float[2] q) { so = Identity(t) r = Identity(s) q = Identity(t) }> (x, xs) }"""
         rewritten(parse(text, 21, 10), Feeds(sizes=(1, 2, 5)))
+
+    @pytest.mark.parametrize(
+        "copy", ["Identity(x)", "Cast<to=9>(x)", "And(x, yes)", "And(yes, x)", "Or(x, no)"]
+    )
+    def test_the_rule_alone(self, copy: str) -> None:
+        text = f"""g (bool[N] x) => (bool[N] y) <bool yes = {{1}}, bool[1] no = {{0}}> {{
+            u = {copy} y = Not(u) }}"""
+        result, trace, _ = run_rules(parse(text, 21, 10), [EliminateIdentity])
+        assert trace.defects() == []
+        assert [commit.rule for commit in trace.commits()] == ["EliminateIdentity"]
+        assert ops(result) == {"Not": 1}
+        assert_equivalent(parse(text, 21, 10), result, Feeds(sizes=(0, 1, 2, 7)))
+
+    @pytest.mark.parametrize(
+        ("node", "words"),
+        [
+            ("And(x, no)", "no operand is known to leave the other one as it is"),
+            ("And(x, many)", "no operand is known to leave the other one as it is"),
+            ("Cast<to=6>(x)", "has another type than it is cast to"),
+        ],
+    )
+    def test_near_misses(self, node: str, words: str) -> None:
+        """A neutral operand of more elements changes the shape."""
+        text = f"""g (bool[1] x) => (y) <bool no = {{0}}, bool[2] many = {{1, 1}}> {{
+            u = {node} y = Shape(u) }}"""
+        model = parse(text, 21, 10)
+        assert words in reason_of(EliminateIdentity, model)
+        rewritten(model)
 
 
 class TestCasts:
@@ -126,25 +151,3 @@ class TestCasts:
                         else_branch = e () => (float[2] b) { b = Log(x) }>
             y = Cast<to=1>(v) }"""
         assert "Cast" not in ops(rewritten(parse(text, 21, 10), tolerance=1e-6).model)
-
-
-class TestResultsOfIfs:
-    TEXT = """g (float[2] x, bool c) => (float[2] y) {
-        z, y, w = If (c)
-            <then_branch = t () => (float[2] a, float[2] b, float[2] d) { u = Exp(x) a = Neg(u) b = Abs(u) d = Sin(x) },
-             else_branch = e () => (float[2] p, float[2] q, float[2] r) { p = Cos(x) q = Log(x) r = Identity(q) }> }"""
-
-    def test_only_what_is_read_is_computed(self) -> None:
-        result = rewritten(parse(self.TEXT, 21, 10), tolerance=1e-6)
-        assert ops(result.model) == {"If": 1, "Exp": 1, "Abs": 1, "Log": 1}
-
-    def test_alone_the_rule_leaves_the_bodies(self) -> None:
-        result, trace, _ = run_rules(parse(self.TEXT, 21, 10), [EliminateDeadBranchOutputs])
-        assert len(trace.commits()) == 1
-        (node,) = result.graph.node
-        assert list(node.output) == ["y"]
-        assert_equivalent(parse(self.TEXT, 21, 10), result, tolerance=1e-6)
-
-    def test_copies_alone(self) -> None:
-        result, _, _ = run_rules(parse(self.TEXT, 21, 10), [EliminateIdentity])
-        assert_equivalent(parse(self.TEXT, 21, 10), result, tolerance=1e-6)

@@ -1,4 +1,7 @@
-"""What later operators demand of a value: facts under which every run that succeeds must fail."""
+"""Later nodes that must fail if certain facts hold, whatever the inputs are.
+
+A choice that makes a later node fail is a choice that no successful run makes.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from ...rewrite.facts.facts import Fact
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor, bodies
 
-_REACH = 100
-"""How many later nodes are judged: keeps the cost per question constant."""
+_MOST_NODES = 100
+"""The most later nodes that are examined, which bounds the time of one match."""
 
 
 def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
-    """The later node that must fail if these facts hold of results of the root, and why; None when
-    no such node is found.
+    """Names a later node that must fail if results of the root have these facts, and says why.
+
+    Returns None when no such node is found.
     """
-    nodes = list(islice(_downstream(m.index, m.node), _REACH))
+    nodes = list(islice(_downstream(m.index, m.node), _MOST_NODES))
     affected = {t for node in nodes for t in node.outputs}
     view = m.facts.suppose(supposed, affected)
     for node in nodes:
@@ -31,7 +35,7 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
 
 
 def _downstream(index: Index, start: Node) -> Iterator[Node]:
-    """Nodes whose facts may depend on the results of `start`, near ones first."""
+    """Nodes whose facts may depend on the results of `start`, in breadth-first order."""
     pending = deque(start.outputs)
     seen: set[Node] = {start}
     while pending:
@@ -49,8 +53,10 @@ def _downstream(index: Index, start: Node) -> Iterator[Node]:
 
 
 def _runs_whenever(index: Index, node: Node, start: Node) -> bool:
-    """Whether a node runs in every run in which `start` runs: it stands in the same graph, or in
-    one around it that is entered no more than once per run of `start`.
+    """Whether a node runs in every run in which `start` runs.
+
+    It does if it stands in the same graph, or in an enclosing one that `start` is separated from
+    by Ifs only.
     """
     home = index.graph_of(node)
     graph = index.graph_of(start)
