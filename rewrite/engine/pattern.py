@@ -36,6 +36,8 @@ from ..storage.attributes import decode
 from .patch import Patch, can_be_output
 from .rule import Match, Miss, Rule
 
+Replacement = FunctionProto | str
+"""Nodes, or the name of a tensor of the pattern."""
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum"})
 """Operators whose two operands match in either order."""
 
@@ -99,25 +101,20 @@ class PatternRule(Rule[Bindings]):
         result = found.tensors[pattern.output[0]]
         m.need(m.index.use_count(result) > 0, "nothing reads {}", result)
         found.attributes.update(self.guard(m, found) or {})
-        if replacement is None:
-            m.need(
-                not m.index.is_model_output(result)
-                or can_be_output(m.index, found.tensors[self.replacement]),
-                "{} is an output of the model",
-                result,
-            )
+        if isinstance(replacement, str) and m.index.is_model_output(result):
+            own = can_be_output(m.index, found.tensors[replacement])
+            m.need(own, "{} is an output of the model", result)
         if not self.normal_form:
-            _need_fewer_nodes(m, found, result, replacement, self.replacement)
+            _need_fewer_nodes(m, found, result, replacement)
         return found
 
     def apply(self, patch: Patch, found: Bindings) -> None:
         replacement = parse_replacement(self.replacement)
         result = found.tensors[parse(self.pattern).output[0]]
-        if replacement is None:
-            new = found.tensors[self.replacement]
+        if isinstance(replacement, str):
+            patch.replace(result, found.tensors[replacement])
         else:
-            new = _build(patch, replacement, found, result)
-        patch.replace(result, new)
+            patch.replace(result, _build(patch, replacement, found, result))
         for node in _last_first(patch.index, found.nodes):
             if patch.index.is_unused(node):
                 patch.remove(node)
@@ -152,9 +149,9 @@ def parse(text: str) -> FunctionProto:
     return function
 
 
-def parse_replacement(text: str) -> FunctionProto | None:
-    """A replacement as an ONNX function; None for the name of a tensor of the pattern."""
-    return parse(text) if "{" in text else None
+def parse_replacement(text: str) -> Replacement:
+    """A replacement as an ONNX function, or the name of a tensor of the pattern as it is."""
+    return parse(text) if "{" in text else text
 
 
 def _with_attribute_types(found: re.Match[str]) -> str:
@@ -196,11 +193,11 @@ def _check_pattern(text: str, pattern: FunctionProto) -> None:
 
 
 def _check_replacement(
-    rule: type[PatternRule], pattern: FunctionProto, replacement: FunctionProto | None
+    rule: type[PatternRule], pattern: FunctionProto, replacement: Replacement
 ) -> None:
     """Raises ValueError for a replacement that does not fit the pattern."""
     tensors = {*pattern.input, *(name for node in pattern.node for name in node.output)}
-    names = [rule.replacement] if replacement is None else replacement.input
+    names = [replacement] if isinstance(replacement, str) else replacement.input
     unknown = [name for name in names if name not in tensors]
     if unknown:
         raise ValueError(f"{rule.__name__} has no tensor `{unknown[0]}` in its pattern")
@@ -212,9 +209,23 @@ def _check_replacement(
         )
 
 
-def _operators(function: FunctionProto | None) -> list[NodeProto]:
+def _operators(function: Replacement) -> list[NodeProto]:
     """The nodes other than constants, which become initializers."""
-    return [] if function is None else [n for n in function.node if n.op_type != "Constant"]
+    return (
+        [] if isinstance(function, str) else [n for n in function.node if n.op_type != "Constant"]
+    )
+
+
+def _reads(replacement: Replacement) -> set[str]:
+    """The names that a replacement reads and does not define itself."""
+    if isinstance(replacement, str):
+        return {replacement}
+    read: set[str] = set()
+    defined: set[str] = set()
+    for node in replacement.node:
+        read.update(name for name in node.input if name and name not in defined)
+        defined.update(node.output)
+    return read
 
 
 # --- matching ---
@@ -324,14 +335,17 @@ class _Attempt:
 
 
 @functools.cache
-def _defaults(op: str, opset: int | None = None) -> dict[str, Any]:
-    """The attributes of an operator with their defaults, None where there is none; by default those
-    of the newest opset.
+def _defaults(op: str, opset: int = _NEWEST) -> dict[str, Any]:
+    """The attributes of an operator with their defaults, None where there is none.
+
+    Empty where the opset lacks the operator.
     """
-    schema = onnx.defs.get_schema(op, _NEWEST if opset is None else opset)
+    if operator(op, "", opset) is None:
+        return {}
+    attributes = onnx.defs.get_schema(op, opset).attributes
     return {
         name: decode(formal.default_value, "") if formal.default_value.type else None
-        for name, formal in schema.attributes.items()
+        for name, formal in attributes.items()
     }
 
 
@@ -357,19 +371,12 @@ def _constant_of(node: NodeProto) -> np.ndarray:
     return np.asarray(value, np.float32 if "float" in attribute.name else np.int64)
 
 
-def _need_fewer_nodes(
-    m: Match, found: Bindings, result: Tensor, replacement: FunctionProto | None, name: str
-) -> None:
-    """Declines where so many matched nodes have other readers that the graph would not shrink.
-
-    `name` is the tensor that replaces the result where there is no replacement with nodes.
-    """
+def _need_fewer_nodes(m: Match, found: Bindings, result: Tensor, replacement: Replacement) -> None:
+    """Declines where so many matched nodes have other readers that the graph would not shrink."""
     index, added = m.index, len(_operators(replacement))
-    nodes = () if replacement is None else replacement.node
-    names = {name, *(operand for node in nodes for operand in node.input)}
-    kept = {tensor for known, tensor in found.tensors.items() if known in names}
+    kept = {found.tensors[name] for name in _reads(replacement) if name in found.tensors}
     removed: list[Node] = []
-    shared = m.node
+    shared: Node | None = None
     for node in _last_first(index, found.nodes):
         readers = [use.reader for t in node.outputs if t is not result for use in index.uses(t)]
         if kept.isdisjoint(node.outputs) and all(reader in removed for reader in readers):
@@ -378,12 +385,10 @@ def _need_fewer_nodes(
             shared = node
     depth = index.depth(m.graph())
     inner = depth * added - sum(index.depth(index.graph_of(node)) for node in removed)
-    m.need(
-        (inner, added - len(removed)) < (0, 0),
-        "{} has other readers, so that the replacement would not be smaller",
-        shared,
-        at=shared,
-    )
+    smaller = (inner, added - len(removed)) < (0, 0)
+    sentence = "the replacement would not be smaller: {} stays for its other readers"
+    m.need(smaller or shared is None, sentence, shared, at=shared)
+    m.need(smaller, "the replacement would add nodes to the body that the root stands in")
 
 
 def _last_first(index: Index, nodes: Sequence[Node]) -> list[Node]:
@@ -421,12 +426,14 @@ def _array(patch: Patch, result: Tensor, value: Any) -> np.ndarray:
 
 
 def _attributes(patch: Patch, node: NodeProto, found: Bindings) -> dict[str, Any]:
-    """The attributes of a new node, without those that have their default."""
-    defaults = _defaults(node.op_type, patch.opset)
+    """The attributes of a new node, without those that are absent or have their default."""
+    defaults = {**_defaults(node.op_type), **_defaults(node.op_type, patch.opset)}
     attributes = {
         a.name: getattr(found, a.ref_attr_name) if a.ref_attr_name else decode(a, "")
         for a in node.attribute
     }
     return {
-        name: value for name, value in attributes.items() if not _equal(value, defaults.get(name))
+        name: value
+        for name, value in attributes.items()
+        if value is not None and not _equal(value, defaults.get(name))
     }
