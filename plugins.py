@@ -67,7 +67,23 @@ def _position(phases: Sequence[Phase], phase: Phase) -> int:
             f"There is no phase '{name}' for the phase '{phase.name}' to run next to",
             remedy=f"Name one of: {', '.join(names)}",
         )
-    return names.index(name) + (not phase.before)
+    return _place_next_to(name, phases, names, phase)
+
+
+def _place_next_to(
+    name: str,
+    items: Sequence[Phase] | Sequence[type[Rule]],
+    names: Sequence[str],
+    item: Phase | type[Rule],
+) -> int:
+    """Where an item goes that runs next to a named one: after those that run after it already."""
+    place = names.index(name)
+    if item.before:
+        return place
+    place += 1
+    while place < len(items) and items[place].after == name:
+        place += 1
+    return place
 
 
 def _with_rule(phases: Sequence[Phase], rule: type[Rule]) -> list[Phase]:
@@ -77,7 +93,7 @@ def _with_rule(phases: Sequence[Phase], rule: type[Rule]) -> list[Phase]:
     for phase in phases:
         names = [other.name() for other in phase.rules]
         if name in names:
-            place = names.index(name) + (not rule.before)
+            place = _place_next_to(name, phase.rules, names, rule)
             rules = (*phase.rules[:place], rule, *phase.rules[place:])
             result.append(_with_rules(phase, rules))
         else:
