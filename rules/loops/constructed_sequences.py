@@ -81,7 +81,7 @@ class Pieces:
 
 
 class SplitToConstruct(Rule[Pieces]):
-    """Turns SplitToSequence into a few pieces of known sizes into Split and SequenceConstruct."""
+    """Replaces SplitToSequence into a few pieces of known sizes by Split and SequenceConstruct."""
 
     root = "SplitToSequence"
     fires = """g (float[B,5] x) => (float[B,2] y) <int64[2] sizes = {2, 3}, int64 zero = {0}> {
@@ -130,7 +130,7 @@ def _piece_sizes(m: Match, node: Node) -> list[int] | None:
 
 
 class InsertsToConstruct(Rule[Elements]):
-    """Turns a SequenceInsert into a sequence of known tensors into a SequenceConstruct."""
+    """Replaces an insertion into a sequence of known tensors by a SequenceConstruct."""
 
     root = "SequenceInsert"
     fires = """g (float[3] x, float[3] z) => (seq(float[3]) y) {
@@ -157,7 +157,7 @@ class InsertsToConstruct(Rule[Elements]):
 
 
 class EraseToConstruct(Rule[Elements]):
-    """Turns a SequenceErase from a sequence of known tensors into a SequenceConstruct."""
+    """Replaces an erasure from a sequence of known tensors by a SequenceConstruct."""
 
     root = "SequenceErase"
     fires = """g (float[3] x, float[3] z) => (seq(float[3]) y) {

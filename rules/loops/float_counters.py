@@ -40,7 +40,7 @@ class IntegerExpression:
 
 
 class FloatCounterToInteger(Rule[IntegerExpression]):
-    """Computes a rounded float that comes from integers with integers only."""
+    """Computes integers that pass through floats with integer operators."""
 
     root = "Cast"
     fires = """g (float[N,3] x) => (int64 y) <float minus = {-1}> {

@@ -17,7 +17,7 @@ from ...rewrite.graph.views import NO_LIMIT, LoopView
 
 
 class ConditionIsTrueInBody(Rule[LoopView]):
-    """Replaces the condition that a loop body is given by true, without which it does not run."""
+    """Replaces the condition input of a loop body by true, the only value that it has."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 m, bool c) => (float[3] y) {
