@@ -94,7 +94,7 @@ PHASES: tuple[Phase, ...] = (
             DeduplicateConstants,
             EliminateCommonSubexpression,
         ),
-        "Computes now what is known before the run, and everything only once.",
+        "Folds constants and removes dead and repeated nodes.",
     ),
     Phase(
         "branches",

@@ -55,7 +55,7 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
 
 
 def _results_differ(facts: Facts, view: IfView) -> bool:
-    """Whether the branches return values of which different facts are known."""
+    """Whether the facts of a result differ between the branches."""
     pairs = zip(view.then.outputs, view.orelse.outputs)
     return any(facts.of(a) != facts.of(b) for a, b in pairs)
 

@@ -58,7 +58,7 @@ class EliminateDeadCarriedValues(Rule[UnneededCarriedValues]):
 def _needed_values(index: Index, node: Node, carried: list[CarriedValue]) -> set[int]:
     """The numbers of carried values whose final value or effect on a result is read.
 
-    Follows the values that a body computes back from what is read after the loop.
+    Traces the values of the body back from the results that are read after the loop.
     """
     body: Graph = node.attrs["body"]
     numbers = {c.input: number for number, c in enumerate(carried)}
@@ -217,7 +217,7 @@ def _initial_key(m: Match, carried: CarriedValue) -> Hashable:
 def _value_keys(
     index: Index, body: Graph, named: Mapping[Tensor, Hashable]
 ) -> Callable[[Tensor], Hashable]:
-    """A function that gives equal values of a body equal keys; `named` are keys of body inputs."""
+    """A function that maps equal values of a body to equal keys; `named` has keys of body inputs."""
     keys: dict[Tensor, Hashable] = dict(named)
     numbers: dict[Hashable, int] = {}
 

@@ -74,7 +74,7 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
         rank = len(shapes[0])
         axis = int(concat.attrs["axis"]) % rank
         fixed = not any(m.facts.escapes(d, view.body) for shape in shapes for d in shape)
-        m.need(fixed, "what is appended to {} may differ in shape between iterations", name)
+        m.need(fixed, "the elements appended to {} may differ in shape between iterations", name)
         extent: Dim = 0
         for shape in shapes:
             extent = symbolic.add(extent, shape[axis])
@@ -82,7 +82,7 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
         agree = len(start) == rank and all(
             symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
         )
-        m.need(agree, "{} and what is appended to it differ in more than one axis", name)
+        m.need(agree, "{} and the elements appended to it differ in more than one axis", name)
         runs = view.surely_runs(m.facts)
         keeps_sizes = (extent == 1 and runs) or m.facts.opset >= EMPTY_RESHAPES
         m.need(keeps_sizes, NO_EMPTY_RESHAPES)

@@ -1,12 +1,13 @@
 """Sequences of a known number of tensors are followed tensor by tensor.
 
-s = SplitToSequence(x, {2, 2})                -> a, b = Split(x, {2, 2})   s = SequenceConstruct(a, b)
-s = SequenceInsert(SequenceConstruct(a), b)   -> s = SequenceConstruct(a, b)
-s = SequenceErase(SequenceConstruct(a, b), 0) -> s = SequenceConstruct(b)
-x = SequenceAt(SequenceConstruct(a, b), 0)    -> x = a
-y = ConcatFromSequence(SequenceConstruct(a, b)) -> y = Concat(a, b)
-s' = Loop(…, SequenceConstruct(a, b)) { … }   -> a', b' = Loop(…, a, b) { … }
-                                                 s' = SequenceConstruct(a', b')
+s = SplitToSequence(x, {2, 2})                   -> a, b = Split(x, {2, 2})
+                                                    s = SequenceConstruct(a, b)
+s = SequenceInsert(SequenceConstruct(a), b)      -> s = SequenceConstruct(a, b)
+s = SequenceErase(SequenceConstruct(a, b), 0)    -> s = SequenceConstruct(b)
+x = SequenceAt(SequenceConstruct(a, b), 0)       -> x = a
+y = ConcatFromSequence(SequenceConstruct(a, b))  -> y = Concat(a, b)
+s' = Loop(…, SequenceConstruct(a, b)) { … }      -> a', b' = Loop(…, a, b) { … }
+                                                    s' = SequenceConstruct(a', b')
 """
 
 from __future__ import annotations

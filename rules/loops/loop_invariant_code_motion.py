@@ -24,7 +24,7 @@ class InvariantNodes:
 class HoistLoopInvariantCode(Rule[InvariantNodes]):
     """Moves computations on outer values before the loop.
 
-    A node that may fail moves only if the loop surely runs. A node that reads nothing but constants
+    A node that may fail moves only if the loop has at least one iteration. A node that reads nothing but constants
     stays: FoldConstants and runtimes fold it where it is.
     """
 

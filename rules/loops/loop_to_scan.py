@@ -53,7 +53,7 @@ class ScannableLoop:
 
 
 class LoopToScan(Rule[ScannableLoop]):
-    """Turns a Loop over slices that surely runs into a Scan.
+    """Turns a Loop over slices with at least one iteration into a Scan.
 
     The carried values must keep their shape (ONNX operator specification, Scan).
     """
@@ -152,14 +152,14 @@ def _scannable(patch: Patch, x: Tensor, axis: int, shape: tuple[Dim, ...]) -> tu
 
 
 class LoopToPaddedScan(Rule[CountedLoop]):
-    """Turns a light Loop over slices that may not run into a Scan with one more iteration."""
+    """Turns a light Loop over slices that may not run into a Scan with an additional iteration."""
 
     root = "Loop"
     fires = """g (float[T,3] x, float[T,3] z, float[3] s0, int64 n) => (float[3] y, float[R,3] ys) {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] r) {
         a = Gather(x, i) b = Gather(z, i) p = Mul(a, s) so = Add(p, b) r = Identity(so) co = Identity(ci) }> }"""
     spares = {
-        "surely runs": """g (float[7,3] x, float[3] s0) => (float[3] y) <int64 n = {7}> {
+        "at least one iteration": """g (float[7,3] x, float[3] s0) => (float[3] y) <int64 n = {7}> {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         a = Gather(x, i) p = Mul(a, s) so = Sin(p) co = Identity(ci) }> }""",
         "in the additional iteration": """g (float[T,3,3] x, float[3] s0, int64 n) => (float[3] y) {
@@ -178,7 +178,10 @@ class LoopToPaddedScan(Rule[CountedLoop]):
 
     def match(self, m: Match) -> CountedLoop:
         loop = counted(m)
-        m.need(not loop.surely_runs, "it surely runs: it can be a Scan as it is")
+        m.need(
+            not loop.surely_runs,
+            "it has at least one iteration, so that it can be a Scan without another one",
+        )
         m.need(bool(loop.reads), "it reads no slices of outer values")
         uses = loop.iteration_uses(m.facts)
         m.need(not uses, "the iteration number is needed other than to read slices")

@@ -62,7 +62,7 @@ class BufferUpdate:
 
 
 class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
-    """Turns a buffer of which each iteration writes the next slice into a scan output.
+    """Turns a buffer whose next slice each iteration writes into a scan output.
 
     Slices that no iteration writes keep their initial values.
     """

@@ -90,7 +90,7 @@ class SequenceInsertToScanOutput(AccumulatorRule[Insertion]):
             return None
         insert = m.need(
             m.producer(carried.output, "SequenceInsert"),
-            "SequenceInsert is not what changes the sequence {}",
+            "an operator other than SequenceInsert changes the sequence {}",
             carried.input,
             at=carried.output,
         )

@@ -230,7 +230,7 @@ class SqueezedSlice:
 
 
 class SqueezedSliceToGather(Rule[SqueezedSlice]):
-    """Turns a Slice of which one axis is squeezed away into a Gather.
+    """Turns a Slice along an axis that a Squeeze removes into a Gather.
 
     A Squeeze fails unless one element is left, and that element is the first one, whatever end and
     step are. TensorFlow slices in this way, with an end and a step beyond all sizes.

@@ -1,4 +1,4 @@
-"""Sequences that hold the slices of a tensor: what is read from them is read from the tensor.
+"""Sequences that hold the slices of a tensor: their readers read the tensor instead.
 
 s = SplitToSequence(x)        x_t = SequenceAt(s, t)       ->   x_t = Gather(x, t)
 s = SplitToSequence(x)        n = SequenceLength(s)        ->   n = Shape(x)[0]

@@ -7,7 +7,7 @@
 
 The compared value is an induction variable, or any number that the facts show to be affine in the
 iteration number: `s * i + c`. It may count down to a limit below it. The condition may join several
-comparisons by And. The trip count has no overflow: limits may be as far apart as int64 goes.
+comparisons by And.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _EXACT_IN_FLOAT = 1 << 24
 
 @dataclass(frozen=True)
 class Counter:
-    """The loop goes on after iteration i while `start + step * (i + 1)` is below the limit.
+    """A counter and its limit.
 
-    Where it counts down, it goes on while `start - step * (i + 1)` is above the limit.
+    The loop continues after iteration i while `start + step * (i + 1)` is below the limit. Where
+    it counts down, it continues while `start - step * (i + 1)` is above the limit.
     """
 
     start: Tensor | int
@@ -51,7 +52,7 @@ class Counter:
     """Positive."""
     limit: Tensor
     inclusive: bool
-    """Whether the loop also goes on at the limit."""
+    """Whether the loop also continues at the limit."""
     dtype: int
     """The type of the counter."""
     cast: bool

@@ -113,7 +113,7 @@ def _is_zero_divisor(m: Match, tensor: Tensor, array: np.ndarray) -> bool:
 
 
 def _known_outputs(m: Match) -> list[np.ndarray] | None:
-    """The outputs that facts give whatever the operands are, as for a Shape."""
+    """The outputs that follow from facts without the operands, as those of a Shape; or None."""
     arrays = []
     for tensor in m.node.outputs:
         value = m.facts.constant(tensor) if tensor.name else np.empty(0)

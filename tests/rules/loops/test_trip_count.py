@@ -14,7 +14,7 @@ from looplift.rules.loops.trip_count import InferTripCount
 from ...equivalence import assert_equivalent, run_rules
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
-from ..older import spelled_for
+from ..downgrade import downgraded
 from ..reasons import reason_of
 
 COMPARISONS = {
@@ -81,7 +81,7 @@ def test_every_comparison_counts(comparison: str) -> None:
 def test_integers_are_compared_before_opset_12(comparison: str, opset: int) -> None:
     """Max and Min take no integers there, and there is no LessOrEqual."""
     for first, trip, step in itertools.product(FIRST, TRIPS, STEPS):
-        model = spelled_for(_while(comparison, first, trip, step), opset)
+        model = downgraded(_while(comparison, first, trip, step), opset)
         assert_equivalent(model, _counts(model), FEEDS)
 
 

@@ -1,4 +1,4 @@
-"""The same model in an older opset: axes, sizes and bounds as attributes again."""
+"""Writes a model in an older opset, where axes, sizes and bounds are attributes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _INPUTS_SINCE = {
     "Clip": (11, ("min", "max")),
     "TopK": (10, ("k",)),
 }
-"""The opset from which an operator takes what it had as attributes as inputs behind the first."""
+"""The opset since which an operator takes attributes as inputs after the first, and their names."""
 _NUMBERS = {"min", "max", "k"}
 Constants = Mapping[str, np.ndarray]
 
 
-def spelled_for(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """A copy that says the same in an older opset, where there it can be said."""
+def downgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """A copy of a model in an older opset, which may lack operators of the model."""
     older = onnx.ModelProto()
     older.CopyFrom(model)
     older.ir_version = min(older.ir_version, 8)
     for entry in older.opset_import:
         if entry.domain == "":
             entry.version = opset
-    _respell(older.graph, {}, opset)
+    _downgrade(older.graph, {}, opset)
     return older
 
 
-def _respell(graph: onnx.GraphProto, outer: Constants, opset: int) -> None:
+def _downgrade(graph: onnx.GraphProto, outer: Constants, opset: int) -> None:
     known = {**outer, **{i.name: numpy_helper.to_array(i) for i in graph.initializer}}
     for node in graph.node:
         if node.op_type == "Constant":
@@ -46,7 +46,7 @@ def _respell(graph: onnx.GraphProto, outer: Constants, opset: int) -> None:
             known[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
     for node in graph.node:
         for body in _bodies(node):
-            _respell(body, known, opset)
+            _downgrade(body, known, opset)
         since, names = _INPUTS_SINCE.get(node.op_type, (0, ()))
         if opset < since:
             _inputs_to_attributes(node, names, known)
@@ -69,8 +69,10 @@ def _as_tensor(node: onnx.NodeProto) -> None:
 
 
 def _inputs_to_attributes(node: onnx.NodeProto, names: tuple[str, ...], known: Constants) -> None:
-    """Operands that are empty, no constants or without an attribute stay: such a model has no older
-    spelling.
+    """Turns constant operands into attributes.
+
+    Operands that are empty, not constant or without an attribute stay: older opsets cannot express
+    them.
     """
     if len(node.input) > 1 + len(names):
         return

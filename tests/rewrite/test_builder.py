@@ -1,8 +1,6 @@
-"""Where new operators stand, and how their axes are given."""
+"""Operators that a patch builds: where they stand, and in the form that the opset has."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,13 +15,13 @@ from looplift.rules.loops.loop_to_scan import LoopToPaddedScan
 from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import assert_equivalent, ops, run_rules
-from ..rewrite.fact_oracle import Feeds, value
 from ..small_models import parse, run
+from .fact_oracle import Feeds, value
 
 
 @pytest.mark.parametrize(("opset", "operands"), [(12, 1), (13, 2)])
 @pytest.mark.parametrize("way", ["unsqueezed", "squeezed", "reduced"])
-def test_axes_are_given_as_the_opset_wants(opset: int, operands: int, way: str) -> None:
+def test_axes_are_attributes_or_inputs(opset: int, operands: int, way: str) -> None:
     shape = {"unsqueezed": "1,3,1,1", "squeezed": "3", "reduced": "3"}[way]
     proto = parse(f"g (float[3,1] x) => (float[{shape}] y) {{ z = Neg(x) y = Exp(z) }}", opset, 7)
     model = import_model(proto)
@@ -46,13 +44,13 @@ def test_axes_are_given_as_the_opset_wants(opset: int, operands: int, way: str) 
     onnx.checker.check_model(export_model(model), full_check=True)
 
 
-class _Respells(Rule):
-    """The pieces of a value, the larger of them."""
+class _SplitsTile(Rule[Node]):
+    """Replaces a Tile by the maximum and the minimum of two pieces of its operand."""
 
     root = "Tile"
 
-    def match(self, m: Match) -> dict[str, Any]:
-        return {"node": m.node}
+    def match(self, m: Match) -> Node:
+        return m.node
 
     def apply(self, patch: Patch, node: Node) -> None:
         emit = patch.builder(node.outputs[0])
@@ -64,10 +62,10 @@ class _Respells(Rule):
 
 
 @pytest.mark.parametrize(("opset", "op"), [(9, "Where"), (11, "Where"), (12, "Max"), (13, "Max")])
-def test_pieces_and_extremes_of_integers(opset: int, op: str) -> None:
+def test_split_and_max_and_min_of_integers(opset: int, op: str) -> None:
     numbers = np.array([3, -7, 3, 2**62])
     before = parse("g (int64[4] k, int64[1] s) => (int64[6] y) { y = Tile(k, s) }", opset)
-    result, trace, _ = run_rules(before, [_Respells])
+    result, trace, _ = run_rules(before, [_SplitsTile])
     assert trace.defects() == []
     assert op in ops(result)
     onnx.checker.check_model(result, full_check=True)
@@ -77,7 +75,7 @@ def test_pieces_and_extremes_of_integers(opset: int, op: str) -> None:
 
 
 def test_old_slices_have_no_steps() -> None:
-    """Bounds are attributes until opset 9, and there is no other step than 1."""
+    """Bounds are attributes until opset 9, and the step is always 1."""
     model = import_model(parse("g (float[4] x) => (float[2] y) { z = Neg(x) y = Exp(z) }", 9, 4))
     engine = Engine(model, ())
     y, z = value(engine.facts, "y"), value(engine.facts, "z")
@@ -101,8 +99,8 @@ RESULTS_IN_A_BRANCH = """g (float[T,3] x, float[3] s0, int64 n, bool c) => (floa
     w = Exp(y) }"""
 
 
-def test_a_result_that_a_branch_returns_is_there_before_the_branch() -> None:
-    """A body that returns a value of the graph around it reads the value, too."""
+def test_a_result_that_a_branch_returns_is_computed_before_the_branch() -> None:
+    """A body that returns an outer value reads it, too."""
     model = parse(RESULTS_IN_A_BRANCH)
     result, trace, _ = run_rules(model, [EliminateIdentity, LoopToPaddedScan])
     assert trace.defects() == []
@@ -110,7 +108,7 @@ def test_a_result_that_a_branch_returns_is_there_before_the_branch() -> None:
     assert_equivalent(model, result, Feeds(sizes=(3, 5), values={"n": [0, 1, 3]}), 1e-5)
 
 
-def test_behind_a_result_is_before_its_first_reader() -> None:
+def test_the_place_after_a_result_is_before_its_first_reader() -> None:
     proto = parse(
         """g (float[3] x, bool c) => (float[3] v, float[3] w) {
         y = Exp(x)
