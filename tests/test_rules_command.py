@@ -64,8 +64,8 @@ def test_each_rule_is_documented(rule: type[Rule]) -> None:
 def test_show_prints_examples_and_reasons() -> None:
     shown = call("show", "IfToWhere").stdout
     assert "y = Where (c, x, z)" in shown
-    assert "the branches do too much work to run both" in shown
-    assert "Left alone: `a` has shape 3 and `b` N (at If of `y`)" in shown
+    assert "running both branches is too much work" in shown
+    assert "Left alone: `a` has shape [3] and `b` has shape [N] (at If of `y`)" in shown
 
 
 def test_show_as_json() -> None:
@@ -73,7 +73,7 @@ def test_show_as_json() -> None:
     assert told["roots"] == ["If"]
     assert "Where" in told["after"]
     assert any(
-        reason["text"] == "the condition is not known to be one element"
+        reason["text"] == "the condition is not known to be a single element"
         for reason in told["reasons"]
     )
 

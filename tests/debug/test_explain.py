@@ -207,7 +207,7 @@ class TestAdvice:
         """Where the work is in the way, the size says more, not the condition."""
         found = explain(Subject.of(model(ADVICE % "c = Equal(rate, one)")), rule="IfToWhere")
         (why,) = found.left[0].why
-        assert why.reason == "it is not known how much work `p` is"
+        assert why.reason == "the number of elements of `p` is not known"
         assert why.remedies == ["--dim N=…"]
 
     def test_a_state_that_ends_a_loop(self) -> None:
