@@ -69,7 +69,23 @@ def _position(phases: Sequence[Phase], phase: Phase) -> int:
             f"The phase '{phase.name}' runs before or after '{name}', which is not a phase",
             remedy=f"Name one of: {', '.join(names)}",
         )
-    return names.index(name) + (not phase.before)
+    return _place_next_to(name, phases, names, phase)
+
+
+def _place_next_to(
+    name: str,
+    items: Sequence[Phase] | Sequence[type[Rule]],
+    names: Sequence[str],
+    item: Phase | type[Rule],
+) -> int:
+    """Where an item goes that runs next to a named one: after those that run after it already."""
+    place = names.index(name)
+    if item.before:
+        return place
+    place += 1
+    while place < len(items) and items[place].after == name:
+        place += 1
+    return place
 
 
 def _with_rule(phases: Sequence[Phase], rule: type[Rule]) -> list[Phase]:
@@ -79,8 +95,8 @@ def _with_rule(phases: Sequence[Phase], rule: type[Rule]) -> list[Phase]:
     for phase in phases:
         names = [other.name() for other in phase.rules]
         if name in names:
-            slot = names.index(name) + (not rule.before)
-            rules = (*phase.rules[:slot], rule, *phase.rules[slot:])
+            place = _place_next_to(name, phase.rules, names, rule)
+            rules = (*phase.rules[:place], rule, *phase.rules[place:])
             result.append(_with_rules(phase, rules))
         else:
             result.append(phase)

@@ -48,6 +48,7 @@ class _CallGraph:
 
     def __iter__(self) -> Iterator[FunctionType]:
         self._follow(self._rule.match)
+        self._follow(getattr(self._rule, "guard", None))  # of a PatternRule
         yield from self._seen
 
     def _follow(self, called: object) -> None:

@@ -83,8 +83,8 @@ def test_rules_of_users_are_listed_where_they_run(tmp_path: Path) -> None:
 def test_show_prints_examples_and_reasons() -> None:
     shown = call("show", "IfToWhere").stdout
     assert "y = Where (c, x, z)" in shown
-    assert "the branches do too much work to run both" in shown
-    assert "Declines: `a` has shape 3 and `b` N (at If of `y`)" in shown
+    assert "running both branches is too much work" in shown
+    assert "Declines: `a` has shape [3] and `b` has shape [N] (at If of `y`)" in shown
 
 
 def test_show_as_json() -> None:
@@ -92,7 +92,7 @@ def test_show_as_json() -> None:
     assert content["roots"] == ["If"]
     assert "Where" in content["after"]
     assert any(
-        reason["text"] == "the condition is not known to be one element"
+        reason["text"] == "the condition is not known to be a single element"
         for reason in content["reasons"]
     )
 

@@ -7,6 +7,7 @@ module only (ONNX operator specification: Loop, Scan). Scan means its form since
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,19 +32,29 @@ class LoopEdit:
 
     # --- carried values ---
 
+    @property
+    def carried(self) -> list[CarriedValue]:
+        """The carried values as they stand."""
+        return self._view().carried
+
     def drop_carried(self, numbers: Iterable[int]) -> None:
         """Drops carried values by number; their body inputs and final values must be unread."""
         gone = set(numbers)
-        carried = [c for number, c in enumerate(self._view().carried) if number not in gone]
+        carried = [c for number, c in enumerate(self.carried) if number not in gone]
         self._set_carried(carried)
 
     def replace_carried(self, number: int, new: Sequence[CarriedValue]) -> None:
         """Replaces one carried value, whose body input and final value must be unread, by others.
 
-        A new carried value needs a `final`; a value without a name stands for none.
+        A new carried value whose final value nothing reads need not have one: it gets one here,
+        because onnxruntime 1.31 ends the process where a Loop omits an output.
         """
-        carried = self._view().carried
-        self._set_carried([*carried[:number], *new, *carried[number + 1 :]])
+        complete = [
+            replace(c, final=Variable(c.input.name)) if c.final is None or not c.final.name else c
+            for c in new
+        ]
+        carried = self.carried
+        self._set_carried([*carried[:number], *complete, *carried[number + 1 :]])
 
     def _set_carried(self, carried: Sequence[CarriedValue]) -> None:
         node, body = self._node, self._body
@@ -70,14 +81,14 @@ class LoopEdit:
 
     def _finals(self, carried: Sequence[CarriedValue]) -> list[Tensor]:
         """The outputs of the node for carried values, old ones as the node lists them."""
-        outputs = dict(zip((c.input for c in self._view().carried), self._node.outputs))
+        outputs = dict(zip((c.input for c in self.carried), self._node.outputs))
         finals = [outputs.get(c.input, c.final) for c in carried]
         while finals and finals[-1] is None and not self._has_scan_outputs():
             finals.pop()
         return [Variable("") if final is None else final for final in finals]
 
     def _has_scan_outputs(self) -> bool:
-        return len(self._node.outputs) > len(self._view().carried)
+        return len(self._node.outputs) > len(self.carried)
 
     def _slots(self) -> LoopSlots:
         node = self._node

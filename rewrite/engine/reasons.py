@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..graph.ir import Node, Tensor
 from .edits import CONTROL
@@ -12,8 +12,6 @@ from .rule import ANY, RAISED, Match, Miss, Rule, describe, raised
 
 if TYPE_CHECKING:
     from .engine import Engine
-
-T = TypeVar("T")
 
 
 class CountingMatch(Match):
@@ -26,8 +24,8 @@ class CountingMatch(Match):
         self.passed = 0
 
     def need(
-        self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
-    ) -> T:
+        self, fact: Any, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> Any:
         held = super().need(fact, sentence, *values, at=at)
         self.passed += 1
         return held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 import onnx
 import onnx.parser
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import typing_extensions
 
+    from ..symbolic import Dim
     from .patch import Patch
 
     Found = typing_extensions.TypeVar("Found", default=Any)
@@ -78,6 +79,27 @@ class Match:
         """Def-use chains and the nesting of graphs."""
         self.options = options
         """Options that rules respect."""
+
+    # Of a union, mypy would infer the common base `object` for T.
+    @overload
+    def need(
+        self, fact: Tensor | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> Tensor: ...
+
+    @overload
+    def need(
+        self, fact: int | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> int: ...
+
+    @overload
+    def need(
+        self, fact: Dim | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> Dim: ...
+
+    @overload
+    def need(
+        self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> T: ...
 
     def need(
         self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None

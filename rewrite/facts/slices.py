@@ -16,6 +16,8 @@ from ..symbolic import Dim
 END = 2**31 - 2
 """A bound at least this large means "to the end" in exported models and in the specification, and
 one below its negative means "to the very start"."""
+LONGEST_AXIS = 10**9
+"""No axis in practice is longer. Converters write an end of this size for "to the end"."""
 
 Elements = Sequence[Dim | None]
 Look = Callable[[Tensor], Elements | None]
@@ -52,6 +54,11 @@ class AxisSlice:
     def is_whole(self, length: Dim) -> bool:
         """Whether it is known to take all elements of the axis in their order."""
         return self.start == 0 and self.step == 1 and self.reaches_end(length)
+
+    def is_whole_in_practice(self, length: Dim) -> bool:
+        """Whether it takes all elements of the axis unless that is longer than LONGEST_AXIS."""
+        far = isinstance(self.end, int) and self.end >= LONGEST_AXIS
+        return self.is_whole(length) or (self.start == 0 and self.step == 1 and far)
 
     def is_reversal(self, length: Dim) -> bool:
         """Whether it is known to take all elements of the axis in reverse order."""

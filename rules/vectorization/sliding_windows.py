@@ -19,14 +19,14 @@ from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
 from ...rewrite.graph.ir import Node
 from ...rewrite.graph.views import LoopView
 from ...rewrite.symbolic import Dim
-from ..loops.iteration_positions import (
+from ..loops.affine_positions import (
     Progression,
-    loop_around,
-    need_cut,
-    need_inside,
+    need_enclosing_loop,
+    need_in_range,
     need_outer,
     need_progression,
 )
+from ..loops.slice_reads import need_moving_slice
 
 _WIDEST = 64
 """Elements of a window: each element of x is held that many times."""
@@ -68,25 +68,23 @@ class VectorizeSlidingWindows(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        view = loop_around(m)
+        view = need_enclosing_loop(m)
         need_outer(m, view, m.node.inputs[0])
         steps = m.need(counted_loop(m.facts, view.node), "the loop may end early")
         x = m.node.inputs[0]
         shape = m.need(m.facts.shape(x), "the rank of {} is not known", x, at=x)
-        cut = need_cut(m, shape)
-        extent = cut.extent
+        cut, start, extent = need_moving_slice(m, shape)
         m.need(isinstance(extent, int), "it takes {} elements, not a fixed number", extent)
         assert isinstance(extent, int)
-        assert cut.start is not None
         m.need(1 < extent <= _WIDEST, "it takes {} elements", extent)
-        found = need_progression(m, view, cut.start, m.node.inputs[1])
+        found = need_progression(m, view, start, m.node.inputs[1])
         m.need(found.step > 0, "the window moves back")
         first = found.first
         m.need(isinstance(first, int) and first >= 0, "the first position {} is not known", first)
         assert isinstance(first, int)
         short = first == 0 and _only_one_is_short(m, view, found, extent, shape[cut.axis])
         if not short:
-            need_inside(m, view, found, extent, shape[cut.axis])
+            need_in_range(m, view, found, extent, shape[cut.axis])
         window = Window(cut.axis, len(shape), first, found.step, extent, short)
         return {"node": m.node, "steps": steps, "window": window}
 

@@ -208,7 +208,7 @@ class TestAdvice:
         """If the work of a branch is the obstacle, the size decides, not the condition."""
         found = explain(Request.of(model(ADVICE % "c = Equal(rate, one)")), rule="IfToWhere")
         (why,) = found.remaining[0].why
-        assert why.reason == "it is not known how much work `p` is"
+        assert why.reason == "the number of elements of `p` is not known"
         assert why.remedies == ["--dim N=…"]
 
     def test_a_state_that_ends_a_loop(self) -> None:

@@ -234,7 +234,7 @@ class TestReplay:
         given = request_for(c=True)
         trace = trace_of(given)
 
-        def takes_the_other(self: Rule, patch: Patch, **_: object) -> None:
+        def takes_the_other(self: Rule, patch: Patch, found: object) -> None:
             patch.swap_branches(patch.root)
 
         monkeypatch.setattr(InlineDecidedIf, "apply", takes_the_other)

@@ -11,7 +11,7 @@ from looplift import Match, Rule
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.reasons import reasons_at
 from looplift.rewrite.graph.ir import Node, Tensor
-from looplift.rules.loops.fixed_length_sequences import EraseToConstruct
+from looplift.rules.loops.constructed_sequences import EraseToConstruct
 
 from ..equivalence import assert_equivalent, run_rules
 from ..small_models import parse

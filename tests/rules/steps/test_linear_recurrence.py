@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rules.loops.padded_scan import LoopToPaddedScan
 from looplift.rules.reductions.linear_recurrence import SimplifyLinearRecurrence
 
 from ...equivalence import assert_equal, ops, outcome, rewritten, run_rules, session
@@ -115,37 +114,3 @@ def test_whole_numbers_stay() -> None:
             co = Identity(ci) x = Gather(xs, i) d = Sub(x, s) p = Div(d, two) so = Add(s, p) }> }"""
     assert "are no floats" in reason_of(SimplifyLinearRecurrence, parse(text))
     rewritten(parse(text), NONE)
-
-
-@pytest.mark.parametrize(
-    ("work", "words"),
-    [
-        ("p = MatMul(s, w) so = Add(p, x)", "may fail, or be slow"),
-        ("f = Cast<to=1>(i) p = Mul(x, s) so = Add(p, f)", "other than to read slices"),
-        ("a = Sin(s) b = Cos(a) c = Sin(b) d = Cos(c) e = Sin(d) f = Cos(e) so = Add(f, x)",
-         "takes 7 operators"),
-    ],
-)  # fmt: skip
-def test_heavy_steps_are_not_taken_in_vain(work: str, words: str) -> None:
-    text = f"""g (float[T,3,3] xs, float[3,3] s0, float[3,3] w, int64 n) => (float[3,3] y) {{
-        y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3,3] s) => (bool co, float[3,3] so) {{
-            co = Identity(ci) x = Gather(xs, i) {work} }}> }}"""
-    assert words in reason_of(LoopToPaddedScan, parse(text))
-    rewritten(parse(text), NONE, 1e-5)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("final", [True, False])
-def test_two_states_of_one_step_more(axis: int, final: bool) -> None:
-    shape = "T,2,3" if axis == 0 else "2,T,3"
-    outputs = "float[2,3] y, float[2,3] z, " if final else ""
-    text = f"""g (float[{shape}] xs, float[2,3] s0, float[2,3] u0, int64 n) => ({outputs}float[R,2,3] ys, float[R,2,3] zs) {{
-        y, z, ys, zs = Loop (n, , s0, u0) <body = b (int64 i, bool ci, float[2,3] s, float[2,3] u)
-            => (bool co, float[2,3] so, float[2,3] uo, float[2,3] r, float[2,3] q) {{
-            co = Identity(ci) x = Gather<axis={axis}>(xs, i) so = Mul(u, x) a = Sin(s) uo = Add(a, x)
-            r = Identity(so) q = Identity(u) }}> }}"""
-    model = parse(text)
-    result, trace, _ = run_rules(model, [LoopToPaddedScan])
-    assert trace.defects() == []
-    assert ops(result)["Scan"] == 1
-    rewritten(model, NONE, 1e-5)

@@ -1,4 +1,4 @@
-"""Loops without states: rows that need no loop, windows, repeated slices, squeezed slices."""
+"""Loops without states: rows that need no loop, windows, repeated slices."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from looplift import rewrite
-from looplift.rewrite.engine.rule import Options
-from looplift.rules.loops.float_counters import FloatCounterToInteger
-from looplift.rules.loops.squeezed_slices import SqueezedSliceToGather
 from looplift.rules.vectorization.independent_scan_outputs import VectorizeScanOutputs
 from looplift.rules.vectorization.ragged_repeat import RaggedRepeat
 from looplift.rules.vectorization.sliding_windows import VectorizeSlidingWindows
@@ -136,39 +133,6 @@ def test_a_list_that_is_read_otherwise_stays() -> None:
     _, trace, _ = run_rules(parse(text), [RaggedRepeat])
     assert trace.commits() == []
     rewritten(parse(text), Feeds(sizes=(1, 2, 5)))
-
-
-STARTS = [[0], [2], [-1], [-9]]
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_a_squeezed_slice_begins_where_a_slice_does(dtype: str) -> None:
-    """Before the axis means at its first element."""
-    text = f"""g (float[N,3] x, {dtype}[1] k) => (float[3] y) <int64[1] zero = {{0}}, {dtype}[1] ax = {{0}}, {dtype}[1] big = {{99999}}> {{
-        s = Slice(x, k, big, ax, big) y = Squeeze(s, zero) }}"""
-    model = parse(text)
-    result, trace, _ = run_rules(model, [SqueezedSliceToGather])
-    assert trace.defects() == []
-    assert "Squeeze" not in ops(result)
-    kind = np.dtype(dtype)
-    feeds = Feeds(sizes=(1, 3), values={"k": [np.array(s, kind) for s in STARTS]})
-    assert assert_equivalent(model, result, feeds) >= 4
-
-
-def test_the_other_axes_of_a_squeezed_slice_are_whole() -> None:
-    text = """g (float[3,1] x, int64 k) => (float[1] y) <int64[2] axes = {0, 1}, int64[1] zero = {0}, float[2] big = {9999, 9999}, int64[2] steps = {9999, 1}> {
-        p = Unsqueeze(k, zero) b = Concat<axis=0>(p, zero) f = Cast<to=1>(b) m = Max(f, big) e = Cast<to=7>(m)
-        s = Slice(x, b, e, axes, steps) y = Squeeze(s, zero) }"""
-    result, _, _ = run_rules(parse(text), [FloatCounterToInteger, SqueezedSliceToGather])
-    assert "Squeeze" not in ops(result)
-    assert_equivalent(parse(text), result, Feeds(values={"k": [0, 1, 2, -1, -3]}))
-
-
-def test_strictly_a_slice_is_not_read() -> None:
-    text = """g (float[N,3] x, int64[1] k, int64[1] e) => (float[3] y) <int64[1] zero = {0}> {
-        s = Slice(x, k, e, zero) y = Squeeze(s, zero) }"""
-    reason = reason_of(SqueezedSliceToGather, parse(text), Options(strict=True))
-    assert "strict" in reason
 
 
 def test_pieces_of_no_elements_do_not_tell_the_sizes() -> None:
