@@ -11,8 +11,7 @@ from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import Reason
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Constant, Node, Tensor
-from ...rules.recurrence.masks import LENGTH_PREFIX
-from ...rules.recurrence.prefix_masks import origins
+from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
 
 _MOVES = frozenset({"Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ACTS = frozenset({"Add", "Cast", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Sub"})
@@ -25,11 +24,11 @@ def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[
     """`--prefix-mask "m axis 1"` for the masks that a reason says are not known to end with a
     length, as far as they bear one of these names, with the axis along which the loop steps.
     """
-    if LENGTH_PREFIX not in reason.sentence or not isinstance(reason.place, Node):
+    if UNKNOWN_MASK not in reason.sentence or not isinstance(reason.place, Node):
         return []
     steps = counted_loop(engine.facts, reason.place)
     reads = () if steps is None else steps.reads
-    axes = {t: axis for read in reads for t, axis, _ in origins(engine.facts, read)}
+    axes = {t: axis for read in reads for t, axis, _ in elementwise_origins(engine.facts, read)}
     masks = (_mask_behind(engine, value, names) for value in _values(reason))
     return [mask_option(mask.name, axes[mask]) for mask in masks if mask in axes]
 

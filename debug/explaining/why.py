@@ -11,7 +11,7 @@ from ...rewrite.engine.rule import describe
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
-from ...rules.recurrence.lifting import FLOATS
+from ...rules.recurrence.lifting import RNN_FLOATS
 from ..control import Reader
 from ..counts import CONTROL
 from .effects import effect_of
@@ -101,7 +101,7 @@ class Reasons:
         steps = (
             counted_loop(facts, node) if node.op in ("Loop", "Scan") and not node.domain else None
         )
-        return steps is not None and any(facts.dtype(s.input) in FLOATS for s in steps.carried)
+        return steps is not None and any(facts.dtype(s.input) in RNN_FLOATS for s in steps.carried)
 
     def _asked(self, node: Node) -> list[Reason]:
         return [r for r in reasons_at(self._engine, node) if self._only in ("", r.rule)]

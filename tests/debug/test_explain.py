@@ -233,7 +233,7 @@ class TestOtherNodes:
         around = [why for why in left.why if why.root]
         assert [why.rule for why in around] == ["FuseRecurrence"]
         assert around[0].passed > 0
-        assert "CumSum is no affine function" in around[0].reason
+        assert "CumSum is neither an affine operator nor an activation" in around[0].reason
         own = {why.rule for why in left.why if not why.root}
         assert {"FoldConstants", "EliminateDeadNode"} <= own
         assert "FuseRecurrence at Scan of `h`" in shown(found)
@@ -362,7 +362,7 @@ class TestPrefixMasks:
     def test_advice(self) -> None:
         found = explain(Subject.of(model(MASKED)), rule="FuseRecurrence")
         (why,) = found.left[0].why
-        assert "not known to be a length prefix" in why.reason
+        assert "not known to be a prefix mask" in why.reason
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_what_if(self) -> None:
@@ -380,7 +380,7 @@ class TestPrefixMasks:
             Subject.of(model(MASKED)), rule="FuseRecurrence", assume=["prefix mask mask axis 0"]
         )
         (why,) = found.left[0].why
-        told = "the mask `mask` is asserted along axis 0, but the loop steps along axis 1, where"
+        told = "the mask `mask` is asserted along axis 0, but the loop runs along axis 1, where"
         assert why.reason.startswith(told)
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 
