@@ -1,9 +1,9 @@
 """Length masks: what a loop computes only while the iteration number is below the length of a row.
 
-A padded batch runs to the longest sequence, and each row keeps its state from its own length on.
-However that is spelled (Where, `m*new + (1-m)*old`, …), the body is the cell within the length, and
-keeps its states beyond it. LSTM, GRU and RNN take the lengths as `sequence_lens`, and fill Y with
-zeros beyond them (ONNX operator specification).
+A padded batch runs to its longest sequence, and each row (one sequence of the batch) keeps its
+states from its own length on. However that is spelled (Where, `m*new + (1-m)*old`, …), the body is
+the cell within the length, and keeps its states beyond it. LSTM, GRU and RNN take the lengths as
+`sequence_lens`, and fill Y with zeros beyond them (ONNX operator specification).
 
 A length is recognised from a comparison of the iteration number with a limit, in the body or, for
 all iterations, before the loop:

@@ -323,8 +323,7 @@ def _constant_of_shape(lifter: Lifter, node: Node) -> list[LiftedValue]:
     shape = lifter.shape(node.outputs[0])
     if np.prod([n for n in shape if isinstance(n, int)]) > _MOST_FEATURES:
         raise Miss("it has more than {} elements", _MOST_FEATURES)
-    axes = axes_of(shape, [k for k, n in enumerate(shape) if isinstance(n, int)])
-    return [constant_value(number).broadcast_to(axes)]
+    return [constant_value(number).broadcast_to(axes_of(shape))]
 
 
 # --- masks that are known to be all true or all false ---
@@ -458,7 +457,7 @@ def _einsum(lifter: Lifter, node: Node) -> list[LiftedValue]:
     equation = node.attrs["equation"]
     equation = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
     if "->" not in equation or "." in equation or len(node.inputs) != 2:
-        raise Miss("its equation is implicit, has an ellipsis, or has not two operands")
+        raise Miss("its equation lacks an output, has an ellipsis, or does not take two operands")
     operands, result = equation.split("->")
     letters = operands.split(",")
     for slot, tensor in enumerate(node.inputs):

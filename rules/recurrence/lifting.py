@@ -59,10 +59,12 @@ class LiftedValue:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
+        """The sizes of the axes."""
         return tuple(a.size if isinstance(a, BatchAxis) else a for a in self.axes)
 
     @property
     def batch_sizes(self) -> tuple[Dim, ...]:
+        """The sizes of the batch axes."""
         return tuple(a.size for a in self.axes if isinstance(a, BatchAxis))
 
     def has_shape(self, shape: Sequence[Dim]) -> bool:
@@ -77,7 +79,16 @@ class LiftedValue:
 
     def layout(self) -> CellLayout | None:
         """The batch axis and the feature axes; None for several batch axes."""
-        return _layout(self.axes)
+        batch = [(k, a.size) for k, a in enumerate(self.axes) if isinstance(a, BatchAxis)]
+        if len(batch) > 1:
+            return None
+        plain = [(k, a) for k, a in enumerate(self.axes) if isinstance(a, int)]
+        wide = [(k, n) for k, n in plain if n != 1] or plain[-1:]
+        features, sizes = tuple(k for k, _ in wide), tuple(n for _, n in wide)
+        if batch:
+            return CellLayout(len(self.axes), features, sizes, *batch[0])
+        unit = next((k for k, _ in plain if k not in features), None)
+        return CellLayout(len(self.axes), features, sizes, unit, 1)
 
     def feature_numbers(self) -> Array:
         """The numbers of the features, in the shape of the value with batch axes of size 1."""
@@ -178,10 +189,10 @@ def _take_features(left: list[Axis], size: Dim) -> int:
     return size
 
 
-def axes_of(shape: Sequence[Dim], features: Collection[int]) -> tuple[Axis, ...]:
-    """The axes of a shape; those in `features` have static sizes, all others are batch axes."""
+def axes_of(shape: Sequence[Dim], batch: int | None = None) -> tuple[Axis, ...]:
+    """The axes of a shape; axes of open size and the axis `batch` are batch axes."""
     return tuple(
-        int(n) if (k in features or n == 1) and isinstance(n, int) else BatchAxis(n)
+        n if isinstance(n, int) and (k != batch or n == 1) else BatchAxis(n)
         for k, n in enumerate(shape)
     )
 
@@ -287,20 +298,6 @@ class CellLayout:
         return np.reshape(permuted, (count, -1))
 
 
-def _layout(axes: Sequence[Axis]) -> CellLayout | None:
-    batch = [(k, a.size) for k, a in enumerate(axes) if isinstance(a, BatchAxis)]
-    if len(batch) > 1:
-        return None
-    plain = [(k, a) for k, a in enumerate(axes) if isinstance(a, int)]
-    wide = [(k, n) for k, n in plain if n != 1] or plain[-1:]
-    features = tuple(k for k, _ in wide)
-    sizes = tuple(n for _, n in wide)
-    if batch:
-        return CellLayout(len(axes), features, sizes, *batch[0])
-    unit = next((k for k, _ in plain if k not in features), None)
-    return CellLayout(len(axes), features, sizes, unit, 1)
-
-
 # --- where symbolic inputs come from ---
 
 
@@ -334,8 +331,7 @@ def input_value(
     Axes of open size are batch axes. Where all sizes are static, one axis may be the batch,
     preferably one of a size in `batch`. All others are feature axes (layers, directions, gates).
     """
-    static = _static_batch(shape, batch)
-    axes = axes_of(shape, [k for k in range(len(shape)) if k != static])
+    axes = axes_of(shape, _static_batch(shape, batch))
     width = int(np.prod([a for a in axes if isinstance(a, int)], dtype=np.int64))
     source = SymbolicInput(name, width, origin)
     return LiftedValue(affine_forms.from_monomial(source, numpy_type(facts, tensor)), axes)

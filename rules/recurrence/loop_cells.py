@@ -324,7 +324,7 @@ def _check_same_batch(
     """Raises Miss where an input and the state may have different batches."""
     if symbolic.eq(layout.size, of_state.size) is not True:
         raise Miss(
-            "{} has a batch of {}, but the state {} has {}, which may differ",
+            "{} has a batch of size {}, but the state {} one of size {}: they may differ",
             origin.sequence if isinstance(origin, SliceRead) else origin.value,
             layout.size,
             state.input,
@@ -444,4 +444,6 @@ def _check_sizes_of_operands(
     for tensor in (*outer, *(t for node in nodes for t in node.outputs)):
         for size in _open_sizes(facts, tensor):
             if size in merged_sizes and size not in known:
-                raise Miss("{} has a batch of {}, as no operand of the cell has", tensor, size)
+                raise Miss(
+                    "{} has a batch of size {}, which no operand of the cell has", tensor, size
+                )

@@ -1,4 +1,4 @@
-"""The numeric probe before a commit: one iteration of the body against one step of the operator.
+"""The numeric probe before a commit: one iteration of the body against the operator.
 
 Both run on onnxruntime, on random numbers for what the body reads, for the states, and for weights
 that are not constant. One time step is enough: the next one starts from equal states.

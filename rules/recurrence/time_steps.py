@@ -1,8 +1,8 @@
 """One time step of an LSTM, GRU or RNN, by the equations of the ONNX operator specification.
 
-The equations are written once, for any representation of values: `FormStep` computes affine forms,
-and `unfuse` builds the nodes of a Scan body. With forms, a loop that runs a one-step operator in
-each iteration lifts to the same updates as one that spells the cell out.
+The equations are written once, for any representation of values: `FormTimeStep` computes affine
+forms, and `unfuse` builds the nodes of a Scan body. With forms, a loop that runs an operator over
+one time step in each iteration lifts to the same updates as one that spells the cell out.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TimeStep(ABC, Generic[V]):
         """An elementwise operator with its alpha and beta."""
 
 
-class FormStep(TimeStep[AffineForm]):
+class FormTimeStep(TimeStep[AffineForm]):
     """A time step on affine forms; each gate has matrices (features in, features out)."""
 
     def __init__(
@@ -178,11 +178,11 @@ class FormStep(TimeStep[AffineForm]):
         return value.activated(function, parameters)
 
 
-# --- lifting one-step operators ---
+# --- lifting operators over one time step ---
 
 
 @lifts("LSTM", "GRU", "RNN")
-def _one_step(lifter: Lifter, node: Node) -> list[LiftedValue]:
+def _recurrent_operator(lifter: Lifter, node: Node) -> list[LiftedValue]:
     if node.attrs.get("layout", 0) or lifter.has(node, 4):
         raise Miss("it has layout 1 or sequence_lens")
     x = lifter.operand(node, 0)
@@ -209,9 +209,9 @@ def _direction(lifter: Lifter, node: Node, x: LiftedValue, number: int) -> list[
     slots = (5, 6) if node.op == "LSTM" else (5,)
     states = [_initial_state(lifter, node, slot, number, hidden, dtype) for slot in slots]
     functions = activation_functions(node, number)
-    step = FormStep(node.op, node.attrs, functions, x.form, states, w, r,
+    time_step = FormTimeStep(node.op, node.attrs, functions, x.form, states, w, r,
                     weights.split(bias, hidden), peepholes)  # fmt: skip
-    return step.states()
+    return time_step.states()
 
 
 def _gate_matrices(lifter: Lifter, node: Node, slot: int, number: int) -> list[Weight]:

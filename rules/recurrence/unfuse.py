@@ -104,10 +104,10 @@ def _scan(
     initial = [_initial_state(emit, node, slot, number, arrays[_R]) for slot in slots]
     sequences = [node.inputs[0], *([_mask(emit, node)] if _has(node, _LENGTHS) else [])]
     functions = activation_functions(node, number)
-    step = _NodeStep(node.op, node.attrs, functions, arrays)
+    time_step = _NodeTimeStep(node.op, node.attrs, functions, arrays)
     is_reversed = int(way == "reverse")
     attrs = {
-        "body": step.body(has_mask=_has(node, _LENGTHS)),
+        "body": time_step.body(has_mask=_has(node, _LENGTHS)),
         "num_scan_inputs": len(sequences),
         "scan_input_directions": [is_reversed] * len(sequences),
         "scan_output_directions": [is_reversed],
@@ -147,7 +147,7 @@ def _initial_state(emit: Builder, node: Node, slot: int, number: int, r: Array) 
 # --- the body ---
 
 
-class _NodeStep(TimeStep[Tensor]):
+class _NodeTimeStep(TimeStep[Tensor]):
     """A time step as the nodes of a Scan body."""
 
     def __init__(

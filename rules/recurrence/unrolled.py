@@ -35,7 +35,7 @@ from .cell_matching import match_cell
 from .cells import LINEAR, Cell, RecurrentState, split_clip
 from .emission import input_matrix, operator_weights
 from .lifting import RNN_FLOATS, CellLayout, LiftedValue, Lifter, constant_value, input_value
-from .time_steps import FormStep
+from .time_steps import FormTimeStep
 from .weights import weight_key
 
 _MOST_NODES = 400
@@ -76,7 +76,7 @@ class CellCopy:
 def nodes_with_weight(facts: Facts, node: Node) -> list[Node]:
     """The nodes that apply the weight of the given node, in order; empty unless it is the first."""
     slot = _weight_slot(facts, node)
-    # Only the first use goes on: searching from every use would take quadratic time.
+    # Only the first use continues: searching from every use would take quadratic time.
     first = None if slot is None else facts.index.first_use(node.inputs[slot])
     if slot is None or first is None or first.reader is not node:
         return []
@@ -311,7 +311,7 @@ def _check_follows(copy: CellCopy, following: CellCopy) -> None:
     if copy.cell.c is not None:
         after = copy.lifter.value(following.before[1])
         if after.form.key != copy.cell.c.update.key:
-            raise Miss("its copies do not hand on their cell state")
+            raise Miss("its copies do not pass on their cell state")
 
 
 def _cell_key(cell: Cell) -> object:
@@ -415,7 +415,7 @@ def _first_copy(
         if cell.c is not None:
             before.append(_initial_cell_state(lifter, following.before[1], h))
         x = affine_forms.concat([lifter.value(t).form for t in inputs])
-        expected = _step(cell, x, [lifter.value(t).form for t in before]).states()
+        expected = _time_step(cell, x, [lifter.value(t).form for t in before]).states()
         ends = [after, *following.before[1:]]
         if len(inputs) != len(following.inputs) or len(ends) != len(expected):
             return None
@@ -449,13 +449,13 @@ def _initial_cell_state(lifter: Lifter, after: Tensor, h: Tensor) -> Tensor:
     return h
 
 
-def _step(cell: Cell, x: AffineForm, states: Sequence[AffineForm]) -> FormStep:
+def _time_step(cell: Cell, x: AffineForm, states: Sequence[AffineForm]) -> FormTimeStep:
     """A time step of the cell."""
     found, size = operator_weights(cell), 2 * len(cell.gates) * cell.h.size
     bias = np.zeros(size, x.dtype) if found.b is None else weights.reshape(found.b, (size,))
     w = [input_matrix(cell, number) for number in range(len(cell.gates))]
     r = [gate.recurrent for gate in cell.gates]
     biases = weights.split(bias, cell.h.size)
-    return FormStep(
+    return FormTimeStep(
         cell.op, cell.attributes, cell.functions, x, states, w, r, biases, cell.peepholes
     )
