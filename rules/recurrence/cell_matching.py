@@ -11,6 +11,9 @@ act an activation, and where x, h and c are row vectors:
            h' = (1-z)∘n + z∘h
     RNN    h' = act(x·W + h·R + b)
 
+Here b is the sum of the operator's biases Wb and Rb, and the matrices have the shape (features in,
+features out); `emission.OperatorWeights` has the shapes of the operands W, R, B and P.
+
 Forms are expanded, so the updates arrive as c' = f∘c + i∘g and h' = n - z∘n + z∘h. Where one of i
 and f is 1 minus the other, c' = f∘c + g - f∘g. Libraries that exchange z and 1-z give
 h' = h - z∘h + z∘n.

@@ -412,7 +412,7 @@ class Lifter:
             self._lift(tensor)
             found = self._lifted[tensor]
         if isinstance(found, Miss):
-            raise found.with_traceback(None)
+            raise Miss(found.sentence, *found.values)  # a new one, which no traceback keeps alive
         return found
 
     def value_or_none(self, tensor: Tensor) -> LiftedValue | None:
@@ -458,7 +458,7 @@ class Lifter:
             results = handler(self, node)
         except Miss as reason:
             for tensor in node.outputs:
-                self._lifted[tensor] = self._unlifted(tensor, node, reason)
+                self._lifted[tensor] = self._unlifted(tensor, node, reason.with_traceback(None))
         else:
             self._lifted.update(zip(node.outputs, results))
 

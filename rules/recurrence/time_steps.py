@@ -25,7 +25,10 @@ V = TypeVar("V")
 
 
 class TimeStep(ABC, Generic[V]):
-    """One time step of one direction; the gates are i, o, f, c of an LSTM, z, r, h of a GRU."""
+    """One time step of one direction; `cell_matching` lists the equations.
+
+    Gates have the numbers of the operator: i, o, f, c of an LSTM and z, r, h of a GRU.
+    """
 
     def __init__(
         self,

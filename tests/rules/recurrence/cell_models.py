@@ -12,12 +12,13 @@ def numbers(count: int, start: float = 0.0) -> str:
 
 def constant(name: str, *shape: int) -> str:
     """The declaration of a constant with some numbers."""
-    numbers = np.sin(np.arange(np.prod(shape)) * 1.7 + len(name))
+    elements = np.sin(np.arange(np.prod(shape)) * 1.7 + len(name))
     sizes = ",".join(str(n) for n in shape)
-    return f"float[{sizes}] {name} = {{{', '.join(f'{v:.3f}' for v in numbers)}}}"
+    return f"float[{sizes}] {name} = {{{', '.join(f'{v:.3f}' for v in elements)}}}"
 
 
 def integers(**vectors: list[int] | int) -> str:
+    """The declarations of int64 constants, vectors and scalars."""
     return ", ".join(
         f"int64[{len(v)}] {name} = {{{', '.join(map(str, v))}}}"
         if isinstance(v, list)
@@ -32,7 +33,7 @@ CELL = """i = Sigmoid(gi) f = Sigmoid(gf) g = Tanh(gg) o = Sigmoid(go)
 
 
 def gates(value: str, axis: int) -> str:
-    """Four gates by number along an axis."""
+    """The four gates as slices along an axis."""
     names = ("gi", "gf", "gg", "go")
     return " ".join(f"{g} = Gather<axis={axis}>({value}, g{k})" for k, g in enumerate(names))
 
@@ -40,7 +41,7 @@ def gates(value: str, axis: int) -> str:
 def scan_lstm(
     nodes: str, constants: str, x: str = "B,2", state: str = "B,3", before: str = ""
 ) -> str:
-    """A Scan over x, of which the body reads xt, around an LSTM with the states h and c."""
+    """A Scan over x around an LSTM with the states h and c; the body reads xt."""
     return f"""m (float[T,{x}] x, float[{state}] h0, float[{state}] c0)
       => (float[T,{state}] y, float[{state}] hl, float[{state}] cl) <{constants}, {PLACES}> {{
       {before}

@@ -88,6 +88,10 @@ REASONS = {
         LSTM.replace("q = MatMul(h, v)", "hv = Mul(h, c) q = MatMul(hv, v)"),
         "in a way that no operator has",
     ),
+    "square of the state": (
+        f"{PRODUCT} {GATES} ig = Mul(i, g) hh = Mul(h, h) s0 = Add(ig, hh) hn = Add(s0, g) cn = Identity(c)",
+        "is that of no LSTM, GRU or RNN",
+    ),
 }  # fmt: skip
 
 

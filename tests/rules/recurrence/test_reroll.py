@@ -52,6 +52,17 @@ def test_copies_with_a_context() -> None:
     assert "Tanh" not in counts
 
 
+def test_copies_with_an_input_that_one_gate_reads() -> None:
+    copy = """t@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, t@) p@ = MatMul(x@, w)
+      q@ = MatMul(h@, r) s@ = Add(p@, q@) gi@, f0@, gn@, go@ = Split<axis=1, num_outputs=4>(s@)
+      gf@ = Add(f0@, k) i@ = Sigmoid(gi@) f@ = Sigmoid(gf@) n@ = Tanh(gn@)
+      o@ = Sigmoid(go@) fc@ = Mul(f@, c@) ig@ = Mul(i@, n@) c# = Add(fc@, ig@) tc@ = Tanh(c#)
+      h# = Mul(o@, tc@) """
+    text = f"""m (float[4,B,2] x, float[B,3] k, float[B,3] h0, float[B,3] c0) => (float[B,3] h4)
+      <{LSTM_WEIGHTS}> {{ {_unrolled(copy, 4)} }}"""
+    assert ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)["LSTM"] == 1
+
+
 def test_few_copies_with_single_values_are_declined() -> None:
     """Concatenating their inputs takes more nodes than the copies have."""
     copy = "q@ = MatMul(h@, r) a@ = Sum(x@, u@, v@, s@, t@, q@) h# = Tanh(a@) "
@@ -100,11 +111,11 @@ def test_one_step_operators(read: str, ends: str) -> None:
 def test_one_step_operators_that_skip_a_slice() -> None:
     """Their inputs are concatenated."""
     read = KEPT["gathered"].replace("[@]", "[?]")
-    steps = _unrolled(read + ONE_STEP, 5)
+    copies = _unrolled(read + ONE_STEP, 5)
     for number in (0, 1, 4, 2, 3):
-        steps = steps.replace("?", str(number), 1)
+        copies = copies.replace("?", str(number), 1)
     text = f"""m (float[5,B,2] x, float[1,B,3] h0) => (float[1,B,3] h5)
-      <{ONE_STEP_WEIGHTS}> {{ {steps} }}"""
+      <{ONE_STEP_WEIGHTS}> {{ {copies} }}"""
     rewritten(parse(text, opset=21), FEEDS, 1e-5)
 
 

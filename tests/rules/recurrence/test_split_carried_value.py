@@ -116,7 +116,7 @@ def test_split_carried_value_declines_parts_of_unknown_size() -> None:
 
 
 def test_slices_that_omit_their_axes() -> None:
-    """They slice the first axis, also where steps are given."""
+    """They slice the first axis, also where strides are given."""
     text = """g (float[2,2] s0, int64 m) => (float[2,2] y)
         <int64[1] zero={0}, int64[1] one={1}, int64[1] two={2}, int64[2] sh={2,1}> {
         y = Loop (m, , s0) <body = b (int64 i, bool ci, float[2,2] s) => (bool co, float[2,2] so) {

@@ -117,17 +117,19 @@ def _weights(model: onnx.ModelProto) -> list[np.ndarray]:
     hidden, rows = r.shape[2], r.shape[1]
     bias = stacked(3, np.zeros((1, 2 * rows), w.dtype))
     first, second = bias[:, :rows], bias[:, rows:]
-    apart = any(a.name == "linear_before_reset" and a.i for n in nodes for a in n.attribute)
-    added = rows - hidden if apart else rows
+    has_inner_bias = any(
+        a.name == "linear_before_reset" and a.i for n in nodes for a in n.attribute
+    )
+    added = rows - hidden if has_inner_bias else rows
     kept = [first[:, :added] + second[:, :added], first[:, added:], second[:, added:]]
     return [w, r, stacked(7, np.zeros((1, 3 * hidden), w.dtype)), *kept]
 
 
-def _there_and_back(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
-    apart, trace, _ = run_rules(model, [OperatorToScan])
+def _round_trip(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
+    unfused, trace, _ = run_rules(model, [OperatorToScan])
     assert (trace.defects(), len(trace.commits())) == ([], 1)
-    assert_equivalent(model, apart, feeds, 1e-5)
-    again, trace, _ = run_rules(apart, [FuseRecurrence, EliminateDeadNode])
+    assert_equivalent(model, unfused, feeds, 1e-5)
+    again, trace, _ = run_rules(unfused, [FuseRecurrence, EliminateDeadNode])
     assert trace.defects() == []
     assert_equivalent(model, again, feeds, 1e-5)
     assert ops(again).get("Scan", 0) == 0
@@ -142,7 +144,7 @@ def _assert_same_weights(before: onnx.ModelProto, after: onnx.ModelProto) -> Non
 @pytest.mark.parametrize(("op", "attributes"), OTHERS)
 def test_activations_come_back(op: str, attributes: dict[str, Any]) -> None:
     model = _operator(op, **attributes)
-    _assert_same_weights(model, _there_and_back(model, FEEDS))
+    _assert_same_weights(model, _round_trip(model, FEEDS))
 
 
 @pytest.mark.parametrize("op", CELLS)
@@ -152,7 +154,7 @@ def test_every_combination_comes_back(op: str) -> None:
         if cell != op:
             continue
         model = _operator(op, **attributes)
-        again = _there_and_back(model, FEEDS)
+        again = _round_trip(model, FEEDS)
         if not attributes.get("input_forget"):
             _assert_same_weights(model, again)
 
@@ -201,7 +203,7 @@ def test_the_cases_that_onnx_ships_come_back() -> None:
             if i.type.tensor_type.elem_type == TensorProto.INT32
             for s in [tuple(d.dim_value for d in i.type.tensor_type.shape.dim)]
         }
-        _assert_same_weights(model, _there_and_back(model, Feeds(values=lengths, most=2)))
+        _assert_same_weights(model, _round_trip(model, Feeds(values=lengths, most=2)))
 
 
 def test_operator_to_scan_fires_and_declines() -> None:
