@@ -234,7 +234,7 @@ def _within(
 
 
 def _first_cell(interpretation: _Interpretation) -> LoopCell:
-    """Raises Miss where no state is that of a cell."""
+    """The cell of the first state that has one. Raises Miss if none has."""
     reasons: list[Miss] = []
     states = interpretation.body.states()
     for state in states.values():

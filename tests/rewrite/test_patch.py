@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -63,7 +61,7 @@ class Setting:
         return export_model(self.model)
 
 
-def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, dict[str, Any]] | None:
+def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, object] | None:
     roots = rule.roots()
     one = rule()
     for node in engine.index.walk():
@@ -73,6 +71,13 @@ def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, dict[str, Any]] | N
             except Miss:
                 continue
     return None
+
+
+def _apply(rule: Rule, patch: Patch, found: object) -> None:
+    if isinstance(found, dict):
+        rule.apply(patch, **found)
+    else:
+        rule.apply(patch, found)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name())
@@ -85,20 +90,20 @@ def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     while found is None:  # it fires once copies are gone
         copy = _firing(EliminateIdentity, engine)
         assert copy is not None, "the rule does not fire on its own model"
-        EliminateIdentity().apply(Patch(engine.facts, copy[0]), **copy[1])
+        _apply(EliminateIdentity(), Patch(engine.facts, copy[0]), copy[1])
         found = _firing(rule, engine)
     before = export_model(model).SerializeToString()
-    node, arguments = found
+    node, match = found
     for _ in range(2):
         patch = Patch(engine.facts, node)
-        rule().apply(patch, **arguments)
+        _apply(rule(), patch, match)
         patch.check()
         assert_consistent(engine.index)
         patch.roll_back()
         assert_consistent(engine.index)
         assert export_model(model).SerializeToString() == before
     patch = Patch(engine.facts, node)
-    rule().apply(patch, **arguments)
+    _apply(rule(), patch, match)
     engine.run()
     assert_equivalent(proto, export_model(model), tolerance=1e-5)
 
