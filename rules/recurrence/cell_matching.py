@@ -51,7 +51,6 @@ from .cells import (
     check_lifted,
     complement,
     gate_weights,
-    is_filled_with,
     scale_activation,
     scale_gate,
     split_clip,
@@ -169,11 +168,11 @@ def _slope(form: AffineForm, cell: AffineForm) -> float | None:
         _, own = cell.terms.get(key, (None, None))
         if not isinstance(coefficient, ColumnSelection) or own is None:
             continue
-        if not is_filled_with(own.scale if isinstance(own, ColumnSelection) else own, 1):
+        if not weights.is_filled(own.scale if isinstance(own, ColumnSelection) else own, 1):
             continue
         scale = coefficient.scale
         if isinstance(scale, np.ndarray) and cell.scaled(scale).key == form.key:
-            return float(scale.flat[0]) if is_filled_with(scale, scale.flat[0]) else None
+            return float(scale.flat[0]) if weights.is_filled(scale, scale.flat[0]) else None
     return None
 
 
@@ -185,9 +184,9 @@ def _cell_gates(c: RecurrentState) -> list[_LstmGates]:
     if len(kept) != 1 or (gate := as_gate(kept[0][0])) is None:
         return []
     own, scale = c.scale_in(c.update), kept[0][1]
-    if own is None and is_filled_with(scale, 1):
+    if own is None and weights.is_filled(scale, 1):
         return [*_independent_gates(gate, rest), *_input_complements_forget(gate, rest)]
-    if own is not None and is_filled_with(own, 1) and is_filled_with(scale, -1):
+    if own is not None and weights.is_filled(own, 1) and weights.is_filled(scale, -1):
         return list(_forget_complements_input(gate, rest))
     return []
 
@@ -231,7 +230,7 @@ def _input_complements_forget(f: Gate, rest: _Terms) -> Iterator[_LstmGates]:
     if len(rest) != 2 or (i := complement(f)) is None:
         return
     for (alone, plus), (product, minus) in (rest, rest[::-1]):
-        if not is_filled_with(plus, 1) or not is_filled_with(minus, -1):
+        if not weights.is_filled(plus, 1) or not weights.is_filled(minus, -1):
             continue
         g = as_gate(alone) if isinstance(alone, ActivatedForm) else None
         factors = product.factors if isinstance(product, ElementwiseProduct) else ()
@@ -286,7 +285,7 @@ def _output_peephole(form: AffineForm, c: RecurrentState) -> tuple[Weight, Affin
             raise Miss("the output gate reads only a part of the new cell state")
         if not isinstance(own, ColumnSelection) or not isinstance(coefficient, ColumnSelection):
             raise Miss("the output gate mixes the features of the cell state")
-        if scale is None and is_filled_with(coefficient.scale, 1):
+        if scale is None and weights.is_filled(coefficient.scale, 1):
             scale = own.scale
         expected = None if scale is None else weights.multiply(scale, coefficient.scale)
         if expected is None or not weights.equal(expected, own.scale):
@@ -345,11 +344,11 @@ def _update_gate_and_candidate(h: RecurrentState) -> tuple[Gate, Gate] | None:
         return None
     if own is None and len(alone) == 1 and alone[0][0].key == n.key:  # n - z∘n + z∘h
         signs = (alone[0][1], 1), (kept[1], 1), (scale, -1)
-        return (z, n) if all(is_filled_with(*sign) for sign in signs) else None
+        return (z, n) if all(weights.is_filled(*sign) for sign in signs) else None
     if own is None:
         return None
     signs = (own, 1), (kept[1], -1), (scale, 1)  # h - z∘h + z∘n
-    exchanged = complement(z) if all(is_filled_with(*sign) for sign in signs) else None
+    exchanged = complement(z) if all(weights.is_filled(*sign) for sign in signs) else None
     return None if exchanged is None else (exchanged, n)
 
 

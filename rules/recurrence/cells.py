@@ -158,14 +158,9 @@ def as_gate(factor: Factor) -> Gate | None:
     return Gate(LINEAR, factor.form) if isinstance(factor, UnexpandedForm) else None
 
 
-def is_filled_with(vector: Weight, number: float) -> bool:
-    """Whether all elements are known to equal a number."""
-    return isinstance(vector, np.ndarray) and bool(np.all(vector == number))
-
-
 def scale_activation(function: ActivationFunction, scale: Weight) -> ActivationFunction | None:
     """An activation times a number, as an activation; None if there is no such activation."""
-    if is_filled_with(scale, 1):
+    if weights.is_filled(scale, 1):
         return function
     if not isinstance(scale, np.ndarray) or not np.all(scale == scale.flat[0]):
         return None
@@ -228,9 +223,9 @@ def split_clip(form: AffineForm) -> tuple[AffineForm, float | None]:
     low, high = monomial.parameters
     if low != -high:
         return form, None
-    if is_filled_with(scale, 1):
+    if weights.is_filled(scale, 1):
         return monomial.argument, high
-    return (monomial.argument.scaled(scale), high) if is_filled_with(scale, -1) else (form, None)
+    return (monomial.argument.scaled(scale), high) if weights.is_filled(scale, -1) else (form, None)
 
 
 def split_clips(gates: Sequence[Gate]) -> tuple[list[AffineForm], dict[str, float]]:

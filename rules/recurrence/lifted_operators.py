@@ -140,19 +140,11 @@ def _softsign(form: AffineForm, divisor: AffineForm) -> AffineForm | None:
 def _reciprocal_form(form: AffineForm) -> AffineForm:
     """`1 / (1 + exp(-x))` as sigmoid(x). Raises Miss for any other form."""
     exponential = AffineForm(form.width, form.terms, np.zeros(form.width, form.dtype))
-    monomial, scale = exponential.single_monomial() or (None, None)
-    if (
-        isinstance(monomial, ActivatedForm)
-        and monomial.function == "Exp"
-        and _is_all_ones(form.bias)
-        and _is_all_ones(scale)
-    ):
+    monomial, scale = exponential.single_monomial() or (None, form.bias)
+    is_one = weights.is_filled(form.bias, 1) and weights.is_filled(scale, 1)
+    if is_one and isinstance(monomial, ActivatedForm) and monomial.function == "Exp":
         return monomial.argument.scaled(-1).activated("Sigmoid")
     raise Miss("it divides by a value that is not constant")
-
-
-def _is_all_ones(weight: Weight | None) -> bool:
-    return isinstance(weight, np.ndarray) and bool(np.all(weight == 1))
 
 
 # --- clipping ---
@@ -216,8 +208,8 @@ def _effective_bound(bound: float, form: AffineForm) -> float:
 
 def _clip_bounds(form: AffineForm) -> tuple[float, float, AffineForm]:
     """The bounds that a form is clipped to, and the form that is clipped."""
-    monomial, scale = form.single_monomial() or (None, None)
-    if isinstance(monomial, ActivatedForm) and _is_all_ones(scale):
+    monomial, scale = form.single_monomial() or (None, form.bias)
+    if isinstance(monomial, ActivatedForm) and weights.is_filled(scale, 1):
         if monomial.function == "Clip":
             low, high = monomial.parameters
             return low, high, monomial.argument

@@ -88,6 +88,11 @@ def is_zero(weight: Weight) -> bool:
     return isinstance(weight, np.ndarray) and not weight.any()
 
 
+def is_filled(weight: Weight, number: float) -> bool:
+    """Whether all elements are known to equal a number."""
+    return isinstance(weight, np.ndarray) and bool(np.all(weight == number))
+
+
 # --- operations ---
 
 
