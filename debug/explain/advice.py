@@ -15,8 +15,7 @@ from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.facts.facts import FLOATS, Facts
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim, Expr, symbols
-from ...rules.recurrence.masks import LENGTH_PREFIX
-from ...rules.recurrence.prefix_masks import origins
+from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
 from ..command_options import mask_option
 from ..fact_text import is_named, value_text
 
@@ -195,11 +194,11 @@ def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[
     Only for masks with one of these names. The axis is the one that the loop runs along:
     `--prefix-mask "m axis 1"`.
     """
-    if LENGTH_PREFIX not in reason.sentence or not isinstance(reason.place, Node):
+    if UNKNOWN_MASK not in reason.sentence or not isinstance(reason.place, Node):
         return []
     loop = counted_loop(engine.facts, reason.place)
     reads = () if loop is None else loop.reads
-    axes = {t: axis for read in reads for t, axis, _ in origins(engine.facts, read)}
+    axes = {t: axis for read in reads for t, axis, _ in elementwise_origins(engine.facts, read)}
     masks = (_mask_of(engine, value, names) for value in _values(reason))
     return [mask_option(mask.name, axes[mask]) for mask in masks if mask in axes]
 

@@ -11,7 +11,7 @@ from ...rewrite.engine.rule import describe
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
-from ...rules.recurrence.lifting import FLOATS
+from ...rules.recurrence.lifting import RNN_FLOATS
 from ..control_flow import ControlFlowReader
 from ..fact_text import value_text
 from ..operator_counts import CONTROL_FLOW
@@ -103,7 +103,7 @@ class Reasons:
         facts = self._engine.facts
         is_loop = node.op in ("Loop", "Scan") and not node.domain
         loop = counted_loop(facts, node) if is_loop else None
-        return loop is not None and any(facts.dtype(c.input) in FLOATS for c in loop.carried)
+        return loop is not None and any(facts.dtype(c.input) in RNN_FLOATS for c in loop.carried)
 
     def _asked(self, node: Node) -> list[Reason]:
         return [r for r in reasons_at(self._engine, node) if self._rule in ("", r.rule)]

@@ -234,7 +234,7 @@ class TestOtherNodes:
         around = [why for why in left.why if why.root]
         assert [why.rule for why in around] == ["FuseRecurrence"]
         assert around[0].passed > 0
-        assert "CumSum is no affine function" in around[0].reason
+        assert "CumSum is neither an affine operator nor an activation" in around[0].reason
         own = {why.rule for why in left.why if not why.root}
         assert {"FoldConstants", "EliminateDeadNode"} <= own
         assert "FuseRecurrence at Scan of `h`" in shown(found)
@@ -363,7 +363,7 @@ class TestPrefixMasks:
     def test_advice(self) -> None:
         found = explain(Request.of(model(MASKED)), rule="FuseRecurrence")
         (why,) = found.remaining[0].why
-        assert "not known to be a length prefix" in why.reason
+        assert "not known to be a prefix mask" in why.reason
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_what_if(self) -> None:
@@ -382,7 +382,7 @@ class TestPrefixMasks:
             rule="FuseRecurrence",
         )
         (why,) = found.remaining[0].why
-        start = "the mask `mask` is asserted along axis 0, but the loop steps along axis 1, where"
+        start = "the mask `mask` is asserted along axis 0, but the loop runs along axis 1, where"
         assert why.reason.startswith(start)
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN become Scans, and those the same operators with the same weights again."""
+"""LSTM, GRU and RNN become Scans, and FuseRecurrence turns these into the same operators again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
-"""Attributes of which there is no end."""
+"""Attributes with too many values to try them all."""
 
 
 def _combinations() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -50,9 +50,9 @@ def _combinations() -> Iterator[tuple[str, dict[str, Any]]]:
         for direction, *chosen in itertools.product(("forward", "reverse"), *[(0, 1)] * len(names)):
             given: dict[str, Any] = dict(zip(names, chosen))
             if direction == "reverse" and given["lengths"]:
-                continue  # the inverse does not know it
+                continue  # the rule declines it
             if given.get("peepholes") and given.get("input_forget"):
-                continue  # onnxruntime reads the peephole of a gate that is not there
+                continue  # onnxruntime applies the peephole of the missing forget gate
             yield op, given | {"direction": direction, "clip": 0.7 * given["clip"]}
 
 
@@ -101,7 +101,7 @@ def _operator(
 
 
 def _weights(model: onnx.ModelProto) -> list[np.ndarray]:
-    """W, R, P and the biases of all operators together; those that are only added, as their sum."""
+    """W, R, P and the biases of all operators; biases that are only added up, as their sum."""
     nodes = [n for n in model.graph.node if n.op_type in CELLS]
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     nodes.sort(key=lambda n: any(a.s == b"reverse" for a in n.attribute))
@@ -117,17 +117,19 @@ def _weights(model: onnx.ModelProto) -> list[np.ndarray]:
     hidden, rows = r.shape[2], r.shape[1]
     bias = stacked(3, np.zeros((1, 2 * rows), w.dtype))
     first, second = bias[:, :rows], bias[:, rows:]
-    apart = any(a.name == "linear_before_reset" and a.i for n in nodes for a in n.attribute)
-    added = rows - hidden if apart else rows
+    has_inner_bias = any(
+        a.name == "linear_before_reset" and a.i for n in nodes for a in n.attribute
+    )
+    added = rows - hidden if has_inner_bias else rows
     kept = [first[:, :added] + second[:, :added], first[:, added:], second[:, added:]]
     return [w, r, stacked(7, np.zeros((1, 3 * hidden), w.dtype)), *kept]
 
 
-def _there_and_back(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
-    apart, trace, _ = run_rules(model, [OperatorToScan])
+def _round_trip(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
+    unfused, trace, _ = run_rules(model, [OperatorToScan])
     assert (trace.defects(), len(trace.commits())) == ([], 1)
-    assert_equivalent(model, apart, feeds, 1e-5)
-    again, trace, _ = run_rules(apart, [FuseRecurrence, EliminateDeadNode])
+    assert_equivalent(model, unfused, feeds, 1e-5)
+    again, trace, _ = run_rules(unfused, [FuseRecurrence, EliminateDeadNode])
     assert trace.defects() == []
     assert_equivalent(model, again, feeds, 1e-5)
     assert ops(again).get("Scan", 0) == 0
@@ -142,17 +144,17 @@ def _assert_same_weights(before: onnx.ModelProto, after: onnx.ModelProto) -> Non
 @pytest.mark.parametrize(("op", "attributes"), OTHERS)
 def test_activations_come_back(op: str, attributes: dict[str, Any]) -> None:
     model = _operator(op, **attributes)
-    _assert_same_weights(model, _there_and_back(model, FEEDS))
+    _assert_same_weights(model, _round_trip(model, FEEDS))
 
 
 @pytest.mark.parametrize("op", CELLS)
 def test_every_combination_comes_back(op: str) -> None:
-    """A coupled forget gate has no weights of its own: those of the file are not read."""
+    """A coupled forget gate has no weights of its own: the operator ignores those in the file."""
     for cell, attributes in _combinations():
         if cell != op:
             continue
         model = _operator(op, **attributes)
-        again = _there_and_back(model, FEEDS)
+        again = _round_trip(model, FEEDS)
         if not attributes.get("input_forget"):
             _assert_same_weights(model, again)
 
@@ -160,7 +162,7 @@ def test_every_combination_comes_back(op: str) -> None:
 # --- the cases that ONNX ships ---
 
 DECLINED = {
-    "batchwise": "it has another layout",  # onnxruntime does not run them either
+    "batchwise": "it has layout 1",  # onnxruntime does not run them either
 }
 
 
@@ -201,10 +203,10 @@ def test_the_cases_that_onnx_ships_come_back() -> None:
             if i.type.tensor_type.elem_type == TensorProto.INT32
             for s in [tuple(d.dim_value for d in i.type.tensor_type.shape.dim)]
         }
-        _assert_same_weights(model, _there_and_back(model, Feeds(values=lengths, most=2)))
+        _assert_same_weights(model, _round_trip(model, Feeds(values=lengths, most=2)))
 
 
-def test_the_inverse_says_what_it_is_about() -> None:
+def test_operator_to_scan_fires_and_declines() -> None:
     model = fixture(OperatorToScan.fires)
     result = rewritten(model, FEEDS, 1e-5, rules=UNFUSE)
     assert ops(result.model)["Scan"] == 1

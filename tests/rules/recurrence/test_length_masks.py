@@ -1,4 +1,4 @@
-"""Length masks become `sequence_lens`, in any spelling; masks that are data keep the loop."""
+"""Length masks become `sequence_lens` in any spelling; masks that are data keep the loop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...equivalence import ops, rewritten
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 from ..reasons import reason_of
+from .cell_models import numbers
 
 LENGTHS = ([0, 2, 5], [-3, 1, 9], [5, 5, 5], [0, 0, 0], [3, 1, 2])
 FEEDS = Feeds(
@@ -33,11 +34,7 @@ NOT = "c0 = GreaterOrEqual(t, l) c = Not(c0) m = Unsqueeze(c, one)"
 FLOAT = "c = Less(t, l) c1 = Cast<to=1>(c) m = Unsqueeze(c1, one) d = Sub(onef, m)"
 
 
-def _numbers(count: int, start: float) -> str:
-    return ", ".join(f"{np.sin(start + k):.3f}" for k in range(count))
-
-
-CONSTANTS = f"""float[2,3] w = {{{_numbers(6, 0.0)}}}, float[3,3] v = {{{_numbers(9, 1.0)}}},
+CONSTANTS = f"""float[2,3] w = {{{numbers(6, 0.0)}}}, float[3,3] v = {{{numbers(9, 1.0)}}},
     int64[1] one = {{1}}, int64 uno = {{1}}, int64[1] nil = {{0}}, int64 nul = {{0}}, int64 two = {{2}},
     float zero = {{0}}, float onef = {{1}}, int64[2] size = {{3, 3}}, int64[3] keep = {{0, 0, 1}},
     int64[1] far = {{2147483647}}, int64[2] other = {{3, -1}}, int64[1] back = {{-1}},
@@ -54,7 +51,7 @@ def _rnn(
     trip: str = "n0 = Shape<start=0, end=1>(x) n = Squeeze(n0)",
     outside: str = "",
 ) -> str:
-    """An RNN in a Loop that reads x and, from its own length on, keeps the state of a row."""
+    """An RNN in a Loop over x that keeps the state of a row beyond its length."""
     return f"""g ({given}) => (float[T,B,3] y, float[B,3] z) <{CONSTANTS}> {{
       {trip} {outside}
       z, y = Loop (n, , h0) <body = b (int64 t, bool on, float[B,3] h)
@@ -122,7 +119,7 @@ OUTSIDE = {
     "batch first": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, nil) l1 = Unsqueeze(l, one)
                        s = LessOrEqual(l1, i1)""",
                     "c0 = Gather<axis=1>(s, t) c = Not(c0) m = Unsqueeze(c, one)"),
-    "turned": ("""i = Range(nul, n, uno) l1 = Unsqueeze(l, one) s0 = Greater(l1, i)
+    "transposed": ("""i = Range(nul, n, uno) l1 = Unsqueeze(l, one) s0 = Greater(l1, i)
                   s1 = Transpose<perm=[1,0]>(s0) s = Unsqueeze(s1, one2)""",
                "c = Gather<axis=0>(s, t) m = Transpose<perm=[1,0]>(c)"),
     "as floats": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
@@ -137,14 +134,14 @@ OUTSIDE = {
     "counted from one": ("""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum(i0, nul)
                             i2 = Unsqueeze(i1, one) s = LessOrEqual(i2, l)""",
                          "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
-    "cut from end to end": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+    "sliced from end to end": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
                                s = Slice(s0, nil, far, one)""",
                             "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("outside", "mask"), OUTSIDE.values(), ids=OUTSIDE.keys())
-def test_masks_compared_in_front_of_the_loop(outside: str, mask: str) -> None:
+def test_masks_compared_before_the_loop(outside: str, mask: str) -> None:
     _assert_fused(_rnn(mask, outside=outside.replace("one2", "one")))
 
 
@@ -155,9 +152,9 @@ NO_LENGTHS = {
         i1 = CumSum<exclusive=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
     "mixed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
         s1 = Reshape(s0, other) s = Transpose<perm=[1,0]>(s1)""",
-    "turned round": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+    "reversed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
         s = Slice(s0, back, low, nil, back)""",
-    "cut": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+    "sliced": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
         s1 = Slice(s0, one, far, nil) s2 = Slice(s0, nil, one, nil) s = Concat<axis=0>(s1, s2)""",
     "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
         lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
@@ -165,7 +162,7 @@ NO_LENGTHS = {
 
 
 @pytest.mark.parametrize("outside", NO_LENGTHS.values(), ids=NO_LENGTHS.keys())
-def test_masks_that_are_no_prefix_for_each_row(outside: str) -> None:
+def test_masks_that_are_not_a_prefix_of_each_row(outside: str) -> None:
     text = _rnn("c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)", row="r = Identity(hn)",
                 outside=outside)  # fmt: skip
     assert _fused(text).get("RNN", 0) == 0
@@ -179,7 +176,9 @@ def test_lengths_compared_as_floats_are_noted() -> None:
     assert not any("2**24" in n for n in rewrite(parse(few, opset=18)).report.notes)
 
 
-BEHIND = "i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l) s = Unsqueeze(s0, two1)"
+AFTER_LOOP = (
+    "i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l) s = Unsqueeze(s0, two1)"
+)
 CHOSEN = {
     "zero": ("y = Where(s, ys, zero)", 1),
     "anything": ("e = Sin(x0) y = Where(s, ys, e)", 1),
@@ -191,13 +190,13 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize(("behind", "fused"), CHOSEN.values(), ids=CHOSEN.keys())
-def test_rows_that_are_masked_behind_the_loop(behind: str, fused: int) -> None:
-    """Without a mask in the body the rows beyond a length are no output of the operator."""
+@pytest.mark.parametrize(("after", "fused"), CHOSEN.values(), ids=CHOSEN.keys())
+def test_results_that_are_masked_after_the_loop(after: str, fused: int) -> None:
+    """The operator does not return what the body computes beyond a length."""
     given = f"{GIVEN}, int64[B] k, float[T,B,3] x0"
-    text = _rnn(WITHIN, row="r = Identity(h1)", given=given, outside=BEHIND)
+    text = _rnn(WITHIN, row="r = Identity(h1)", given=given, outside=AFTER_LOOP)
     text = text.replace("z, y = Loop", "z, ys = Loop")
-    text = text.replace("Identity(r) }>", f"Identity(r) }}> {behind}")
+    text = text.replace("Identity(r) }>", f"Identity(r) }}> {after}")
     feeds = replace(FEEDS, values={**FEEDS.values, "k": [np.array(v) for v in LENGTHS]})
     assert _fused(text, feeds).get("RNN", 0) == fused
 
@@ -228,29 +227,29 @@ LSTM = """
 
 
 def _lstm(nodes: str = LSTM) -> str:
-    """An LSTM in a Scan, whose counter is a state."""
+    """An LSTM in a Scan that carries its own counter."""
     return f"""g (float[T,B,2] x, float[B,3] h0, float[B,3] c0, int64[B] l)
       => (float[T,B,3] y, float[B,3] hz, float[B,3] cz)
-      <float[2,12] w = {{{_numbers(24, 0.0)}}}, float[3,12] v = {{{_numbers(36, 1.0)}}},
+      <float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] v = {{{numbers(36, 1.0)}}},
        int64 uno = {{1}}, int64 nul = {{0}}, int64[1] one = {{1}}, float zero = {{0}}> {{
       sz, hz, cz, y = Scan <num_scan_inputs=1, body = cell (int64 s, float[B,3] h, float[B,3] c,
           float[B,2] xt) => (int64 sn, float[B,3] hn, float[B,3] cn, float[B,3] row) {{ {nodes} }}>
         (nul, h0, c0, x) }}"""
 
 
-def test_a_scan_that_counts_itself() -> None:
+def test_a_scan_that_carries_its_counter() -> None:
     _assert_fused(_lstm(), op="LSTM")
 
 
 def test_only_the_output_is_masked() -> None:
-    """The states run on; what is left is a mask behind the operator."""
+    """The states do not stop at the length; a mask remains after the operator."""
     _assert_fused(_rnn(WITHIN, "hn = Identity(h1)"))
 
 
 SPARED = {
     "data": ("mt = Gather<axis=0>(d, t) m = Unsqueeze(mt, one)", HELD, "r = Identity(hn)",
-             "`m` is data: not known to be a length prefix"),
-    "read raw": (WITHIN, HELD, "r = Identity(h1)", "is read beyond the length"),
+             "`m` is data that is not known to be a prefix mask"),
+    "read raw": (WITHIN, HELD, "r = Identity(h1)", "is read beyond the length of a row"),
     "other rows": (WITHIN, HELD, "r = Where(m, h1, onef)", "is read beyond the length"),
     "reset": (WITHIN, "hn = Where(m, h1, zero)", "r = Identity(hn)", "changes beyond the length"),
     "suffix": ("c = Less(l, t) m = Unsqueeze(c, one)", HELD, "r = Identity(hn)",

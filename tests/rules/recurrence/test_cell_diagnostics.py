@@ -1,8 +1,7 @@
-"""What is no LSTM, GRU or RNN keeps its loop, and the reason says what it is instead."""
+"""A cell that is no LSTM, GRU or RNN keeps its loop, and the reason says what it is instead."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from looplift.rules.recurrence import FuseRecurrence
@@ -11,17 +10,14 @@ from ...equivalence import ops, rewritten
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 from ..reasons import reason_of
+from .cell_models import numbers
 
 FEEDS = Feeds(values={"n": [0, 1, 5]}, sizes=(7,), most=6)
 
 
-def _numbers(count: int, start: float) -> str:
-    return ", ".join(f"{np.sin(start + k):.3f}" for k in range(count))
-
-
-CONSTANTS = f"""float[2,12] w = {{{_numbers(24, 0.0)}}}, float[3,12] v = {{{_numbers(36, 1.0)}}},
-    float[3,3] proj = {{{_numbers(9, 2.0)}}}, float[12] s = {{{_numbers(12, 3.0)}}},
-    float[3,3,1] kernel = {{{_numbers(9, 4.0)}}}, float keep = {{0.1}}, float rest = {{0.9}},
+CONSTANTS = f"""float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] v = {{{numbers(36, 1.0)}}},
+    float[3,3] proj = {{{numbers(9, 2.0)}}}, float[12] s = {{{numbers(12, 3.0)}}},
+    float[3,3,1] kernel = {{{numbers(9, 4.0)}}}, float keep = {{0.1}}, float rest = {{0.9}},
     float[1] eps = {{0.001}}, int64[1] nil = {{0}}, int64[1] one = {{1}}, float unit = {{1}}"""
 PRODUCT = "p = MatMul(xt, w) q = MatMul(h, v) a = Add(p, q)"
 GATES = """gi, gf, gg, go = Split<axis=1, num_outputs=4>(a)
@@ -70,16 +66,16 @@ REASONS = {
         ),
         "Conv of `hc` is a convolution in place of a product",
     ),
-    "zoneout": (f"{INNER} {ZONEOUT}", "is kept (zoneout)"),
+    "zoneout": (f"{INNER} {ZONEOUT}", "keeps a fixed share of `h` (zoneout)"),
     "projection": (
         LSTM.replace("hn = Mul(o, tc)", "hp = Mul(o, tc) hn = MatMul(hp, proj)"),
         "no operator has a projection",
     ),
-    "mask of numbers": (f"{INNER} {MASKED}", "is data: not known to be a length prefix"),
-    "mask that chooses": (f"{INNER} {CHOSEN}", "`m` is data: not known to be a length prefix"),
+    "mask of numbers": (f"{INNER} {MASKED}", "is data that is not known to be a prefix mask"),
+    "mask that chooses": (f"{INNER} {CHOSEN}", "`m` is data that is not known to be a prefix mask"),
     "decay": (
         LSTM.replace("fc = Mul(f, c)", "s0 = Slice(xt, nil, one, one) f0 = Mul(f, s0) fc = Mul(f0, c)"),
-        "is data, not known to be a length prefix",
+        "data that is not known to be a prefix mask",
     ),
     "feedback": (
         LSTM.replace("p = MatMul(xt, w)", "xc = Slice(c, nil, two, one) p = MatMul(xc, w)"),
@@ -90,7 +86,11 @@ REASONS = {
     "unknown activation": (LSTM.replace("Tanh(gg)", "Softmax<axis=1>(gg)"), "Softmax"),
     "product of states": (
         LSTM.replace("q = MatMul(h, v)", "hv = Mul(h, c) q = MatMul(hv, v)"),
-        "in a way that no operator does",
+        "in a way that no operator has",
+    ),
+    "square of the state": (
+        f"{PRODUCT} {GATES} ig = Mul(i, g) hh = Mul(h, h) s0 = Add(ig, hh) hn = Add(s0, g) cn = Identity(c)",
+        "is that of no LSTM, GRU or RNN",
     ),
 }  # fmt: skip
 
@@ -105,6 +105,6 @@ def test_reasons(nodes: str, reason: str) -> None:
 
 
 def test_the_cell_itself_is_fused() -> None:
-    """What all the others are near to."""
+    """The cell that all of these are near misses of."""
     for nodes in (LSTM, INNER + " hn = Identity(h1) cn = Identity(c1)"):
         assert ops(rewritten(parse(_model(nodes), opset=18), FEEDS, 1e-5).model)["LSTM"] == 1
