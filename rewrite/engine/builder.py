@@ -8,6 +8,7 @@ opset lacks an operator altogether, the engine undoes the patch and records the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,10 @@ class Builder:
         return self("Expand", value, self.concat([count, self("Shape", value)]))
 
     # --- arithmetic ---
+
+    def combine(self, op: str, values: Sequence[Tensor]) -> Tensor:
+        """Combines values from the first to the last by a binary operator; needs at least one."""
+        return functools.reduce(lambda a, b: self(op, a, b), values)
 
     def max(self, a: Tensor, b: Tensor) -> Tensor:
         """The elementwise maximum of integers."""

@@ -14,7 +14,7 @@ from ...rewrite.facts.counted_loop import CountedLoop, SliceRead, counted_loop
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import ScanInput
 from ...rewrite.symbolic import Dim
-from ..vectorization.independent_work import need_count
+from .counted_loop_checks import need_trip_count
 
 
 class LoopToScan(Rule):
@@ -48,7 +48,7 @@ class LoopToScan(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         m.need(m.facts.opset >= 11, "before opset 11 Scan has another form")
-        need_count(m)
+        need_trip_count(m)
         steps = m.need(counted_loop(m.facts, m.node), "the rank of what it reads is not known")
         m.need(bool(steps.reads), "it reads no slices of outer values")
         count = steps.count

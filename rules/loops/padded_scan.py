@@ -26,7 +26,8 @@ from ...rewrite.facts.facts import FLOATS, INTEGERS, Facts
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import ScanInput
-from ..vectorization.independent_work import counted, known_elements
+from ..vectorization.independent_work import static_size
+from .counted_loop_checks import need_counted_loop
 
 _PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
 _MOST_NODES = 6
@@ -60,8 +61,8 @@ class LoopToPaddedScan(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
-        m.need(not steps.surely_runs, "it surely runs: it can be a Scan as it is")
+        steps = need_counted_loop(m)
+        m.need(not steps.runs_at_least_once, "it surely runs: it can be a Scan as it is")
         m.need(bool(steps.reads), "it reads no slices of outer values")
         uses = steps.iteration_uses(m.facts)
         m.need(not uses, "the iteration number is needed other than to read slices")
@@ -113,7 +114,7 @@ def _need_light(m: Match, steps: CountedLoop) -> None:
     for value in values:
         kind = m.facts.dtype(value) in _PADDED and m.facts.of(value).kind == "tensor"
         m.need(kind, "{} cannot be padded", value, at=value)
-    elements = sum(known_elements(m.facts, t) for t in values)
+    elements = sum(static_size(m.facts, t) for t in values)
     m.need(elements <= _MOST_ELEMENTS, "a step works on {} elements", elements)
 
 

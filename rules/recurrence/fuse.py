@@ -18,7 +18,7 @@ from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Tensor, Variable
-from ..vectorization.independent_work import counted
+from ..loops.counted_loop_checks import need_counted_loop
 from .cells import NoCell
 from .common_batch import CommonBatch, Rows
 from .emission import emit_operator, nothing, tell_of_empty_batch
@@ -52,7 +52,7 @@ class FuseRecurrence(Rule):
     }
 
     def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
+        steps = need_counted_loop(m)
         m.need(bool(steps.carried), "it carries no state")
         try:
             found = find_recurrence(m.facts, steps)
@@ -201,7 +201,7 @@ def _finals(
         if state.final is None or not is_read(facts, state):
             continue
         value = from_operator(emit, final, layout, 0)
-        if not steps.surely_runs:
+        if not steps.runs_at_least_once:
             assert steps.trip is not None, "a Scan surely runs"
             if empty is None:
                 empty = emit("Less", steps.trip, emit.scalar(1))
@@ -226,7 +226,7 @@ def _unless_empty(
 def _tell(patch: Patch, steps: CountedLoop, found: CellInLoop) -> None:
     """Where onnxruntime does worse with the operator than with the loop."""
     op = found.cell.op
-    if op == "GRU" and not steps.surely_runs:
+    if op == "GRU" and not steps.runs_at_least_once:
         patch.note("an empty sequence ends onnxruntime's process in GRU; the loop left it out")
     tell_of_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:

@@ -18,7 +18,7 @@ from ..equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 from .older import spelled_for
-from .steps.test_batch import ALL, map_text
+from .vectorization.test_batching import ALL, map_text
 from .test_fixtures import FEEDS, RULES
 
 MUST_FIRE = (12, 11)
