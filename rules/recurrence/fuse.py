@@ -180,7 +180,7 @@ def _results(
                 patch.replace(row.stacked, emit.scan_output(stacked, row, result.layout.rank))
         if any(use.reader is not steps.body for use in patch.index.uses(result.value)):
             read.append((result.value, stacked))
-    patch.loop(steps.node).read_slices(steps.iteration, read)
+    patch.loop(steps.node).read_slices(read)
 
 
 def _finals(

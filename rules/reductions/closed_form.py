@@ -169,7 +169,7 @@ class ClosedFormRule(Rule[ClosedForms]):
     def apply(self, patch: Patch, found: ClosedForms) -> None:
         work, loop = found.work, found.work.loop
         edit = patch.loop(loop.node)
-        edit.declare_scan_outputs(patch.facts, loop)
+        edit.declare_scan_outputs(loop)
         hoisted = HoistedValues(patch, loop, work.plans)
         slices: list[tuple[Tensor, Tensor]] = []
         for form in found.forms:
@@ -180,7 +180,7 @@ class ClosedFormRule(Rule[ClosedForms]):
                 slices.append((form.carried.output, self.running_values(operands, True)))
             if form.final is not None:
                 patch.replace(form.final, self.final_value(operands))
-        edit.read_slices(loop.iteration, slices)
+        edit.read_slices(slices)
         for form in found.forms:
             patch.replace(form.carried.input, form.carried.initial)
         edit.drop_carried([form.number for form in found.forms])

@@ -37,7 +37,7 @@ _MAX_NODES = 64
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A number, a value, or an operator on expressions, none of which depends on a carried value.
+    """A number, a value, or an operator on expressions; independent of all carried values.
 
     Expressions share operands. Each is equal only to itself.
     """

@@ -225,7 +225,7 @@ class _Chunks:
         last = emit.scalar(-1)
         ends = [emit("Gather", t, last, axis=0) for t in (products, locals_)]
         start = emit("Reshape", self._initial, emit.vector(self._elements))
-        carried, product, local = map(Variable, ("state", "product", "local"))
+        carried, product, local = map(Variable, ("carried", "product", "local"))
         body = _BodyBuilder([carried, product, local])
         following = body("Add", body("Mul", product, carried), local)
         graph = body.finish([following, body("Identity", carried)])

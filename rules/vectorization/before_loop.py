@@ -71,7 +71,7 @@ class VectorizeBeforeLoop(Rule[WorkBeforeLoop]):
     def apply(self, patch: Patch, found: WorkBeforeLoop) -> None:
         work = found.work
         loop, edit = work.loop, patch.loop(work.loop.node)
-        edit.declare_scan_outputs(patch.facts, loop)
+        edit.declare_scan_outputs(loop)
         hoisted = HoistedValues(patch, loop, work.plans)
         for node in found.moved:
             hoisted.build(node)
@@ -81,7 +81,7 @@ class VectorizeBeforeLoop(Rule[WorkBeforeLoop]):
                 patch.replace(inner, hoisted[inner])
             else:
                 slices.append((inner, hoisted[inner]))
-        edit.read_slices(loop.iteration, slices)
+        edit.read_slices(slices)
         for node in reversed(found.moved):
             patch.remove(node)
         edit.drop_unread_scan_inputs()

@@ -120,8 +120,8 @@ def _only_single_window_is_short(
 ) -> bool:
     """Whether all windows fit the axis, except a single one where the axis is shorter than it.
 
-    `length` is a symbol of which the trip count is a function. The windows of an axis of at least
-    `width` elements must fit, and a shorter axis must have at most one iteration.
+    The trip count must be a function of `length`, which is a symbol: all windows must fit where it
+    is at least `width`, and there must be at most one iteration where it is smaller.
     """
     trips, symbol = view.trips(m.facts), symbolic.single_symbol(length)
     lowest = None if symbol is None else symbol.low

@@ -63,7 +63,14 @@ class Setting:
         return export_model(self.model)
 
 
-def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, dict[str, Any]] | None:
+def _apply(rule: type[Rule], patch: Patch, found: Any) -> None:
+    if isinstance(found, dict):  # until all matches are typed
+        rule().apply(patch, **found)
+    else:
+        rule().apply(patch, found)
+
+
+def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, Any] | None:
     roots = rule.roots()
     one = rule()
     for node in engine.index.walk():
@@ -85,20 +92,20 @@ def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     while found is None:  # it fires once copies are gone
         copy = _firing(EliminateIdentity, engine)
         assert copy is not None, "the rule does not fire on its own model"
-        EliminateIdentity().apply(Patch(engine.facts, copy[0]), **copy[1])
+        _apply(EliminateIdentity, Patch(engine.facts, copy[0]), copy[1])
         found = _firing(rule, engine)
     before = export_model(model).SerializeToString()
     node, arguments = found
     for _ in range(2):
         patch = Patch(engine.facts, node)
-        rule().apply(patch, **arguments)
+        _apply(rule, patch, arguments)
         patch.check()
         assert_consistent(engine.index)
         patch.roll_back()
         assert_consistent(engine.index)
         assert export_model(model).SerializeToString() == before
     patch = Patch(engine.facts, node)
-    rule().apply(patch, **arguments)
+    _apply(rule, patch, arguments)
     engine.run()
     assert_equivalent(proto, export_model(model), tolerance=1e-5)
 

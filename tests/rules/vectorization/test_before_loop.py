@@ -28,7 +28,7 @@ def _scan(work: str) -> onnx.ModelProto:
 
 
 def _loop(work: str, inputs: str = "float[T,3] xs") -> onnx.ModelProto:
-    """Likewise a Loop; so may stay behind the length of xs."""
+    """Likewise a Loop of n iterations."""
     return parse(f"""g ({inputs}, float[3] s0, int64 n) => (float[3] y) <{WEIGHTS}> {{
         y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
             co = Identity(ci) x = Gather(xs, i) {work} }}> }}""")
