@@ -250,7 +250,7 @@ class ChainOperands:
         self.facts = patch.facts
         self.dtype = patch.facts.dtype(self.initial)
         """The element type of the carried value."""
-        self.always_runs = work.loop.runs_at_least_once
+        self.runs_at_least_once = work.loop.runs_at_least_once
         self._work = work
         self._operands = form.chain.operands
         self._hoisted = hoisted

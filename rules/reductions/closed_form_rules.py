@@ -83,7 +83,7 @@ class LoopToSum(ClosedFormRule):
         emit, dtype = operands.emit, operands.dtype
         if dtype in FLOATS:
             return emit.reduce("ReduceSum", stacked, [0], 0)
-        if not operands.always_runs:
+        if not operands.runs_at_least_once:
             rank = len(operands.shape)
             one_slice = emit.concat([emit.vector(1), emit.shape(stacked, 1, rank + 1)])
             zero = Constant("value", np.zeros(1, helper.tensor_dtype_to_np_dtype(dtype)))
@@ -100,7 +100,7 @@ class LoopToSum(ClosedFormRule):
         emit, dtype = operands.emit, operands.dtype
         count = emit.squeeze(operands.trip_count(), [0])
         product = emit("Mul", once, emit("Cast", count, to=dtype))
-        if operands.always_runs:
+        if operands.runs_at_least_once:
             return product
         zero = emit.constant(np.array(0, helper.tensor_dtype_to_np_dtype(dtype)))
         return emit("Where", emit("Less", count, emit.scalar(1)), zero, product)

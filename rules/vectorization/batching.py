@@ -41,14 +41,14 @@ class BatchedNode:
     """A node of a loop body as a batching rule sees it; a slot is the number of an operand."""
 
     def __init__(
-        self, node: Node, facts: Facts, batched: Sequence[bool], loop_always_runs: bool
+        self, node: Node, facts: Facts, batched: Sequence[bool], runs_at_least_once: bool
     ) -> None:
         self.node = node
         self.facts = facts
         self.batched = batched
         """Which operands are batched."""
-        self.loop_always_runs = loop_always_runs
-        """Whether the loop has an iteration in every run. Otherwise the node runs speculatively
+        self.runs_at_least_once = runs_at_least_once
+        """Whether every run is known to have an iteration. Otherwise the node runs speculatively
         outside of the loop, and must not fail there on stacks of no slices."""
 
     # --- operands and attributes ---
@@ -120,7 +120,7 @@ class BatchedNode:
 
     def need_speculatable(self, is_safe: bool | None, hazard: str, *values: object) -> None:
         """Raises Miss if the loop may not run and the node is not known to succeed on no slices."""
-        safe = self.loop_always_runs or is_safe is True
+        safe = self.runs_at_least_once or is_safe is True
         self.need(safe, hazard + ", and the loop may not run", *values)
 
     def need_broadcast(self, *shapes: Sequence[Dim]) -> None:

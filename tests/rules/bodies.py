@@ -10,7 +10,8 @@ import onnx
 def body_of(model: onnx.ModelProto) -> onnx.GraphProto:
     """The body of the only Loop or Scan of the main graph."""
     (loop,) = (node for node in model.graph.node if node.op_type in ("Loop", "Scan"))
-    return next(a.g for a in loop.attribute if a.name == "body")
+    body: onnx.GraphProto = next(a.g for a in loop.attribute if a.name == "body")
+    return body
 
 
 def body_ops(model: onnx.ModelProto, *ignored: str) -> Counter[str]:
