@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .. import symbolic
 from ..graph.index import Index, Use
-from ..graph.ir import Graph, Node, Tensor
+from ..graph.ir import Constant, Graph, Node, Tensor
 from ..graph.views import CarriedValue, LoopView, ScanOutput, ScanView
 from ..symbolic import Dim
 from .facts import Facts
@@ -68,6 +68,10 @@ class CountedLoop:
             return []
         gathers = {r.gather for r in self.reads}
         return [use for use in facts.index.uses(self.iteration) if use.reader not in gathers]
+
+    def is_outer_value(self, index: Index, tensor: Tensor) -> bool:
+        """Whether a value is a constant or is defined outside the body: it is loop-invariant."""
+        return isinstance(tensor, Constant) or index.is_outside(tensor, self.body)
 
     def is_scan_output_use(self, use: Use) -> bool:
         """Whether the body returns a value there as the slice of a scan output."""

@@ -228,7 +228,8 @@ def find_chain(
         if node is None or m.index.graph_of(node) is not work.loop.body:
             return None
         nodes.append(node)
-        dependent = [slot for slot, t in enumerate(node.inputs) if not work.is_independent(t)]
+        inputs = enumerate(node.inputs)
+        dependent = [slot for slot, t in inputs if not work.is_independent(m.index, t)]
         if len(dependent) != 1 or (node.op == "Sub" and dependent != [0]):
             return None
         others = [t for slot, t in enumerate(node.inputs) if slot != dependent[0]]

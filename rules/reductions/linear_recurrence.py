@@ -20,6 +20,7 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Miss, Rule
 from ...rewrite.facts.facts import FLOATS
+from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
@@ -198,7 +199,7 @@ def _linear_nodes(
         _, _, node = heapq.heappop(waiting)
         if nodes and nodes[-1] is node:
             continue
-        form = _linear_form(work, node, forms)
+        form = _linear_form(m.index, work, node, forms)
         if form is not None:
             forms[node.outputs[0]] = form
             nodes.append(node)
@@ -223,7 +224,7 @@ def _nodes_of_update(m: Match, nodes: list[Node], carried: CarriedValue) -> list
 
 
 def _linear_form(
-    work: IndependentWork, node: Node, forms: dict[Tensor, LinearForm]
+    index: Index, work: IndependentWork, node: Node, forms: dict[Tensor, LinearForm]
 ) -> LinearForm | None:
     """The result of a node in terms of a carried value; None if it is not linear."""
     if node.domain or node.op not in ("Add", "Sub", "Mul", "Div", "Neg", "Where"):
@@ -232,7 +233,7 @@ def _linear_form(
     for tensor in node.inputs:
         if tensor in forms:
             operands.append(forms[tensor])
-        elif work.is_independent(tensor):
+        elif work.is_independent(index, tensor):
             operands.append(LinearForm(ZERO, Expression(value=tensor)))
         else:
             return None

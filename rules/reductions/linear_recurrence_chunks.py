@@ -26,7 +26,7 @@ from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
 from ..vectorization.batching import align_rank
-from ..vectorization.independent_work import HoistedValues, is_available_outside
+from ..vectorization.independent_work import HoistedValues
 from .closed_form import broadcasts_to
 from .value_ranges import float_range
 
@@ -149,7 +149,7 @@ def _need_linear_recurrence(m: Match, loop: CountedLoop) -> LinearRecurrence:
 def _is_coefficient(m: Match, loop: CountedLoop, tensor: Tensor) -> bool:
     """Whether a value is a slice read, or available outside of the loop."""
     read = any(tensor is each.slice for each in loop.reads)
-    return read or is_available_outside(m.facts, loop.body, tensor)
+    return read or loop.is_outer_value(m.index, tensor)
 
 
 def _static_shape(shape: tuple[symbolic.Dim, ...] | None) -> tuple[int, ...] | None:
@@ -168,7 +168,7 @@ def _in_all_iterations(
     facts = patch.facts
     emit, value = hoisted.builder(inner), hoisted[inner]
     count = emit.trip_count(found.loop)
-    if not is_available_outside(facts, found.loop.body, inner):
+    if not found.loop.is_outer_value(patch.index, inner):
         rank = len(facts.known_shape(inner))
         value = align_rank(emit, value, True, rank, len(found.shape))
     return emit("Expand", value, emit.concat([count, emit.vector(*found.shape)]))

@@ -22,7 +22,7 @@ from ...rewrite.graph.ir import Node, Tensor, bodies
 from ...rewrite.graph.views import ScanOutput
 from ..loops.counted_loop_checks import need_counted_loop
 from .batching import BatchedNode, Plan, batching_rule_of, relative_cost
-from .independent_work import HoistedValues, is_available_outside, may_materialize, static_size
+from .independent_work import HoistedValues, may_materialize, static_size
 
 _SLICES_PER_NODE = 2
 """The number of slices that take as long to collect as one light node takes in the body."""
@@ -138,15 +138,15 @@ class _Candidates:
 
     def _plan(self, node: Node) -> Plan:
         """How to compute a node for all iterations; raises Miss if it must stay."""
-        facts, body = self._facts, self._loop.body
-        batched = [bool(t.name) and not is_available_outside(facts, body, t) for t in node.inputs]
-        op = BatchedNode(node, facts, batched, self._loop.runs_at_least_once)
+        facts, loop = self._facts, self._loop
+        batched = [bool(t.name) and not loop.is_outer_value(self._index, t) for t in node.inputs]
+        op = BatchedNode(node, facts, batched, loop.runs_at_least_once)
         movable = not bodies(node) and is_pure(node, self._index) and any(batched)
         rule = batching_rule_of(node) if movable else None
         rule = op.need(rule, "there is no batching rule for {}", node)
         for t in (*self._collected_operands(node), *node.outputs):
             shape = facts.shape(t)
-            fixed = shape is not None and not any(facts.escapes(d, body) for d in shape)
+            fixed = shape is not None and not any(facts.escapes(d, loop.body) for d in shape)
             op.need(fixed, "the shape of {} may differ between iterations", t)
         plan = rule(op)
         op.need(not plan.invariant, "its result is the same in every iteration")
@@ -181,7 +181,7 @@ class _Candidates:
             for t in dict.fromkeys(node.inputs)
             if t.name
             and t not in self._known_outside
-            and not is_available_outside(self._facts, self._loop.body, t)
+            and not self._loop.is_outer_value(self._index, t)
         ]
 
     def _readers(self, tensor: Tensor) -> set[object]:

@@ -16,7 +16,7 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import ScanOutput
 from ..loops.counted_loop_checks import need_counted_loop
-from .independent_work import HoistedValues, is_available_outside
+from .independent_work import HoistedValues
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
         for output, stacked, source in found.outputs:
             emit = hoisted.builder(stacked)
             slices = hoisted[source]
-            if is_available_outside(facts, loop.body, source):
+            if loop.is_outer_value(patch.index, source):
                 slices = emit.repeat(slices, emit.trip_count(loop))
             patch.replace(stacked, emit.scan_output(slices, output, facts.rank(output.row)))
         patch.loop(loop.node).remove_if_unused()
@@ -68,6 +68,6 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
 def _is_known_outside(facts: Facts, loop: CountedLoop, source: Tensor) -> bool:
     """Whether a value is a slice read, the iteration number or an outer tensor, of known rank."""
     read = any(source is each.slice for each in loop.reads) or source is loop.iteration
-    if not read and not is_available_outside(facts, loop.body, source):
+    if not read and not loop.is_outer_value(facts.index, source):
         return False
     return facts.of(source).kind == "tensor" and facts.rank(source) is not None

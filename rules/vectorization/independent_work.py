@@ -11,7 +11,9 @@ from ...rewrite.engine.rule import Miss
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail, is_pure
-from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
+from ...rewrite.graph.index import Index
+from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
+from ...rewrite.symbolic import Dim
 from . import axis_operators, data_movement, elementwise, matrix_products  # noqa: F401  they register batching rules
 from .batching import BatchedNode, Plan, batching_rule_of, same_operator
 
@@ -27,76 +29,60 @@ operands, stays in the body: for all iterations at once it would not fit the cac
 class IndependentWork:
     """The nodes of a loop body that depend on no carried value, and so can leave the loop."""
 
-    facts: Facts
     loop: CountedLoop
     plans: dict[Node, Plan] = field(default_factory=dict)
     """How to compute each of the nodes for all iterations, in the order in which they run."""
     batched: set[Tensor] = field(default_factory=set)
-    """Values that may differ between iterations."""
+    """Values that may differ between iterations: slice reads and results of the nodes."""
     invariant: set[Tensor] = field(default_factory=set)
-    """Results that are the same in every iteration."""
+    """Results of the nodes that are the same in every iteration."""
     index_values: set[Tensor] = field(default_factory=set)
     """Short vectors and scalars that are functions of the iteration number alone."""
     first_miss: Miss | None = None
     """Why the first node stays whose operands depend on no carried value."""
 
-    def is_independent(self, tensor: Tensor) -> bool:
+    def is_independent(self, index: Index, tensor: Tensor) -> bool:
         """Whether a value is known outside of the loop for every iteration."""
         computed = tensor in self.batched or tensor in self.invariant
-        return computed or is_available_outside(self.facts, self.loop.body, tensor)
-
-    def reaches(self, node: Node) -> bool:
-        """Whether a node reads a slice, the iteration number, or the result of such a node."""
-        return any(t in self.batched or t in self.invariant for t in node.inputs)
-
-    def add(self, node: Node, plan: Plan) -> None:
-        """Adds a node whose operands depend on no carried value."""
-        self.plans[node] = plan
-        (self.invariant if plan.invariant else self.batched).update(node.outputs)
-        differing = [t for t in node.inputs if t in self.batched]
-        if self.index_values.issuperset(differing) and all(map(self._is_short, node.outputs)):
-            self.index_values.update(node.outputs)
-
-    def _is_short(self, tensor: Tensor) -> bool:
-        shape = self.facts.shape(tensor)
-        if shape is None or len(shape) > 1:
-            return False
-        return all(isinstance(d, int) and d <= _INDEX_ELEMENTS for d in shape)
+        return computed or self.loop.is_outer_value(index, tensor)
 
 
 def find_independent_work(facts: Facts, loop: CountedLoop) -> IndependentWork:
     """The nodes of a body that depend on no carried value and can be computed outside."""
-    work = IndependentWork(facts, loop)
-    work.batched.update(read.slice for read in loop.reads)
+    work = IndependentWork(loop, batched={read.slice for read in loop.reads})
     if loop.iteration is not None:
         work.batched.add(loop.iteration)
         work.index_values.add(loop.iteration)
     reading = {read.gather for read in loop.reads}
     for node in sorted(facts.index.nodes(loop.body), key=lambda n: n.order):
-        if node in reading or not work.reaches(node):
+        reached = any(t in work.batched or t in work.invariant for t in node.inputs)
+        if node in reading or not reached:
             continue
         try:
-            plan = _plan(work, node)
+            plan = _plan(facts, work, node)
         except Miss as miss:
             work.first_miss = work.first_miss or miss
             continue
         if plan is not None:
-            work.add(node, plan)
+            work.plans[node] = plan
+            (work.invariant if plan.invariant else work.batched).update(node.outputs)
+            if _is_index_arithmetic(facts, work, node):
+                work.index_values.update(node.outputs)
     return work
 
 
-def _plan(work: IndependentWork, node: Node) -> Plan | None:
+def _plan(facts: Facts, work: IndependentWork, node: Node) -> Plan | None:
     """How to compute the node outside; None if it depends on a carried value.
 
     Raises Miss if it must stay for another reason.
     """
-    facts, loop = work.facts, work.loop
-    if node.op == "Identity" or bodies(node) or not is_pure(node, facts.index):
+    index = facts.index
+    if node.op == "Identity" or bodies(node) or not is_pure(node, index):
         return None
-    if not all(work.is_independent(t) for t in node.inputs if t.name):
+    if not all(work.is_independent(index, t) for t in node.inputs if t.name):
         return None
     batched = [t in work.batched for t in node.inputs]
-    op = BatchedNode(node, facts, batched, loop.runs_at_least_once)
+    op = BatchedNode(node, facts, batched, work.loop.runs_at_least_once)
     if not any(batched):
         op.need_speculatable(cannot_fail(node, facts), "it may fail")
         return Plan(same_operator(op), invariant=True)
@@ -107,6 +93,20 @@ def _plan(work: IndependentWork, node: Node) -> Plan | None:
     return plan
 
 
+def _is_index_arithmetic(facts: Facts, work: IndependentWork, node: Node) -> bool:
+    """Whether a node computes short values from the iteration number alone."""
+    differing = [t for t in node.inputs if t in work.batched]
+    return work.index_values.issuperset(differing) and all(
+        _is_short(facts.shape(t)) for t in node.outputs
+    )
+
+
+def _is_short(shape: tuple[Dim, ...] | None) -> bool:
+    if shape is None or len(shape) > 1:
+        return False
+    return all(isinstance(d, int) and d <= _INDEX_ELEMENTS for d in shape)
+
+
 def _need_bounded_growth(op: BatchedNode) -> None:
     """Raises Miss if the results are much larger than the batched operands."""
     operands = [t for t, batched in zip(op.node.inputs, op.batched) if batched]
@@ -114,11 +114,6 @@ def _need_bounded_growth(op: BatchedNode) -> None:
     made = sum(static_size(op.facts, t) for t in op.node.outputs)
     sentence = "it makes {} elements from {} in each iteration, too many to hold for all iterations"
     op.need(may_materialize(made, read), sentence, made, read)
-
-
-def is_available_outside(facts: Facts, body: Graph, tensor: Tensor) -> bool:
-    """Whether a value is a constant, or is defined outside of a loop body."""
-    return isinstance(tensor, Constant) or facts.index.is_outside(tensor, body)
 
 
 def static_size(facts: Facts, tensor: Tensor) -> int:
@@ -167,8 +162,8 @@ class HoistedValues:
     def __getitem__(self, inner: Tensor) -> Tensor:
         """The stacked values of a value of the body, or the value itself if it is invariant.
 
-        Its node must have been built, unless it is a slice read, the iteration number, or available
-        outside.
+        Its node must have been built, unless it is a slice read, the iteration number, or an outer
+        value.
         """
         if inner not in self._values:
             self._values[inner] = self._source(inner)

@@ -75,7 +75,7 @@ class RaggedRepeat(Rule[RepeatedSlices]):
         expand = _need_appended_expand(m, carried)
         source, sizes = expand.inputs
         for tensor in (source, sizes):
-            independent = work.is_independent(tensor)
+            independent = work.is_independent(m.index, tensor)
             m.need(independent, "{} depends on a carried value", tensor, at=tensor)
         shape = m.facts.shape(source)
         shape = m.need(shape, "the rank of {} is not known", source, at=source)
