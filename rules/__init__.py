@@ -65,11 +65,17 @@ from .recurrence import (
     RerollRecurrence,
     SplitCarriedValue,
 )
-from .reductions.delay_lines import DelayLineToShift
-from .reductions.folds import LoopToAll, LoopToAny, LoopToMaximum, LoopToMinimum, LoopToProduct
+from .reductions.closed_form_rules import (
+    DelayLineToShift,
+    LoopToAll,
+    LoopToAny,
+    LoopToMaximum,
+    LoopToMinimum,
+    LoopToProduct,
+    LoopToSum,
+)
 from .reductions.linear_recurrence import SimplifyLinearRecurrence
 from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
-from .reductions.prefix_sums import LoopToSum
 from .values.cast_like import CastLikeToCast
 from .values.common_subexpressions import EliminateCommonSubexpression
 from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldConstants

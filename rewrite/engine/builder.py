@@ -8,6 +8,7 @@ opset lacks an operator altogether, the engine undoes the patch and records the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,7 @@ class Builder:
         return self.slice(value, axis, slice(-1, None, -1))
 
     def concat(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Concatenates along axis 0; returns a single vector as it is."""
+        """Concatenates along axis 0; returns the value itself if there is only one."""
         return vectors[0] if len(vectors) == 1 else self("Concat", *vectors, axis=0)
 
     def repeat(self, value: Tensor, count: Tensor) -> Tensor:
@@ -158,6 +159,10 @@ class Builder:
         return self("Expand", value, self.concat([count, self("Shape", value)]))
 
     # --- arithmetic ---
+
+    def combine(self, op: str, values: Sequence[Tensor]) -> Tensor:
+        """Combines values from the first to the last by a binary operator; needs at least one."""
+        return functools.reduce(lambda a, b: self(op, a, b), values)
 
     def max(self, a: Tensor, b: Tensor) -> Tensor:
         """The elementwise maximum of integers."""
@@ -172,7 +177,7 @@ class Builder:
         return self("Where", self("Less", a, b), a, b)
 
     def reduce(self, op: str, value: Tensor, axes: Sequence[int], keepdims: int) -> Tensor:
-        """Reduces axes with ReduceSum, ReduceMax, or any other operator that takes axes as they."""
+        """Reduces axes, at least one, with ReduceSum, ReduceMax or a similar operator."""
         since = _AXES_ARE_INPUTS if op == "ReduceSum" else _REDUCTIONS_TAKE_AXES
         return self._with_axes(op, value, axes, since, keepdims=keepdims)
 

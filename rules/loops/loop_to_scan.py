@@ -30,7 +30,8 @@ from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import ScanInput
 from ...rewrite.symbolic import Dim
-from ..vectorization.independent_work import counted, known_elements, need_count
+from ..vectorization.independent_work import static_size
+from .counted_loop_checks import need_counted_loop, need_trip_count
 
 _CAN_BE_PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
 _MOST_NODES = 6
@@ -82,7 +83,7 @@ class LoopToScan(Rule[ScannableLoop]):
 
     def match(self, m: Match) -> ScannableLoop:
         m.need(m.facts.opset >= 11, "before opset 11 Scan has another form")
-        need_count(m)
+        need_trip_count(m)
         loop = m.need(counted_loop(m.facts, m.node), "the rank of what it reads is not known")
         m.need(bool(loop.reads), "it reads no slices of outer values")
         trip = m.need(loop.trip, "it has no trip count")
@@ -177,9 +178,9 @@ class LoopToPaddedScan(Rule[CountedLoop]):
     }
 
     def match(self, m: Match) -> CountedLoop:
-        loop = counted(m)
+        loop = need_counted_loop(m)
         m.need(
-            not loop.surely_runs,
+            not loop.runs_at_least_once,
             "it has at least one iteration, so that it can be a Scan without another one",
         )
         m.need(bool(loop.reads), "it reads no slices of outer values")
@@ -231,7 +232,7 @@ def _need_light(m: Match, loop: CountedLoop) -> None:
     for value in values:
         kind = m.facts.dtype(value) in _CAN_BE_PADDED and m.facts.of(value).kind == "tensor"
         m.need(kind, "{} cannot be padded", value, at=value)
-    elements = sum(known_elements(m.facts, t) for t in values)
+    elements = sum(static_size(m.facts, t) for t in values)
     m.need(
         elements <= _MOST_ELEMENTS,
         "an iteration works on {} elements, more than {}",

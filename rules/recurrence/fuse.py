@@ -19,7 +19,7 @@ from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
-from ..vectorization.independent_work import counted
+from ..loops.counted_loop_checks import need_counted_loop
 from .emission import (
     BatchBroadcast,
     BatchedOperand,
@@ -58,7 +58,7 @@ class FuseRecurrence(Rule[LoopCell]):
     }
 
     def match(self, m: Match) -> LoopCell:
-        loop = counted(m)
+        loop = need_counted_loop(m)
         m.need(bool(loop.carried), "it carries no value")
         return find_loop_cell(m.facts, loop)
 
@@ -189,7 +189,7 @@ def _replace_results(
                 patch.replace(output.stacked, whole)
         if any(use.reader is not loop.body for use in patch.index.uses(result.value)):
             read.append((result.value, stacked))
-    patch.loop(loop.node).read_slices(loop.iteration, read)
+    patch.loop(loop.node).read_slices(read)
 
 
 def _replace_finals(emit: Builder, patch: Patch, found: LoopCell, finals: Sequence[Tensor]) -> None:
@@ -204,7 +204,7 @@ def _replace_finals(emit: Builder, patch: Patch, found: LoopCell, finals: Sequen
         if state.final is None or not is_final_read(patch.facts, state):
             continue
         value = from_operator_axes(emit, final, layout, 0)
-        if not loop.surely_runs and loop.trip is not None:
+        if not loop.runs_at_least_once and loop.trip is not None:
             if is_empty is None:
                 is_empty = emit("Less", loop.trip, emit.scalar(1))
             batch = layout.batch if found.is_broadcast else None
@@ -228,7 +228,7 @@ def _select(
 def _note_limits(patch: Patch, found: LoopCell) -> None:
     """Notes what the result relies on, and where onnxruntime does worse with the operator."""
     op, loop = found.cell.op, found.loop
-    if op == "GRU" and not loop.surely_runs:
+    if op == "GRU" and not loop.runs_at_least_once:
         patch.note("an empty sequence ends the process in onnxruntime's GRU; the original runs")
     note_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:

@@ -66,7 +66,7 @@ class SplitCarriedValue(Rule[ConcatenatedCarriedValue]):
         carried = found.carried
         loop = counted_loop(patch.facts, patch.root)
         if loop is not None:
-            patch.loop(patch.root).declare_scan_outputs(patch.facts, loop)
+            patch.loop(patch.root).declare_scan_outputs(loop)
         inputs: list[Tensor] = [Variable(part.name) for part in found.parts]
         emit = patch.builder(carried.initial)
         like = [carried.initial] * len(inputs)

@@ -19,8 +19,8 @@ from ..equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
 from .downgrade import downgraded
-from .steps.test_batch import ALL, map_text
 from .test_fixtures import FEEDS, RULES
+from .vectorization.test_batching import ALL, map_text
 
 MUST_FIRE = (12, 11)
 MAY_LACK = (10, 9, 8, 7)

@@ -1,4 +1,4 @@
-"""What is computed from slices alone is computed for all iterations at once, before the loop."""
+"""Batching rules: every operator computes the same for all iterations at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 
 SIZES = Feeds(sizes=(1, 2, 7))
-"""Lengths of the scanned axis and of the batch; onnxruntime refuses a Scan over nothing."""
+"""Lengths of the scanned axis; onnxruntime refuses a Scan over an empty one."""
 COUNTS = Feeds(sizes=(7, 0, 1), values={"n": [0, 1, 2, 7]})
 
 ELEMENTWISE = {
@@ -33,7 +33,7 @@ ELEMENTWISE = {
 PRODUCTS = {
     "weight": "r = MatMul(x, w45)",
     "weight on the left": "r = MatMul(w32, y)",
-    "both": "t = Transpose<perm=[1,0]>(x) r = MatMul(x, t)",
+    "two batched matrices": "t = Transpose<perm=[1,0]>(x) r = MatMul(x, t)",
     "vector of weights": "r = MatMul(x, v4)",
     "vector": "u = Squeeze(last, first) r = MatMul(u, w45)",
     "matrix and vector": "u = Squeeze(last, first) r = MatMul(w54, u)",
@@ -48,9 +48,9 @@ PRODUCTS = {
     "vector on the left": "r = MatMul(v2, y)",
     "gemm": "r = Gemm(x, w45, v5)",
     "gemm transposed": "r = Gemm<transB=1, alpha=0.5, beta=2.0>(x, w54, v5)",
-    "gemm of the other side": "r = Gemm<transA=1>(x, y)",
+    "gemm of two batched matrices": "r = Gemm<transA=1>(x, y)",
     "gemm without bias": "r = Gemm<beta=0.0>(x, w45, v5)",
-    "gemm with a bias that differs": "u = Squeeze(last, first) r = Gemm(x, w44, u)",
+    "gemm with a batched bias": "u = Squeeze(last, first) r = Gemm(x, w44, u)",
     "einsum": 'r = Einsum<equation="ab,bc->ac">(x, w45)',
     "einsum without arrow": 'r = Einsum<equation="ab,b">(x, v4)',
 }
@@ -58,40 +58,40 @@ LAYOUT = {
     "transpose": "r = Transpose(x)",
     "transpose back": "q = Unsqueeze(x, second) r = Transpose<perm=[2,0,1]>(q)",
     "squeeze": "r = Squeeze(last, first)",
-    "squeeze from behind": "q = Unsqueeze(x, behind) a = Abs(q) r = Squeeze(a, behind)",
+    "squeeze a negative axis": "q = Unsqueeze(x, minus1) a = Abs(q) r = Squeeze(a, minus1)",
     "squeeze all": "r = Squeeze(last)",
     "flatten": "r = Flatten<axis=0>(x)",
     "reshape": "r = Reshape(x, shape81)",
-    "reshape with a copy": "r = Reshape(x, shape0)",
-    "reshape with a rest": "r = Reshape(x, rest)",
+    "reshape with a copied size": "r = Reshape(x, shape0)",
+    "reshape with an inferred size": "r = Reshape(x, rest)",
     "slice": "r = Slice(x, first, second, second)",
-    "slice from behind": "r = Slice(x, first, second, behind)",
+    "slice a negative axis": "r = Slice(x, first, second, minus1)",
     "slice without axes": "r = Slice(x, first, second)",
     "slice by int32": "r = Slice(x, first32, second32, second32)",
     "slice by int32 without axes": "r = Slice(x, first32, second32)",
-    "slice backwards": "r = Slice(x, behind, lowest, behind, behind)",
+    "slice backwards": "r = Slice(x, minus1, lowest, minus1, minus1)",
     "concat": "r = Concat<axis=-1>(x, x)",
     "concat with a constant": "r = Concat<axis=1>(x, w23)",
     "split": "a, b = Split<axis=-1, num_outputs=2>(x) r = Mul(a, b)",
     "split by sizes": "a, b = Split<axis=1>(x, sizes) r = Concat<axis=1>(b, a)",
     "gather": "r = Gather<axis=-1>(x, pick)",
-    "gather by what is read": "k = Cast<to=7>(last) m = Clip(k, zero, one) r = Gather(w23, m)",
-    "gather other axis": "k = Cast<to=7>(last) m = Clip(k, zero, one) r = Gather<axis=1>(w23, m)",
+    "gather at batched indices": "k = Cast<to=7>(last) m = Clip(k, zero, one) r = Gather(w23, m)",
+    "gather another axis at batched indices": "k = Cast<to=7>(last) m = Clip(k, zero, one) r = Gather<axis=1>(w23, m)",
     "gather elements": "k = Cast<to=7>(x) m = Clip(k, zero, one) r = GatherElements(x, m)",
     "expand": "r = Expand(x, shape324)",
-    "expand less": "r = Expand(x, behind1)",
+    "expand to a lower rank": "r = Expand(x, one1)",
     "tile": "r = Tile(x, twice)",
     "pad": "r = Pad(x, pads)",
     "pad reflecting": 'r = Pad<mode="reflect">(x, pads)',
     "trilu": "r = Trilu<upper=0>(x)",
     "shape": "s = Shape(x) e = Gather(s, one) f = Cast<to=1>(e) r = Mul(x, f)",
-    "shape in part": "s = Shape<start=-1>(x) f = Cast<to=1>(s) r = Mul(x, f)",
+    "part of a shape": "s = Shape<start=-1>(x) f = Cast<to=1>(s) r = Mul(x, f)",
     "size": "s = Size(x) f = Cast<to=1>(s) r = Mul(x, f)",
     "size of a scalar": "u = ReduceSum<keepdims=0>(x) s = Size(u) f = Cast<to=1>(s) r = Mul(x, f)",
 }
 AXES = {
     "reduce": "r = ReduceSum<keepdims=0>(x, second)",
-    "reduce from behind": "r = ReduceMean<keepdims=1>(x, behind)",
+    "reduce a negative axis": "r = ReduceMean<keepdims=1>(x, minus1)",
     "reduce all": "r = ReduceMax<keepdims=0>(x)",
     "reduce nothing": "r = ReduceSum<noop_with_empty_axes=1>(x, none)",
     "reduce scalars": "a = ReduceMax<keepdims=0>(x) b = ReduceSum(a) r = ReduceProd(b)",
@@ -122,7 +122,7 @@ CONSTANTS = f"""float scalar = {{0.5}}, float[4] v4 = {{{_numbers(4)}}}, float[2
     float[4,5] w45 = {{{_numbers(20)}}}, float[5,4] w54 = {{{_numbers(20)}}}, float[4,4] w44 = {{{_numbers(16)}}},
     float[3,2,4] w324 = {{{_numbers(24)}}}, float[2,4,5] w245 = {{{_numbers(40)}}},
     float[2,5,4] w254 = {{{_numbers(40)}}}, float[3,1,3] w313 = {{{_numbers(9)}}},
-    int64[0] none = {{}}, int64[1] first = {{0}}, int64[1] second = {{1}}, int64[1] behind = {{-1}}, int64[1] behind1 = {{1}},
+    int64[0] none = {{}}, int64[1] first = {{0}}, int64[1] second = {{1}}, int64[1] minus1 = {{-1}}, int64[1] one1 = {{1}},
     int32[1] first32 = {{0}}, int32[1] second32 = {{1}},
     int64[1] lowest = {{-100}}, int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}}, int64[2] pick = {{2, 0}},
     int64[2] shape81 = {{8, 1}}, int64[3] shape0 = {{0, 2, 2}}, int64[2] rest = {{-1, 2}}, int64[2] sizes = {{1, 3}},
@@ -141,20 +141,19 @@ def map_text(work: str, loop: bool) -> str:
 
 
 @pytest.mark.parametrize("work", ALL.values(), ids=ALL)
-def test_a_map_is_batched(work: str) -> None:
-    """Also over no slices at all, where the loop may be asked for that."""
+def test_map(work: str) -> None:
     scan = parse(map_text(work, loop=False), opset=18)
     assert not ops(rewritten(scan, SIZES, 1e-5).model).keys() & {"Scan", "Loop"}
 
 
 _MAY_FAIL = {
     "weight on the left", "stack times vector", "vector on the left", "pad reflecting",
-    "reshape with a rest", "stack and vector", "stack of weights",
+    "reshape with an inferred size", "stack and vector", "stack of weights",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_map_of_no_slices(name: str) -> None:
+def test_empty_map(name: str) -> None:
     loop = parse(map_text(ALL[name], loop=True), opset=18)
     result = rewritten(loop, COUNTS, 1e-5).model
     if name not in _MAY_FAIL:
@@ -162,17 +161,17 @@ def test_a_map_of_no_slices(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"])
-def test_reductions_of_single_elements_compute(op: str) -> None:
-    """Of no axes, onnxruntime reduces each element for itself."""
+def test_reductions_of_single_elements(op: str) -> None:
+    """Without axes, onnxruntime reduces each element by itself, which changes it."""
     work = f"a = Abs(x) b = {op}<noop_with_empty_axes=1>(a, none) c = Neg(b) r = Exp(c)"
     rewritten(parse(map_text(work, loop=True), opset=18), COUNTS, 1e-5)
 
 
 _FAILING = {
-    "positions outside": ("int64[2] k", [0, 9], "r = Gather<axis=1>(x, k)"),
-    "pieces": ("int64[2] k", [1, 1], "r, rest = Split<axis=1>(x, k)"),
-    "negative tile": ("int64[2] k", [-1, 1], "r = Tile(x, k)"),
-    "no scalar": ("float[K] k", [0, 1], "r = Clip(x, k)"),
+    "index out of range": ("int64[2] k", [0, 9], "r = Gather<axis=1>(x, k)"),
+    "sizes of a split": ("int64[2] k", [1, 1], "r, rest = Split<axis=1>(x, k)"),
+    "negative repeats": ("int64[2] k", [-1, 1], "r = Tile(x, k)"),
+    "bound that is not a scalar": ("float[K] k", [0, 1], "r = Clip(x, k)"),
     "division by zero": ("int64[K] k", [0], "c = Cast<to=7>(x) d = Div(c, k) r = Cast<to=1>(d)"),
     "modulo zero": ("int64[K] k", [0], "c = Cast<to=7>(x) d = Mod(c, k) r = Cast<to=1>(d)"),
     "channels": ("float[K] k", [1, 1, 1], "r = BatchNormalization(x, k, k, k, k)"),
@@ -185,8 +184,10 @@ _FAILING = {
 
 
 @pytest.mark.parametrize(("operand", "value", "work"), _FAILING.values(), ids=_FAILING)
-def test_a_loop_that_does_not_run_does_not_fail(operand: str, value: Any, work: str) -> None:
-    """What onnxruntime refuses even of no slices stays in the loop."""
+def test_hoisted_operators_do_not_fail_on_an_empty_stack(
+    operand: str, value: Any, work: str
+) -> None:
+    """An operator that onnxruntime refuses even for an empty stack stays in the loop."""
     model = parse(
         f"""g (float[T,2,4] xs, int64 n, {operand}) => (r_all) <bool true = {{1}}, int64[1] last = {{-1}}> {{
         r_all = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, r) {{
@@ -202,7 +203,7 @@ def test_a_loop_that_does_not_run_does_not_fail(operand: str, value: Any, work: 
         assert outcome(runnable, feed) is not None
 
 
-def test_turned_slices_of_a_loop_that_may_not_run_stay() -> None:
+def test_transposed_slices_of_a_loop_that_may_not_run_stay() -> None:
     model = parse("""g (float[T,4,3] xs, float[4,2] w) => (r_all) <int64 first = {0}, bool true = {1}> {
         turned = Transpose<perm=[0,2,1]>(xs) sizes = Shape(xs) n = Gather(sizes, first)
         r_all = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, r) {
