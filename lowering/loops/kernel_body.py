@@ -136,7 +136,7 @@ def _legalize(module: tvm.IRModule) -> tvm.IRModule:
         [
             passes.DecomposeOpsForInference(),
             passes.LegalizeOps(),
-            passes.FoldConstants(),
+            passes.FoldConstant(),
             passes.CanonicalizeBindings(),
             passes.DeadCodeElimination([_NAME]),
         ]
