@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from .plugins import all_phases
-from .rewrite.engine.edits import CONTROL
-from .rewrite.engine.engine import Engine
+from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import Options, Phase
-from .rewrite.engine.trace import Listener, Observer, Trace
+from .rewrite.engine.trace import Listener, Trace
 from .rewrite.facts.assertions import assert_facts, parse_dims
 from .rewrite.facts.prefix_masks import PrefixMasks
 from .rewrite.garbage_collection import collector_paused
-from .rewrite.graph.ir import Node
+from .rewrite.graph.ir import CONTROL_FLOW, Node
 from .rewrite.storage.files import load
 from .rewrite.storage.model import export_model, import_model
 from .rewrite.storage.protos import nodes
@@ -53,7 +52,7 @@ class Report:
 
     def control(self, counts: Counter[str]) -> dict[str, int]:
         """The control-flow operators among some counts."""
-        return {op: counts[op] for op in sorted(CONTROL) if counts[op]}
+        return {op: counts[op] for op in sorted(CONTROL_FLOW) if counts[op]}
 
 
 @dataclass
@@ -117,7 +116,8 @@ def rewrite(
         assumptions,
         Options(strict=strict),
         step_limit,
-        Trace(listener=on_event, observer=observer),
+        Trace(listener=on_event),
+        observer,
     )
     engine.run()
     result = export_model(graph)
@@ -166,7 +166,7 @@ def from_onnx(
 
     proto, base_dir = load(model)
     asked = rules is not None or any((inputs, dims, shapes, prefix_masks))
-    if asked or not CONTROL.isdisjoint(count_operators(proto)):
+    if asked or not CONTROL_FLOW.isdisjoint(count_operators(proto)):
         result = rewrite(
             model,
             inputs=inputs,

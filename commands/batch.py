@@ -12,9 +12,10 @@ from queue import SimpleQueue
 from ..api import RewriteResult, rewrite
 from ..debug.recording import Recorder, trace_file
 from ..plugins import all_phases
-from ..rewrite.engine.trace import Event, Observer
+from ..rewrite.engine.engine import Observer
+from ..rewrite.engine.trace import Event
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.isolate import Died, Process, Remote
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import Verification, verify
 from ..rewrite.storage.files import save
 from ..rewrite.storage.validate import check_runtime
@@ -137,9 +138,9 @@ def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
         yield from map(_run_guarded, jobs)
         return
     with ExitStack() as stack, ThreadPoolExecutor(processes) as pool:
-        idle: SimpleQueue[Process] = SimpleQueue()
+        idle: SimpleQueue[ChildProcess] = SimpleQueue()
         for _ in range(processes):
-            idle.put(stack.enter_context(Process()))
+            idle.put(stack.enter_context(ChildProcess()))
         yield from pool.map(lambda job: _run_elsewhere(job, idle), jobs)
 
 
@@ -150,11 +151,11 @@ def _run_guarded(job: Job) -> Outcome:
         return Outcome(str(job.source), str(job.target), FAILED, str(error))
 
 
-def _run_elsewhere(job: Job, idle: SimpleQueue[Process]) -> Outcome:
+def _run_elsewhere(job: Job, idle: SimpleQueue[ChildProcess]) -> Outcome:
     process = idle.get()
     try:
-        outcome: Outcome = Remote(process, _Worker).call("run", job)
-    except Died as death:
+        outcome: Outcome = RemoteObject(process, _Worker).call("run", job)
+    except ChildDied as death:
         return Outcome(str(job.source), str(job.target), FAILED, f"It is not rewritten: {death}.")
     finally:
         idle.put(process)

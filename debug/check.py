@@ -20,12 +20,19 @@ from ..api import RewriteResult, rewrite
 from ..commands.arguments import Assertions
 from ..rewrite.engine.rule import Phase
 from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
-from ..rewrite.running.isolate import Process
-from ..rewrite.running.randomness import random_outputs, recurrent_outputs
-from ..rewrite.running.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
-from ..rewrite.running.signature import NoValues
-from ..rewrite.running.verify import Side, no_case_reason
+from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs
+from ..rewrite.running.runtime import (
+    ExecutionError,
+    Feed,
+    IsolatedSession,
+    ProcessCrashed,
+    SerializedModel,
+    TimedExecutable,
+)
+from ..rewrite.running.signature import CannotGenerateInputs
+from ..rewrite.running.verify import Candidate, no_case_reason
 from ..rewrite.storage.files import load
 from ..rewrite.storage.validate import check_runtime
 from .counts import rows
@@ -122,7 +129,7 @@ def check(
     proto, folder = load(model)
     with ExitStack() as stack:
         try:
-            original = stack.enter_context(closing(IsolatedSession(Packed(proto, folder))))
+            original = stack.enter_context(closing(IsolatedSession(SerializedModel(proto, folder))))
             cases = Cases(
                 proto,
                 original,
@@ -133,14 +140,16 @@ def check(
                 seed=seed,
                 effort=EFFORT,
             )
-        except (Refused, NoValues) as error:
+        except (ExecutionError, CannotGenerateInputs) as error:
             found.reason = str(error)
             return found
         others = _others(found, result, stack)
         tolerances = Tolerances(working_precision(proto))
         random = random_outputs(proto)
         empty = recurrent_outputs(proto)
-        sides = {n: Side(r, original.outputs, random, tolerances, empty) for n, r in others.items()}
+        sides = {
+            n: Candidate(r, original.outputs, random, tolerances, empty) for n, r in others.items()
+        }
         for case in cases:
             run = _judge(case, sides, assertions)
             if with_latency:
@@ -159,31 +168,31 @@ def _columns(result: RewriteResult, with_tvm: bool) -> list[Column]:
     return [*columns, Column(RELAX, "TVM")] if with_tvm else columns
 
 
-def _others(found: Check, result: RewriteResult, stack: ExitStack) -> dict[str, Runnable]:
+def _others(found: Check, result: RewriteResult, stack: ExitStack) -> dict[str, TimedExecutable]:
     """What is held against the original; a side that cannot be made gets its problem noted."""
-    packed = Packed(result.model, result.base_dir)
-    others: dict[str, Runnable] = {}
+    packed = SerializedModel(result.model, result.base_dir)
+    others: dict[str, TimedExecutable] = {}
     for column in found.columns[1:]:
         try:
             if column.name == REWRITTEN:
                 session = stack.enter_context(closing(IsolatedSession(packed)))
                 others[column.name] = session
             else:
-                relax = RelaxSession(packed, stack.enter_context(Process()))
+                relax = RelaxSession(packed, stack.enter_context(ChildProcess()))
                 column.operators = relax.operators
                 others[column.name] = relax
-        except Refused as refusal:
+        except ExecutionError as refusal:
             column.problem = str(refusal)
     return others
 
 
-def _judge(case: Case, sides: Mapping[str, Side], assertions: Assertions) -> Run:
+def _judge(case: Case, sides: Mapping[str, Candidate], assertions: Assertions) -> Run:
     made_up = {n: v for n, v in case.feed.items() if n not in assertions.inputs}
     run = Run(dict(case.sizes), _scalars(made_up))
     for name, side in sides.items():
         try:
-            judgement = side.judge(case, EFFORT.run_seconds)
-        except Ended:
+            judgement = side.compare_run(case, EFFORT.run_seconds)
+        except ProcessCrashed:
             run.verdicts[name] = ENDED
             continue
         run.verdicts[name] = DIFFERENT if judgement.differences else EQUAL
@@ -197,7 +206,7 @@ def _scalars(feed: Feed) -> dict[str, Any]:
     return {name: value.item() for name, value in single.items()}
 
 
-def _measure(run: Run, case: Case, runners: Mapping[str, Runnable]) -> None:
+def _measure(run: Run, case: Case, runners: Mapping[str, TimedExecutable]) -> None:
     for name, runner in runners.items():
         if run.verdicts.get(name, EQUAL) == EQUAL:
             run.seconds[name] = runner.latency(case.feed, LATENCY_SECONDS)

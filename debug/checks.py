@@ -12,7 +12,7 @@ from typing import Protocol
 import onnx
 
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.verify import without_optimizer
+from ..rewrite.running.verify import optimizer_note
 from ..rewrite.storage.files import save
 from .subject import Subject
 from .trials import Trials
@@ -54,7 +54,7 @@ class SameOutputs:
 
     def note(self) -> str:
         crash = self.trials.original_crash
-        return without_optimizer(crash) if crash else ""
+        return optimizer_note(crash) if crash else ""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper
 
-from ..rewrite.engine.rule import describe
-from ..rewrite.facts.facts import Fact, Facts, Value
+from ..rewrite.engine.miss import describe
+from ..rewrite.facts.fact import Element, Fact
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
 from ..rewrite.graph.views import NO_LIMIT, IfView, LoopView, ScanView
 from ..rewrite.symbolic import Expr, symbols
@@ -143,7 +144,7 @@ class Reader:
             for s in scan.scan_inputs
         ]
         found.scan_outputs = [
-            Sliced(s.stacked.name, self._type(s.row), s.axis, s.reverse)
+            Sliced(s.stacked.name, self._type(s.slice), s.axis, s.reverse)
             for s in scan.scan_outputs
             if s.stacked is not None
         ]
@@ -183,7 +184,7 @@ class Reader:
         return f"{node.op}({', '.join(arguments)})"
 
 
-def _number_text(number: Value) -> str:
+def _number_text(number: Element) -> str:
     """A number; an expression too long to say anything to a reader is left out."""
     return "…" if isinstance(number, Expr) and number.size > LONGEST_EXPRESSION else str(number)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..rewrite.running.isolate import Died, Remote, shared
-from ..rewrite.running.runtime import Ended, Feed, Packed, Session, Value
+from ..rewrite.running.child_process import ChildDied, RemoteObject, shared_process
+from ..rewrite.running.runtime import Feed, ProcessCrashed, RuntimeValue, SerializedModel, Session
 
 Interface = tuple[dict[str, str], frozenset[str], list[str]]
 Request = tuple[Feed, float]
@@ -19,18 +19,18 @@ class Forms:
     """Runs any model with the same inputs, in a child process."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self._remote = Remote(shared(), _Requests, requests)
+        self._remote = RemoteObject(shared_process(), _Requests, requests)
         self._seconds = sum(seconds for _, seconds in requests)
 
-    def outputs(self, packed: Packed, optimizes: bool) -> Answered:
+    def outputs(self, packed: SerializedModel, optimizes: bool) -> Answered:
         """What a model computes. Raises `Refused` if onnxruntime does not take it or fails in one
-        of the runs, and `Ended` if that ends the process.
+        of the runs, and `ProcessCrashed` if that ends the process.
         """
         try:
             request = "outputs", packed, optimizes
             (inputs, defaults, names), answers = self._remote.call(*request, seconds=self._seconds)
-        except Died as death:
-            raise Ended(str(death)) from None
+        except ChildDied as death:
+            raise ProcessCrashed(str(death)) from None
         return Answered(inputs, defaults, names, iter(answers))
 
     def close(self) -> None:
@@ -44,9 +44,11 @@ class Answered:
     inputs: dict[str, str]
     defaults: frozenset[str]
     outputs: list[str]
-    answers: Iterator[list[Value]]
+    answers: Iterator[list[RuntimeValue]]
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         return next(self.answers)
 
 
@@ -56,7 +58,9 @@ class _Requests:
 
     requests: Sequence[Request]
 
-    def outputs(self, packed: Packed, optimizes: bool) -> tuple[Interface, list[list[Value]]]:
+    def outputs(
+        self, packed: SerializedModel, optimizes: bool
+    ) -> tuple[Interface, list[list[RuntimeValue]]]:
         session = Session(packed, optimizes=optimizes)
         return session.interface(), [session.run(feed, limit) for feed, limit in self.requests]
 

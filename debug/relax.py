@@ -21,9 +21,17 @@ import onnx
 from ..api import compile, from_onnx  # noqa: A004
 from ..commands.arguments import Assertions
 from ..plugins import all_phases
-from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
-from ..rewrite.running.isolate import Died, Process, Remote
-from ..rewrite.running.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
+from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, summary_line
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
+from ..rewrite.running.runtime import (
+    Array,
+    ExecutionError,
+    Isolated,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+    median_time,
+)
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form
@@ -95,12 +103,12 @@ def write_module(
 def _write_elsewhere(
     source: Path, output: Path, target: str, assertions: Assertions, rules: Sequence[str]
 ) -> Remarks:
-    with Process() as process:
+    with ChildProcess() as process:
         try:
-            remarks: Remarks = Remote(process, _Writer).call(
+            remarks: Remarks = RemoteObject(process, _Writer).call(
                 "write", source, output, target, assertions, rules
             )
-        except Died as death:
+        except ChildDied as death:
             raise UnsupportedError(
                 f"TVM does not survive writing the module: {death}",
                 where=f"file '{output.name}'",
@@ -181,17 +189,17 @@ def _write(module: Any, path: Path, target: str) -> None:
 class RelaxRunner:
     """A model on TVM, made from its plain ONNX form, in the process this is called in.
 
-    `threads` takes effect if TVM was not used in this process before. Raises `Refused` if TVM is
-    missing or does not take the model.
+    `threads` takes effect if TVM was not used in this process before. Raises `ExecutionError` if
+    TVM is missing or does not take the model.
     """
 
-    def __init__(self, packed: Packed, threads: int = 1) -> None:
+    def __init__(self, packed: SerializedModel, threads: int = 1) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
         proto = _read(packed)
         try:
             self._counts, self._machine = _load(proto, packed.folder)
         except LoopliftError as error:
-            raise Refused(str(error)) from error
+            raise ExecutionError(str(error)) from error
         given = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [info.name for info in proto.graph.input if info.name not in given]
         self.outputs = [info.name for info in proto.graph.output]
@@ -200,8 +208,10 @@ class RelaxRunner:
         """Operators of the module, and `If`s, in all its functions."""
         return self._counts
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
-        """The outputs in the order of the graph. Raises `Refused` if the run fails.
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
+        """The outputs in the order of the graph. Raises `ExecutionError` if the run fails.
 
         TVM cannot be stopped: keeping to `seconds` is left to who can end the process.
         """
@@ -209,29 +219,32 @@ class RelaxRunner:
         try:
             results = call()
         except Exception as error:  # TVM raises built-in errors of all kinds.
-            raise Refused(telling_line(error)) from error
+            raise ExecutionError(summary_line(error)) from error
         several = len(self.outputs) > 1
         return [_from_tvm(result) for result in (results if several else [results])]
 
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+    def latency(self, feed: Mapping[str, RuntimeValue], seconds: float = 0.5) -> float:
         """The median time of one run in seconds, measured for about `seconds`."""
         return median_time(self._call(feed), seconds)
 
-    def _call(self, feed: Mapping[str, Value]) -> Any:
+    def _call(self, feed: Mapping[str, RuntimeValue]) -> Any:
         arguments = [_to_tvm(feed[name]) for name in self.inputs]
         function = self._machine["main"]
         return lambda: function(*arguments)
 
 
 class RelaxSession(Isolated):
-    """A model on TVM in a child process. Raises `Refused` if TVM is missing or does not take it."""
+    """A model on TVM in a child process.
 
-    def __init__(self, packed: Packed, process: Process) -> None:
+    Raises `ExecutionError` if TVM is missing or does not take the model.
+    """
+
+    def __init__(self, packed: SerializedModel, process: ChildProcess) -> None:
         try:
             super().__init__(process, RelaxRunner, packed)
             self.operators: dict[str, int] = dict(self._ask("counts"))
-        except Ended as end:
-            raise Ended(f"TVM does not survive the model: {end}") from None
+        except ProcessCrashed as end:
+            raise ProcessCrashed(f"TVM does not survive the model: {end}") from None
 
 
 def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
@@ -249,7 +262,7 @@ def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
     return _counts(module), relax.VirtualMachine(compile(module, NATIVE), tvm.cpu())
 
 
-def _read(packed: Packed) -> onnx.ModelProto:
+def _read(packed: SerializedModel) -> onnx.ModelProto:
     if isinstance(packed.source, bytes):
         proto = onnx.ModelProto()
         proto.ParseFromString(packed.source)
@@ -274,17 +287,17 @@ def _counts(module: Any) -> Counter[str]:
     return found
 
 
-def _to_tvm(value: Value) -> Any:
+def _to_tvm(value: RuntimeValue) -> Any:
     import tvm
 
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
     if isinstance(value, list):
         return [_to_tvm(element) for element in value]
-    raise Refused(f"TVM has no {'empty optional' if value is None else 'map'}")
+    raise ExecutionError(f"TVM has no {'empty optional' if value is None else 'map'}")
 
 
-def _from_tvm(value: Any) -> Value:
+def _from_tvm(value: Any) -> RuntimeValue:
     if hasattr(value, "numpy"):
         array: Array = value.numpy()
         return array

@@ -14,13 +14,14 @@ from typing import get_type_hints
 
 import onnx
 
-from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.numbering import NoReference, Numbers
+from ..rewrite.engine.engine import Engine, Observer
+from ..rewrite.engine.graph_hash import GraphHash
+from ..rewrite.engine.miss import Miss
+from ..rewrite.engine.numbering import NodeNumbers, NotReplayable
 from ..rewrite.engine.patch import Patch
-from ..rewrite.engine.rule import Miss, Phase, Rule
-from ..rewrite.engine.trace import Commit, Observer
+from ..rewrite.engine.rule import Phase, Rule
+from ..rewrite.engine.trace import Commit
 from ..rewrite.errors import LoopliftError
-from ..rewrite.graph.graph_hash import GraphHash
 from ..rewrite.graph.ir import Node
 from ..rewrite.storage.model import export_model
 from .recording import digest
@@ -38,7 +39,7 @@ class Replay:
         """The number of commits made."""
         self._watch = _Watch()
         self.engine: Engine = subject.engine(self._watch)
-        self.numbers = Numbers(self.engine.index)
+        self.numbers = NodeNumbers(self.engine.index)
         checked = bool(commits and commits[0].before)
         self._hash = GraphHash(self.engine.index, self.numbers) if checked else None
         self._rules: dict[tuple[str, str], tuple[Phase, Rule]] = {
@@ -66,7 +67,7 @@ class Replay:
         node = self.numbers.node(line.number)
         if node is None or node not in self.engine.index:
             raise _astray(line, "its node is not there")
-        patch = self.engine.fire(phase, rule, node, self._found(line, rule, node))
+        patch = self.engine.apply_match(phase, rule, node, self._found(line, rule, node))
         if patch is None or self._watch.commit is None:
             raise _astray(line, "its patch is wrong and was undone")
         added = self.numbers.update(patch)
@@ -96,8 +97,8 @@ class Replay:
     def _found(self, line: CommitLine, rule: Rule, node: Node) -> object:
         """What the match found: from the trace, or by matching again where the trace cannot say."""
         if line.found is not None:
-            with suppress(NoReference):
-                return self.numbers.resolve(line.found, _found_type(rule))
+            with suppress(NotReplayable):
+                return self.numbers.decode(line.found, _found_type(rule))
         try:
             return self.engine.match(rule, node)
         except Miss as miss:

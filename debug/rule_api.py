@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.rule import Match, Options
-from ..rewrite.facts.facts import Fact, Facts
+from ..rewrite.facts.fact import Fact
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.index import Index
 from ..rewrite.graph.views import CarriedValue, IfView, LoopView, ScanInput, ScanOutput, ScanView
 

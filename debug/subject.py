@@ -12,9 +12,9 @@ import onnx
 
 from ..commands.arguments import Assertions
 from ..plugins import all_phases
-from ..rewrite.engine.engine import Engine
+from ..rewrite.engine.engine import Engine, Observer
 from ..rewrite.engine.rule import Options, Phase
-from ..rewrite.engine.trace import Observer, Trace
+from ..rewrite.engine.trace import Trace
 from ..rewrite.facts.assertions import assert_facts, parse_dims
 from ..rewrite.facts.facts import Assumptions
 from ..rewrite.storage.files import load
@@ -49,8 +49,8 @@ class Subject:
     def engine(self, observer: Observer | None = None, step_limit: int | None = None) -> Engine:
         """A rewrite that has not begun. Raises what `rewrite` raises."""
         model, assumptions = self._imported()
-        options, trace = Options(strict=self.assertions.strict), Trace(observer=observer)
-        return Engine(model, self.phases, assumptions, options, step_limit, trace)
+        options, trace = Options(strict=self.assertions.strict), Trace()
+        return Engine(model, self.phases, assumptions, options, step_limit, trace, observer)
 
     @cached_property
     def assumptions(self) -> Assumptions:

@@ -11,13 +11,26 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..rewrite.errors import telling_line
+from ..rewrite.errors import summary_line
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
-from ..rewrite.running.randomness import random_outputs, recurrent_outputs
-from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Runner, Value
-from ..rewrite.running.signature import NoValues, TensorInput, signature
-from ..rewrite.running.verify import SLACK, Side, interface_problem, no_case_reason, spread
+from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs
+from ..rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    LoadedModel,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+)
+from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input_signature
+from ..rewrite.running.verify import (
+    TIME_FACTOR,
+    Candidate,
+    interface_problem,
+    no_case_reason,
+    tested_sizes,
+)
 from .decisive import TRIP_COUNTS, decisive, trip_inputs
 from .forms import Forms
 from .subject import Subject
@@ -40,7 +53,7 @@ class Trials:
 
     def __post_init__(self) -> None:
         proto = self.subject.proto
-        self._packed = Packed(proto, self.subject.base_dir)
+        self._packed = SerializedModel(proto, self.subject.base_dir)
         self._random = random_outputs(proto)
         self._unspecified = recurrent_outputs(proto)
         self._tolerances = Tolerances(working_precision(proto))
@@ -67,7 +80,7 @@ class Trials:
 
     def sizes(self) -> str:
         """The sizes that were run: `T=1|2|7`."""
-        return ", ".join(spread([case.sizes for case in self.cases]))
+        return ", ".join(tested_sizes([case.sizes for case in self.cases]))
 
     def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
         """What a form of the model does otherwise, at the first case where it does; empty if it
@@ -76,49 +89,51 @@ class Trials:
         A form that onnxruntime does not load or run is tried again with graph optimizations off: an
         optimizer that fails says nothing about what the model computes.
         """
-        packed = Packed(model, self.subject.base_dir)
+        packed = SerializedModel(model, self.subject.base_dir)
         self.crash = crash = ""
         if optimizes and self._optimizes:
             try:
                 return self._differences(packed, optimizes=True)
-            except Refused as refusal:
-                crash = f"onnxruntime's own optimizer fails: {telling_line(refusal)}"
+            except ExecutionError as refusal:
+                crash = f"onnxruntime's own optimizer fails: {summary_line(refusal)}"
         try:
             found = self._differences(packed, optimizes=False)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             return [Difference("", f"onnxruntime does not take it: {refusal}")]
         self.crash = "" if found else crash
         return found
 
-    def _differences(self, packed: Packed, optimizes: bool) -> list[Difference]:
-        """Raises `Refused` if onnxruntime does not load it or, optimized, does not run it."""
+    def _differences(self, packed: SerializedModel, optimizes: bool) -> list[Difference]:
+        """Raises `ExecutionError` if onnxruntime does not load it or, optimized, run it."""
         assert self._forms is not None, "there is nothing to compare with"
         try:
             return self._judge(self._forms.outputs(packed, optimizes), optimizes)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             if optimizes and not self._may_end(refusal):
                 raise
         # Run by run, which tells the one that fails.
         with closing(IsolatedSession(packed, optimizes=optimizes)) as session:
             return self._judge(session, optimizes)
 
-    def _may_end(self, refusal: Refused) -> bool:
+    def _may_end(self, refusal: ExecutionError) -> bool:
         """Whether it says nothing about the rewrite, because some input is empty."""
-        return isinstance(refusal, Ended) and any(0 in case.sizes.values() for case in self.cases)
+        return isinstance(refusal, ProcessCrashed) and any(
+            0 in case.sizes.values() for case in self.cases
+        )
 
-    def _judge(self, model: Runner, optimizes: bool) -> list[Difference]:
+    def _judge(self, model: LoadedModel, optimizes: bool) -> list[Difference]:
         assert self._session is not None
         problem = interface_problem(self._session, model, self.subject.assertions.inputs)
         if problem:
             return [Difference("", problem)]
         runner = _Watched(model)
         outputs = self._session.outputs
-        side = Side(runner, outputs, self._random, self._tolerances, self._unspecified)
+        side = Candidate(runner, outputs, self._random, self._tolerances, self._unspecified)
         for case in self.cases:
             runner.refusal = None
             try:
-                found = side.judge(case, self.effort.run_seconds).differences
-            except Ended:
+                found = side.compare_run(case, self.effort.run_seconds).differences
+            except ProcessCrashed:
                 continue  # over an empty input, which says nothing about the rewrite
             if optimizes and runner.refusal is not None:
                 raise runner.refusal
@@ -135,7 +150,7 @@ class Trials:
             return None
         try:
             pair = [self._exposed(model, names) for model in (left, right)]
-        except Refused:
+        except ExecutionError:
             return None
         with closing(pair[0]), closing(pair[1]):
             for case in self.cases:
@@ -149,7 +164,7 @@ class Trials:
     ) -> Difference | None:
         try:
             expected, actual = (_by_name(session, case) for session in pair)
-        except Refused:
+        except ExecutionError:
             return None
         values = [[side[name] for name in names] for side in (expected, actual)]
         found = compare(names, values[0], values[1], self._tolerances)
@@ -157,14 +172,14 @@ class Trials:
 
     def _exposed(self, model: onnx.ModelProto, names: Sequence[str]) -> IsolatedSession:
         """Without the optimizer: each value as its own node computes it."""
-        packed = Packed(exposing(model, names), self.subject.base_dir)
+        packed = SerializedModel(exposing(model, names), self.subject.base_dir)
         return IsolatedSession(packed, optimizes=False)
 
     # --- what is run ---
 
     def _prepare(self) -> str:
         """Finds the cases; what onnxruntime says of the original if it takes none of them."""
-        refusal: Refused | None = None
+        refusal: ExecutionError | None = None
         try:
             self._session = IsolatedSession(self._packed, optimizes=self._optimizes)
             first = self._cases(self._session, {}, self.effort)
@@ -172,14 +187,14 @@ class Trials:
             if not self.cases:
                 self.reason = no_case_reason(first)
                 refusal = first.last_refusal if first.refused else None
-        except Refused as error:
+        except ExecutionError as error:
             self.reason, refusal = str(error), error
-        except NoValues as error:
+        except CannotGenerateInputs as error:
             self.reason = str(error)
         if self.cases:
             seconds = self.effort.run_seconds
-            self._forms = Forms([(c.feed, seconds + SLACK * c.seconds) for c in self.cases])
-        return "" if refusal is None else telling_line(refusal)
+            self._forms = Forms([(c.feed, seconds + TIME_FACTOR * c.seconds) for c in self.cases])
+        return "" if refusal is None else summary_line(refusal)
 
     def _prepare_without_optimizer(self, crash: str) -> None:
         """An optimizer that fails over the original says nothing about what it computes."""
@@ -212,7 +227,7 @@ class Trials:
         )
 
     def _shape_of(self, name: str) -> tuple[int, ...]:
-        given = signature(self.subject.proto).inputs[name]
+        given = input_signature(self.subject.proto).inputs[name]
         return (1,) if isinstance(given, TensorInput) and given.dims else ()
 
     def coverage(self) -> dict[str, str]:
@@ -223,14 +238,14 @@ class Trials:
         names = sorted({name for name in asked.values() if name in set(_computed_or_given(self))})
         try:
             session = self._exposed(self.subject.proto, names)
-        except Refused:
+        except ExecutionError:
             return {}
         seen: dict[str, Counter[str]] = {name: Counter() for name in names}
         with closing(session):
             for case in self.cases:
                 try:
                     values = _by_name(session, case)
-                except Refused:
+                except ExecutionError:
                     continue
                 for name in names:
                     seen[name][_single(values.get(name, case.feed.get(name)))] += 1
@@ -241,13 +256,15 @@ class Trials:
 class _Watched:
     """Remembers why a run failed, which for a comparison is a difference like any."""
 
-    runner: Runner
-    refusal: Refused | None = None
+    runner: LoadedModel
+    refusal: ExecutionError | None = None
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         try:
             return self.runner.run(feed, seconds)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             self.refusal = refusal
             raise
 
@@ -273,11 +290,11 @@ def _computed_or_given(trials: Trials) -> list[str]:
     return _computed(proto) + [info.name for info in proto.graph.input]
 
 
-def _by_name(session: IsolatedSession, case: Case) -> dict[str, Value]:
+def _by_name(session: IsolatedSession, case: Case) -> dict[str, RuntimeValue]:
     return dict(zip(session.outputs, session.run(case.feed)))
 
 
-def _single(value: Value) -> str:
+def _single(value: RuntimeValue) -> str:
     if isinstance(value, np.ndarray) and value.size == 1:
         return str(value.reshape(-1)[0])
     return "?"

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rewrite.running.compare import Difference
-from ..rewrite.running.verify import without_optimizer
+from ..rewrite.running.verify import optimizer_note
 from .ahead import ahead
 from .forms import Patience
 from .replay import Replay
@@ -199,7 +199,7 @@ def render(result: StepVerification, title: str) -> list[RenderableType]:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
     ran = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
     if result.original_crash:
-        parts.append(Text(without_optimizer(result.original_crash), style="yellow"))
+        parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
     if result.crashes:
         parts.append(Text(_told_crashes(result), style="yellow"))
     if result.bad is None:

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...commands.arguments import Assertions, parse_assertions
-from ...rewrite.engine.engine import Engine, place_of
+from ...rewrite.engine.engine import Engine, Observer
+from ...rewrite.engine.miss import body_path, describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Rule, describe
-from ...rewrite.engine.trace import Commit, Observer
+from ...rewrite.engine.rule import ANY, Rule
+from ...rewrite.engine.trace import Commit
 from ...rewrite.errors import AssumptionError
 from ...rewrite.graph.ir import Node
 from ..counts import CONTROL
@@ -99,7 +100,7 @@ def explain(
         sum(each.op in CONTROL and not each.domain for each in watch.numbers),
         [
             Left(
-                describe(each), each.op, each.name, _names(each), place_of(engine.index, each),
+                describe(each), each.op, each.name, _names(each), body_path(engine.index, each),
                 watch.numbers.get(each), why,
             )
             for each, why in found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ...rewrite.engine.rule import describe
-from ...rewrite.facts.facts import FLOATS, Facts
+from ...rewrite.engine.miss import describe
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim, Expr, symbols
 from ..control import value_text
@@ -35,7 +36,7 @@ class Origin:
             self.values.append(value)
             if len(self.values) == MOST_LINES:
                 break
-        if facts.dtype(tensor) in FLOATS:  # of which only the sizes are ever known
+        if facts.dtype(tensor) in FLOAT_OR_DOUBLE:  # of which only the sizes are ever known
             self._add_sizes(tensor)
         else:
             deque(self._behind(tensor, self._is_cause), maxlen=0)

@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto
 
 from ...rewrite.storage.model import export_model, import_model
-from ...rewrite.storage.naming import Names, defined, graphs
+from ...rewrite.storage.naming import UniqueNames, defined, graphs
 from .types import Types
 
 Graph = onnx.GraphProto
@@ -29,7 +29,7 @@ def normalised(model: onnx.ModelProto, base_dir: str) -> onnx.ModelProto:
     those of the interface. Raises ModelError if it is not valid.
     """
     imported = import_model(model, base_dir)
-    names, seen = Names(imported.graph), set()
+    names, seen = UniqueNames(imported.graph), set()
     for graph in graphs(imported.graph):
         for tensor in defined(graph):
             if tensor.name and tensor.name in seen:

@@ -19,12 +19,12 @@ import onnx
 
 from ...api import count_operators
 from ...commands.arguments import Assertions
-from ...rewrite.engine.edits import CONTROL
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import reasons_at
 from ...rewrite.errors import AssumptionError, LoopliftError, ModelError
+from ...rewrite.graph.ir import CONTROL_FLOW
 from ...rewrite.running.cases import Effort
-from ...rewrite.running.runtime import IsolatedSession, Packed, Refused
+from ...rewrite.running.runtime import ExecutionError, IsolatedSession, SerializedModel
 from ...rewrite.storage.model import export_model, import_model
 from ..checks import Check, Command
 from ..subject import Subject
@@ -169,7 +169,7 @@ def _gives_reason(words: str) -> Callable[[Engine], bool]:
     return lambda engine: any(
         words in f"{reason.rule}: {reason.sentence}"
         for node in engine.index.walk()
-        if node.op in CONTROL and not node.domain
+        if node.op in CONTROL_FLOW and not node.domain
         for reason in reasons_at(engine, node)
     )
 
@@ -177,9 +177,9 @@ def _gives_reason(words: str) -> Callable[[Engine], bool]:
 def runs(model: onnx.ModelProto, base_dir: str) -> bool:
     """Whether onnxruntime takes the model."""
     try:
-        with closing(IsolatedSession(Packed(model, base_dir))):
+        with closing(IsolatedSession(SerializedModel(model, base_dir))):
             return True
-    except Refused:
+    except ExecutionError:
         return False
 
 

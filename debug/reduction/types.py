@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from ...commands.arguments import Assertions
-from ...rewrite.facts.facts import Fact
+from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.ir import Graph, Tensor
 from ...rewrite.symbolic import Dim, symbols
 from ..subject import Subject

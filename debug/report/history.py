@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.defs
 
-from ...rewrite.facts.facts import Fact
+from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, named_bodies
 from ...rewrite.symbolic import symbols
 from ..control import type_text

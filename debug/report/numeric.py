@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from ...rewrite.running.verify import without_optimizer
+from ...rewrite.running.verify import optimizer_note
 from ..forms import Patience
 from ..replay import Replay
 from ..trace_file import CommitLine
@@ -62,7 +62,7 @@ class Checks:
         sizes = self._trials.sizes()
         ran = f"{len(self._trials.cases)} runs" + (f" with {sizes}" if sizes else "")
         crash = self._trials.original_crash
-        return f"{ran}, {without_optimizer(crash)}" if crash else ran
+        return f"{ran}, {optimizer_note(crash)}" if crash else ran
 
     def _first(self, wanted: Wanted) -> Verdict:
         began = time.perf_counter()

@@ -29,8 +29,10 @@ import onnx.parser
 from onnx import AttributeProto, FunctionProto, NodeProto
 
 from ..graph.ir import Node, Tensor
-from .patch import Patch, can_be_output
-from .rule import Match, Miss, Rule
+from .edits import can_be_output
+from .miss import Miss
+from .patch import Patch
+from .rule import Match, Rule
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum"})
 """Operators whose first two operands match in either order."""

@@ -50,7 +50,7 @@ class CountedLoop:
     """The iteration number, a scalar; None for a Scan."""
 
     @property
-    def surely_runs(self) -> bool:
+    def runs_at_least_once(self) -> bool:
         """Whether there is at least one iteration in every run. A Scan always has one."""
         return self.trip is None or (self.count is not None and symbolic.positive(self.count))
 
@@ -129,9 +129,9 @@ def _from_scan(facts: Facts, node: Node) -> CountedLoop | None:
         )
     scan_outputs = []
     for output in view.scan_outputs:
-        rank = facts.rank(output.row)
+        rank = facts.rank(output.slice)
         if rank is None and output.axis < 0:
             return None
         axis = output.axis if rank is None else output.axis % (rank + 1)
-        scan_outputs.append(ScanOutput(output.row, output.stacked, axis, output.reverse))
+        scan_outputs.append(ScanOutput(output.slice, output.stacked, axis, output.reverse))
     return CountedLoop(node, view.body, view.carried, reads, scan_outputs, count, None, None)

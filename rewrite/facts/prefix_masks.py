@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from onnx import TensorProto
 
 from ..errors import AssumptionError
 from ..graph.index import Index
 from ..graph.ir import Graph, Tensor
-from ..running.mask_watch import is_prefix_mask
 from ..storage.model import Model, opsets
 from .facts import Assumptions, Facts, named
 from .inference import facts_of
@@ -108,6 +108,14 @@ def _time_axis(facts: Facts, mask: Tensor, axis: int | None) -> int:
     return meant % rank
 
 
+def is_prefix_mask(value: object, axis: int) -> bool:
+    """Whether an array is 1 first and 0 from some position on along an axis."""
+    array = np.asarray(value).astype(float)
+    if axis >= array.ndim or not np.all((array == 0) | (array == 1)):
+        return False
+    return bool(np.all(np.diff(array, axis=axis) <= 0))
+
+
 def _check_numbers(facts: Facts, mask: Tensor, axis: int) -> None:
     """Raises AssumptionError for numbers known without data that no prefix mask has."""
     whole = facts.constant(mask)
@@ -131,5 +139,5 @@ def take_masks(facts: Facts) -> None:
         if node is None or not is_pure(node, facts.index):
             continue
         place = node.outputs.index(mask)
-        for twin in (each for pair in facts.twins.of_node(node) for each in pair):
+        for twin in (each for pair in facts.value_numbering.equal_nodes(node) for each in pair):
             masks.setdefault(twin.outputs[place], axis)

@@ -1,7 +1,7 @@
-"""Is this a model? Checks before any rule runs, with messages that name the place and the remedy.
+"""Validates a model before any rule runs: whatever every rule relies on.
 
-onnx's own checker stops at shapes that its inference gets wrong for models that run, and says
-little about where. What is checked here is what every rule relies on.
+onnx's checker is not enough: it rejects models that run, because its shape inference is wrong for
+them, and its messages hardly say where. Messages here name the place and the remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..graph.operators import (
     versions,
 )
 from . import limits
-from .bodies import check_bodies
+from .body_arity import check_bodies
 from .typecheck import TypeCheck
 
 _EXPORT_AGAIN = "Export the model again"
@@ -59,9 +59,9 @@ def check_header(proto: onnx.ModelProto) -> None:
 
 
 def check_runtime(proto: onnx.ModelProto) -> None:
-    """Raises ModelError if the model imports an operator set too new for onnxruntime.
+    """Raises ModelError if the model imports an operator set that is too new for onnxruntime.
 
-    Such a model can be read and rewritten, but not run, so nothing can be verified.
+    Such a model can be read and rewritten, but not run and thus not verified.
     """
     for entry in proto.opset_import:
         domain = standard_name(entry.domain)
@@ -92,7 +92,7 @@ def _set_name(domain: str) -> str:
 
 
 def check_graph(graph: ir.Graph, header: onnx.ModelProto) -> None:
-    """Raises ModelError for unknown operators, wrong arities, bodies and types that do not fit."""
+    """Raises ModelError for unknown operators, and for wrong arities, bodies and types."""
     opsets = {standard_name(entry.domain): entry.version for entry in header.opset_import}
     functions = {(standard_name(f.domain), f.name) for f in header.functions}
     _Check(opsets, functions).graph(graph, "")
@@ -120,7 +120,7 @@ class _Check:
         self._types.finish(graph, path)
 
     def _operator(self, node: ir.Node, path: str) -> Operator | None:
-        """The operator's specification; None for operators of other vendors and functions."""
+        """The operator's schema; None for functions and for operators of other vendors."""
         opset = self._opsets.get(node.domain)
         if opset is None:
             raise ModelError(

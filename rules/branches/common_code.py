@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from ...rewrite.engine.patch import Patch, can_be_output
+from ...rewrite.engine.edits import can_be_output
+from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.fingerprint import constant_key, fingerprint

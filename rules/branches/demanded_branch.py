@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...rewrite.engine.miss import Miss, describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule, describe
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Graph, Node
 from .decided_if import take_branch

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from .decided_if import take_branch
@@ -40,7 +41,7 @@ class AbsorbNegatedCondition(Rule):
         return {"node": m.node, "condition": negation.inputs[0]}
 
     def apply(self, patch: Patch, node: Node, condition: Tensor) -> None:
-        patch.replace_in(node, 0, condition)
+        patch.replace_input(node, 0, condition)
         patch.swap_branches(node)
 
 
@@ -145,8 +146,8 @@ class MergeSiblingIfs(Rule):
             earlier, later = other.attrs[name], node.attrs[name]
             results[later] = patch.prepend_body(earlier, later)
             for output, result in zip(other.outputs, results[later]):
-                patch.replace_inside(later, output, result)
-        added = patch.add_results(node, like=list(other.outputs), results=results)
+                patch.replace_in_body(later, output, result)
+        added = patch.add_outputs(node, like=list(other.outputs), results=results)
         patch.replace_node(other, added)
 
 

@@ -117,7 +117,7 @@ def _growth(m: Match, view: LoopView, number: int, state: CarriedValue) -> Growt
     shapes = [m.need(m.facts.shape(t), "the rank of `{}` is not known", t.name) for t in parts]
     rank = len(shapes[0])
     axis = int(concat.attrs["axis"]) % rank
-    fixed = not any(m.facts.escapes(d, view.body) for shape in shapes for d in shape)
+    fixed = not any(m.facts.varies_in(d, view.body) for shape in shapes for d in shape)
     m.need(fixed, "what is added to `{}` may differ in shape between iterations", name)
     extent: Dim = 0
     for shape in shapes:
@@ -127,7 +127,7 @@ def _growth(m: Match, view: LoopView, number: int, state: CarriedValue) -> Growt
         symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
     )
     m.need(agree, "`{}` and what is added to it differ in more than one axis", name)
-    runs = view.surely_runs(m.facts)
+    runs = view.runs_at_least_once(m.facts)
     m.need(
         (extent == 1 and runs) or m.facts.opset >= EMPTY_RESHAPES,
         NO_EMPTY_RESHAPES,

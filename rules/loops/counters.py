@@ -9,7 +9,7 @@ from onnx import helper
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts.facts import INT64
+from ...rewrite.facts.fact import INT64
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import NO_LIMIT, CarriedValue
 

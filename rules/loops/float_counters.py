@@ -15,7 +15,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.facts import FLOATS, INT32, INT64, INTEGERS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT32, INT64, INTEGERS
 from ...rewrite.graph.ir import Node, Tensor
 
 _EXACT = ("Max", "Min", "Add", "Sub", "Mul", "Neg")
@@ -56,7 +56,7 @@ class FloatCounterToInteger(Rule):
         source, result = m.node.inputs[0], m.node.outputs[0]
         to = int(m.node.attrs["to"])
         m.need(to in (INT64, INT32), "it is not cast to int32 or int64")
-        m.need(m.facts.dtype(source) in FLOATS, "it is not from a float")
+        m.need(m.facts.dtype(source) in FLOAT_OR_DOUBLE, "it is not from a float")
         shape = m.facts.shape(result)
         count = None if shape is None else symbolic.product(shape)
         few = isinstance(count, int) and 0 < count <= _MOST

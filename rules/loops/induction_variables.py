@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import INT32, INT64
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import INT32, INT64
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
 from .counters import step_of

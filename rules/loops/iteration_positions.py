@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...rewrite import symbolic
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts.iterations import settled
+from ...rewrite.facts.iteration_bounds import simplify_in_iteration
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.facts.slices import AxisSlice
 from ...rewrite.graph.ir import Tensor
@@ -43,7 +43,7 @@ def need_outer(m: Match, view: LoopView, tensor: Tensor) -> None:
 
 def need_progression(m: Match, view: LoopView, position: Dim, at: Tensor) -> Progression:
     """The position as a function of the iteration number; declines where it is none."""
-    position = settled(m.facts, position)
+    position = simplify_in_iteration(m.facts, position)
     iteration = m.facts.scalar(view.iteration)
     symbol = None if iteration is None else symbolic.single_symbol(iteration)
     assert symbol is not None, "an iteration number is a symbol of its own"
@@ -52,7 +52,7 @@ def need_progression(m: Match, view: LoopView, position: Dim, at: Tensor) -> Pro
     straight = isinstance(step, int) and step != 0
     if straight and isinstance(step, int):
         again = symbolic.add(first, symbolic.mul(step, symbolic.of(symbol)))
-        straight = symbolic.eq(again, position) is True and not m.facts.escapes(first, view.body)
+        straight = symbolic.eq(again, position) is True and not m.facts.varies_in(first, view.body)
     m.need(straight, "position {} does not advance by a fixed step per iteration", position, at=at)
     assert isinstance(step, int)
     return Progression(first, step)

@@ -39,7 +39,7 @@ class HoistLoopInvariantCode(Rule):
         fixed = _invariant(m.index, body)
         m.need(bool(fixed), "nothing in the body is computed from outer values alone")
         # onnxruntime refuses a Scan over empty sequences.
-        runs = m.node.op == "Scan" or m.loop().surely_runs(m.facts)
+        runs = m.node.op == "Scan" or m.loop().runs_at_least_once(m.facts)
         safe = [n for n in fixed if runs or cannot_fail_in_iteration(n, m.facts)]
         m.need(bool(safe), "{} may fail, and the loop may not run", fixed[0], at=fixed[0])
         return {"node": m.node, "fixed": safe}

@@ -19,16 +19,18 @@ from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
-from ...rewrite.facts.facts import FLOATS, INTEGERS, Facts
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INTEGERS
+from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import ScanInput
 from ..vectorization.independent_work import counted, known_elements
 
-_PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
+_PADDED = FLOAT_OR_DOUBLE | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
 _MOST_NODES = 6
 _MOST_ELEMENTS = 1 << 12
 """More elements than these take longer to compute and to copy than a Loop's step costs."""
@@ -61,7 +63,7 @@ class LoopToPaddedScan(Rule):
 
     def match(self, m: Match) -> dict[str, Any]:
         steps = counted(m)
-        m.need(not steps.surely_runs, "it surely runs: it can be a Scan as it is")
+        m.need(not steps.runs_at_least_once, "it surely runs: it can be a Scan as it is")
         m.need(bool(steps.reads), "it reads no slices of outer values")
         uses = steps.iteration_uses(m.facts)
         m.need(not uses, "the iteration number is needed other than to read slices")
@@ -82,7 +84,7 @@ class LoopToPaddedScan(Rule):
         for row in steps.scan_outputs:
             if row.stacked in used:
                 emit = patch.builder_after(row.stacked, used)
-                kept += patch.loop(node).add_scan_outputs([row.row])
+                kept += patch.loop(node).add_scan_outputs([row.slice])
                 patch.replace(row.stacked, emit.slice(kept[-1], 0, slice(0, -1, 1)))
         for state in steps.carried:
             if state.final in used:

@@ -152,7 +152,7 @@ def _buffer(m: Match, view: LoopView, number: int, state: CarriedValue) -> Buffe
     found = need_progression(m, view, write.position, write.node.inputs[1])
     count = view.trips(m.facts) if view.never_stops_early(m.facts) else None
     place = _place(m, found, count, shape[write.axis], write)
-    runs = view.surely_runs(m.facts)
+    runs = view.runs_at_least_once(m.facts)
     m.need(
         runs or place.full or m.facts.opset >= EMPTY_RESHAPES,
         NO_EMPTY_RESHAPES,

@@ -101,7 +101,7 @@ class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
         row = insert.inputs[1]
         first = _first_elements(m, state.initial)
         self._need_equal_shapes(m, view, row, state.final, first)
-        runs = view.surely_runs(m.facts)
+        runs = view.runs_at_least_once(m.facts)
         reshaped = bool(first) and not runs
         m.need(not reshaped or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
         return Inserted(row, first, _adds_in_front(m, insert), runs)
@@ -119,7 +119,9 @@ class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
             fact.dtype in _SPLITTABLE or stacked,
             "onnxruntime splits no tensors of this type into sequences",
         )
-        same = fact.shape is not None and not any(m.facts.escapes(d, view.body) for d in fact.shape)
+        same = fact.shape is not None and not any(
+            m.facts.varies_in(d, view.body) for d in fact.shape
+        )
         m.need(same or stacked, "its elements `{}` may differ in shape", row.name, at=row)
         for part in first:
             alike = same and symbolic.equal_shapes(m.facts.shape(part), fact.shape)

@@ -12,10 +12,10 @@ from typing import Any
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.facts import INT64
-from ...rewrite.facts.iterations import never_negative
+from ...rewrite.facts.axes import named_axes
+from ...rewrite.facts.fact import INT64
+from ...rewrite.facts.iteration_bounds import nonnegative_in_iteration
 from ...rewrite.facts.reads import axis_slices
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from .iteration_positions import takes_all
 
@@ -54,7 +54,7 @@ class SqueezedSliceToGather(Rule):
             whole = other is own or takes_all(m, other, shape[other.axis])
             m.need(whole, "axis {} is cut as well", other.axis)
         starts = node.inputs[1]
-        inside = own.start is not None and never_negative(m.facts, own.start)
+        inside = own.start is not None and nonnegative_in_iteration(m.facts, own.start)
         return {
             "node": m.node, "source": node.inputs[0], "starts": starts, "place": own.number,
             "axis": axis, "inside": inside, "dtype": m.facts.dtype(starts),

@@ -20,9 +20,10 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import FLOATS, INT64, INTEGERS
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT64, INTEGERS
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 from .counters import FAR, Counter, step_of, trip_count
@@ -130,7 +131,7 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
     low, high = node.inputs[::-1] if swap else node.inputs
     inclusive = node.op.endswith("Equal") != (negation is not None)
     casts = [m.producer(t, "Cast") for t in (low, high)]
-    in_float = m.facts.dtype(low) in FLOATS
+    in_float = m.facts.dtype(low) in FLOAT_OR_DOUBLE
     if in_float:
         ints = [c is not None and m.facts.dtype(c.inputs[0]) in INTEGERS for c in casts]
         low, high = (

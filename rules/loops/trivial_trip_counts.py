@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView, ScanOutput, ScanView
 
@@ -146,7 +147,7 @@ class InlineSingleTripScan(Rule):
             axis = None if shape is None else scanned.axis % len(shape)
             if shape is not None and axis is not None and shape[axis] == 1:
                 ranks = [m.facts.rank(s.sequence) for s in view.scan_inputs]
-                rows = [m.facts.rank(o.row) for o in view.scan_outputs]
+                rows = [m.facts.rank(o.slice) for o in view.scan_outputs]
                 negative = any(s.axis < 0 for s in view.scan_inputs)
                 m.need(not negative or None not in ranks, "the rank of a sequence is not known")
                 behind = any(o.axis < 0 for o in view.scan_outputs)

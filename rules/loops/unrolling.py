@@ -54,7 +54,7 @@ class UnrollShortLoop(Rule):
         m.need(count > 0, "it never runs")
         for row in view.scan_outputs:
             shape = m.facts.shape(row)
-            same = shape is not None and not any(m.facts.escapes(d, view.body) for d in shape)
+            same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
             m.need(same, "rows `{}` may differ in shape", row.name, at=row)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
         m.need(

@@ -11,9 +11,9 @@ from typing import Any
 from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_slices
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from .shapes import only_number
 
@@ -68,7 +68,7 @@ class AbsorbReversal(Rule):
         x = found.source
         for order in reversed(found.orders):
             x = emit.transpose(x, order)
-        patch.replace_in(node, 0, x)
+        patch.replace_input(node, 0, x)
         patch.set_attribute(node, "direction", "reverse" if way == "forward" else "forward")
         for end in ends:
             patch.replace(end.outputs[0], end.inputs[0])

@@ -255,7 +255,7 @@ def _captures(facts: Facts, node: Node) -> Sequence[Tensor]:
 def _roots(steps: CountedLoop, states: Sequence[CarriedValue]) -> Iterator[Tensor]:
     gone = {s.output for s in states}
     finals = {s.output for s in steps.carried if s not in states}
-    rows = {row.row for row in steps.scan_outputs}
+    rows = {row.slice for row in steps.scan_outputs}
     for tensor in steps.body.outputs:
         if tensor not in gone or tensor in rows or tensor in finals:
             yield tensor

@@ -12,8 +12,9 @@ from typing import Any
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import TO_THE_END, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.splat import is_zero
@@ -176,7 +177,7 @@ def _results(
         sequence = outputs.held if result.held and outputs.held is not None else outputs.rows
         stacked = from_operator(emit, sequence, result.layout, 1)
         for row in steps.scan_outputs:
-            if row.row is result.value and row.stacked is not None:
+            if row.slice is result.value and row.stacked is not None:
                 patch.replace(row.stacked, emit.scan_output(stacked, row, result.layout.rank))
         if any(use.reader is not steps.body for use in patch.index.uses(result.value)):
             read.append((result.value, stacked))
@@ -201,7 +202,7 @@ def _finals(
         if state.final is None or not is_read(facts, state):
             continue
         value = from_operator(emit, final, layout, 0)
-        if not steps.surely_runs:
+        if not steps.runs_at_least_once:
             assert steps.trip is not None, "a Scan surely runs"
             if empty is None:
                 empty = emit("Less", steps.trip, emit.scalar(1))
@@ -226,7 +227,7 @@ def _unless_empty(
 def _tell(patch: Patch, steps: CountedLoop, found: CellInLoop) -> None:
     """Where onnxruntime does worse with the operator than with the loop."""
     op = found.cell.op
-    if op == "GRU" and not steps.surely_runs:
+    if op == "GRU" and not steps.runs_at_least_once:
         patch.note("an empty sequence ends onnxruntime's process in GRU; the loop left it out")
     tell_of_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:

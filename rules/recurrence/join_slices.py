@@ -9,9 +9,9 @@ from typing import Any
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import AxisRange, axis_element
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from onnx import TensorProto
 
 from ...rewrite import symbolic
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.counted_loop import SliceRead
 from ...rewrite.facts.facts import Facts
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from .shapes import only_number
 

@@ -23,7 +23,7 @@ def is_masked_behind(
     return all(
         _is_masked(facts, length, use, row, layout)
         for row in steps.scan_outputs
-        if row.row is value and row.stacked is not None
+        if row.slice is value and row.stacked is not None
         for use in facts.index.uses(row.stacked)
     )
 

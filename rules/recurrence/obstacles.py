@@ -147,7 +147,9 @@ def _different_sizes(facts: Facts, steps: CountedLoop) -> NoCell | None:
             one, other = (told.get(size, size) for size in sizes[:2])
             if one == other:
                 told[sizes[2]] = one
-            elif not any(isinstance(n, int) or facts.escapes(n, steps.body) for n in (one, other)):
+            elif not any(
+                isinstance(n, int) or facts.varies_in(n, steps.body) for n in (one, other)
+            ):
                 return NoCell(
                     "no state keeps its shape: {} joins sizes {} and {}; "
                     "if they are the same, --shape gives them one name",

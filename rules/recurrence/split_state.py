@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_range
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable

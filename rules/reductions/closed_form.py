@@ -17,10 +17,12 @@ from typing import Any
 from onnx import TensorProto
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import FLOATS, Facts
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
@@ -29,7 +31,7 @@ from ...rewrite.symbolic import Dim
 from ..vectorization.independent_work import Outside, Parallel, counted, is_outer, parallel_work
 from ..vectorization.operator_table import aligned
 
-NUMBERS = FLOATS | {TensorProto.INT32, TensorProto.INT64}
+NUMBERS = FLOAT_OR_DOUBLE | {TensorProto.INT32, TensorProto.INT64}
 """Types of which onnxruntime has ReduceSum, ReduceProd, ReduceMax, ReduceMin and CumSum."""
 
 
@@ -146,7 +148,7 @@ class StateRule(Rule):
             "there is no operator for the values in between, which the body reads",
             at=at,
         )
-        runs = steps.surely_runs
+        runs = steps.runs_at_least_once
         return Found(steps, m.facts, parallel, number, state, chain, before, after, runs)
 
     def too_large_to_repeat(

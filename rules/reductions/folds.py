@@ -12,7 +12,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import CarriedValue
 from ..vectorization.independent_work import Parallel
@@ -26,7 +26,7 @@ class LoopToProduct(StateRule):
     """
 
     nothing = "no state is a product of what iterations read"
-    types = FLOATS
+    types = FLOAT_OR_DOUBLE
     has_running_values = False
     fires = """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
@@ -80,7 +80,7 @@ class LoopToMaximum(StateRule):
         slices = values.combined(self.op)
         extreme = emit.reduce(self.reduction, slices, [0], 0)
         dtype = values.found.facts.dtype(values.initial)
-        if dtype in FLOATS:
+        if dtype in FLOAT_OR_DOUBLE:
             extreme = _unless_nan(values, slices, extreme, helper.tensor_dtype_to_np_dtype(dtype))
         return emit(self.op, values.initial, extreme)
 

@@ -18,10 +18,11 @@ from onnx import helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ..vectorization.independent_work import Parallel, counted, is_outer, parallel_work
@@ -153,7 +154,7 @@ def _update(m: Match, steps: CountedLoop, parallel: Parallel, state: CarriedValu
         "{} is a sum or a product of what iterations read",
         state.output,
     )
-    m.need(m.facts.dtype(state.initial) in FLOATS, "{} are no floats", state.initial)
+    m.need(m.facts.dtype(state.initial) in FLOAT_OR_DOUBLE, "{} are no floats", state.initial)
     shape, start = m.facts.shape(state.input), m.facts.shape(state.initial)
     keeps = symbolic.equal_shapes(shape, start)
     m.need(keeps, "the shape of {} may change in the loop", state.input)

@@ -22,7 +22,8 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import FLOATS, Facts
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
 from ..vectorization.independent_work import Outside, counted, is_outer
@@ -123,7 +124,7 @@ def _recurrence(m: Match, steps: CountedLoop) -> Recurrence:
     sizes = tuple(int(d) for d in shape or () if isinstance(d, int))
     count = int(np.prod(sizes))
     m.need(0 < count <= _LONGEST_STATE, "the state has {} elements", count)
-    m.need(m.facts.dtype(state.initial) in FLOATS, "{} are no floats", state.initial)
+    m.need(m.facts.dtype(state.initial) in FLOAT_OR_DOUBLE, "{} are no floats", state.initial)
     m.need(symbolic.equal_shapes(m.facts.shape(state.input), sizes), "the state changes its shape")
     for value in (factor, offset):
         m.need(fits_into(m.facts.shape(value), sizes), "{} changes the state's shape", value)
@@ -131,8 +132,8 @@ def _recurrence(m: Match, steps: CountedLoop) -> Recurrence:
     for row in steps.scan_outputs:
         if row.stacked is not None and m.index.use_count(row.stacked):
             plain = row.axis == 0 and not row.reverse
-            kept = m.index.original(row.row) is state.output
-            m.need(plain and kept, "{} is another row", row.row)
+            kept = m.index.original(row.slice) is state.output
+            m.need(plain and kept, "{} is another row", row.slice)
             rows.append(row.stacked)
     return Recurrence(state, factor, offset, rows, sizes)
 

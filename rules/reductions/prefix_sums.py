@@ -16,7 +16,7 @@ import numpy as np
 from onnx import helper
 
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.splat import has_negative_zero, is_zero
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import CarriedValue
@@ -84,7 +84,7 @@ class LoopToSum(StateRule):
         """
         emit, found = values.emit, values.found
         dtype = found.facts.dtype(values.initial)
-        if dtype in FLOATS:
+        if dtype in FLOAT_OR_DOUBLE:
             return emit.reduce("ReduceSum", rows, [0], 0)
         if not found.runs:
             one_row = emit.concat([emit.vector(1), emit.shape(rows, 1, len(values.shape) + 1)])
@@ -112,7 +112,7 @@ class LoopToSum(StateRule):
     def _from_start(values: Values, sums: Tensor, starts_at_zero: bool) -> Tensor:
         """The initial state and the sums; the sums alone where they start at the same +0."""
         facts, initial = values.found.facts, values.initial
-        same = starts_at_zero or facts.dtype(initial) not in FLOATS
+        same = starts_at_zero or facts.dtype(initial) not in FLOAT_OR_DOUBLE
         if same and is_zero(facts, initial) and values.has_full_shape():
             return sums
         return values.emit("Add", values.initial, sums)

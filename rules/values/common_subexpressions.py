@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node
@@ -26,7 +27,7 @@ class EliminateCommonSubexpression(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         node = m.node
         m.need(node.inputs and not m.index.is_unused(node), "it has no operands or no readers")
-        pairs = m.facts.twins.of_node(node)
+        pairs = m.facts.value_numbering.equal_nodes(node)
         pairs = (
             [p for p in pairs if _gives_all(m.index, *p)]
             if pairs and is_pure(node, m.index)

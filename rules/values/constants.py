@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
-from ...rewrite.facts.facts import constant_value
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.purity import is_pure
-from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
+from ...rewrite.graph.ir import Constant, Node, Tensor, bodies, constant_value
 from ...rewrite.running.evaluate import NotEvaluated, evaluate
 
 
@@ -157,10 +157,10 @@ class DeduplicateConstants(Rule):
     def match(self, m: Match) -> dict[str, Any]:
         for tensor in m.node.inputs:
             if isinstance(tensor, Constant) and not m.index.is_model_output(tensor):
-                twin = m.facts.twins.of_constant(tensor)
+                twin = m.facts.value_numbering.equal_constant(tensor)
                 if twin is not None:
                     return {"old": tensor, "new": twin}
         raise Miss("no other constant with the same content stands in this graph", at=m.node)
 
     def apply(self, patch: Patch, old: Constant, new: Constant) -> None:
-        patch.merge(old, new)
+        patch.merge_constant(old, new)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rewrite.engine.patch import Patch, can_be_output
+from ...rewrite.engine.edits import can_be_output
+from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.symbolic import Dim

@@ -14,9 +14,10 @@ from itertools import combinations
 from typing import Any
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Rule, describe
-from ...rewrite.facts.facts import Fact
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.ir import Node
 from ...rewrite.symbolic import Dim
 from ..branches.demanded_ranks import later_failure

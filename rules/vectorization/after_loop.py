@@ -13,8 +13,9 @@ from typing import Any
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import is_pure
@@ -60,12 +61,12 @@ class VectorizeAfterLoop(Rule):
         behind.peel(plans)
         m.need(bool(plans), "as many rows would have to be collected as nodes leave the body")
         collected = behind.collected(plans)
-        rows = [row for row in behind.rows if m.index.producer(row.row) in plans]
+        rows = [row for row in behind.rows if m.index.producer(row.slice) in plans]
         more = sum(known_elements(m.facts, t) for t in collected)
-        instead = sum(known_elements(m.facts, row.row) for row in rows)
+        instead = sum(known_elements(m.facts, row.slice) for row in rows)
         m.need(is_moderate(more, instead), "{} elements of each iteration would be kept", more)
         shapes = {}
-        if not steps.surely_runs:
+        if not steps.runs_at_least_once:
             shapes = {t: _axes_without_rows(m, steps, t) for t in collected}
         return {
             "steps": steps, "facts": m.facts, "plans": plans, "collected": collected,
@@ -96,7 +97,7 @@ class VectorizeAfterLoop(Rule):
         for row in rows:
             assert row.stacked is not None
             emit = outside.emit(row.stacked)
-            value = emit.scan_output(outside[row.row], row, facts.rank(row.row))
+            value = emit.scan_output(outside[row.slice], row, facts.rank(row.slice))
             patch.replace(row.stacked, value)
         patch.toward_normal_form()
 
@@ -127,7 +128,7 @@ class _Behind:
         self._steps = steps
         self._first_row = len(steps.carried) + (0 if steps.iteration is None else 1)
         self.rows = [r for r in steps.scan_outputs if r.stacked and m.index.use_count(r.stacked)]
-        self._read = {row.row for row in self.rows}
+        self._read = {row.slice for row in self.rows}
         self._known: set[Tensor | None] = {read.slice for read in steps.reads}
         self._known.add(steps.iteration)
         self.miss: Miss | None = None
@@ -162,14 +163,14 @@ class _Behind:
     def _plan(self, node: Node) -> Plan:
         facts, body = self._m.facts, self._steps.body
         batched = [bool(t.name) and not is_outer(facts, body, t) for t in node.inputs]
-        work = Work(node, facts, batched, self._steps.surely_runs)
+        work = Work(node, facts, batched, self._steps.runs_at_least_once)
         calm = not bodies(node) and is_pure(node, self._m.index) and any(batched)
         rule = work.need(
             rule_for(node) if calm else None, "{} works on one iteration at a time", node
         )
         for t in (*self._inner_operands(node), *node.outputs):
             shape = facts.shape(t)
-            fixed = shape is not None and not any(facts.escapes(d, body) for d in shape)
+            fixed = shape is not None and not any(facts.varies_in(d, body) for d in shape)
             work.need(fixed, "the shape of {} may differ between iterations", t)
         plan = rule(work)
         work.need(not plan.uniform, "its result is the same in every iteration")
@@ -211,7 +212,7 @@ class _Behind:
 def _rows_already(steps: CountedLoop, inner: Tensor) -> Tensor | None:
     """The stacked rows of a value that the loop collects along axis 0 as it is."""
     for row in steps.scan_outputs:
-        if row.row is inner and row.axis == 0 and not row.reverse:
+        if row.slice is inner and row.axis == 0 and not row.reverse:
             return row.stacked
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.graph.ir import Tensor
 from .operator_table import Plan, Work, aligned, as_is, batching
@@ -47,7 +47,7 @@ def _is_no_zero(work: Work) -> bool:
     nothing to divide.
     """
     divisor = work.operand(1)
-    if work.facts.dtype(divisor) in FLOATS:
+    if work.facts.dtype(divisor) in FLOAT_OR_DOUBLE:
         return True
     known = work.facts.constant(divisor)
     return known is not None and bool(known.all())

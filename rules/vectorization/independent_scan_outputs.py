@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor
@@ -38,7 +39,7 @@ class VectorizeScanOutputs(Rule):
             (row, source)
             for row in steps.scan_outputs
             if row.stacked is not None and m.index.use_count(row.stacked)
-            for source in [m.index.original(row.row)]
+            for source in [m.index.original(row.slice)]
             if _is_known_outside(m.facts, steps, source)
         ]
         if not free:
@@ -55,7 +56,7 @@ class VectorizeScanOutputs(Rule):
             rows = outside[source]
             if is_outer(facts, steps.body, source):
                 rows = emit.repeat(rows, emit.trip_count(steps))
-            rank = facts.rank(row.row)
+            rank = facts.rank(row.slice)
             patch.replace(row.stacked, emit.scan_output(rows, row, rank))
         patch.loop(steps.node).remove_if_unused()
         patch.toward_normal_form()

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss
+from ...rewrite.engine.rule import Match
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail, is_pure
@@ -89,7 +90,7 @@ def parallel_work(facts: Facts, steps: CountedLoop) -> Parallel:
         found.batched[steps.iteration] = None
         found.positions[steps.iteration] = None
     reading = {read.gather for read in steps.reads}
-    runs = steps.surely_runs
+    runs = steps.runs_at_least_once
     for node in sorted(facts.index.nodes(steps.body), key=lambda n: n.order):
         if node not in reading and _depends_on(node, found):
             try:

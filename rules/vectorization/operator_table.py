@@ -16,7 +16,7 @@ import numpy as np
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.symbolic import Dim
@@ -111,7 +111,7 @@ class Work:
         self.need(modern, "a size is open, and Reshape has no sizes of 0 before opset 14")
 
     def must_broadcast(self, *shapes: Sequence[Dim]) -> None:
-        self.must_run(symbolic.surely_broadcast(shapes), "the operands may not fit each other")
+        self.must_run(symbolic.broadcastable(shapes), "the operands may not fit each other")
 
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})

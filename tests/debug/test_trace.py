@@ -16,9 +16,10 @@ from looplift.debug.replay import Replay
 from looplift.debug.snapshot import snapshot
 from looplift.debug.subject import Subject
 from looplift.debug.trace_file import TraceFile, read_trace, trace_of
+from looplift.rewrite.engine.engine import Observer
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import Match
-from looplift.rewrite.engine.trace import Commit, Observer
+from looplift.rewrite.engine.trace import Commit
 from looplift.rewrite.graph.ir import Node
 from looplift.rules.branches.decided_if import InlineDecidedIf
 

@@ -18,7 +18,12 @@ from looplift.debug.verify_steps import render, verify_steps
 from looplift.plugins import all_phases
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.graph.ir import Node
-from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused
+from looplift.rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    ProcessCrashed,
+    SerializedModel,
+)
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)
@@ -125,9 +130,9 @@ def test_the_first_tensor_that_differs() -> None:
 class _Fragile(Forms):
     """As if onnxruntime's optimizer did not survive a Neg."""
 
-    failure: type[Refused] = Ended
+    failure: type[ExecutionError] = ProcessCrashed
 
-    def outputs(self, packed: Packed, optimizes: bool) -> Answered:
+    def outputs(self, packed: SerializedModel, optimizes: bool) -> Answered:
         if optimizes and b"Neg" in packed.source:
             raise self.failure("its process was ended by SIGSEGV")
         return super().outputs(packed, optimizes)
@@ -136,7 +141,7 @@ class _Fragile(Forms):
 class _Failing(_Fragile):
     """As if what the optimizer makes of a Neg failed."""
 
-    failure = Refused
+    failure = ExecutionError
 
 
 @pytest.mark.parametrize("forms", [_Fragile, _Failing])
@@ -171,9 +176,9 @@ def test_an_optimizer_that_crashes_is_tried_ever_more_rarely(
 class _FragileSession(IsolatedSession):
     """As if the optimizer did not survive the original."""
 
-    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
+    def __init__(self, packed: SerializedModel, *, optimizes: bool = True) -> None:
         if optimizes:
-            raise Ended("its process was ended by SIGSEGV")
+            raise ProcessCrashed("its process was ended by SIGSEGV")
         super().__init__(packed, optimizes=optimizes)
 
 
@@ -191,8 +196,8 @@ def test_an_optimizer_that_crashes_over_the_original(monkeypatch: pytest.MonkeyP
 class _EndsOverEmptyInputs(Forms):
     """As onnxruntime does for an LSTM, or anything else there that is run together."""
 
-    def outputs(self, packed: Packed, optimizes: bool) -> Answered:
-        raise Ended("its process was ended by SIGFPE")
+    def outputs(self, packed: SerializedModel, optimizes: bool) -> Answered:
+        raise ProcessCrashed("its process was ended by SIGFPE")
 
 
 def test_forms_that_end_over_an_empty_input_are_run_one_by_one(

@@ -15,7 +15,7 @@ from looplift import RewriteResult, rewrite
 from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.errors import LoopliftError
 from looplift.rewrite.running.compare import Tolerances, compare
-from looplift.rewrite.running.runtime import Packed, Refused, Session
+from looplift.rewrite.running.runtime import ExecutionError, SerializedModel, Session
 
 Feed = Mapping[str, Any]
 
@@ -34,8 +34,8 @@ def judge(
     """
     tally = Counter() if tally is None else tally
     try:
-        original = Session(Packed(model))
-    except Refused:
+        original = Session(SerializedModel(model))
+    except ExecutionError:
         tally["models that onnxruntime refuses"] += 1
         return []
     runs = _runs(original, feeds, seconds)
@@ -73,7 +73,7 @@ def _runs(session: Session, feeds: Sequence[Feed], seconds: float) -> list[tuple
     for feed in feeds:
         try:
             runs.append((feed, session.run(feed, seconds)))
-        except Refused:
+        except ExecutionError:
             continue
     return runs
 
@@ -102,14 +102,14 @@ def _differences(
     if not runs:
         return []
     try:
-        rewritten = Session(Packed(after))
-    except Refused as refusal:
+        rewritten = Session(SerializedModel(after))
+    except ExecutionError as refusal:
         return [f"onnxruntime refuses the result: {refusal}"]
     findings = []
     for feed, expected in runs:
         try:
             actual = rewritten.run(feed, seconds)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             findings.append(f"a run fails now, with {shown(feed)}: {refusal}")
             continue
         same = [a if _are_no_rows(a, b) else b for a, b in zip(expected, actual)]

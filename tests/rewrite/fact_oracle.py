@@ -20,7 +20,8 @@ from onnx import TensorProto, helper
 
 from looplift.rewrite import symbolic
 from looplift.rewrite.facts import inference
-from looplift.rewrite.facts.facts import Assumptions, Fact, Facts
+from looplift.rewrite.facts.fact import Fact
+from looplift.rewrite.facts.facts import Assumptions, Facts
 from looplift.rewrite.graph import ir
 from looplift.rewrite.graph.index import Index
 from looplift.rewrite.graph.ir import bodies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looplift.rewrite.graph.axes import named_axes
+from looplift.rewrite.facts.axes import named_axes
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value

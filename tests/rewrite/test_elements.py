@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looplift.rewrite import symbolic
-from looplift.rewrite.facts.elements import element, numbers
+from looplift.rewrite.facts.elements import element, known_vector
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value
@@ -91,8 +91,8 @@ def test_numbers_of_a_vector() -> None:
     facts = facts_of(
         parse(f"{HEAD} a = Unsqueeze(n, at0) v = Concat<axis=0>(a, at1) w = Size(v) y = Neg(w) }}")
     )
-    found = numbers(facts, value(facts, "v"))
+    found = known_vector(facts, value(facts, "v"))
     assert found is not None
     assert found[1] == 1
-    assert numbers(facts, value(facts, "numbers")) is None
-    assert numbers(facts, value(facts, "x")) is None
+    assert known_vector(facts, value(facts, "numbers")) is None
+    assert known_vector(facts, value(facts, "x")) is None

@@ -10,7 +10,8 @@ import pytest
 from looplift.rewrite import symbolic
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.facts.facts import BOOL, INT64, NOTHING, UNKNOWN, Assumptions, Fact, join
+from looplift.rewrite.facts.fact import ABSENT, BOOL, INT64, UNKNOWN, Fact, join
+from looplift.rewrite.facts.facts import Assumptions
 from looplift.rewrite.facts.propagation import refresh
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.storage.model import import_model
@@ -46,7 +47,7 @@ class TestFact:
             parse("g (float[2] x, float k) => (float[2] y) { y = Clip(x, , k) }", 21, 10)
         )
         (node,) = facts.index.root.nodes
-        assert facts.of(node.inputs[1]) == NOTHING
+        assert facts.of(node.inputs[1]) == ABSENT
 
 
 class TestJoin:
@@ -239,7 +240,7 @@ class _Edited:
     def exchange(self, name: str, slot: int, new: str) -> list[Node]:
         node = self.node(name)
         patch = Patch(self.facts, node)
-        patch.replace_in(node, slot, value(self.facts, new))
+        patch.replace_input(node, slot, value(self.facts, new))
         return refresh(self.facts, patch.changed())
 
 
@@ -267,7 +268,7 @@ class TestRefresh:
         node = facts.index.producer(value(facts, "a"))
         assert node is not None
         patch = Patch(facts, node)
-        patch.replace_in(node, 0, value(facts, "z"))
+        patch.replace_input(node, 0, value(facts, "z"))
         refresh(facts, patch.changed())
         for name in ("h", "y"):
             assert facts.of(value(facts, name)).values == (2, 3)
@@ -284,7 +285,7 @@ class TestSuppose:
         v, u, y, w = (value(facts, name) for name in "vuyw")
         assert facts.shape(u) is None
         before = {t: facts.of(t) for t in (v, u, y, w)}
-        view = facts.suppose({v: Fact(FLOAT, (3,))}, [u, y])
+        view = facts.assuming({v: Fact(FLOAT, (3,))}, [u, y])
         assert view.shape(u) == (3,)
         assert view.of(y).values == (3,)
         assert view.of(w) is before[w]
@@ -296,7 +297,7 @@ class TestSuppose:
         v, u = value(facts, "v"), value(facts, "u")
         gemm = facts.index.producer(value(facts, "g"))
         assert gemm is not None
-        view = facts.suppose({v: Fact(FLOAT, (3, 3, 3))}, [u, *gemm.outputs])
+        view = facts.assuming({v: Fact(FLOAT, (3, 3, 3))}, [u, *gemm.outputs])
         assert view.failure(gemm) is not None
         assert facts.failure(gemm) is None
 

@@ -7,11 +7,11 @@ import onnx
 import pytest
 
 from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.prefix_masks import is_prefix_mask
 from looplift.rewrite.running.cases import Cases, Effort
-from looplift.rewrite.running.feeds import Draw, comparisons, make_feed
-from looplift.rewrite.running.mask_watch import is_prefix_mask
-from looplift.rewrite.running.runtime import IsolatedSession, Packed, Refused
-from looplift.rewrite.running.signature import NoValues, evaluate, signature
+from looplift.rewrite.running.feeds import Sampling, comparisons, make_feed
+from looplift.rewrite.running.runtime import ExecutionError, IsolatedSession, SerializedModel
+from looplift.rewrite.running.signature import CannotGenerateInputs, evaluate_dim, input_signature
 from looplift.rewrite.running.verify import verify
 
 from ..small_models import ADD, model
@@ -19,8 +19,8 @@ from ..small_models import ADD, model
 
 class TestWhichInputs:
     def test_the_same_seed_gives_the_same_values(self) -> None:
-        given, sizes = signature(ADD), {"T": 2, "B": 3}
-        feeds = [make_feed(given, sizes, Draw(1, seed), {}) for seed in (0, 0, 1)]
+        given, sizes = input_signature(ADD), {"T": 2, "B": 3}
+        feeds = [make_feed(given, sizes, Sampling(1, seed), {}) for seed in (0, 0, 1)]
         np.testing.assert_array_equal(np.asarray(feeds[0]["x"]), np.asarray(feeds[1]["x"]))
         assert not np.array_equal(np.asarray(feeds[0]["x"]), np.asarray(feeds[2]["x"]))
 
@@ -29,10 +29,10 @@ class TestWhichInputs:
         arithmetic = model(text)
         for place, name in enumerate(["n", "2*n + 1", "batch-size"]):
             arithmetic.graph.input[place].type.tensor_type.shape.dim[0].dim_param = name
-        given = signature(arithmetic)
+        given = input_signature(arithmetic)
         assert given.open_dims() == ["n", "batch-size"]
         assert given.shape(given.tensors()["y"], {"n": 3, "batch-size": 1}) == (7,)
-        assert evaluate("n//2 - 3", {"n": 4}) == 0
+        assert evaluate_dim("n//2 - 3", {"n": 4}) == 0
 
     def test_a_rank_that_is_not_declared(self) -> None:
         text = "g (float x) => (float y) { y = MaxPool<kernel_shape = [1]>(x) }"
@@ -80,8 +80,10 @@ class TestWhichInputs:
         assert found == {"k": [5], "s": ["yes"]}
 
     def test_types_without_values(self) -> None:
-        with pytest.raises(NoValues, match="'x' \\(float8e4m3fn tensor\\)"):
-            signature(model("g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { y = Identity(x) }"))
+        with pytest.raises(CannotGenerateInputs, match="'x' \\(float8e4m3fn tensor\\)"):
+            input_signature(
+                model("g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { y = Identity(x) }")
+            )
         text = "g (float8e4m3fn[N] x) => (float8e4m3fn[N] y) { y = Identity(x) }"
         result = verify(model(text), model(text))
         assert not result.verified
@@ -92,12 +94,12 @@ class TestWhichInputs:
         result = verify(model(text), model(text), effort=Effort(attempts=10))
         assert not result.verified
         assert not result.differences
-        assert "took none of 10 made-up inputs" in str(result)
+        assert "rejects all of 10 generated inputs" in str(result)
 
     def test_published_models(self, models_dir: Path) -> None:
         """Sizes are found without any help, and the constant that decides between two rates."""
         path = models_dir / "silero_vad.onnx"
-        cases = list(Cases(onnx.load(path), IsolatedSession(Packed(path))))
+        cases = list(Cases(onnx.load(path), IsolatedSession(SerializedModel(path))))
         assert len(cases) >= 8
         assert {1, 2, 3} <= {case.sizes["state[1]"] for case in cases}
         rates = [np.asarray(case.feed["sr"]).item() for case in cases]
@@ -116,11 +118,11 @@ class TestPrefixMasks:
 
     def test_inputs(self) -> None:
         """Rows of all lengths there are, in any order."""
-        given = signature(model(self.TEXT))
+        given = input_signature(model(self.TEXT))
         axes = {"m": 1, "k": 0, "c": 0}
         seen = []
         for number in range(24):
-            feed = make_feed(given, {"B": 3, "T": 5}, Draw(number, prefix_masks=axes), {})
+            feed = make_feed(given, {"B": 3, "T": 5}, Sampling(number, prefix_masks=axes), {})
             for name, axis in axes.items():
                 assert is_prefix_mask(feed[name], axis)
             seen.append(np.asarray(feed["m"]).sum(1).tolist())
@@ -132,20 +134,22 @@ class TestPrefixMasks:
         assert any(lengths != sorted(lengths, reverse=True) for lengths in seen)
 
     def test_without_the_axis(self) -> None:
-        draw = Draw(0, prefix_masks={"c": 1})
-        with pytest.raises(Refused, match="`c` has no axis 1 then"):
-            make_feed(signature(model(self.TEXT)), {"B": 1, "T": 1}, draw, {})
+        draw = Sampling(0, prefix_masks={"c": 1})
+        with pytest.raises(ExecutionError, match="`c` has no axis 1 at these sizes"):
+            make_feed(input_signature(model(self.TEXT)), {"B": 1, "T": 1}, draw, {})
 
     def test_of_one_element(self) -> None:
-        draws = [Draw(number, prefix_masks={"k": 0}) for number in range(4)]
-        feeds = [make_feed(signature(model(self.TEXT)), {"B": 1, "T": 1}, d, {}) for d in draws]
+        draws = [Sampling(number, prefix_masks={"k": 0}) for number in range(4)]
+        feeds = [
+            make_feed(input_signature(model(self.TEXT)), {"B": 1, "T": 1}, d, {}) for d in draws
+        ]
         assert {np.asarray(feed["k"]).item() for feed in feeds} == {0.0, 1.0}
 
     def test_what_the_model_computes(self) -> None:
         """Inputs under which it is no prefix mask say nothing."""
         text = """g (float[B, T] x) => (bool[B, T] y) <float zero = {0}> {
             k = Greater(x, zero) y = Not(k) }"""
-        packed = Packed(model(text))
+        packed = SerializedModel(model(text))
         cases = Cases(
             model(text),
             IsolatedSession(packed),
@@ -165,7 +169,10 @@ class TestPrefixMasks:
             effort=Effort(cases=2, attempts=4),
         )  # fmt: skip
         assert not result.verified
-        assert "`k` is asserted to be a prefix mask along axis 0, but is none then" in result.reason
+        assert (
+            "`k` is asserted to be a prefix mask along axis 0, but is none for these inputs"
+            in result.reason
+        )
 
     @pytest.mark.parametrize(
         ("value", "axis", "expected"),

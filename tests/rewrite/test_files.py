@@ -15,7 +15,7 @@ from onnx import TensorProto, checker, helper, numpy_helper, parser
 from looplift.rewrite.errors import ModelError
 from looplift.rewrite.storage.files import load, save
 from looplift.rewrite.storage.model import export_model, import_model
-from looplift.rewrite.storage.writing import DataFile, Pending, move_weights
+from looplift.rewrite.storage.output_files import AtomicFiles, WeightsFile, move_weights
 
 X = np.array([3.0, -4.0], np.float32)
 W = np.array([1.0, 2.0], np.float32)
@@ -181,8 +181,8 @@ class TestSave:
         typed = helper.make_tensor("typed", TensorProto.FLOAT, [2048], large)
         model.graph.initializer.extend([typed, numpy_helper.from_array(large[::-1], "raw")])
         model.graph.initializer[1].doc_string = "kept"
-        with Pending() as pending:
-            moved = move_weights(model, DataFile(tmp_path / "m.onnx.data", pending))
+        with AtomicFiles() as pending:
+            moved = move_weights(model, WeightsFile(tmp_path / "m.onnx.data", pending))
             pending.create(tmp_path / "m.onnx").write(moved.SerializeToString())
         assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
         small, *rest = moved.graph.initializer

@@ -140,7 +140,7 @@ def test_positions_are_spread_out_again(engine: Engine) -> None:
         node.order = 5.0 + place / 1024
     index.renumber(index.root)
     assert [node.order for node in index.root.nodes] == [0.0, 1.0, 2.0]
-    assert index.floor(v) == 0.0
+    assert index.lower_bound(v) == 0.0
 
 
 def test_omitted_operands_are_no_readers() -> None:

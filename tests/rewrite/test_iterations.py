@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looplift.rewrite.facts.elements import element
-from looplift.rewrite.facts.iterations import never_negative, settled
+from looplift.rewrite.facts.iteration_bounds import nonnegative_in_iteration, simplify_in_iteration
 
 from ..small_models import parse
 from .fact_oracle import facts_of, value
@@ -46,7 +46,7 @@ def test_extrema_are_decided_while_an_iteration_runs(
     facts = facts_of(parse(_body(steps, trip)))
     found = element(facts, value(facts, "v"), ())
     assert found is not None
-    result = settled(facts, found)
+    result = simplify_in_iteration(facts, found)
     assert (str(result) == wanted) if wanted is not None else (result == found)
 
 
@@ -68,4 +68,4 @@ def test_signs(steps: str, trip: str, sure: bool) -> None:
     facts = facts_of(parse(_body(steps, trip)))
     found = element(facts, value(facts, "v"), ())
     assert found is not None
-    assert never_negative(facts, found) is sure
+    assert nonnegative_in_iteration(facts, found) is sure

@@ -75,10 +75,10 @@ class WritesAnAttribute(_Spells):
 @pytest.mark.parametrize(
     ("rule", "has", "lacks", "words"),
     [
-        (WritesMax, 12, 11, "it would take Max of int64, which opset 11 lacks"),
-        (WritesWhere, 9, 8, "it would take Less of int64, which opset 8 lacks"),
-        (WritesAxes, 13, 12, "it would take Unsqueeze in a form that opset 12 lacks"),
-        (WritesAnAttribute, 12, 13, "it would take Unsqueeze in a form that opset 13 lacks"),
+        (WritesMax, 12, 11, "the result needs Max of int64, which opset 11 lacks"),
+        (WritesWhere, 9, 8, "the result needs Less of int64, which opset 8 lacks"),
+        (WritesAxes, 13, 12, "the result needs Unsqueeze in a form that opset 12 lacks"),
+        (WritesAnAttribute, 12, 13, "the result needs Unsqueeze in a form that opset 13 lacks"),
     ],
 )
 def test_what_the_opset_lacks(rule: type[Rule], has: int, lacks: int, words: str) -> None:

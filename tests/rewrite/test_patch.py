@@ -12,8 +12,9 @@ from looplift import Match, Miss, Rule
 from looplift.rewrite.engine.edits import PatchError
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.engine.patch_check import check_reads
 from looplift.rewrite.engine.rule import ANY, fixture
-from looplift.rewrite.graph.index import NoRoom
+from looplift.rewrite.graph.index import OrderExhausted
 from looplift.rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
 from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
@@ -92,7 +93,7 @@ def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     for _ in range(2):
         patch = Patch(engine.facts, node)
         rule().apply(patch, **arguments)
-        patch.check()
+        check_reads(patch)
         assert_consistent(engine.index)
         patch.roll_back()
         assert_consistent(engine.index)
@@ -112,7 +113,7 @@ class TestReplace:
         assert setting.node("q").inputs[0] is setting["x"]
         assert setting.node("z").inputs[0] is setting["x"]
         assert_consistent(setting.index)
-        setting.patch.check()
+        check_reads(setting.patch)
 
     def test_an_output_keeps_its_name(self) -> None:
         setting = Setting()
@@ -135,13 +136,13 @@ class TestReplace:
 
     def test_one_input_of_one_node(self) -> None:
         setting = Setting()
-        setting.patch.replace_in(setting.node("p"), 0, setting["x"])
+        setting.patch.replace_input(setting.node("p"), 0, setting["x"])
         assert setting.node("p").inputs[0] is setting["x"]
         assert setting.node("q").inputs[0] is setting["u"]
 
     def test_inside_one_body(self) -> None:
         setting = Setting()
-        setting.patch.replace_inside(setting.body("then_branch"), setting["u"], setting["x"])
+        setting.patch.replace_in_body(setting.body("then_branch"), setting["u"], setting["x"])
         assert setting.node("p").inputs[0] is setting["x"]
         assert setting.node("q").inputs[0] is setting["u"]
         assert setting.node("z").inputs[0] is setting["u"]
@@ -153,7 +154,7 @@ class TestMove:
         (result,) = setting.patch.inline(setting.body("then_branch"))
         setting.patch.replace(setting["v"], result)
         setting.patch.remove(setting.root)
-        setting.patch.check()
+        check_reads(setting.patch)
         assert_consistent(setting.index)
         assert setting.patch.delta["control"] == -1
         assert setting.patch.delta["nodes"] == -3
@@ -208,8 +209,8 @@ class TestNew:
         body = setting.body("else_branch")
         (made,) = setting.patch.node_first(body, "Neg", [setting["u"]], like=[setting["u"]])
         (later,) = setting.patch.node_first(body, "Abs", [made], like=[setting["u"]])
-        setting.patch.replace_in(setting.node("q"), 0, later)
-        setting.patch.check()
+        setting.patch.replace_input(setting.node("q"), 0, later)
+        check_reads(setting.patch)
         assert_consistent(setting.index)
 
     def test_an_initializer(self) -> None:
@@ -250,7 +251,7 @@ class TestOutputsOfAnIf:
         setting = Setting()
         bodies = setting.body("then_branch"), setting.body("else_branch")
         results = {bodies[0]: [setting["p"]], bodies[1]: [setting["q"]]}
-        (added,) = setting.patch.add_results(setting.root, [setting["u"]], results)
+        (added,) = setting.patch.add_outputs(setting.root, [setting["u"]], results)
         assert setting.root.outputs[1] is added
         assert bodies[0].outputs[1] is setting["p"]
         setting.patch.roll_back()
@@ -261,48 +262,48 @@ class TestOutputsOfAnIf:
 class TestCheck:
     def test_a_value_of_a_body_is_not_visible_outside(self) -> None:
         setting = Setting()
-        setting.patch.replace_in(setting.node("y"), 0, setting["a"])
+        setting.patch.replace_input(setting.node("y"), 0, setting["a"])
         with pytest.raises(PatchError, match="Sin of `y` reads `a` from a body that it is not in"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_a_value_of_the_other_branch_is_not_visible(self) -> None:
         setting = Setting()
-        setting.patch.replace_in(setting.node("a"), 0, setting["q"])
+        setting.patch.replace_input(setting.node("a"), 0, setting["q"])
         with pytest.raises(PatchError, match="reads `q` from a body that it is not in"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_a_branch_may_not_return_a_value_of_the_other(self) -> None:
         setting = Setting()
         setting.patch.replace(setting["a"], setting["q"])
         with pytest.raises(PatchError, match="reads `q` from a body that it is not in"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_a_value_must_be_computed_before(self) -> None:
         setting = Setting()
-        setting.patch.replace_in(setting.node("u"), 0, setting["y"])
+        setting.patch.replace_input(setting.node("u"), 0, setting["y"])
         with pytest.raises(PatchError, match="Exp of `u` reads `y` before it is computed"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_an_owner_reads_what_its_bodies_capture(self) -> None:
         setting = Setting()
-        setting.patch.replace_in(setting.node("p"), 0, setting["y"])
+        setting.patch.replace_input(setting.node("p"), 0, setting["y"])
         with pytest.raises(PatchError, match="reads `y` before it is computed"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_a_value_nothing_defines(self) -> None:
         setting = Setting()
-        setting.patch.replace_in(setting.node("y"), 0, Variable("stray"))
+        setting.patch.replace_input(setting.node("y"), 0, Variable("stray"))
         with pytest.raises(PatchError, match="reads `stray`, which nothing defines"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_a_value_of_a_removed_node(self) -> None:
         setting = Setting()
         removed = setting["v"]
         setting.patch.replace(removed, setting["u"])
         setting.patch.remove(setting.root)
-        setting.patch.replace_in(setting.node("y"), 0, removed)
+        setting.patch.replace_input(setting.node("y"), 0, removed)
         with pytest.raises(PatchError, match="reads `v`, which nothing defines"):
-            setting.patch.check()
+            check_reads(setting.patch)
 
     def test_a_node_that_is_read_is_not_removed(self) -> None:
         setting = Setting()
@@ -326,7 +327,7 @@ class TestLoopInterface:
             body.outputs[:2],
             list(setting.root.outputs)[:1],
         )
-        setting.patch.check()
+        check_reads(setting.patch)
         assert_consistent(setting.index)
         setting.patch.roll_back()
         assert_consistent(setting.index)
@@ -353,7 +354,7 @@ def test_rooms_run_out_and_are_made_anew() -> None:
     while len(made) < 3000:
         try:
             made += setting.patch.node("Neg", [made[-1] if made else setting["u"]], [setting["u"]])
-        except NoRoom:
+        except OrderExhausted:
             setting.index.renumber(setting.model.graph)
             rounds += 1
             assert rounds < 1000
@@ -373,6 +374,6 @@ def test_constants_are_merged_and_counted() -> None:
     first, second = setting["a"], setting["b"]
     assert isinstance(first, Constant)
     assert isinstance(second, Constant)
-    setting.patch.merge(second, first)
+    setting.patch.merge_constant(second, first)
     assert setting.patch.delta["constants"] == -1
     assert setting.node("y").inputs[1] is first

@@ -23,12 +23,12 @@ class Checked(Engine):
 
     compared = 0
 
-    def _neighbourhood(self, patch: Patch) -> list[Node]:
-        near = super()._neighbourhood(patch)
-        kept = self.facts.derived(_values(self))
-        anew: Facts = self.facts.suppose({}, _values(self))
+    def _affected_nodes(self, patch: Patch) -> list[Node]:
+        near = super()._affected_nodes(patch)
+        kept = self.facts.cached_facts(_values(self))
+        anew: Facts = self.facts.assuming({}, _values(self))
         for tensor, fact in kept.items():
-            assert fact == anew.of(tensor), f"after {patch.edits}: `{tensor.name}`"
+            assert fact == anew.of(tensor), f"after {patch.log}: `{tensor.name}`"
         self.compared += len(kept)
         return near
 
@@ -53,7 +53,7 @@ def test_what_is_found_of_a_loop_late_is_found_where_rules_look() -> None:
     engine = Engine(import_model(parse(LATE)), PHASES)
     engine.run()
     loop = next(node for node in engine.index.walk() if node.op in ("Loop", "Scan"))
-    anew = engine.facts.suppose({}, _values(engine))
+    anew = engine.facts.assuming({}, _values(engine))
     assert engine.facts.shape(loop.outputs[0]) == anew.shape(loop.outputs[0]) is not None
 
 
@@ -62,10 +62,10 @@ def test_a_patch_that_is_undone_leaves_no_facts_behind() -> None:
     root = next(engine.index.walk())
     y = root.outputs[0]
     before = engine.facts.of(y)
-    engine.facts.mark()
+    engine.facts.begin_patch()
     patch = Patch(engine.facts, root)
     (made,) = patch.node("Shape", [root.inputs[0]], [y])
     assert engine.facts.of(made).values == (2,)
     patch.roll_back()
-    engine.facts.retract()
-    assert engine.facts.derived([made, y]) == {y: before}
+    engine.facts.discard_patch()
+    assert engine.facts.cached_facts([made, y]) == {y: before}

@@ -6,8 +6,14 @@ import signal
 import numpy as np
 import pytest
 
-from looplift.rewrite.running.isolate import Died, Process, Remote
-from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, median_time
+from looplift.rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
+from looplift.rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    ProcessCrashed,
+    SerializedModel,
+    median_time,
+)
 from looplift.rewrite.running.verify import verify
 
 from ..small_models import ADD, model
@@ -20,8 +26,8 @@ class TestProcesses:
             "g (float[T, B, 2] x) => (float[T, 1, B, 1] y) { y = LSTM<hidden_size = 1>(x, w, r) }"
         )
         lstm = model(text, w=np.ones((1, 4, 2), np.float32), r=np.ones((1, 4, 1), np.float32))
-        session = IsolatedSession(Packed(lstm))
-        with pytest.raises(Ended, match="SIGABRT"):
+        session = IsolatedSession(SerializedModel(lstm))
+        with pytest.raises(ProcessCrashed, match="SIGABRT"):
             session.run({"x": np.zeros((3, 0, 2), np.float32)})
         assert session.run({"x": np.zeros((3, 1, 2), np.float32)})
 
@@ -43,26 +49,26 @@ class TestProcesses:
         assert "at T=0" in result.notes()[0]
 
     def test_the_child_starts_again(self) -> None:
-        with Process() as process:
-            remote = Remote(process, _Thing, 5)
+        with ChildProcess() as process:
+            remote = RemoteObject(process, _Thing, 5)
             assert remote.call("value") == 5
-            with pytest.raises(Died, match=signal.Signals.SIGKILL.name):
+            with pytest.raises(ChildDied, match=signal.Signals.SIGKILL.name):
                 remote.call("end")
             assert remote.call("value") == 5
             assert process.generation == 2
 
     def test_errors_come_back(self) -> None:
-        with Process() as process:
-            remote = Remote(process, _Thing, 5)
-            with pytest.raises(Refused, match="no"):
+        with ChildProcess() as process:
+            remote = RemoteObject(process, _Thing, 5)
+            with pytest.raises(ExecutionError, match="no"):
                 remote.call("refuse")
             with pytest.raises(RuntimeError, match="Odd"):
                 remote.call("odd")
-            with pytest.raises(Died, match="in time"):
+            with pytest.raises(ChildDied, match="in time"):
                 remote.call("sleep", seconds=-9.8)
 
     def test_latency(self) -> None:
-        session = IsolatedSession(Packed(ADD))
+        session = IsolatedSession(SerializedModel(ADD))
         feed = {"x": np.ones((2, 3), np.float32), "y": np.ones(3, np.float32)}
         assert 0 < session.latency(feed, 0.01) < 1
         session.close()
@@ -80,7 +86,7 @@ class _Thing:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def refuse(self) -> None:
-        raise Refused("no")
+        raise ExecutionError("no")
 
     def odd(self) -> None:
         class OddError(Exception):

@@ -268,7 +268,7 @@ def test_equal_shapes() -> None:
 
 def test_shapes_that_surely_broadcast() -> None:
     n, m = symbolic.symbol("n"), symbolic.symbol("m")
-    assert symbolic.surely_broadcast([(n, 3), (1, 3), (3,), ()])
-    assert symbolic.surely_broadcast([(symbolic.add(n, n),), (symbolic.mul(2, n),)])
-    assert not symbolic.surely_broadcast([(n, 3), (m, 3)])
-    assert not symbolic.surely_broadcast([(n, 3), (2,)])
+    assert symbolic.broadcastable([(n, 3), (1, 3), (3,), ()])
+    assert symbolic.broadcastable([(symbolic.add(n, n),), (symbolic.mul(2, n),)])
+    assert not symbolic.broadcastable([(n, 3), (m, 3)])
+    assert not symbolic.broadcastable([(n, 3), (2,)])

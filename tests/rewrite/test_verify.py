@@ -15,9 +15,16 @@ from looplift.rewrite.facts.facts import Assumptions
 from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.cases import Cases, Effort
 from looplift.rewrite.running.compare import compare
-from looplift.rewrite.running.randomness import random_outputs
-from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Session, Value
-from looplift.rewrite.running.signature import signature
+from looplift.rewrite.running.nondeterminism import random_outputs
+from looplift.rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+    Session,
+)
+from looplift.rewrite.running.signature import input_signature
 from looplift.rewrite.running.verify import verify
 
 from ..small_models import ADD, model
@@ -62,7 +69,7 @@ class TestWhatIsEqual:
             "g (bfloat16[N] x) => (bfloat16[N] y, float[N] z) { y = Identity(x) z = Cast<to=1>(x) }"
         )
         assert verify(model(text), model(text)).verified
-        packed = Packed(model(text))
+        packed = SerializedModel(model(text))
         given = np.array([1.5, -2], ml_dtypes.bfloat16)
         same, wide = Session(packed).run({"x": given})
         assert isinstance(same, np.ndarray)
@@ -140,14 +147,14 @@ class TestWhatDiffers:
         lost = model("g (float[N] x) => (float[N] z) { z = Identity(x) }")
         more = model("g (float[N] x, float[N] y, float[N] w) => (float[N] z) { z = Sum(x, y, w) }")
         renamed = model("g (float[N] x, float[N] y) => (float[N] q) { q = Add(x, y) }")
-        assert "lost the inputs ['y']" in str(verify(before, lost))
+        assert "lacks the inputs ['y'] of the original" in str(verify(before, lost))
         assert "['w']" in str(verify(before, more))
         assert "['q'] instead of ['z']" in str(verify(before, renamed))
 
     def test_a_model_onnxruntime_refuses(self) -> None:
         broken = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = NoSuchOp(x, y) }")
-        assert "does not take the rewritten model" in str(verify(ADD, broken))
-        assert "does not take the original model" in verify(broken, ADD).reason
+        assert "rejects the rewritten model" in str(verify(ADD, broken))
+        assert "rejects the original model" in verify(broken, ADD).reason
 
     def test_a_loop_that_does_not_end(self) -> None:
         text = """g (float[N] x) => (float[N] y) <bool go = {{1}}, int64 most = {{{count}}}> {{
@@ -187,19 +194,19 @@ class TestWhatIsGiven:
     def test_an_asserted_shape_names_dimensions(self) -> None:
         two = model("g (float[?, N] x, float[N, ?] y) => (float[?, ?] z) { z = MatMul(x, y) }")
         two.graph.input[0].type.tensor_type.shape.dim[0].Clear()
-        given = signature(two, {"x": ("K", 16), "y": (None, "K")})
+        given = input_signature(two, {"x": ("K", 16), "y": (None, "K")})
         assert given.open_dims() == ["K"]
         assert given.shape(given.tensors()["y"], {"K": 3}) == (16, 3)
 
     def test_sizes_to_choose_from(self) -> None:
-        session = IsolatedSession(Packed(ADD))
+        session = IsolatedSession(SerializedModel(ADD))
         cases = Cases(ADD, session, choices={"T": [1, 50], "B": [4]}, effort=Effort(1))
         assert [case.sizes for case in cases] == [{"T": 1, "B": 4}, {"T": 50, "B": 4}]
 
     def test_the_default_of_an_input(self) -> None:
         text = "g (float[N] x, float[1] k = {2}) => (float[N] y) { y = Mul(x, k) }"
         before = model(text)
-        assert list(signature(before).inputs) == ["x"]
+        assert list(input_signature(before).inputs) == ["x"]
         after = model("g (float[N] x) => (float[N] y) <float[1] k = {5}> { y = Mul(x, k) }")
         assert verify(before, after, inputs={"k": [5]}).verified
         assert not verify(before, after).verified
@@ -270,22 +277,24 @@ def test_final_states_of_an_empty_sequence_are_not_compared() -> None:
 class _FragileToLoad(IsolatedSession):
     """As if onnxruntime's optimizer did not survive an Add."""
 
-    def __init__(self, packed: Packed, threads: int, *, optimizes: bool) -> None:
+    def __init__(self, packed: SerializedModel, threads: int, *, optimizes: bool) -> None:
         if optimizes and b"Add" in packed.source:
-            raise Ended("its process was ended by SIGSEGV\nin the optimizer")
+            raise ProcessCrashed("its process was ended by SIGSEGV\nin the optimizer")
         super().__init__(packed, threads, optimizes=optimizes)
 
 
 class _FragileToRun(IsolatedSession):
     """As if what the optimizer made of an Add ended the process when it is run."""
 
-    failure: type[Refused] = Ended
+    failure: type[ExecutionError] = ProcessCrashed
 
-    def __init__(self, packed: Packed, threads: int, *, optimizes: bool) -> None:
+    def __init__(self, packed: SerializedModel, threads: int, *, optimizes: bool) -> None:
         super().__init__(packed, threads, optimizes=optimizes)
         self._ends = optimizes and b"Add" in packed.source
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         if self._ends:
             raise self.failure("its process was ended by SIGSEGV")
         return super().run(feed, seconds)
@@ -294,7 +303,7 @@ class _FragileToRun(IsolatedSession):
 class _WrongToRun(_FragileToRun):
     """As if what the optimizer made of an Add failed when it is run."""
 
-    failure = Refused
+    failure = ExecutionError
 
 
 @pytest.mark.parametrize("session", [_FragileToLoad, _FragileToRun, _WrongToRun])
@@ -326,10 +335,10 @@ class TestAnOptimizerThatFails:
 
 def test_what_fails_without_the_optimizer_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(_FragileToLoad):
-        def __init__(self, packed: Packed, threads: int, *, optimizes: bool) -> None:
+        def __init__(self, packed: SerializedModel, threads: int, *, optimizes: bool) -> None:
             super().__init__(packed, threads, optimizes=True)
 
     monkeypatch.setattr(verifying, "IsolatedSession", Broken)
     result = verify(ADD, ADD)
-    assert "does not take the original model: its process was ended" in result.reason
+    assert "rejects the original model: its process was ended" in result.reason
     assert not result.notes()

@@ -114,8 +114,8 @@ def test_scan() -> None:
     assert (one.sequence.name, one.slice.name, one.axis, one.reverse) == ("xs", "t", 0, False)
     assert (two.sequence.name, two.slice.name, two.axis, two.reverse) == ("zs", "u", 1, True)
     first, second = view.scan_outputs
-    assert (first.row.name, first.axis, first.reverse) == ("r", 0, True)
-    assert (second.row.name, second.axis, second.reverse) == ("q", 1, False)
+    assert (first.slice.name, first.axis, first.reverse) == ("r", 0, True)
+    assert (second.slice.name, second.axis, second.reverse) == ("q", 1, False)
     assert first.stacked is not None
     assert first.stacked.name == "ys"
 
@@ -163,7 +163,7 @@ def test_whether_there_is_a_first_iteration(trip: str, condition: str, runs: boo
         y = Loop ({trip}, {condition}, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
             q = ReduceMax<keepdims=0>(s) co = IsNaN(q) so = Neg(s) }}> }}"""
     )
-    assert view.surely_runs(engine.facts) is runs
+    assert view.runs_at_least_once(engine.facts) is runs
     known = {"three": 3, "none": 0, "size": 3}
     trips = view.trips(engine.facts)
     assert trips == known[trip] if trip in known else not isinstance(trips, int)

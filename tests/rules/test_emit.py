@@ -9,8 +9,9 @@ import onnx
 import pytest
 
 from looplift.rewrite.engine.engine import Engine
+from looplift.rewrite.engine.miss import Miss
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.engine.rule import Match, Miss, Rule
+from looplift.rewrite.engine.rule import Match, Rule
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules.loops.padded_scan import LoopToPaddedScan

@@ -1,6 +1,6 @@
-"""What a choice is whatever its condition: `n > 0 ? n : 0` is n where n is a size.
+"""Values of a Where whose condition is not known: `n > 0 ? n : 0` is n for a size n.
 
-Loops that ask before the first iteration whether there is one are counted so.
+Exporters compute trip counts so, for loops that may have no iteration.
 """
 
 from __future__ import annotations
@@ -10,29 +10,32 @@ from collections.abc import Iterator
 from ... import symbolic
 from ...graph.ir import Tensor
 from ...symbolic import Dim, Symbol
-from ..facts import INTEGERS, Facts
-from .registry import Site
+from ..fact import INTEGERS
+from ..facts import Facts
+from .registry import NodeContext
 
 _DEEPEST = 4
 _EXACT = 1 << 20
-"""Whole numbers up to here compare in single precision as they do as integers."""
+"""Integers up to this size compare in single precision as they do as integers."""
 
 
-def choice(site: Site, yes: Dim, no: Dim) -> Dim | None:
-    """The value of `Where(condition, yes, no)`, where it is known without the condition.
+def value_of_where(ctx: NodeContext, yes: Dim, no: Dim) -> Dim | None:
+    """The value of `Where(condition, yes, no)` if it is known without the condition.
 
-    That is so where the choice is the larger or the smaller of what is compared, and where the
-    condition is `n > low` for a symbol n that is never below `low`: without it n is `low`.
+    It is known where the result is the maximum or minimum of the compared numbers, and where the
+    condition is `n > low` for a symbol n that is never below `low`: if it is false, n is `low`.
     """
-    extreme = _extreme(site, yes, no)
+    extreme = _extreme(ctx, yes, no)
     if extreme is not None:
         return extreme
-    found = {_above_lowest(site.facts, part) for part in _conjuncts(site, site.node.inputs[0], 0)}
+    found = {
+        _compared_with_lowest(ctx.facts, part) for part in _conjuncts(ctx, ctx.node.inputs[0], 0)
+    }
     number = found.pop() if len(found) == 1 else None
     low = None if number is None else symbolic.bounds(symbolic.of(number))[0]
     if number is None or low is None:
         return None
-    # Above `low`, n is low + 1 + beyond: written so, bounds decide minima and maxima.
+    # Where the condition holds, n is low + 1 + beyond; in this form, bounds decide min and max.
     beyond = symbolic.fresh("beyond")
     rest = symbolic.single_symbol(beyond)
     assert rest is not None, "a fresh dim is a symbol"
@@ -42,30 +45,31 @@ def choice(site: Site, yes: Dim, no: Dim) -> Dim | None:
     return value if symbolic.eq(*at_lowest) is True else None
 
 
-def _extreme(site: Site, yes: Dim, no: Dim) -> Dim | None:
-    """`Where(a > b, a, b)` is how the larger of integers is spelled before opset 12."""
-    node = site.facts.index.producer(site.node.inputs[0])
+def _extreme(ctx: NodeContext, yes: Dim, no: Dim) -> Dim | None:
+    """`Where(a > b, a, b)`, which is how the maximum of integers is written before opset 12."""
+    node = ctx.facts.index.producer(ctx.node.inputs[0])
     if node is None or node.domain or node.op not in ("Less", "Greater"):
         return None
-    compared = [t for t in node.inputs if site.facts.dtype(t) in INTEGERS]
-    sides = [site.facts.scalar(t) for t in compared]
+    compared = [t for t in node.inputs if ctx.facts.dtype(t) in INTEGERS]
+    sides = [ctx.facts.scalar(t) for t in compared]
     if sides not in ([yes, no], [no, yes]):
         return None
     larger = (sides == [yes, no]) == (node.op == "Greater")
     return symbolic.maximum(yes, no) if larger else symbolic.minimum(yes, no)
 
 
-def _conjuncts(site: Site, condition: Tensor, depth: int) -> Iterator[Tensor]:
-    node = site.facts.index.producer(condition)
+def _conjuncts(ctx: NodeContext, condition: Tensor, depth: int) -> Iterator[Tensor]:
+    """The operands of nested Ands, or the condition itself."""
+    node = ctx.facts.index.producer(condition)
     if node is not None and not node.domain and node.op == "And" and depth < _DEEPEST:
         for part in node.inputs:
-            yield from _conjuncts(site, part, depth + 1)
+            yield from _conjuncts(ctx, part, depth + 1)
     else:
         yield condition
 
 
-def _above_lowest(facts: Facts, condition: Tensor) -> Symbol | None:
-    """The symbol of which a comparison asks whether it is more than the least it can be."""
+def _compared_with_lowest(facts: Facts, condition: Tensor) -> Symbol | None:
+    """The symbol n where the condition is `n > low` and `low` is the lower bound of n."""
     node = facts.index.producer(condition)
     if node is None or node.domain or node.op not in ("Less", "Greater"):
         return None

@@ -1,7 +1,7 @@
-"""Objects that live in a child process, so that native code which ends it costs one answer.
+"""Objects in a child process, so that a crash of native code costs only one call.
 
-onnxruntime ends the process for an LSTM over an empty batch, compiled code for an integer divided
-by zero. Whoever asks several runtimes whether they agree must survive both.
+onnxruntime ends the process for an LSTM over an empty batch, compiled code for an integer division
+by zero. A comparison of runtimes must survive both.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from ..errors import LoopliftError
 _CHILD = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
 
 READY = b"ready"
-"""What the child says first."""
+"""What the child sends when it has started."""
 
 GRACE = 10.0
-"""Seconds an answer may be late before the child is ended."""
+"""The seconds that an answer may be late before the child is killed."""
 
 
-class Died(Exception):
+class ChildDied(Exception):
     """The child process ended before it answered; the text says how."""
 
 
-class Process:
+class ChildProcess:
     """A child process that holds objects and calls their methods.
 
-    It starts with the first request, and again with the first one after it died; `generation`
-    counts the starts. What is raised in the child is raised here.
+    It starts with the first request, and again with the first request after it died; `generation`
+    counts the starts. Errors that are raised in the child are raised here.
     """
 
     def __init__(self) -> None:
         self.generation = 0
         self._child: subprocess.Popen[bytes] | None = None
-        self._complaints: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
 
     def request(self, *message: Any, seconds: float | None = None) -> Any:
-        """The answer to a message. Raises `Died` if there is none, also when it takes much longer
-        than `seconds`.
+        """The answer to a message.
+
+        Raises `ChildDied` if there is none, or if it takes much longer than `seconds`.
         """
         child = self._started()
         assert child.stdin is not None
@@ -59,22 +60,23 @@ class Process:
                 _send(child.stdin, message)
                 raised, answer = pickle.load(child.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            raise Died(self._buried(late.is_set())) from None
+            raise ChildDied(self._end_description(late.is_set())) from None
         if raised:
             raise answer()
         return answer
 
     @property
     def alive(self) -> bool:
+        """Whether the child runs."""
         return self._child is not None
 
     def close(self) -> None:
-        """End the child; the objects in it are gone."""
+        """Kills the child with all its objects."""
         if self._child is not None:
             self._child.kill()
             self._reap(self._child)
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,19 +86,22 @@ class Process:
         if self._child is not None:
             return self._child
         self.generation += 1
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._child = subprocess.Popen(
             [sys.executable, "-c", _CHILD.format(path=sys.path, module=__name__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._complaints,
+            stderr=self._stderr,
         )
         assert self._child.stdout is not None
         if self._child.stdout.read(len(READY)) != READY:
-            raise RuntimeError(f"a child process did not start: {self._buried(late=False)}")
+            raise RuntimeError(
+                f"a child process did not start: {self._end_description(late=False)}"
+            )
         return self._child
 
-    def _buried(self, late: bool) -> str:
+    def _end_description(self, late: bool) -> str:
+        """How the child ended."""
         assert self._child is not None
         code, last = self._reap(self._child)
         if late:
@@ -105,35 +110,35 @@ class Process:
         return f"its process {end}" + (f": {last}" if last else "")
 
     def _reap(self, child: subprocess.Popen[bytes]) -> tuple[int, str]:
-        """The exit status of a child that ends, and the last line it printed to stderr."""
+        """Waits for the child; returns its exit status and the last line of its stderr."""
         self._child = None
         with contextlib.suppress(BrokenPipeError), child:
             pass
-        assert self._complaints is not None
-        with self._complaints as complaints:
-            complaints.seek(0)
-            lines = complaints.read().decode(errors="replace").splitlines()
-        told = [line.strip() for line in lines if line.strip() and not _is_stack_frame(line)]
-        return child.returncode, told[-1] if told else ""
+        assert self._stderr is not None
+        with self._stderr as stderr:
+            stderr.seek(0)
+            lines = stderr.read().decode(errors="replace").splitlines()
+        messages = [line.strip() for line in lines if line.strip() and not _is_stack_frame(line)]
+        return child.returncode, messages[-1] if messages else ""
 
 
-_shared = Process()
+_shared = ChildProcess()
 atexit.register(_shared.close)
 
 
-def shared() -> Process:
-    """The child process of this one; starting it costs a third of a second, so it is kept."""
+def shared_process() -> ChildProcess:
+    """The child process that all callers share, because a start takes a third of a second."""
     return _shared
 
 
-class Remote:
-    """An object in a child process, made there by `factory(*args)`.
+class RemoteObject:
+    """An object in a child process, created there by `factory(*args)`.
 
-    `factory` is a class or function of a module. If the child has died in the meantime the object
-    is made anew.
+    `factory` is a class or function of a module. If the child died meanwhile, the object is created
+    again.
     """
 
-    def __init__(self, process: Process, factory: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, process: ChildProcess, factory: Callable[..., Any], *args: Any) -> None:
         self._process = process
         self._make = (factory, args)
         self._generation = 0
@@ -141,13 +146,13 @@ class Remote:
         self._open()
 
     def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
-        """What a method of the object returns or raises; raises `Died` if the child dies."""
+        """Calls a method of the object. Raises `ChildDied` if the child dies."""
         if self._generation != self._process.generation or not self._process.alive:
             self._open()
         return self._process.request("call", self._key, method, args, seconds=seconds)
 
     def close(self) -> None:
-        """Let go of the object."""
+        """Drops the object."""
         if self._generation == self._process.generation and self._process.alive:
             self._process.request("drop", self._key)
 
@@ -189,7 +194,7 @@ def _send(pipe: IO[bytes], message: object) -> None:
 
 
 def serve() -> None:
-    """Answer requests until the pipe is closed. What native code prints goes to stderr."""
+    """Answers requests until the pipe is closed. Redirects the output of native code to stderr."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     answers.write(READY)
@@ -203,7 +208,7 @@ def serve() -> None:
             return
         try:
             answer = False, _answer(objects, message)
-        except Exception as error:  # noqa: BLE001 - raised again by the other side
+        except Exception as error:  # noqa: BLE001 - the parent raises it
             answer = True, _portable(error)
         _send(answers, answer)
 
@@ -223,7 +228,7 @@ def _answer(objects: dict[int, Any], message: tuple[Any, ...]) -> Any:
 
 
 def _portable(error: Exception) -> Callable[[], Exception]:
-    """What makes the error again on the other side; or one of the same text, if it cannot."""
+    """A callable that creates the error in the parent, or a RuntimeError of the same text."""
     if isinstance(error, LoopliftError):
         return partial(type(error), error.what, where=error.where, remedy=error.remedy)
     try:

@@ -1,7 +1,7 @@
-"""Values as the file stores them, decoded only when somebody reads them.
+"""Stored tensors that are decoded when they are first read.
 
-onnx-graphsurgeon has a class for this, but it keeps bfloat16 and float8 as bare numbers without a
-numpy type, fails on 2, 4 and 6 bit types, and does not find external data beside the model.
+onnx-graphsurgeon's own class for this loses the types bfloat16 and float8, fails on 2, 4 and 6 bit
+types, and does not find external data next to the model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class StoredValues(LazyValues):  # type: ignore[misc]
     """A TensorProto of the file; external data stays on disk until `load`."""
 
     def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
-        # The base class looks the type up in graphsurgeon's own table, which lacks the small
-        # float and integer types: all it would set is set here.
+        # Does not call the base class, whose table of types lacks the small floats and integers.
         self.tensor = tensor
         self.base_dir = base_dir
         self.shape = tuple(tensor.dims)
@@ -41,7 +40,7 @@ class StoredValues(LazyValues):  # type: ignore[misc]
 
 
 class StoredSparseValues(LazyValues):  # type: ignore[misc]
-    """A SparseTensorProto of the file; `load` gives the dense array."""
+    """A SparseTensorProto of the file; `load` returns the dense array."""
 
     def __init__(self, tensor: onnx.SparseTensorProto, base_dir: str) -> None:
         self.tensor = tensor
@@ -52,7 +51,7 @@ class StoredSparseValues(LazyValues):  # type: ignore[misc]
         self._array: np.ndarray[Any, Any] | None = None
 
     def load(self) -> np.ndarray[Any, Any]:
-        """The dense array, read-only. Indices are linear, or one row of coordinates each."""
+        """The dense array, read-only. Indices are linear, or have a row of coordinates each."""
         if self._array is None:
             values = _decode(self.tensor.values, self.base_dir)
             indices = _decode(self.tensor.indices, self.base_dir)

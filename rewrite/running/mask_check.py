@@ -1,7 +1,7 @@
-"""Keeps inputs apart under which a value, asserted to be a prefix mask, is none.
+"""Rejects inputs for which a value that is asserted to be a prefix mask is none.
 
-Where the mask is an input it is made up accordingly. Where the model computes it, nobody knows
-which inputs lead to one: the original is asked, and other inputs say nothing about a rewrite.
+Masks that are inputs are generated as prefix masks. For masks that the model computes, the original
+model is run first; inputs for which they are no prefix masks say nothing about the rewrite.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-import numpy as np
 import onnx
 
-from .runtime import Feed, IsolatedSession, Packed, Refused, Value
+from ..facts.prefix_masks import is_prefix_mask
+from .runtime import ExecutionError, Feed, IsolatedSession, SerializedModel
 
 
-class MaskWatch(AbstractContextManager["MaskWatch"]):
-    """The values of a model that are computed and asserted to be prefix masks.
+class PrefixMaskCheck(AbstractContextManager["PrefixMaskCheck"]):
+    """Checks the values that a model computes and that are asserted to be prefix masks.
 
-    Leaving it as a context manager lets go of onnxruntime's session.
+    As a context manager, it closes onnxruntime's session at the end.
     """
 
     def __init__(
         self, model: onnx.ModelProto | None, base_dir: str, axes: Mapping[str, int]
     ) -> None:
-        """The outputs of the model are the masks; None where there is no such value."""
+        """`model` returns the masks; None if there are none to check. `axes`: by name."""
         self._model = model
         self._base_dir = base_dir
         self._axes = axes
         self._session: IsolatedSession | None = None
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, base_dir: str, masks: Mapping[str, int]) -> MaskWatch:
-        """The watch over those of the masks that are no inputs. `masks`: their axes by name."""
+    def of(cls, model: onnx.ModelProto, base_dir: str, masks: Mapping[str, int]) -> PrefixMaskCheck:
+        """The check of those masks that are not inputs; `masks` has the time axes by name."""
         given = {info.name for info in model.graph.input}
         computed = [name for name in masks if name not in given]
         return cls(_returning(model, computed) if computed else None, base_dir, masks)
@@ -43,30 +43,22 @@ class MaskWatch(AbstractContextManager["MaskWatch"]):
             self._session = None
 
     def check(self, feed: Feed) -> None:
-        """Raises `Refused` where a mask is true again after it was false, or is not computed."""
+        """Raises `ExecutionError` if a mask is no prefix mask or cannot be computed."""
         if self._model is None:
             return
         if self._session is None:
-            packed = Packed(self._model, self._base_dir)
+            packed = SerializedModel(self._model, self._base_dir)
             self._session = IsolatedSession(packed, optimizes=False)
         for name, value in zip(self._session.outputs, self._session.run(feed)):
             if not is_prefix_mask(value, self._axes[name]):
-                raise Refused(
+                raise ExecutionError(
                     f"`{name}` is asserted to be a prefix mask along axis {self._axes[name]}, "
-                    "but is none then"
+                    "but is none for these inputs"
                 )
 
 
-def is_prefix_mask(value: Value, axis: int) -> bool:
-    """Whether a value is 1 first and 0 from some place on along an axis."""
-    array = np.asarray(value).astype(float)
-    if axis >= array.ndim or not np.all((array == 0) | (array == 1)):
-        return False
-    return bool(np.all(np.diff(array, axis=axis) <= 0))
-
-
 def _returning(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The model with these values as its only outputs, whose types onnxruntime finds itself."""
+    """The model with these values as its only outputs; onnxruntime infers their types."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.output[:]

@@ -1,4 +1,4 @@
-"""Facts of values that no node computes: graph inputs, initializers, body inputs."""
+"""Infers the facts of values that no node computes: graph inputs, initializers, body inputs."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import onnx
 from ... import symbolic
 from ...graph.ir import Constant, Tensor
 from ...symbolic import Dim
-from ..facts import BOOL, INTEGERS, MOST_VALUES, NOTHING, UNKNOWN, Fact, Facts, Value
+from ..fact import ABSENT, BOOL, INTEGERS, MOST_VALUES, UNKNOWN, Element, Fact
+from ..facts import Facts
 from . import control, creation
 
 
-def source(facts: Facts, tensor: Tensor) -> Fact:
-    """The fact of a value without producer."""
+def infer_input(facts: Facts, tensor: Tensor) -> Fact:
+    """The fact of a value without a producer."""
     if isinstance(tensor, Constant) and not tensor.overridable:
         return creation.constant_fact(tensor)
     home = facts.index.home(tensor)
     if home is None:
-        return UNKNOWN if tensor.name else NOTHING
+        return UNKNOWN if tensor.name else ABSENT
     owner = facts.index.owner(home)
     if owner is not None and not isinstance(tensor, Constant):
         control.derive_body_inputs(facts, owner, home)
-        return facts.known(tensor)
+        return facts.cached(tensor)
     return declared(facts, tensor)
 
 
 def declared(facts: Facts, tensor: Tensor) -> Fact:
-    """The fact of a graph input: what the file declares and the user asserts."""
+    """The fact of a graph input, from its declaration in the file and the user's assertions."""
     info = tensor.info
     kind = info.type.WhichOneof("value") if info is not None else None
     if info is None or kind is None:
@@ -64,8 +65,8 @@ def _dim(facts: Facts, tensor: Tensor, axis: int, dim: int | str | None) -> Dim:
 
 def _unknown_elements(
     facts: Facts, tensor: Tensor, dtype: int, dims: tuple[Dim, ...] | None
-) -> tuple[Value, ...] | None:
-    """Each element of a small integer input is a number of its own."""
+) -> tuple[Element, ...] | None:
+    """A symbol for each element of a small integer input; None for each of a bool input."""
     if dims is None or not all(isinstance(d, int) for d in dims):
         return None
     count = symbolic.product(dims)

@@ -1,9 +1,10 @@
-"""A hash of a whole graph that costs each commit no more than what the commit touched.
+"""An incremental hash of a whole graph: the cost of a commit is proportional to what it touched.
 
-The hash is the sum of the hashes of its nodes, so that a node's share can be exchanged. A node's
-share says what it is, which values it reads and where it stands; values go by the number of the
-node that computes them (see `numbering`), never by name. Equal hashes in two runs of one rewrite
-are taken to mean equal graphs; graphs of different models are not compared by it.
+The hash is the sum of the hashes of the nodes, so that the hash of one node can be replaced. The
+hash of a node covers its operator, the values that it reads and the graph that it is in. A value is
+identified by the number of the node that computes it (see `numbering`), never by name. Equal hashes
+in two runs of one rewrite are taken to mean equal graphs; the hash does not compare different
+models.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from ..engine.numbering import Numbers
-from ..engine.patch import Patch
-from .index import Index
-from .ir import Constant, Graph, Node, Tensor, bodies
+from ..graph.index import Index
+from ..graph.ir import Constant, Graph, Node, Tensor, bodies
+from .numbering import NodeNumbers
+from .patch import Patch
 
 _SMALL = 64
-"""Bytes up to which a constant goes by its content; a larger one by type, shape and name."""
+"""A constant of up to this many bytes is hashed by content, a larger one by type, shape, name."""
 _MASK = (1 << 64) - 1
 _FACTOR = 0x9E3779B97F4A7C15
-"""An odd number without a pattern (the golden ratio, Knuth, TAOCP 3, 6.4), so that multiplying by
-it modulo 2**64 loses nothing and spreads neighbours."""
+"""An odd number without a pattern (the golden ratio, Knuth, TAOCP 3, 6.4): multiplication by it
+modulo 2**64 is invertible and separates neighbours."""
 
 
 class GraphHash:
-    """The hash of the graph of one rewrite, kept up to date commit by commit."""
+    """The hash of the graph of one rewrite; `str` gives it in hexadecimal."""
 
-    def __init__(self, index: Index, numbers: Numbers) -> None:
+    def __init__(self, index: Index, numbers: NodeNumbers) -> None:
         self._index = index
         self._numbers = numbers
         self._values: dict[Tensor, int] = {}
         self._texts: dict[str, int] = {}
-        self._shares: dict[Node, int] = {}
-        self._returned: list[int] = []
+        self._hashes: dict[Node, int] = {}
+        self._output_hashes: list[int] = []
         self._sum = 0
         for graph in index.graphs(index.root):
             self._name_inputs(graph)
@@ -41,58 +42,58 @@ class GraphHash:
         for node in nodes:
             self._name_outputs(node)
         for node in nodes:
-            self._put(node)
+            self._set_hash(node)
         for slot in range(len(index.root.outputs)):
-            self._returned.append(self._output_share(slot))
-            self._sum += self._returned[slot]
+            self._output_hashes.append(self._output_hash(slot))
+            self._sum += self._output_hashes[slot]
 
     def __str__(self) -> str:
         return f"{self._sum & _MASK:016x}"
 
     def update(self, patch: Patch, added: Iterable[Node]) -> None:
-        """Follows a commit; `added` are the nodes it added, numbered already."""
+        """Updates the hash after a commit; `added` are its new nodes, which must have numbers."""
         for node in patch.removed:
-            self._sum -= self._shares.pop(node, 0)
+            self._sum -= self._hashes.pop(node, 0)
         fresh = list(added)
         for node in fresh:
             for body in bodies(node):
                 self._name_inputs(body)
             self._name_outputs(node)
-        for node in {**patch.touched, **patch.disturbed, **dict.fromkeys(fresh)}:
+        for node in {**patch.touched, **patch.shrunk_owners, **dict.fromkeys(fresh)}:
             if node in self._index:
-                self._put(node)
-        for slot in patch.returned:
-            share = self._output_share(slot)
-            self._sum += share - self._returned[slot]
-            self._returned[slot] = share
+                self._set_hash(node)
+        for slot in patch.changed_outputs:
+            total = self._output_hash(slot)
+            self._sum += total - self._output_hashes[slot]
+            self._output_hashes[slot] = total
 
-    def _put(self, node: Node) -> None:
-        share = self._share(node)
-        self._sum += share - self._shares.get(node, 0)
-        self._shares[node] = share
+    def _set_hash(self, node: Node) -> None:
+        total = self._hash_of(node)
+        self._sum += total - self._hashes.get(node, 0)
+        self._hashes[node] = total
 
-    def _share(self, node: Node) -> int:
-        """A polynomial in _FACTOR whose coefficients are what there is to say of the node."""
-        share = self._numbers[node]
+    def _hash_of(self, node: Node) -> int:
+        """The hash of a node: a polynomial in _FACTOR whose coefficients describe the node."""
+        total = self._numbers[node]
         owner = self._index.owner(self._index.graph_of(node))
-        share = share * _FACTOR + (0 if owner is None else self._numbers[owner] + 1)
-        share = share * _FACTOR + self._text(f"{node.domain}.{node.op}")
+        total = total * _FACTOR + (0 if owner is None else self._numbers[owner] + 1)
+        total = total * _FACTOR + self._text(f"{node.domain}.{node.op}")
         for tensor in node.inputs:
-            share = (share * _FACTOR + self._value(tensor)) & _MASK
+            total = (total * _FACTOR + self._value(tensor)) & _MASK
         for name, value in sorted(node.attrs.items()) if node.attrs else ():
-            share = (share * _FACTOR + self._text(name)) & _MASK
-            share = (share * _FACTOR + self._attribute(value)) & _MASK
-        return _mixed(share)
+            total = (total * _FACTOR + self._text(name)) & _MASK
+            total = (total * _FACTOR + self._attribute(value)) & _MASK
+        return _mixed(total)
 
     def _attribute(self, value: object) -> int:
         if not isinstance(value, Graph):
             return self._value(value) if isinstance(value, Constant) else _hash(repr(value))
-        share = len(value.inputs)
+        total = len(value.inputs)
         for tensor in value.outputs:
-            share = (share * _FACTOR + self._value(tensor)) & _MASK
-        return _mixed(share)
+            total = (total * _FACTOR + self._value(tensor)) & _MASK
+        return _mixed(total)
 
-    def _output_share(self, slot: int) -> int:
+    def _output_hash(self, slot: int) -> int:
         return _mixed(self._value(self._index.root.outputs[slot]) * _FACTOR + slot)
 
     def _value(self, tensor: Tensor) -> int:
@@ -103,7 +104,7 @@ class GraphHash:
         return key
 
     def _text(self, text: str) -> int:
-        """The hash of a text that comes again and again."""
+        """The hash of a text, cached."""
         key = self._texts.get(text)
         if key is None:
             key = self._texts[text] = _hash(text)
@@ -130,7 +131,7 @@ def _constant_text(constant: Constant) -> str:
 
 
 def _mixed(number: int) -> int:
-    """Lets all bits count in all bits: sums of shares must not cancel."""
+    """Mixes all bits, so that sums of hashes do not cancel."""
     number &= _MASK
     number = ((number ^ (number >> 32)) * _FACTOR) & _MASK
     return number ^ (number >> 29)

@@ -1,4 +1,4 @@
-"""What holds of numbers while an iteration of a Loop runs: its number is below the trip count."""
+"""Simplifies numbers inside an iteration, where the iteration number is below the trip count."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from ..graph.views import LoopView
 from ..symbolic import Dim, Expr, Symbol
 from .facts import Facts
 
-_Meaning = tuple[Symbol, Dim, Symbol, Dim]
-"""A symbol, what it is in terms of another one while an iteration runs, and that one likewise."""
+_Rewriting = tuple[Symbol, Dim, Symbol, Dim]
+"""A symbol, its value inside an iteration in terms of a second symbol, that second symbol, and its
+value in terms of the first."""
 
 
-def never_negative(facts: Facts, dim: Dim) -> bool:
-    """Whether a number is at least 0 in every iteration that runs of the Loops around."""
+def nonnegative_in_iteration(facts: Facts, dim: Dim) -> bool:
+    """Whether a number is never negative inside an iteration of the Loops around it."""
     if symbolic.nonnegative(dim):
         return True
-    for symbol, meaning, _, _ in _meanings(facts, dim):
-        dim = symbolic.substitute(dim, {symbol: meaning})
+    for symbol, value, _, _ in _rewritings(facts, dim):
+        dim = symbolic.substitute(dim, {symbol: value})
     return symbolic.nonnegative(dim)
 
 
-def settled(facts: Facts, dim: Dim) -> Dim:
-    """The number without the minima and maxima that are decided in every iteration that runs:
-    `max(n - 1 - i, -n)` is `n - 1 - i` for an iteration number i below n.
+def simplify_in_iteration(facts: Facts, dim: Dim) -> Dim:
+    """The number without the minima and maxima that are decided inside an iteration.
+
+    `max(n - 1 - i, -n)` becomes `n - 1 - i` for an iteration number i below n.
     """
-    meanings = list(_meanings(facts, dim))
-    for symbol, meaning, _, _ in meanings:
-        dim = symbolic.substitute(dim, {symbol: meaning})
-    for _, _, rest, back in reversed(meanings):
+    rewritings = list(_rewritings(facts, dim))
+    for symbol, value, _, _ in rewritings:
+        dim = symbolic.substitute(dim, {symbol: value})
+    for _, _, rest, back in reversed(rewritings):
         dim = symbolic.substitute(dim, {rest: back})
     return dim
 
 
-def _meanings(facts: Facts, dim: Dim) -> Iterator[_Meaning]:
+def _rewritings(facts: Facts, dim: Dim) -> Iterator[_Rewriting]:
     """One for each iteration number in the expression whose Loop has a known trip count."""
     replaced: set[Symbol] = set()
     for number in sorted(symbolic.symbols(dim), key=lambda s: (s.name, s.serial)):
         trips = _trips(facts, number)
         if trips is None:
             continue
-        found = _in_terms_of_rest(number, trips)
+        found = _remaining(number, trips)
         if found is not None and found[0] not in replaced:
             replaced.add(found[0])
             yield found
 
 
 def _trips(facts: Facts, symbol: Symbol) -> Dim | None:
-    """How many iterations the Loop runs at most whose iteration number the symbol is."""
+    """The trip count of the Loop whose iteration number the symbol is; None for other symbols."""
     owner = facts.index.owner(symbol.scope) if isinstance(symbol.scope, Graph) else None
     if owner is None or owner.op != "Loop":
         return None
@@ -59,13 +61,16 @@ def _trips(facts: Facts, symbol: Symbol) -> Dim | None:
     return view.trips(facts) if same else None
 
 
-def _in_terms_of_rest(number: Symbol, trips: Dim) -> _Meaning | None:
-    """For `number` below `trips`: `trips` is `number + 1 + rest`, solved for one of its symbols."""
+def _remaining(number: Symbol, trips: Dim) -> _Rewriting | None:
+    """Solves `trips = number + 1 + rest` for a symbol of `trips`; `rest` is never negative.
+
+    Bounds `number` instead where `trips` is a constant.
+    """
     iteration = symbolic.of(number)
     if isinstance(trips, int):
-        bounded = _only(symbolic.fresh(number.name, 0, trips - 1)) if trips > 1 else None
+        bounded = _as_symbol(symbolic.fresh(number.name, 0, trips - 1)) if trips > 1 else None
         return None if bounded is None else (number, symbolic.of(bounded), bounded, iteration)
-    rest = _only(symbolic.fresh("rest"))
+    rest = _as_symbol(symbolic.fresh("rest"))
     total = symbolic.add(symbolic.add(iteration, symbolic.of(rest)), 1)
     for symbol in sorted(symbolic.symbols(trips), key=lambda s: (s.name, s.serial)):
         others = symbolic.sub(trips, symbolic.of(symbol))
@@ -75,7 +80,7 @@ def _in_terms_of_rest(number: Symbol, trips: Dim) -> _Meaning | None:
     return None
 
 
-def _only(dim: Dim) -> Symbol:
+def _as_symbol(dim: Dim) -> Symbol:
     symbol = symbolic.single_symbol(dim)
-    assert symbol is not None, "a fresh dim that can hold several values is a symbol"
+    assert symbol is not None, "a fresh dim with more than one possible value is a symbol"
     return symbol

@@ -1,4 +1,4 @@
-"""Do the bodies of If, Loop and Scan fit their nodes? Numbers of inputs and outputs only."""
+"""Checks the numbers of inputs and outputs of the bodies of If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..graph.labels import body_label, node_label, within
 
 _REMEDY = "Export the model again"
 _SCAN_WITHOUT_BATCH = 9
-"""Before this opset Scan had a batch axis and an input for sequence lengths."""
+"""The first opset in which Scan has no batch axis and no input for sequence lengths."""
 
 
 def check_bodies(node: ir.Node, opset: int, path: str) -> None:
-    """Raises ModelError if a control-flow node of the standard domain and its bodies disagree."""
+    """Raises ModelError if the arity of a body does not match its node of the standard domain."""
     if node.op == "If":
         _check_if(node, path)
     elif node.op == "Loop":
@@ -31,22 +31,23 @@ def _check_if(node: ir.Node, path: str) -> None:
 
 def _check_loop(node: ir.Node, path: str) -> None:
     body = _body(node, "body", path)
-    states = max(len(node.inputs) - 2, 0)
+    carried = max(len(node.inputs) - 2, 0)
     _check(
         len(body.inputs),
-        2 + states,
+        2 + carried,
         "inputs",
-        f"{2 + states} are needed: iteration number, condition and {states} states",
+        f"{2 + carried} are needed: iteration number, condition and {carried} carried values",
         "body",
         node,
         path,
     )
-    needed = 1 + max(len(node.outputs), states)
+    needed = 1 + max(len(node.outputs), carried)
     _check(
         len(body.outputs),
         needed,
         "outputs",
-        f"{needed} are needed: condition, {states} states and {needed - 1 - states} scan outputs",
+        f"{needed} are needed: condition, {carried} carried values and "
+        f"{needed - 1 - carried} scan outputs",
         "body",
         node,
         path,

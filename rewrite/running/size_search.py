@@ -1,8 +1,8 @@
-"""Which sizes to try for the open dimensions of a model.
+"""Proposes sizes for the open dimensions of a model.
 
-A model rarely says which sizes it works with: an input may have to be long enough for its
-convolutions, two dimensions without a name may have to be equal. So sizes are proposed, the
-caller tells which of them the model took, and later proposals build on those.
+A model rarely declares which sizes it works with: an input may have to be long enough for its
+convolutions, two dimensions without a name may have to be equal. So the search proposes sizes, the
+caller reports which of them the model accepts, and later proposals vary the accepted ones.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from .signature import Sizes
+from .signature import DimSizes
 
 SMALL = (2, 1, 3, 7, 0)
-"""Sizes tried for all dimensions at once: one, none and a few that no other number hides."""
+"""Sizes that are tried for all dimensions at once: 0, 1, and a few small primes."""
 
 DISTINCT = (2, 3, 5, 7, 4, 6, 11, 9, 13, 8)
-"""Sizes that differ between dimensions, so that two of them that are confused show."""
+"""Sizes that are tried for different dimensions, so that confused dimensions are noticed."""
 
 WIDE = (16, 64, 256, 4, 8, 32, 128, 512, 1024, 576, 100, 1000, 224)
-"""Sizes tried where no small one works: powers of two, and frames and images as is usual."""
+"""Sizes that are tried where no small one works: powers of two, usual frame and image sizes."""
 
 
-def candidates(
+def size_assignments(
     names: Sequence[str],
     choices: Mapping[str, Sequence[int]],
     likely: Sequence[int],
-    accepted: Sequence[Sizes],
+    accepted: Sequence[DimSizes],
 ) -> Iterator[dict[str, int]]:
-    """Assignments of sizes to names, most telling first; an assignment may come twice.
+    """Assignments of sizes to names, the most informative ones first, maybe with repetitions.
 
-    `choices` restricts some of the names; each combination of those choices comes until it is
-    accepted once. `likely` are sizes to try where no small one works. The caller appends to
-    `accepted` what the model took.
+    `choices` restricts some of the names; each combination of them is proposed until it is accepted
+    once. `likely` are sizes to try where no small one works. The caller appends what the model
+    accepts to `accepted`.
     """
     wide = tuple(dict.fromkeys((*likely, *WIDE)))
     if not choices:
@@ -50,7 +50,7 @@ def candidates(
 
 
 def _free_candidates(
-    names: Sequence[str], small: Sequence[int], wide: Sequence[int], accepted: Sequence[Sizes]
+    names: Sequence[str], small: Sequence[int], wide: Sequence[int], accepted: Sequence[DimSizes]
 ) -> Iterator[dict[str, int]]:
     if not names:
         yield {}
@@ -78,7 +78,7 @@ def _one_large(
 
 
 def _until_accepted(
-    proposals: Iterator[dict[str, int]], accepted: Sequence[Sizes]
+    proposals: Iterator[dict[str, int]], accepted: Sequence[DimSizes]
 ) -> Iterator[dict[str, int]]:
     before = len(accepted)
     for proposal in proposals:
@@ -87,8 +87,8 @@ def _until_accepted(
             return
 
 
-def _around(names: Sequence[str], base: Sizes) -> Iterator[dict[str, int]]:
-    """Variations of sizes that work: of all dimensions that have one size there, and of one."""
+def _around(names: Sequence[str], base: DimSizes) -> Iterator[dict[str, int]]:
+    """Variations of accepted sizes: of all dimensions with the same size, and of single ones."""
     groups = [[n for n in names if base[n] == size] for size in dict.fromkeys(base.values())]
     singles = [[name] for name in names]
     for size in SMALL:

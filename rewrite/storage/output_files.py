@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the data file that holds weights beside a model."""
+"""Writes files atomically, and writes the file of weights next to a model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _CHUNK = 1 << 24
 _SMALLEST_MOVED = 1024
 
 
-class Pending:
-    """Files being written under temporary names.
+class AtomicFiles:
+    """A context manager that writes files under temporary names.
 
-    Leaving the block renames them, in the order they were created in; leaving it by an exception
-    removes them.
+    At its end it renames the files, in the order of their creation; an exception removes them.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class Pending:
         self._files.append((temporary, path, file))
         return file
 
-    def __enter__(self) -> Pending:
+    def __enter__(self) -> AtomicFiles:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_raised: object) -> None:
@@ -49,17 +48,17 @@ class Pending:
                 temporary.unlink(missing_ok=True)
 
 
-class DataFile:
-    """The file of weights beside a model, created with the first tensor."""
+class WeightsFile:
+    """The file of weights next to a model, created with the first tensor."""
 
-    def __init__(self, path: Path, pending: Pending) -> None:
+    def __init__(self, path: Path, pending: AtomicFiles) -> None:
         self._path = path
         self._pending = pending
         self._file: BinaryIO | None = None
         self._copied: dict[DataRange, int] = {}
 
     def copy(self, tensor: TensorProto, source: DataRange) -> None:
-        """Copy the data of an external tensor and make the tensor refer to the copy."""
+        """Copies the data of an external tensor and makes the tensor refer to the copy."""
         if source not in self._copied:
             file, self._copied[source] = self._next()
             with source.path.open("rb") as original:
@@ -74,7 +73,7 @@ class DataFile:
         self._refer(tensor, self._copied[source], source.length)
 
     def append(self, tensor: TensorProto, data: bytes) -> None:
-        """Write values and make the tensor, which has none of its own, refer to them."""
+        """Writes values and makes a tensor without values refer to them."""
         file, offset = self._next()
         file.write(data)
         self._refer(tensor, offset, len(data))
@@ -96,8 +95,8 @@ class DataFile:
         tensor.data_location = TensorProto.EXTERNAL
 
 
-def move_weights(proto: onnx.ModelProto, data: DataFile) -> onnx.ModelProto:
-    """A copy of the model whose initializers lie in the data file; small ones stay inside."""
+def move_weights(proto: onnx.ModelProto, data: WeightsFile) -> onnx.ModelProto:
+    """A copy of the model whose initializers are in the file of weights, except small ones."""
     light = without_weights(proto)
     for slot, tensor in zip(light.graph.initializer, proto.graph.initializer, strict=True):
         values = _values(tensor)
@@ -112,7 +111,7 @@ def move_weights(proto: onnx.ModelProto, data: DataFile) -> onnx.ModelProto:
 
 
 def _values(tensor: TensorProto) -> bytes:
-    """The values as a data file holds them; nothing for those that must stay where they are."""
+    """The bytes for the file of weights; empty for a tensor that must stay in the model."""
     if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
         return b""
     if tensor.HasField("raw_data"):
