@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..facts.facts import Facts
 from ..graph.declarations import without_shape
 from ..graph.index import Index, Use
-from ..graph.ir import CONTROL_FLOW, Constant, Graph, Node, Tensor, Variable, bodies
+from ..graph.ir import CONTROL_FLOW, Constant, Graph, LazyArray, Node, Tensor, Variable, bodies
 from .miss import describe
 
 Place = Node | Graph
@@ -71,7 +70,7 @@ class Edits:
     # --- new values ---
 
     def constant(
-        self, values: np.ndarray | LazyValues, like: Tensor, graph: Graph | None = None
+        self, values: np.ndarray | LazyArray, like: Tensor, graph: Graph | None = None
     ) -> Constant:
         """Adds an initializer, by default to the graph of the root.
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 
 class Node(gs.Node):  # type: ignore[misc]
@@ -74,6 +73,17 @@ class Variable(gs.Variable):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
+class LazyArray(Protocol):
+    """An array that is decoded on demand (see `looplift.rewrite.storage.lazy_values`)."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    nbytes: int
+
+    def load(self) -> np.ndarray[Any, Any]:
+        """The array."""
+
+
 class Constant(gs.Constant):  # type: ignore[misc]
     """An initializer."""
 
@@ -86,9 +96,9 @@ class Constant(gs.Constant):  # type: ignore[misc]
     """True if the file repeats the initializer among the graph inputs, as IR versions before 4
     require. It is not an input of the graph and not in `Graph.inputs`."""
 
-    def __init__(self, name: str, values: np.ndarray[Any, Any] | LazyValues) -> None:
+    def __init__(self, name: str, values: np.ndarray[Any, Any] | LazyArray) -> None:
         self.name = name
-        self._values = values
+        self._values: np.ndarray[Any, Any] | LazyArray = values
 
     @property
     def values(self) -> np.ndarray[Any, Any]:
@@ -97,9 +107,7 @@ class Constant(gs.Constant):  # type: ignore[misc]
         Decoding changes nothing about the export: it writes the tensor of the file.
         """
         stored = self._values
-        if isinstance(stored, LazyValues):
-            return stored.load()  # type: ignore[no-any-return]
-        return stored
+        return stored if isinstance(stored, np.ndarray) else stored.load()
 
     @values.setter
     def values(self, values: np.ndarray[Any, Any]) -> None:

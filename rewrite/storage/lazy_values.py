@@ -1,68 +1,74 @@
 """Stored tensors that are decoded when they are first read.
 
-onnx-graphsurgeon's own class for this loses the types bfloat16 and float8, fails on 2, 4 and 6 bit
-types, and does not find external data next to the model.
+onnx-graphsurgeon's class for this, LazyValues, is not used: it loses the types bfloat16 and float8,
+fails on 2, 4 and 6 bit types, and does not find external data next to the model.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..errors import ModelError
 from ..graph.declarations import numpy_type
 from .external import is_external, read
 
 
-class StoredValues(LazyValues):  # type: ignore[misc]
-    """A TensorProto of the file; external data stays on disk until `load`."""
+class _LazyValues:
+    """An array that is decoded when it is first loaded."""
 
-    def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
-        # Does not call the base class, whose table of types lacks the small floats and integers.
-        self.tensor = tensor
-        self.base_dir = base_dir
-        self.shape = tuple(tensor.dims)
-        self.dtype = _numpy_type(tensor)
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+    def __init__(self, dims: Iterable[int], dtype: np.dtype[Any]) -> None:
+        self.shape = tuple(dims)
+        self.dtype = dtype
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
         self._array: np.ndarray[Any, Any] | None = None
 
     def load(self) -> np.ndarray[Any, Any]:
         """The array, read-only. Raises ModelError if the stored data does not fit the shape."""
         if self._array is None:
-            self._array = _decode(self.tensor, self.base_dir)
+            self._array = self._decoded()
             self._array.setflags(write=False)
         return self._array
 
+    def _decoded(self) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
 
-class StoredSparseValues(LazyValues):  # type: ignore[misc]
+
+class StoredValues(_LazyValues):
+    """A TensorProto of the file; external data stays on disk until `load`."""
+
+    def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
+        super().__init__(tensor.dims, _numpy_type(tensor))
+        self.tensor = tensor
+        self.base_dir = base_dir
+
+    def _decoded(self) -> np.ndarray[Any, Any]:
+        return _decode(self.tensor, self.base_dir)
+
+
+class StoredSparseValues(_LazyValues):
     """A SparseTensorProto of the file; `load` returns the dense array."""
 
     def __init__(self, tensor: onnx.SparseTensorProto, base_dir: str) -> None:
+        super().__init__(tensor.dims, _numpy_type(tensor.values))
         self.tensor = tensor
         self.base_dir = base_dir
-        self.shape = tuple(tensor.dims)
-        self.dtype = _numpy_type(tensor.values)
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        self._array: np.ndarray[Any, Any] | None = None
 
-    def load(self) -> np.ndarray[Any, Any]:
-        """The dense array, read-only. Indices are linear, or have a row of coordinates each."""
-        if self._array is None:
-            values = _decode(self.tensor.values, self.base_dir)
-            indices = _decode(self.tensor.indices, self.base_dir)
-            dense = np.zeros(self.shape, self.dtype)
-            if indices.ndim == 2:
-                dense[tuple(indices.T)] = values
-            else:
-                dense.reshape(-1)[indices] = values
-            dense.setflags(write=False)
-            self._array = dense
-        return self._array
+    def _decoded(self) -> np.ndarray[Any, Any]:
+        """The dense array; indices are linear, or have a row of coordinates each."""
+        values = _decode(self.tensor.values, self.base_dir)
+        indices = _decode(self.tensor.indices, self.base_dir)
+        dense = np.zeros(self.shape, self.dtype)
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+        return dense
 
 
 def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:

@@ -32,6 +32,6 @@ __all__ = [
     "VARYING", "Atom", "Bounds", "Dim", "Expr", "Monomial", "Symbol", "Term",
     "add", "bounds", "broadcastable", "ceildiv", "eq", "equal_shapes", "floordiv", "fresh",
     "is_size", "largest_factor", "le", "lt", "maximum", "minimum", "mod", "mul", "neg",
-    "nonnegative", "nonzero", "of", "positive", "product", "single_symbol", "size", "sub", "substitute",
-    "symbol", "symbols",
+    "nonnegative", "nonzero", "of", "positive", "product", "single_symbol", "size", "sub",
+    "substitute", "symbol", "symbols",
 ]  # fmt: skip
