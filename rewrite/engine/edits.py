@@ -42,8 +42,8 @@ class Edits:
         self.touched: dict[Node, None] = {}
         """Nodes that are new or read other values than before."""
         self.body_output_changes: dict[Node, list[tuple[Graph, Tensor, Tensor]]] = {}
-        """Touched nodes of which only body outputs changed, each with the changes: the body, the
-        value that it returned before, and the value that it returns now."""
+        """Touched nodes that changed only in their body outputs, each with the changes: the body,
+        the value that it returned before, and the value that it returns now."""
         self.shrunk_owners: dict[Node, None] = {}
         """Owners of bodies that nodes left."""
         self.freed: dict[Tensor, None] = {}
@@ -280,8 +280,8 @@ class Edits:
     def changed(self) -> list[Node]:
         """The touched nodes whose results may have other facts now.
 
-        Skips a node of which only body outputs changed if their facts did not: an edit in a loop's
-        body must not cost a new inference of the loop.
+        Skips a node that changed only in its body outputs if their facts did not: an edit in a
+        loop's body must not cost a new inference of the loop.
         """
         return [
             node

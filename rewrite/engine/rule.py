@@ -114,8 +114,8 @@ def fixture(text: str) -> onnx.ModelProto:
 class Rule(Generic[Found]):
     """A rewrite of one node and its surroundings.
 
-    The first line of the docstring is the rule's line in the table of contents. The engine makes
-    rules without arguments. A rule holds no state: `match` must give the same answer each time.
+    The first line of the docstring is the rule's line in the table of contents. The engine
+    instantiates rules without arguments. A rule is stateless: `match` must always return the same.
     """
 
     root: ClassVar[str | tuple[str, ...]] = ANY

@@ -243,7 +243,7 @@ class Facts:
     def _simplified(self, tensor: Tensor, fact: Fact) -> Fact:
         """Replaces large expressions by fresh symbols, because arithmetic on them takes too long.
 
-        Gives a value of which only the rank is known a shape of fresh dims.
+        A value with a known rank but no shape gets a shape of fresh dims.
         """
         if fact.shape is None and fact.ranks is not None and len(fact.ranks) == 1:
             (rank,) = fact.ranks

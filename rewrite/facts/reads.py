@@ -122,7 +122,7 @@ def _split_range(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
 
 
 def _without_its_axis(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
-    """The element of which a Squeeze or Reshape removes the axis and no other."""
+    """The element whose axis, and no other, a Squeeze or Reshape removes."""
     inner = axis_range(facts, node.inputs[0])
     if inner is None or not inner.is_element or not inner.keeps_axis:
         return None

@@ -1,4 +1,4 @@
-"""How messages name a node and the graph it stands in."""
+"""How messages name a node and the graphs around it."""
 
 from __future__ import annotations
 

@@ -235,10 +235,10 @@ class Candidate:
     runner: Executable
     outputs: Sequence[str]
     random: Collection[str]
-    """Outputs of which only types and shapes are compared."""
+    """Outputs whose types and shapes only are compared."""
     tolerances: Tolerances
     unspecified: Collection[str] = ()
-    """Outputs of which only types and shapes are compared where a size is 0."""
+    """Outputs whose types and shapes only are compared where a size is 0."""
 
     def compare_run(self, case: Case, seconds: float) -> RunComparison:
         """Runs a case and compares the outputs; a failure is a difference, too.

@@ -129,7 +129,7 @@ def _file_size(path: Path, location: str, base_dir: str, place: str) -> int:
         raise ModelError(
             f"The external data file '{location}' is missing from {base_dir or 'the folder'}",
             where=place,
-            remedy="Put it beside the model (and give the model as a path), or export the model "
+            remedy="Put it next to the model and give the model as a path, or export the model "
             "with its weights inside",
         )
     return path.stat().st_size

@@ -98,7 +98,7 @@ def _no_model(data: bytes, place: str) -> ModelError:
             where=f"{place}, {len(data)} bytes",
             remedy="Copy or download it again and compare its size with the original",
         )
-    return _not_onnx("its contents are no ModelProto", place)
+    return _not_onnx("its contents are not a ModelProto", place)
 
 
 def _not_onnx(reason: str, place: str) -> ModelError:
@@ -125,7 +125,7 @@ def _check_contents(proto: onnx.ModelProto, place: str) -> None:
         raise ModelError(
             "The graph has no outputs, so that it computes nothing",
             where=place,
-            remedy="Add the values wanted to the outputs of the graph",
+            remedy="Add the values that it should compute to the outputs of the graph",
         )
 
 

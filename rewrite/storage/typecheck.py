@@ -105,7 +105,7 @@ class TypeCheck:
             if formal.homogeneous and bound.setdefault(formal.type_name, known) != known:
                 raise ModelError(
                     f"The inputs of {node.op} have the types {bound[formal.type_name]} and "
-                    f"{known}, but must have the same",
+                    f"{known}, but must have the same type",
                     where=within(f"{node_label(node)}, value '{tensor.name}'", path),
                     remedy="Insert a Cast before the node",
                 )

@@ -34,16 +34,16 @@ def check_header(proto: onnx.ModelProto) -> None:
     """Raises ModelError if the IR version or an operator set is unknown or missing."""
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
-            f"The model has IR version {proto.ir_version}; onnx {onnx.__version__} knows them up "
-            f"to {int(onnx.IR_VERSION)}",
+            f"The model has IR version {proto.ir_version}, but onnx {onnx.__version__} supports "
+            f"versions up to {int(onnx.IR_VERSION)}",
             where="ir_version of the model",
             remedy="Export it with an older exporter, or upgrade onnx",
         )
     if not proto.opset_import:
         raise ModelError(
-            "The model does not say which operator sets it uses",
+            "The model imports no operator sets",
             where="opset_import of the model",
-            remedy="The file may be cut short; otherwise set the opset it was exported for",
+            remedy="The file may be cut short; otherwise set the opset that it was exported for",
         )
     imported: dict[str, int] = {}
     for entry in proto.opset_import:
@@ -53,7 +53,7 @@ def check_header(proto: onnx.ModelProto) -> None:
                 f"The operator set {_set_name(domain)} is imported twice, as {imported[domain]} "
                 f"and {entry.version}",
                 where="opset_import of the model",
-                remedy="Keep the one the model was exported for",
+                remedy="Keep the one that the model was exported for",
             )
         _check_version(domain, entry.version, newest_known(domain), "onnx " + onnx.__version__)
 
@@ -79,8 +79,8 @@ def _check_version(domain: str, version: int, newest: int, who: str) -> None:
         )
     if newest and version > newest:
         raise ModelError(
-            f"Operator set {_set_name(domain)} version {version} is too new: {who} knows it up "
-            f"to {newest}",
+            f"Operator set {_set_name(domain)} version {version} is too new: {who} supports "
+            f"versions up to {newest}",
             where="opset_import of the model",
             remedy=f"Export the model for opset {newest} or lower, or convert it with "
             "onnx.version_converter",
@@ -148,7 +148,7 @@ def _unknown_operator(node: ir.Node, opset: int, path: str) -> ModelError:
         what = f"The operator {node.op} was removed from {name} in opset {gone}"
         remedy = f"Export the model for opset {gone - 1} or lower, or without {node.op}"
     elif first > opset:
-        what = f"The operator {node.op} came to {name} in opset {first}"
+        what = f"The operator {node.op} was added to {name} in opset {first}"
         remedy = f"Export the model for opset {first} or higher"
     else:
         what = f"There is no operator {node.op} in {name}"

@@ -159,8 +159,8 @@ def expand(ctx: NodeContext) -> Sequence[Fact]:
     if x.shape is None:
         return [Fact(x.dtype)]
     if target is None:
-        asked = ctx.shape(1)
-        length = asked[0] if asked else None
+        target_shape = ctx.shape(1)
+        length = target_shape[0] if target_shape else None
         if not isinstance(length, int):
             return [Fact(x.dtype)]
         return [Fact(x.dtype, ctx.unknown_shape(max(len(x.shape), length)))]
