@@ -24,7 +24,7 @@ class _Broken(Rule[Node]):
 
 
 class RemovesWhatIsRead(_Broken):
-    """Takes out a node that is read."""
+    """Removes a node that is read."""
 
     def apply(self, patch: Patch, found: Node) -> None:
         patch.replace(found.inputs[0], patch.node("Not", [found.inputs[0]], [found.inputs[0]])[0])
@@ -32,7 +32,7 @@ class RemovesWhatIsRead(_Broken):
 
 
 class ReadsInsideABody(_Broken):
-    """Lets the main graph read a value of a branch."""
+    """Makes the main graph read a value of a branch."""
 
     def apply(self, patch: Patch, found: Node) -> None:
         branch: Graph = found.attrs["then_branch"]
@@ -59,7 +59,7 @@ class InlinesBothBranches(_Broken):
 
 
 class ReplacesBySame(_Broken):
-    """Puts an equal node in a node's place, for ever."""
+    """Replaces a node by an equal one, forever."""
 
     root = "Sin"
 
@@ -70,14 +70,14 @@ class ReplacesBySame(_Broken):
 
 
 class GivesAnotherType(_Broken):
-    """Takes the condition for the result."""
+    """Replaces the result by the condition."""
 
     def apply(self, patch: Patch, found: Node) -> None:
         patch.replace_node(found, [found.inputs[0]])
 
 
 class GivesAnotherShape(_Broken):
-    """Takes a scalar for the vector it is the sum of."""
+    """Replaces a vector by its sum."""
 
     def apply(self, patch: Patch, found: Node) -> None:
         (result,) = patch.inline(found.attrs["then_branch"])

@@ -1,4 +1,4 @@
-"""Every process rewrites a model in the same order, wherever its objects lie in memory."""
+"""Every process makes the same commits in the same order."""
 
 from __future__ import annotations
 

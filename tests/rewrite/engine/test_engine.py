@@ -1,4 +1,4 @@
-"""The engine: phases, limits, the log, and what holds of every rewrite."""
+"""The engine: phases, limits, the trace, defects, and properties of every rewrite."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestStepLimit:
         model = parse(LARGER, 21, 10)
         assert rewrite(model, step_limit=0).model == rewrite(model, rules=()).model == model
 
-    def test_the_same_steps_every_time(self) -> None:
+    def test_the_same_commits_every_time(self) -> None:
         model = parse(LARGER, 21, 10)
         first, second = rewrite(model), rewrite(model)
         assert [(c.rule, c.node) for c in first.trace.commits()] == [
@@ -97,25 +97,25 @@ class TestUsersRules:
         assert result.report.notes == ["Abs is never negative"]
         assert_equivalent(model, result.model)
 
-    def test_beside_the_others(self) -> None:
+    def test_with_the_built_in_rules(self) -> None:
         model = parse(self.TEXT, 21, 10)
         phases = [*PHASES, Phase("mine", (ReluOfAbs,), "My rule.")]
         assert ops(rewrite(model, rules=phases).model) == {"Abs": 1, "Neg": 1}
 
     @pytest.mark.parametrize(
-        ("step", "error", "told"),
+        ("method", "error", "reason"),
         [
             ("match", SystemExit(7), "match raised SystemExit: 7"),
             ("apply", SystemExit(7), "apply raised SystemExit: 7"),
             ("apply", None, "a note is a sentence, not 42"),
         ],
     )
-    def test_what_goes_wrong_is_told(self, step: str, error: SystemExit | None, told: str) -> None:
+    def test_errors_are_reported(self, method: str, error: SystemExit | None, reason: str) -> None:
         class Wrong(ReluOfAbs):
-            """Goes wrong in one of its two steps."""
+            """Raises in `match` or in `apply`."""
 
             def match(self, m: Match) -> Tensor:
-                if step == "match" and error:
+                if method == "match" and error:
                     raise error
                 return super().match(m)
 
@@ -127,10 +127,10 @@ class TestUsersRules:
         model = parse(self.TEXT, 21, 10)
         result = rewrite(model, rules=[Phase("mine", (Wrong,), "My rule.")])
         assert result.report.defects
-        assert all(told in defect for defect in result.report.defects)
+        assert all(reason in defect for defect in result.report.defects)
         assert result.model.graph.node == model.graph.node
 
-    def test_a_rule_that_gives_up_while_it_is_made(self) -> None:
+    def test_a_rule_that_exits_in_its_constructor(self) -> None:
         class Gone(ReluOfAbs):
             """Ends the program."""
 
@@ -170,7 +170,7 @@ class TestPhases:
         assert seen.index("Mul") < seen.index("If")
         assert seen.index("Abs") < seen.index("If")
 
-    def test_a_commit_in_a_later_phase_wakes_earlier_ones(self) -> None:
+    def test_a_commit_in_a_later_phase_requeues_nodes_of_earlier_ones(self) -> None:
         text = """g (float[3] x) => (float[3] y) <bool c = {1}> { u = Exp(x)
             y = If (c) <then_branch = t () => (float[3] a) { a = Neg(x) },
                         else_branch = e () => (float[3] b) { b = Abs(u) }> }"""
@@ -181,8 +181,8 @@ class TestPhases:
         result = rewrite(parse(text, 21, 10), rules=phases)
         assert ops(result.model) == {"Neg": 1}
 
-    def test_a_fact_that_becomes_known_wakes_its_readers(self) -> None:
-        """The inner If can be decided once the outer one is gone, across a loop's state."""
+    def test_a_new_fact_requeues_its_readers(self) -> None:
+        """The inner If can be decided after the outer one, through a carried value."""
         text = """g (float[1,3] x, float[3,3] w, int64 m) => (float[?,3] y) <int64[1] zero = {0}, int64 two = {2}> {
             s = Shape(x) d = Gather(s, zero) e = Equal(d, zero) c = Squeeze(e)
             v = If (c) <then_branch = t () => (float[3] a) { a = Squeeze(x, zero) },
@@ -196,7 +196,7 @@ class TestPhases:
 
 
 class TestTrace:
-    def test_every_event_is_told_in_order(self) -> None:
+    def test_events_are_reported_in_order(self) -> None:
         heard: list[Event] = []
         phases = (Phase("broken", (FailsToMatch,), "Wrong."), *PHASES)
         result = rewrite(parse(LARGER, 21, 10), rules=phases, on_event=heard.append)
@@ -315,7 +315,7 @@ def test_thousands_of_ifs_take_linear_time() -> None:
 
 class TestDefects:
     @pytest.mark.parametrize("rule", BROKEN, ids=lambda rule: rule.__name__)
-    def test_undone_to_the_last_byte(self, rule: type[Rule]) -> None:
+    def test_the_model_is_unchanged_to_the_last_byte(self, rule: type[Rule]) -> None:
         model = parse(TEXT, 21, 10)
         untouched, _, _ = run_rules(model, [])
         result, trace, engine = run_rules(model, [rule])
@@ -329,7 +329,7 @@ class TestDefects:
         assert_consistent(engine.index)
 
     @pytest.mark.parametrize("rule", BROKEN, ids=lambda rule: rule.__name__)
-    def test_other_rules_go_on(self, rule: type[Rule]) -> None:
+    def test_other_rules_continue(self, rule: type[Rule]) -> None:
         model = parse(TEXT, 21, 10)
         result, trace, _ = run_rules(model, [rule, EliminateDeadNode])
         assert {c.rule for c in trace.commits()} == {"EliminateDeadNode"}
@@ -366,9 +366,9 @@ class SwapsBack(SwapsThen):
     wanted = "e"
 
 
-class TestRulesThatFight:
+class TestRulesThatUndoEachOther:
     def test_are_stopped_and_named(self) -> None:
-        """Each step counts as a negation less; the graph is the same after two."""
+        """Each commit counts as one negation less; two of them restore the graph."""
         with pytest.raises(LoopliftError) as caught:
             run_rules(parse(TEXT, 21, 10), [SwapsThen, SwapsBack])
         message = str(caught.value)
@@ -406,7 +406,7 @@ def test_facts_derived_during_an_undone_patch_are_dropped() -> None:
     assert_equivalent(model, result.model, Feeds())
 
 
-def test_a_rule_that_raises_is_a_reason_too() -> None:
+def test_a_rule_that_raises_gives_a_reason() -> None:
     class Raises(Rule):
         root = "If"
 
@@ -418,8 +418,8 @@ def test_a_rule_that_raises_is_a_reason_too() -> None:
     assert "no such thing" in result.reasons(node)[0].sentence
 
 
-def test_an_error_of_the_model_is_no_defect_of_a_rule(tmp_path: Path) -> None:
-    """Weights that are gone when a rule reads them: the user must know, not the rule's author."""
+def test_an_error_of_the_model_is_not_a_defect(tmp_path: Path) -> None:
+    """A missing file of weights is the user's problem, not the rule's."""
     model = parse("g (float[2] x) => (float[2] y) { n = Neg(w) y = Add(x, n) }")
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
     onnx.save(
@@ -445,7 +445,7 @@ class _FiresInBranches(Rule[Node]):
         raise ValueError(f"in {patch.index.graph_of(found).name}")
 
 
-def test_defects_are_told_of_their_own_node() -> None:
+def test_defects_belong_to_their_node() -> None:
     """Names repeat between bodies."""
     model = parse(
         """g (float[3] x, bool c) => (float[3] y) { y = If (c)
@@ -453,10 +453,10 @@ def test_defects_are_told_of_their_own_node() -> None:
          else_branch = e () => (float[3] a) { a = Abs(x) }> }"""
     )
     result = rewrite(model, rules=(Phase("only", (_FiresInBranches,), "."),))
-    told = {
+    reasons = {
         result.engine.index.graph_of(node).name: result.reasons(node)[0].sentence
         for node in result.engine.index.walk()
         if node.op == "Abs"
     }
-    assert "in t" in told["t"]
-    assert "in e" in told["e"]
+    assert "in t" in reasons["t"]
+    assert "in e" in reasons["e"]

@@ -1,4 +1,4 @@
-"""What a rewrite leaves is valid: names, outputs and declarations."""
+"""The end of a rewrite: names, outputs and declarations are valid."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_outputs_that_are_equal_keep_their_names() -> None:
     assert [output.name for output in result.model.graph.output] == ["a", "b"]
 
 
-def test_what_leaves_a_body_takes_a_name_that_no_other_body_has() -> None:
-    """onnxruntime refuses a value with the name of one of a body behind it."""
+def test_a_hoisted_value_gets_a_unique_name() -> None:
+    """onnxruntime rejects a value with the name of a value of a later body."""
     model = parse("""g (float[T,3] x, float[3] w, int64 m) => (float[3] y, float[3] z) {
         y = Loop (m, , w) <body = t (int64 i, bool c, float[3] s) => (bool co, float[3] so) {
             co = Identity(c) v = Exp(w) u = Sin(s) so = Add(u, v) }>
@@ -30,7 +30,7 @@ def test_what_leaves_a_body_takes_a_name_that_no_other_body_has() -> None:
     rewritten(model, FEEDS, 1e-6)
 
 
-def test_a_false_size_of_a_state_is_not_written() -> None:
+def test_a_wrong_size_of_a_carried_value_is_not_written() -> None:
     """Exporters declare the size that a growing state has at first, of other states too."""
     model = parse("""g (float[3] x, float[T,3] xs, int64 m) => (float[3] y) {
         y = Loop (m, , x) <body = t (int64 i, bool c, float[0] s) => (bool co, float[K] so) {

@@ -1,4 +1,4 @@
-"""Edits of a graph: made, checked, and undone to the last detail."""
+"""Edits of a graph, and their complete undo."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_rule_can_be_undone(rule: type[Rule]) -> None:
     model = import_model(proto)
     engine = Engine(model, ())
     found = _firing(rule, engine)
-    while found is None:  # it fires once copies are gone
+    while found is None:  # it fires after copies are removed
         copy = _firing(EliminateIdentity, engine)
         assert copy is not None, "the rule does not fire on its own model"
         _apply(EliminateIdentity(), Patch(engine.facts, copy[0]), copy[1])
@@ -147,7 +147,7 @@ class TestMove:
         setting.patch.roll_back()
         assert setting.body("then_branch") is then
 
-    def test_a_body_in_front_of_another(self) -> None:
+    def test_prepend_body(self) -> None:
         setting = Setting()
         then, other = setting.body("then_branch"), setting.body("else_branch")
         (result,) = setting.patch.prepend_body(then, other)
@@ -161,7 +161,7 @@ class TestMove:
 
 
 class TestNew:
-    def test_nodes_stand_right_before_the_root(self) -> None:
+    def test_nodes_are_just_before_the_root(self) -> None:
         setting = Setting()
         (first,) = setting.patch.node("Neg", [setting["u"]], like=[setting["x"]])
         (second,) = setting.patch.node("Abs", [first], like=[setting["x"]])
@@ -234,7 +234,7 @@ class TestLoopInterface:
         y, l = Loop (m, , x, w) <body = b (int64 i, bool ci, float[3] s, float[3] t)
         => (bool co, float[3] so, float[3] to) { co = Identity(ci) so = Add(s, s) to = Neg(t) }> }"""
 
-    def test_a_state_goes(self) -> None:
+    def test_drop_a_carried_value(self) -> None:
         setting = Setting(self.TEXT, "y")
         body = setting.body("body")
         setting.patch.replace(setting["t"], setting["w"])
@@ -264,7 +264,7 @@ class TestLoopInterface:
             )
 
 
-def test_rooms_run_out_and_are_made_anew() -> None:
+def test_positions_run_out_and_are_renumbered() -> None:
     """Thousands of nodes can be put in one place; their order stays."""
     setting = Setting()
     made: list[Tensor] = []

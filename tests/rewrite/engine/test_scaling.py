@@ -1,4 +1,4 @@
-"""Rewriting is linear in the size of a loop's body: twice as much of a thing is twice the work.
+"""Rewriting time is linear in the size of a loop's body.
 
 Work is counted in calls of Python functions, which no other program on the machine changes.
 """
@@ -73,7 +73,7 @@ class ManyForOne(Rule[Node]):
         patch.toward_normal_form()
 
 
-def test_there_is_room_for_thousands_of_nodes_at_one_place() -> None:
+def test_thousands_of_nodes_at_one_place() -> None:
     model = parse("g (float[2] x) => (float[2] y) { a = Exp(x) b = Abs(a) y = Sin(b) }")
     result, trace, _ = run_rules(model, [ManyForOne])
     assert trace.defects() == []

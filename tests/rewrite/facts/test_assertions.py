@@ -1,4 +1,4 @@
-"""What a user asserts: parsed, checked against the model, written into it, believed."""
+"""Assertions of the user: parsed, checked against the model, written into it, and used."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestDims:
         assert _dims(result.model) == {"x": [4, 3], "z": [4], "rate": [], "flags": [2], "y": [4, 3]}
         assert result.report.notes == ["dim `N` is 4"]
 
-    def test_a_minimum_is_believed_but_not_written(self) -> None:
+    def test_a_minimum_is_used_but_not_written(self) -> None:
         text = """g (float[N] x) => (float[N] y) <int64 two = {2}> { s = Size(x) c = Less(s, two)
             y = If (c) <then_branch = t () => (float[N] a) { a = Neg(x) },
                         else_branch = e () => (float[N] b) { b = Exp(x) }> }"""
@@ -190,7 +190,7 @@ class TestInputs:
 
 
 class TestShapes:
-    def test_written_and_believed(self) -> None:
+    def test_written_and_used(self) -> None:
         result = rewrite(parse(TEXT, 21, 10), shapes={"x": [4, 3]})
         assert _dims(result.model) == {"x": [4, 3], "z": [4], "rate": [], "flags": [2], "y": [4, 3]}
 
@@ -234,8 +234,8 @@ class TestShapes:
         with pytest.raises(AssumptionError, match=words):
             rewrite(parse(TEXT, 21, 10), shapes=shapes, **options)
 
-    def test_a_number_is_not_given_up_for_a_name(self) -> None:
-        """The file says 3; a name says less."""
+    def test_a_name_does_not_replace_a_number(self) -> None:
+        """The file declares 3; a name must not replace it."""
         result = rewrite(parse(TEXT, 21, 10), shapes={"x": [None, "C"]})
         assert _dims(result.model)["x"] == ["N", 3]
 
@@ -350,8 +350,8 @@ class TestPrefixMasks:
         with pytest.raises(AssumptionError, match="no value 'a'"):
             rewrite(parse(text, 21, 10), prefix_masks=["a"])
 
-    def test_what_takes_the_place_of_a_mask_is_one(self) -> None:
-        """One of two equal nodes goes, whichever of them was named."""
+    def test_a_value_that_replaces_a_mask_is_one(self) -> None:
+        """One of two equal nodes is removed; the assertion may name either of them."""
         text = """g (float[B,T] x, float zero) => (float[B,T] y, bool[B,T] z) {
             p = Greater(x, zero) q = Greater(x, zero) f = Cast<to=1>(q) y = Mul(x, f) z = Not(p) }"""
         for name in ("p", "q"):

@@ -1,4 +1,4 @@
-"""Axes are read whether they are an attribute or an input."""
+"""Axes that are an attribute or an input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What index arithmetic puts at a coordinate."""
+"""Elements of index arithmetic at symbolic coordinates."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_elements(steps: str, at: tuple[symbolic.Dim, ...], wanted: str | None) 
     assert wanted == (None if found is None else str(found))
 
 
-def test_what_may_be_stretched_is_not_taken_for_itself() -> None:
-    """Where n is 1, every element of the sum is made of the first number."""
+def test_an_operand_that_may_be_broadcast_is_not_followed() -> None:
+    """Where n is 1, all elements of the sum use the first number."""
     facts = facts_of(parse(f"{HEAD} v = Add(numbers, free) w = Size(v) y = Neg(w) }}"))
     stretched = parse(f"{HEAD} s = Size(free) e = Unsqueeze(m, at0) v = Expand(numbers, e) "
                       "w = Size(v) y = Neg(w) }")  # fmt: skip
@@ -81,13 +81,13 @@ def test_what_may_be_stretched_is_not_taken_for_itself() -> None:
     assert element(facts, value(facts, "v"), (J,)) is None
 
 
-def test_shared_parts_are_followed_once() -> None:
+def test_shared_operands_are_derived_once() -> None:
     doubled = "".join(f"d{k + 1} = Add(d{k}, d{k}) " for k in range(40))
     facts = facts_of(parse(f"{HEAD} d0 = Identity(numbers) {doubled} w = Size(d40) y = Neg(w) }}"))
     assert str(element(facts, value(facts, "d40"), (J,))) == f"{2**40}*j"
 
 
-def test_numbers_of_a_vector() -> None:
+def test_known_vector() -> None:
     facts = facts_of(
         parse(f"{HEAD} a = Unsqueeze(n, at0) v = Concat<axis=0>(a, at1) w = Size(v) y = Neg(w) }}")
     )

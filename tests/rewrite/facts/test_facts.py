@@ -1,5 +1,5 @@
 # mypy: disable-error-code="comparison-overlap,arg-type,unused-ignore"
-"""How facts are kept, joined, refreshed and supposed."""
+"""Facts of inputs and constants, their cache, and hypothetical facts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestSources:
         assert array is not None
         assert array.shape == (50, 50)
 
-    def test_declared_shapes_of_inner_values_are_not_believed(self) -> None:
+    def test_declared_shapes_of_inner_values_are_ignored(self) -> None:
         model = parse("g (float[N] x) => (float[N] z) { y = Neg(x) z = Exp(y) }", 21, 10)
         wrong = onnx.helper.make_tensor_value_info("y", FLOAT, [17])
         model.graph.value_info.append(wrong)
@@ -97,7 +97,7 @@ class TestFailures:
     TEXT = """g (float[N,3] x) => (float[?] y) <float[2,3] k = {1,2,3,4,5,6}, int64[1] zero = {0}> {
         p = Concat<axis=0>(x, k) y = Squeeze(p, zero) z = Exp(y) }"""
 
-    def test_said_of_the_node_only(self) -> None:
+    def test_only_the_failing_node_has_a_failure(self) -> None:
         facts = facts_of(parse(self.TEXT, 21, 10))
         nodes = {node.op: node for node in facts.index.root.nodes}
         reason = facts.failure(nodes["Squeeze"])
@@ -108,7 +108,7 @@ class TestFailures:
         assert facts.of(value(facts, "z")).shape is None
 
 
-def test_deep_chains_need_no_stack() -> None:
+def test_deep_chains_need_no_recursion() -> None:
     count = 20_000
     nodes = [onnx.helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
     ends = [onnx.helper.make_tensor_value_info(f"v{i}", FLOAT, ["N"]) for i in (0, count)]
@@ -121,8 +121,8 @@ def test_deep_chains_need_no_stack() -> None:
     assert facts.shape(facts.index.root.outputs[0]) == (N,)
 
 
-def test_expressions_do_not_grow_for_ever() -> None:
-    """Each step multiplies the size by another sum: the facts stay small, and true."""
+def test_large_expressions_are_replaced() -> None:
+    """Each node multiplies the size by another sum; the facts stay small and true."""
     steps = " ".join(
         f"s{i} = Shape(t{i}) a{i} = Add(s{i}, s) m{i} = Mul(a{i}, s{i}) t{i + 1} = ConstantOfShape(m{i})"
         for i in range(12)
@@ -134,7 +134,7 @@ def test_expressions_do_not_grow_for_ever() -> None:
     assert all(symbolic.size(d) < 1000 for d in shape)
 
 
-def test_an_open_dim_is_the_same_each_time_it_is_asked_for() -> None:
+def test_an_open_dim_has_one_symbol() -> None:
     text = (
         "g (float[N] x, int64[1] k) => (float[?] y) <int64[1] zero = {0}> { y = Slice(x, zero, k) }"
     )
@@ -145,13 +145,13 @@ def test_an_open_dim_is_the_same_each_time_it_is_asked_for() -> None:
     assert facts.fresh(y, 0) != facts.fresh(y, 1)
 
 
-class TestSuppose:
+class TestAssuming:
     TEXT = """g (float[N,3] x, bool c) => (int64[?] y, float[?,?] w) <int64[1] zero = {0}> {
         v = If (c) <then_branch = t () => (float[?] a) { a = ReduceSum<keepdims=0>(x, zero) },
                     else_branch = e () => (float[?,?] b) { b = Identity(x) }>
         u = Exp(v) y = Shape(u) w = Neg(x) }"""
 
-    def test_only_what_is_affected_is_seen_anew(self) -> None:
+    def test_only_affected_values_are_derived_again(self) -> None:
         facts = facts_of(parse(self.TEXT, 21, 10))
         v, u, y, w = (value(facts, name) for name in "vuyw")
         assert facts.shape(u) is None
@@ -162,7 +162,7 @@ class TestSuppose:
         assert view.of(w) is before[w]
         assert {t: facts.of(t) for t in before} == before
 
-    def test_failures_of_the_supposition_stay_in_it(self) -> None:
+    def test_failures_stay_in_the_view(self) -> None:
         text = self.TEXT.replace("y = Shape(u)", "g = Gemm(u, u) y = Shape(g)")
         facts = facts_of(parse(text, 21, 10))
         v, u = value(facts, "v"), value(facts, "u")
@@ -174,7 +174,7 @@ class TestSuppose:
 
 
 @pytest.mark.parametrize("first", ["y", "h", "l", "s"])
-def test_the_order_of_questions_does_not_matter(first: str) -> None:
+def test_the_order_of_queries_does_not_matter(first: str) -> None:
     text = """g (float[2,3] x, int64 m) => (int64[2] y, float[?,?] l) {
         l = Loop (m, , x) <body = b (int64 i, bool ci, float[?,?] s) => (bool co, float[?,?] so) {
             co = Identity(ci) h = Shape(s) so = Concat<axis=0>(s, x) }>

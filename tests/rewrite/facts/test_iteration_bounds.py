@@ -1,4 +1,4 @@
-"""What the trip count of a Loop says of numbers in its body."""
+"""Numbers in a body are simplified by the trip count of the Loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _body(steps: str, trip: str) -> str:
         ("a = Min(i, n) v = Identity(a)", "sum", None),
     ],
 )
-def test_extrema_are_decided_while_an_iteration_runs(
+def test_minima_and_maxima_are_decided_inside_an_iteration(
     steps: str, trip: str, wanted: str | None
 ) -> None:
     facts = facts_of(parse(_body(steps, trip)))

@@ -1,4 +1,4 @@
-"""Facts that are kept through a rewrite are those that would be found anew."""
+"""Incrementally updated facts equal facts derived from scratch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _values(engine: Engine) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("first", range(0, 60, CHUNK))
-def test_after_each_commit_the_facts_are_those_of_the_graph(first: int) -> None:
+def test_facts_after_each_commit_equal_facts_from_scratch(first: int) -> None:
     compared = 0
     for seed in range(first, first + CHUNK):
         engine = Checked(import_model(make_model(seed)), PHASES)
@@ -64,7 +64,7 @@ def test_after_each_commit_the_facts_are_those_of_the_graph(first: int) -> None:
     assert compared > 100 * CHUNK
 
 
-def test_what_is_found_of_a_loop_late_is_found_where_rules_look() -> None:
+def test_carried_values_are_inferred_again_when_the_body_changes() -> None:
     engine = Engine(import_model(parse(LATE)), PHASES)
     engine.run()
     loop = next(node for node in engine.index.walk() if node.op in ("Loop", "Scan"))
@@ -72,7 +72,7 @@ def test_what_is_found_of_a_loop_late_is_found_where_rules_look() -> None:
     assert engine.facts.shape(loop.outputs[0]) == anew.shape(loop.outputs[0]) is not None
 
 
-def test_a_patch_that_is_undone_leaves_no_facts_behind() -> None:
+def test_an_undone_patch_leaves_no_facts() -> None:
     engine = Engine(import_model(parse("g (float[2] x) => (float[2] y) { y = Abs(x) }")), PHASES)
     root = next(engine.index.walk())
     y = root.outputs[0]
@@ -86,8 +86,8 @@ def test_a_patch_that_is_undone_leaves_no_facts_behind() -> None:
     assert engine.facts.cached_facts([made, y]) == {y: before}
 
 
-def test_a_second_rewrite_knows_no_more() -> None:
-    """The shape of the state is known only once the Slice is a Gather."""
+def test_a_second_rewrite_changes_nothing() -> None:
+    """The shape of the carried value is known only after a rule turns the Slice into a Gather."""
     model = parse(LATE)
     result = rewritten(model, Feeds(values={"n": [0, 1, 2]}))
     assert not rewrite(result.model).report.commits

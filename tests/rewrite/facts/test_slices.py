@@ -1,4 +1,4 @@
-"""The operands of Slice, by axis."""
+"""Decoded operands of Slice."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CUTS = {
 
 
 @pytest.mark.parametrize("case", CUTS)
-def test_what_is_taken_of_which_axis(case: str) -> None:
+def test_decoded_operands(case: str) -> None:
     call, expected = CUTS[case]
     text = f"g (float[4,5,6] x, int64[M] k, int64[N] l) => (y) {NUMBERS} {{ y = {call} }}"
     assert _cuts(text, 21) == expected
 
 
-def test_bounds_that_are_attributes() -> None:
+def test_operands_that_are_attributes() -> None:
     text = """g (float[4,5,6] x) => (y) { y = Slice<axes=[-1,0], starts=[1,0], ends=[3,9]>(x) }"""
     assert _cuts(text, 9) == [AxisSlice(0, 2, 1, 3, 1), AxisSlice(1, 0, 0, 9, 1)]
 
@@ -53,7 +53,7 @@ def _cuts(text: str, opset: int) -> list[AxisSlice] | None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5])
-def test_what_is_said_of_a_cut_holds_for_a_list(length: int) -> None:
+def test_predicates_hold_for_python_slices(length: int) -> None:
     values = list(range(length))
     starts, ends, steps = range(-6, 7), [*range(-7, 8), END, -END - 1], [1, -1, 2]
     for start, end, step in product(starts, ends, steps):
@@ -62,7 +62,7 @@ def test_what_is_said_of_a_cut_holds_for_a_list(length: int) -> None:
         assert not cut.is_reversal(length) or taken == values[::-1]
 
 
-def test_a_whole_axis_is_known_as_such() -> None:
+def test_whole_axes_and_reversals() -> None:
     assert AxisSlice(0, 0, 0, 5, 1).is_whole(5)
     assert AxisSlice(0, 0, 0, END, 1).is_whole(5)
     assert not AxisSlice(0, 0, 0, 4, 1).is_whole(5)

@@ -1,4 +1,4 @@
-"""What bodies return: copies that a file needs, and rules do not see."""
+"""Body outputs in the form of rules and in the form of files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LISTS = """g (float[3] x, int64 m) => (seq(float[3]) a, seq(float[3]) b) {
         co = Identity(ci) s1 = SequenceInsert(s, x) t1 = SequenceInsert(t, x) }> }"""
 
 
-def test_copies_are_out_of_sight_and_come_back() -> None:
+def test_copies_are_removed_and_added_again() -> None:
     model = import_model(parse(LOOP, 21, 10))
     before = export_model(model).SerializeToString()
     engine = Engine(model, ())
     body = model.graph.nodes[0].attrs["body"]
-    # cond_out was a copy that is not needed: whether it goes is for rules to say.
+    # The copy for cond_out is not needed: removing it is up to the rules.
     assert [node.op for node in engine.index.nodes(body)] == ["Identity", "Neg"]
     assert body.outputs[2] is body.inputs[0]
     assert body.outputs[3] is body.outputs[1]
@@ -40,7 +40,7 @@ def test_copies_are_out_of_sight_and_come_back() -> None:
     assert export_model(model).SerializeToString() == before
 
 
-def test_a_copy_that_is_read_is_no_output_alone() -> None:
+def test_a_copy_that_a_node_reads_stays() -> None:
     text = LOOP.replace("again = Identity(so)", "again = Abs(row_f) row_f = Cast<to=1>(row)")
     model = import_model(parse(text.replace("float[3] again", "float again"), 21, 10))
     engine = Engine(model, ())
@@ -50,8 +50,8 @@ def test_a_copy_that_is_read_is_no_output_alone() -> None:
 
 
 @pytest.mark.parametrize(("opset", "merged"), [(13, 0), (14, 1)])
-def test_sequences_are_copied_where_there_is_an_operator_for_it(opset: int, merged: int) -> None:
-    """Two outputs of a model that are one value take an Identity, of sequences since opset 14."""
+def test_sequences_are_copied_where_the_opset_can(opset: int, merged: int) -> None:
+    """Two outputs with the same value need an Identity, which takes sequences since opset 14."""
     model = parse(LISTS, opset, 8)
     result, trace, _ = run_rules(model, [EliminateCommonSubexpression, MergeEqualCarriedValues])
     assert trace.defects() == []
@@ -63,7 +63,7 @@ FEEDS = Feeds(values={"n": [0, 1, 3], "c": [True, False]})
 
 
 def _text(condition: str, first: str = "c", kind: str = "bool") -> str:
-    """A loop that is left whatever its condition is."""
+    """A loop with this condition, which no rule removes."""
     return f"""g (float[3] x, int64 n, bool c) => (float[3] y) <bool true = {{1}}, int64 five = {{5}}> {{
         y = Loop (n, {first}, x) <body = b (int64 i, {kind} ci, float[3] s) => ({kind} co, float[3] so) {{
             {condition} a = Sin(s) b = MatMul(a, s) so = Add(s, b) }}> }}"""
@@ -73,7 +73,7 @@ def _text(condition: str, first: str = "c", kind: str = "bool") -> str:
 @pytest.mark.parametrize(
     "condition", ["co = Identity(ci)", "co = Identity(true)", "co = Or(ci, true)"]
 )
-def test_the_condition_is_handed_on(condition: str, first: str) -> None:
+def test_a_file_returns_the_input_condition(condition: str, first: str) -> None:
     result = rewritten(parse(_text(condition, first)), FEEDS, 1e-6)
     body = result.model.graph.node[0].attribute[0].g
     assert body.output[0].name == body.input[1].name

@@ -1,4 +1,4 @@
-"""Who defines, reads and owns what, and where it stands."""
+"""Def-use chains, the nesting of graphs, and the order of nodes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_homes_and_owners(engine: Engine) -> None:
     assert index.depth(loop_body) == 2
 
 
-def test_what_lies_around(engine: Engine) -> None:
+def test_enclosing_graphs(engine: Engine) -> None:
     index = engine.index
     loop_body, other = _body(engine, "b", "body"), _body(engine, "v", "else_branch")
     assert list(index.ancestors(loop_body)) == [loop_body, other, index.root]
@@ -124,7 +124,7 @@ def _node_is_gone(index: Index, op: str) -> bool:
     return all(node.op != op for node in index.walk())
 
 
-def test_tidying_drops_what_is_gone_and_sorts_the_rest(engine: Engine) -> None:
+def test_tidy_drops_removed_nodes_and_sorts_the_others(engine: Engine) -> None:
     index = engine.index
     u, y = _node(engine, "u"), _node(engine, "y")
     index.remove_node(y)
@@ -133,7 +133,7 @@ def test_tidying_drops_what_is_gone_and_sorts_the_rest(engine: Engine) -> None:
     assert [node.op for node in index.root.nodes] == ["If", "Exp"]
 
 
-def test_positions_are_spread_out_again(engine: Engine) -> None:
+def test_renumber_spreads_positions(engine: Engine) -> None:
     index = engine.index
     v = _node(engine, "v")
     for place, node in enumerate(index.root.nodes):
@@ -143,7 +143,7 @@ def test_positions_are_spread_out_again(engine: Engine) -> None:
     assert index.lower_bound(v) == 0.0
 
 
-def test_omitted_operands_are_no_readers() -> None:
+def test_omitted_operands_are_not_readers() -> None:
     text = """g (float[5,1,3] x, float[1,8,3] w, float[1,8,2] r, float[1,1,2] h) => (float[1,1,2] last) {
         , last = LSTM<hidden_size = 2>(x, w, r, , , h) }"""
     engine = Engine(import_model(parse(text, 17, 8)), ())
@@ -160,8 +160,8 @@ def test_body_graphs_in_attribute_order(engine: Engine) -> None:
     assert bodies(_node(engine, "y")) == []
 
 
-def test_many_readers_cost_no_more_each() -> None:
-    """A value with thousands of readers is edited in constant time per reader."""
+def test_the_cost_of_an_edit_does_not_depend_on_the_readers() -> None:
+    """Editing a value with thousands of readers takes constant time per reader."""
     count = 20_000
     nodes = [onnx.helper.make_node("Neg", ["x"], [f"v{i}"]) for i in range(count)]
     infos = [onnx.helper.make_tensor_value_info(n, 1, [1]) for n in ("x", f"v{count - 1}")]
@@ -178,7 +178,7 @@ def test_many_readers_cost_no_more_each() -> None:
     assert index.use_count(x) == 1
 
 
-def test_copies_and_what_is_outside_a_body() -> None:
+def test_original_and_is_outside() -> None:
     text = """g (float[3] x, int64 m) => (float[3] y) {
         u = Identity(x)
         y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)

@@ -156,7 +156,7 @@ def test_roles_do_not_depend_on_names() -> None:
         ("", "c", False),
     ],
 )
-def test_whether_there_is_a_first_iteration(trip: str, condition: str, runs: bool) -> None:
+def test_runs_at_least_once(trip: str, condition: str, runs: bool) -> None:
     view, engine = _loop(
         f"""g (float[3] x, int64 m, bool c) => (float[3] y)
         <int64 three = {{3}}, int64 none = {{0}}, bool yes = {{1}}> {{ size = Size(x)

@@ -96,14 +96,14 @@ def test_the_operator_is_that_of_the_models_opset(opset: int) -> None:
         ("g (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct(x) }", (F([1, 2]),)),
     ],
 )  # fmt: skip
-def test_what_fails_or_has_no_array_is_not_evaluated(text: str, operands: Any) -> None:
+def test_failing_nodes_and_results_other_than_arrays(text: str, operands: Any) -> None:
     with pytest.raises(NotEvaluated) as caught:
         _evaluate(text, *operands)
     assert str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_kernels_that_end_the_process_are_not_run() -> None:
+def test_unsafe_kernels_are_not_run() -> None:
     text = """g (float[5,0,3] x, float[1,8,3] w, float[1,8,2] r) => (float[5,1,0,2] y) {
         y = LSTM<hidden_size = 2>(x, w, r) }"""
     with pytest.raises(NotEvaluated):

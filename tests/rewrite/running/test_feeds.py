@@ -17,14 +17,14 @@ from looplift.rewrite.running.verify import verify
 from ...small_models import ADD, model
 
 
-class TestWhichInputs:
+class TestInputs:
     def test_the_same_seed_gives_the_same_values(self) -> None:
         given, sizes = input_signature(ADD), {"T": 2, "B": 3}
         feeds = [make_feed(given, sizes, Sampling(1, seed), {}) for seed in (0, 0, 1)]
         np.testing.assert_array_equal(np.asarray(feeds[0]["x"]), np.asarray(feeds[1]["x"]))
         assert not np.array_equal(np.asarray(feeds[0]["x"]), np.asarray(feeds[2]["x"]))
 
-    def test_names_that_are_arithmetic(self) -> None:
+    def test_names_that_are_formulas(self) -> None:
         text = "g (float[n] x, float[m] y, float[k] z) => (float[p] q) { q = Identity(x) }"
         arithmetic = model(text)
         for place, name in enumerate(["n", "2*n + 1", "batch-size"]):
@@ -97,7 +97,7 @@ class TestWhichInputs:
         assert "rejects all of 10 generated inputs" in str(result)
 
     def test_published_models(self, models_dir: Path) -> None:
-        """Sizes are found without any help, and the constant that decides between two rates."""
+        """The search finds sizes and the constant that selects one of two rates."""
         path = models_dir / "silero_vad.onnx"
         cases = list(Cases(onnx.load(path), IsolatedSession(SerializedModel(path))))
         assert len(cases) >= 8
@@ -117,7 +117,7 @@ class TestPrefixMasks:
     TEXT = "g (bool[B, T] m, float[T, B, 1] k, bool[T] c) => (bool[B, T] y) { y = Not(m) }"
 
     def test_inputs(self) -> None:
-        """Rows of all lengths there are, in any order."""
+        """Rows of all possible lengths, in any order."""
         given = input_signature(model(self.TEXT))
         axes = {"m": 1, "k": 0, "c": 0}
         seen = []
@@ -146,7 +146,7 @@ class TestPrefixMasks:
         assert {np.asarray(feed["k"]).item() for feed in feeds} == {0.0, 1.0}
 
     def test_what_the_model_computes(self) -> None:
-        """Inputs under which it is no prefix mask say nothing."""
+        """Inputs for which it is no prefix mask do not count."""
         text = """g (float[B, T] x) => (bool[B, T] y) <float zero = {0}> {
             k = Greater(x, zero) y = Not(k) }"""
         packed = SerializedModel(model(text))
@@ -189,5 +189,5 @@ class TestPrefixMasks:
             (True, 0, False),
         ],
     )
-    def test_what_is_one(self, value: object, axis: int, expected: bool) -> None:
+    def test_is_prefix_mask(self, value: object, axis: int, expected: bool) -> None:
         assert is_prefix_mask(np.array(value), axis) == expected

@@ -31,8 +31,8 @@ class TestProcesses:
             session.run({"x": np.zeros((3, 0, 2), np.float32)})
         assert session.run({"x": np.zeros((3, 1, 2), np.float32)})
 
-    def test_an_empty_size_that_ends_the_process_is_no_difference(self) -> None:
-        """A Loop takes an empty batch, the LSTM that replaces it does not in onnxruntime."""
+    def test_a_crash_at_an_empty_size_is_no_difference(self) -> None:
+        """A Loop accepts an empty batch; the LSTM that replaces it crashes in onnxruntime."""
         text = "g (float[T, B, 2] x) => (float[T, 1, B, 1] y) { BODY }"
         loose = "s = ReduceSum(x, last) w = Unsqueeze(s, one) y = Mul(w, zero)"
         before = model(

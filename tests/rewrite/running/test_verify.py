@@ -30,7 +30,7 @@ from looplift.rewrite.running.verify import verify
 from ...small_models import ADD, model
 
 
-class TestWhatIsEqual:
+class TestEqual:
     def test_a_model_equals_itself_at_several_sizes(self) -> None:
         result = verify(ADD, ADD)
         assert result.verified
@@ -85,7 +85,7 @@ class TestWhatIsEqual:
         }"""
         assert verify(model(text), model(text)).verified
 
-    def test_an_ir_version_onnxruntime_does_not_know(self) -> None:
+    def test_an_ir_version_that_onnxruntime_rejects(self) -> None:
         newest = model("g (float[N] x) => (float[N] y) { y = Relu(x) }", ir_version=14)
         assert verify(newest, newest).verified
 
@@ -95,7 +95,7 @@ class TestWhatIsEqual:
         assert verify(path, ADD).verified
 
 
-class TestWhatDiffers:
+class TestDifferent:
     def test_values(self) -> None:
         after = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = Sub(x, y) }")
         result = verify(ADD, after)
@@ -109,7 +109,7 @@ class TestWhatDiffers:
         assert "T=" in str(first)
 
     def test_one_branch_only(self) -> None:
-        """Both branches are reached, whatever decides between them."""
+        """Generated inputs reach both branches, whatever the condition depends on."""
         text = """g (int64 rate, bool flag, float[N] x) => (float[N] y) {{
             sixteen = Constant<value_int = 16000>()
             wide = Equal(rate, sixteen)
@@ -136,7 +136,7 @@ class TestWhatDiffers:
         found = compare(["y"], [np.zeros((0, 3))], [np.zeros((0, 4))])
         assert found[0].what == "float64[0, 4] instead of float64[0, 3]"
 
-    def test_a_size_the_original_takes_must_be_taken(self) -> None:
+    def test_a_size_that_the_original_accepts_must_be_accepted(self) -> None:
         before = model("g (float[N] x) => (float[N] y) { y = Relu(x) }")
         after = model("g (float[N] x) => (float[N] y) <int64[1] s = {2}> { y = Reshape(x, s) }")
         result = verify(before, after)
@@ -151,7 +151,7 @@ class TestWhatDiffers:
         assert "['w']" in str(verify(before, more))
         assert "['q'] instead of ['z']" in str(verify(before, renamed))
 
-    def test_a_model_onnxruntime_refuses(self) -> None:
+    def test_a_model_that_onnxruntime_rejects(self) -> None:
         broken = model("g (float[T, B] x, float[B] y) => (float[T, B] z) { z = NoSuchOp(x, y) }")
         assert "rejects the rewritten model" in str(verify(ADD, broken))
         assert "rejects the original model" in verify(broken, ADD).reason
@@ -170,8 +170,8 @@ class TestWhatDiffers:
         assert "terminate" in verify(endless, endless, effort=Effort(2, 2, 5, 0.2)).reason
 
 
-class TestWhatIsGiven:
-    def test_a_fixed_input_may_be_gone(self) -> None:
+class TestGivenInputs:
+    def test_a_fixed_input_may_be_missing(self) -> None:
         before = model("g (float[N] x, float[N] y) => (float[N] z) { z = Mul(x, y) }")
         after = model("g (float[2] x) => (float[2] z) <float[2] y = {3, 4}> { z = Mul(x, y) }")
         result = verify(before, after, inputs={"y": [3, 4]})
@@ -256,7 +256,7 @@ class TestRandomModels:
 
 
 def test_final_states_of_an_empty_sequence_are_not_compared() -> None:
-    """onnxruntime leaves what happens to be in memory."""
+    """onnxruntime returns uninitialised memory."""
     text = """g (float[T,2,4] x) => (float[1,2,64] h, float[1,2,64] c, float[1,2,64] other) {
         y, h, c = LSTM <hidden_size = 64> (x, w, r) zero = ReduceSum <keepdims = 0> (x)
         other = Add(bias, zero) }"""
@@ -275,7 +275,7 @@ def test_final_states_of_an_empty_sequence_are_not_compared() -> None:
 
 
 class _FragileToLoad(IsolatedSession):
-    """As if onnxruntime's optimizer did not survive an Add."""
+    """Simulates an optimizer of onnxruntime that crashes on an Add."""
 
     def __init__(self, packed: SerializedModel, threads: int, *, optimizes: bool) -> None:
         if optimizes and b"Add" in packed.source:
@@ -284,7 +284,7 @@ class _FragileToLoad(IsolatedSession):
 
 
 class _FragileToRun(IsolatedSession):
-    """As if what the optimizer made of an Add ended the process when it is run."""
+    """Simulates an optimized Add that crashes when it runs."""
 
     failure: type[ExecutionError] = ProcessCrashed
 
@@ -301,17 +301,17 @@ class _FragileToRun(IsolatedSession):
 
 
 class _WrongToRun(_FragileToRun):
-    """As if what the optimizer made of an Add failed when it is run."""
+    """Simulates an optimized Add that fails when it runs."""
 
     failure = ExecutionError
 
 
 @pytest.mark.parametrize("session", [_FragileToLoad, _FragileToRun, _WrongToRun])
 class TestAnOptimizerThatFails:
-    def test_over_the_original(
+    def test_on_the_original(
         self, session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Both are run without it, which is said, and a difference is still found."""
+        """Both models run without the optimizer, with a note, and a difference is still found."""
         monkeypatch.setattr(verifying, "IsolatedSession", session)
         text = "g (float[T] x) => (float[T] y) { y = OP(x, x) }"
         before, equal, wrong = (model(text.replace("OP", op)) for op in ("Add", "Sum", "Mul"))
@@ -322,10 +322,10 @@ class TestAnOptimizerThatFails:
         assert "graph optimizations off" in note
         assert verify(before, wrong).differences
 
-    def test_over_the_result(
+    def test_on_the_result(
         self, session: type[IsolatedSession], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A result that cannot be run as its user will run it is not taken."""
+        """A result that fails with the optimizer is different: users run it that way."""
         monkeypatch.setattr(verifying, "IsolatedSession", session)
         text = "g (float[3] x) => (float[3] y) { y = OP(x, x) }"
         result = verify(*(model(text.replace("OP", op)) for op in ("Sum", "Add")))
@@ -333,7 +333,7 @@ class TestAnOptimizerThatFails:
         assert not result.notes()
 
 
-def test_what_fails_without_the_optimizer_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_without_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(_FragileToLoad):
         def __init__(self, packed: SerializedModel, threads: int, *, optimizes: bool) -> None:
             super().__init__(packed, threads, optimizes=True)

@@ -1,4 +1,4 @@
-"""What rules do to a graph arrives in the file, under names that mean it."""
+"""Edits of rules appear in the exported file, with unambiguous names."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TestEdits:
 
 
 class TestNames:
-    """Values that a rule moved or made keep being told apart."""
+    """New and moved values get unique names."""
 
     def test_clash_after_moving_a_branch_outward(self) -> None:
         model = import_model(parse(IF))
@@ -163,7 +163,7 @@ class TestNames:
         assert exported.graph.output[0].name == "y"
         np.testing.assert_array_equal(run(exported, x=X)[0], np.abs(X))
 
-    def test_a_body_input_that_hides_a_captured_value(self) -> None:
+    def test_a_body_input_that_shadows_a_captured_value(self) -> None:
         proto = parse("""g (int64 n, bool c, float[2] x) => (float[2] y) {
             y = Loop (n, c, x) <
                 body = b (int64 i, bool ci, float[2] s) => (bool ci, float[2] t) { t = Add(s, x) }>
@@ -208,9 +208,10 @@ class TestNames:
         assert export_model(model) == proto
 
 
-def test_a_body_keeps_off_names_that_are_made_behind_it() -> None:
-    """What stands behind a loop in the file onnxruntime may run before it, and then refuses a body
-    that makes a value of that name.
+def test_a_body_does_not_use_names_of_later_nodes() -> None:
+    """onnxruntime may run a node before a loop that precedes it in the file.
+
+    It then rejects a body of the loop that computes a value of the same name.
     """
     model = parse("""g (float[T,3] xs, float[3] h, float[3] c) => (float[3] y, float[3] z) {
         p = Neg(xs)

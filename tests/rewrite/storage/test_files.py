@@ -1,4 +1,4 @@
-"""Reading and writing model files: external data stays outside, and nothing half-written."""
+"""Model files: external data stays external, and writing is atomic."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class TestSave:
         proto, base_dir = load(tmp_path / "in" / "m.onnx")
         model = import_model(proto, base_dir)
         save(export_model(model), target, base_dir=base_dir)
-        # Only what is used, and what two tensors share only once.
+        # Copies only used data, and shared data once.
         assert (target.parent / "out.onnx.data").stat().st_size == 4096 + 8
         (tmp_path / "in").rename(tmp_path / "gone")
         checker.check_model(str(target))
@@ -217,7 +217,7 @@ class TestSaveRefuses:
         assert (tmp_path / "weights.bin").read_bytes() == before
 
     def test_an_unwritable_folder(self, tmp_path: Path) -> None:
-        # Root may write to a folder without permission, but nobody to the one of a process.
+        # Root can write to a folder without permission, but not to /proc.
         folder = Path("/proc/self") if os.geteuid() == 0 else tmp_path
         tmp_path.chmod(0o500)
         with pytest.raises(ModelError, match=r"cannot be written: .*Check the permissions"):
@@ -236,7 +236,7 @@ class TestSaveRefuses:
         assert (tmp_path / "out" / "m.onnx").read_bytes() == b"old"
 
     def test_half_of_the_data_is_missing(self, tmp_path: Path) -> None:
-        # The failure comes after the new data file was begun.
+        # The failure occurs after the new data file was created.
         model = write_external(tmp_path / "in" / "m.onnx")
         inner = helper.get_node_attr_value(model.graph.node[2], "then_branch").initializer[0]
         inner.external_data[0].value = "other.bin"

@@ -1,4 +1,4 @@
-"""Constants are decoded when somebody reads them, whatever their type and place."""
+"""Constants of all types and locations are decoded when they are read."""
 
 from __future__ import annotations
 

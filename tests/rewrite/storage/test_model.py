@@ -1,4 +1,4 @@
-"""ModelProto to graph and back: nothing is lost, and captures are references."""
+"""Import and export: nothing is lost, and captures are references."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class TestGraph:
         assert then.nodes[0].outputs[0] is not other.nodes[0].outputs[0]
         assert then.outputs[0] is then.nodes[1].outputs[0]
 
-    def test_a_name_defined_inside_hides_the_outer_one(self) -> None:
+    def test_a_name_defined_inside_shadows_the_outer_one(self) -> None:
         model = import_model(
             parse("""g (bool c, float[2] x) => (float[2] y) {
                 a = Neg(x)

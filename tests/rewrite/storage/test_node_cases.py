@@ -1,4 +1,4 @@
-"""The test models of ONNX's operators come back as they were."""
+"""The test models of ONNX's operators survive import and export unchanged."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def test_there_are_as_many_as_onnx_ships(cases: list[Case]) -> None:
     assert len(cases) >= 1884
 
 
-def test_nothing_changes_but_the_ir_version(
-    cases: list[Case], exported: list[onnx.ModelProto]
-) -> None:
+def test_only_the_ir_version_changes(cases: list[Case], exported: list[onnx.ModelProto]) -> None:
     changed = []
     for case, model in zip(cases, exported, strict=True):
         expected = onnx.ModelProto()
@@ -75,7 +73,7 @@ def test_interface_types_are_equal(cases: list[Case], exported: list[onnx.ModelP
     assert kinds >= {"tensor_type", "sequence_type", "optional_type"}
 
 
-def test_what_was_valid_is_valid(cases: list[Case], exported: list[onnx.ModelProto]) -> None:
+def test_valid_models_stay_valid(cases: list[Case], exported: list[onnx.ModelProto]) -> None:
     broken = [
         case.name
         for case, model in zip(cases, exported, strict=True)
@@ -104,7 +102,7 @@ def test_a_sample_gives_equal_results(cases: list[Case], exported: list[onnx.Mod
         for expected, actual in zip(_flat(before), _flat(after), strict=True):
             np.testing.assert_array_equal(actual, expected, err_msg=case.name)
         compared += 1
-    # onnxruntime refuses the rest: newer opsets, and operators it lacks on the CPU.
+    # onnxruntime rejects the rest: newer opsets, and operators without a CPU kernel.
     assert compared > 100
 
 

@@ -1,4 +1,4 @@
-"""What cannot be a model is refused with the place and the remedy."""
+"""Invalid models are rejected with a place and a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def accept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_is_refused(case: BadModel, tmp_path: Path) -> None:
+def test_is_rejected(case: BadModel, tmp_path: Path) -> None:
     path = case.make(tmp_path)
     with pytest.raises(ModelError) as caught:
         accept(path)
@@ -33,6 +33,6 @@ def test_is_refused(case: BadModel, tmp_path: Path) -> None:
     assert "\n" not in message
 
 
-def test_cases_have_names_of_their_own() -> None:
+def test_cases_have_unique_names() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names) >= 40

@@ -1,4 +1,4 @@
-"""Symbolic integers against Python's: what is decided must hold for every assignment."""
+"""Symbolic integers against Python's: decisions must hold for every assignment."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class TestSymbols:
         assert symbolic.symbols(7) == set()
 
     @pytest.mark.parametrize("numerator", [6, N, symbolic.add(N, 1)])
-    def test_division_by_zero_is_refused(self, numerator: Dim) -> None:
+    def test_division_by_zero_raises(self, numerator: Dim) -> None:
         with pytest.raises(ZeroDivisionError):
             symbolic.floordiv(numerator, 0)
 
@@ -266,7 +266,7 @@ def test_equal_shapes() -> None:
     assert not symbolic.equal_shapes(None, None)
 
 
-def test_shapes_that_surely_broadcast() -> None:
+def test_broadcastable() -> None:
     n, m = symbolic.symbol("n"), symbolic.symbol("m")
     assert symbolic.broadcastable([(n, 3), (1, 3), (3,), ()])
     assert symbolic.broadcastable([(symbolic.add(n, n),), (symbolic.mul(2, n),)])

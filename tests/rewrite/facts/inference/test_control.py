@@ -1,4 +1,4 @@
-"""Facts across Loop and Scan hold on onnxruntime, in every iteration."""
+"""Facts across If, Loop and Scan hold on onnxruntime, in every branch and iteration."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_scan(case: Case) -> None:
     case.check()
 
 
-def test_declared_shapes_of_a_body_are_not_believed() -> None:
+def test_declared_shapes_of_a_body_are_ignored() -> None:
     """Exporters declare a growing cache as `[1, 0, 16]`."""
     case = Case(
         """g (float[1,0,2] x, float[1,1,2] z, int64 m) => (y) {

@@ -1,4 +1,4 @@
-"""What is wrong with the rewriting of one model."""
+"""Checks the rewrite of one model: validity, equal outputs, stability."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from looplift.rewrite.running.runtime import ExecutionError, SerializedModel, Se
 Feed = Mapping[str, Any]
 
 
-def judge(
+def check_rewrite(
     model: onnx.ModelProto,
     feeds: Sequence[Feed],
     tally: Counter[str] | None = None,
     seconds: float = 2.0,
     rules: Sequence[Phase] | None = None,
 ) -> list[str]:
-    """The findings, empty when all is well. What the original does not run says nothing.
+    """What is wrong with the rewrite; inputs on which the original fails do not count.
 
-    A run of the original has so many seconds, one of the rewritten model twice as many. `rules`
-    stands in for looplift's phases.
+    A run of the original may take this many seconds, one of the rewritten model twice as many.
+    `rules` replaces looplift's phases.
     """
     tally = Counter() if tally is None else tally
     try:
         original = Session(SerializedModel(model))
     except ExecutionError:
-        tally["models that onnxruntime refuses"] += 1
+        tally["models that onnxruntime rejects"] += 1
         return []
     runs = _runs(original, feeds, seconds)
     tally["runs"] += len(runs)
@@ -44,7 +44,7 @@ def judge(
     untouched = model.SerializeToString()
     try:
         result = rewrite(model, rules=rules)
-    except Exception as error:  # noqa: BLE001  whatever it is, it is a finding
+    except Exception as error:  # noqa: BLE001  any error is a finding
         if not is_valid(model):
             tally["models that break the specification"] += 1
             return []
@@ -54,7 +54,7 @@ def judge(
     if model.SerializeToString() != untouched:
         findings.append("the given model was changed")
     if runs and is_valid(model):
-        # Of a model that always fails, shape inference may see so once more is known.
+        # Shape inference may reject a model that always fails only once more shapes are known.
         findings += _invalid(result.model)
     return (
         findings + _differences(result.model, model, runs, 2 * seconds) + _unstable(result, rules)
@@ -104,7 +104,7 @@ def _differences(
     try:
         rewritten = Session(SerializedModel(after))
     except ExecutionError as refusal:
-        return [f"onnxruntime refuses the result: {refusal}"]
+        return [f"onnxruntime rejects the result: {refusal}"]
     findings = []
     for feed, expected in runs:
         try:
@@ -112,17 +112,17 @@ def _differences(
         except ExecutionError as refusal:
             findings.append(f"a run fails now, with {shown(feed)}: {refusal}")
             continue
-        same = [a if _are_no_rows(a, b) else b for a, b in zip(expected, actual)]
+        same = [a if _are_empty_stacks(a, b) else b for a, b in zip(expected, actual)]
         found = compare(names, expected, same, Tolerances("float32"))
         findings += [f"{difference}, with {shown(feed)}" for difference in found]
     return findings
 
 
-def _are_no_rows(expected: Any, actual: Any) -> bool:
-    """Whether both are rows of a loop that did not run, and only their sizes are better known now.
+def _are_empty_stacks(expected: Any, actual: Any) -> bool:
+    """Whether both are scan outputs of no iterations, and only more of their sizes are known now.
 
-    onnxruntime takes the sizes of such rows from declarations, and 0 for what is not declared; the
-    specification does not say.
+    onnxruntime takes the sizes of such outputs from declarations, and 0 for undeclared ones; the
+    specification does not define them.
     """
     if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return False
@@ -137,7 +137,7 @@ def _unstable(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]
     try:
         again = rewrite(result.model, rules=rules)
     except LoopliftError as error:
-        return [f"a second rewrite refuses the result: {error}"]
+        return [f"a second rewrite rejects the result: {error}"]
     findings = [f"second rewrite, defect: {defect}" for defect in again.report.defects]
     if again.report.commits:
         before, after = again.report.before, again.report.after
@@ -147,22 +147,22 @@ def _unstable(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]
 
 
 def shown(feed: Feed) -> str:
-    """The inputs that decide how a loop runs."""
+    """The inputs in short: scalars, and the shapes of others."""
     parts = [f"{k}={v}" if np.ndim(v) == 0 else f"{k}{list(v.shape)}" for k, v in feed.items()]
     return ", ".join(parts)
 
 
 def reproducer(model: onnx.ModelProto, findings: Sequence[str], seed: int) -> str:
-    """What to paste to see the findings again, without the generator."""
+    """A script that shows the findings again, without the generator."""
     gc.collect()
     lines = "\n".join(f"# {finding}" for finding in findings[:5])
     return f'''{lines}
 from onnx import parser
-from tests.fuzz.judge import judge
+from tests.fuzz.check_rewrite import check_rewrite
 from tests.fuzz.loops import make_feeds
 
 model = parser.parse_model("""
 {printer.to_text(model)}
 """)
-print(judge(model, make_feeds({seed})))
+print(check_rewrite(model, make_feeds({seed})))
 '''

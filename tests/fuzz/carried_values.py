@@ -1,4 +1,4 @@
-"""Kinds of loop-carried values: how each starts and what one iteration makes of it."""
+"""Kinds of loop-carried values: the initial value and the update of each."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .pieces import read_at
+from .operators import read_at
 from .scope import Kind, Scope, Value
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A state of a loop under construction."""
+    """A carried value of a loop under construction."""
 
     initial: Value
     input: Value
     update: Callable[[Scope], Value]
-    """Adds to the body what computes the next value."""
+    """Adds the computation of the next value to the body."""
     is_read: bool = True
     """Whether the final value may be read."""
 
@@ -35,13 +35,13 @@ def working(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def free(outer: Scope, body: Scope) -> list[Carried]:
-    """Whatever the body has at its end: an outer value, a constant, an input, another state."""
+    """Any value at the end of the body: outer, constant, an input, another carried value."""
     kind = outer.random.choice([Kind.ROW, Kind.SCALAR, Kind.INT, Kind.BOOL, Kind.INT32])
     return [Carried(outer.pick(kind), body.declare(kind), lambda b: b.pick(kind))]
 
 
 def invariant(outer: Scope, body: Scope) -> list[Carried]:
-    """Handed on as it is: itself, a copy, or the value it started with."""
+    """Unchanged: itself, a copy, or its initial value."""
     kind = outer.random.choice([Kind.ROW, Kind.TABLE, Kind.INT, Kind.SERIES])
     initial, inside = outer.pick(kind), body.declare(kind)
     way = outer.random.randrange(4)
@@ -52,7 +52,7 @@ def invariant(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def dead(outer: Scope, body: Scope) -> list[Carried]:
-    """Read by itself alone."""
+    """Read only by its own update."""
     kind = outer.random.choice([Kind.ROW, Kind.INT])
     inside = body.declare(kind, readable=False)
     return [
@@ -66,7 +66,7 @@ def dead(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def mutually_dead(outer: Scope, body: Scope) -> list[Carried]:
-    """Two that only read each other."""
+    """Two that are read only by each other's updates."""
     first, second = (body.declare(Kind.ROW, readable=False) for _ in range(2))
     return [
         Carried(
@@ -88,7 +88,7 @@ def _hidden(body: Scope, op: str, inputs: list[Value | None], kind: Kind) -> Val
 
 
 def duplicate(outer: Scope, body: Scope) -> list[Carried]:
-    """Two with one initial value and one update, or nearly."""
+    """Two with the same initial value and the same update, or a similar one."""
     initial, other = outer.pick(Kind.ROW), outer.pick(Kind.ROW)
     ops = ["Add", "Add"] if outer.chance(0.7) else ["Add", "Sub"]
     insides = [body.declare(Kind.ROW) for _ in ops]
@@ -100,7 +100,7 @@ def duplicate(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def swapped(outer: Scope, body: Scope) -> list[Carried]:
-    """Two that change places."""
+    """Two that are exchanged in each iteration."""
     kind = outer.random.choice([Kind.ROW, Kind.INT])
     first, second = body.declare(kind), body.declare(kind)
     return [
@@ -110,7 +110,7 @@ def swapped(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def delayed(outer: Scope, body: Scope) -> list[Carried]:
-    """What another value was one and two iterations ago."""
+    """The value of another one, one and two iterations ago."""
     first, second = body.declare(Kind.ROW), body.declare(Kind.ROW)
     return [
         Carried(outer.pick(Kind.ROW), first, lambda b: b.add("Identity", [second], Kind.ROW)),
@@ -119,7 +119,7 @@ def delayed(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def growing(outer: Scope, body: Scope) -> list[Carried]:
-    """Longer by a row in each iteration."""
+    """A series that grows by a row in each iteration."""
     inside = body.declare(Kind.SERIES)
 
     def update(b: Scope) -> Value:
@@ -130,7 +130,7 @@ def growing(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def counter(outer: Scope, body: Scope) -> list[Carried]:
-    """An integer that starts anywhere and moves by a fixed step, or one that varies."""
+    """An integer with any start and a fixed or varying increment."""
     kind = outer.random.choice([Kind.INT, Kind.INT, Kind.INT32])
     initial = outer.constant(outer.random.choice([0, 0, 1, -3, 5]), kind)
     if outer.chance(0.3):
@@ -139,10 +139,10 @@ def counter(outer: Scope, body: Scope) -> list[Carried]:
     way = outer.random.random()
 
     def update(b: Scope) -> Value:
-        step = b.constant(b.random.choice([1, 1, 2, 3, -1, -2]), kind)
+        increment = b.constant(b.random.choice([1, 1, 2, 3, -1, -2]), kind)
         if way < 0.15:
-            step = b.pick(kind)
-        operands: list[Value | None] = [inside, step]
+            increment = b.pick(kind)
+        operands: list[Value | None] = [inside, increment]
         if way > 0.8:
             return b.add("Sub", operands, kind)
         return b.add("Add", operands if way < 0.6 else operands[::-1], kind)
@@ -167,7 +167,7 @@ def accumulated_reads(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def collected(outer: Scope, body: Scope) -> list[Carried]:
-    """A sequence that gets a row in each iteration, at its end or at its start."""
+    """A sequence into which each iteration inserts a row, at its end or start."""
     inside = body.declare(Kind.LIST)
 
     def update(b: Scope) -> Value:
@@ -178,7 +178,7 @@ def collected(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def written(outer: Scope, body: Scope) -> list[Carried]:
-    """A table that gets a row in place in each iteration."""
+    """A table of which each iteration overwrites one row."""
     start = outer.pick(Kind.TABLE)
     if outer.chance(0.5):
         start = outer.constant(np.zeros((7, 3)), Kind.TABLE)
@@ -188,7 +188,7 @@ def written(outer: Scope, body: Scope) -> list[Carried]:
         place = b.unsqueeze(b.visible(Kind.INT)[0], 0, Kind.INTS)
         row = b.pick(Kind.ROW)
         if b.chance(0.5):
-            # ScatterND wants a matrix of places and one row for each.
+            # ScatterND takes a matrix of positions and one row for each.
             places = b.unsqueeze(place, 0, Kind.INTS)
             rows = b.unsqueeze(row, 0, Kind.TABLE)
             return b.add("ScatterND", [inside, places, rows], Kind.TABLE)
@@ -220,4 +220,4 @@ IN_SCANS = tuple(
     for weight, make in IN_LOOPS
     if make not in (growing, accumulated_reads, collected, written)
 )
-"""A state of a Scan keeps its shape, and there is no iteration number."""
+"""Carried values of a Scan keep their shape, and a Scan has no iteration number."""

@@ -1,4 +1,4 @@
-"""Single steps of a computation, each adding a few nodes to a graph."""
+"""Random operators; each adds a few nodes to a graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 def unary(scope: Scope) -> Value:
     x = scope.pick(scope.random.choice(FLOATS))
     op = scope.random.choice(["Neg", "Abs", "Tanh", "Sigmoid", "Sin", "Relu", "Exp"])
-    # What could grow without bound in a loop is bounded first.
+    # Bounds the operand of Exp, which could grow without limit in a loop.
     return scope.add(op, [scope.add("Tanh", [x], x.kind) if op == "Exp" else x], x.kind)
 
 
@@ -92,7 +92,7 @@ def copy(scope: Scope) -> Value:
 
 
 def append(scope: Scope) -> Value:
-    """A longer series; of a row, so that loops make it grow slowly."""
+    """Appends a row to a series, so that it grows slowly in loops."""
     return scope.add("Concat", [scope.pick(Kind.SERIES), scope.pick(Kind.ROW)], Kind.SERIES, axis=0)
 
 
@@ -101,7 +101,7 @@ def read(scope: Scope) -> Value:
 
 
 def read_at(scope: Scope, table: Value, place: Value) -> Value:
-    """One row of a table in one of several spellings; fails outside of it, or wraps around."""
+    """A read of one row of a table, in one of several forms; some fail beyond the end, some wrap."""
     spelling = scope.random.randrange(5)
     if spelling == 0:
         return scope.add("Gather", [table, place], Kind.ROW, axis=0)
@@ -118,7 +118,7 @@ def read_at(scope: Scope, table: Value, place: Value) -> Value:
     return scope.squeeze(scope.add("Slice", [table, one, end, first], Kind.GRID), 0, Kind.ROW)
 
 
-PIECES: tuple[tuple[int, Callable[[Scope], Value]], ...] = (
+OPERATORS: tuple[tuple[int, Callable[[Scope], Value]], ...] = (
     (6, unary),
     (8, binary),
     (1, product),
@@ -135,7 +135,7 @@ PIECES: tuple[tuple[int, Callable[[Scope], Value]], ...] = (
 )
 
 
-def step(scope: Scope) -> Value:
-    """One random piece."""
-    pieces = [piece for _, piece in PIECES]
-    return scope.random.choices(pieces, [weight for weight, _ in PIECES])[0](scope)
+def random_operator(scope: Scope) -> Value:
+    """Adds one random operator."""
+    makers = [make for _, make in OPERATORS]
+    return scope.random.choices(makers, [weight for weight, _ in OPERATORS])[0](scope)
