@@ -10,9 +10,10 @@ are plain lists. docs/graphsurgeon.md has the reason for each override.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -73,15 +74,25 @@ class Variable(gs.Variable):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
-class LazyArray(Protocol):
-    """An array that is decoded on demand (see `looplift.rewrite.storage.lazy_values`)."""
+class LazyArray:
+    """An array that is decoded when it is first loaded; subclasses implement `decode`."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    nbytes: int
+    def __init__(self, dims: Iterable[int], dtype: np.dtype[Any]) -> None:
+        self.shape = tuple(dims)
+        self.dtype = dtype
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self._array: np.ndarray[Any, Any] | None = None
 
     def load(self) -> np.ndarray[Any, Any]:
-        """The array."""
+        """The array, read-only. Raises ModelError if the stored data does not fit the shape."""
+        if self._array is None:
+            self._array = self.decode()
+            self._array.setflags(write=False)
+        return self._array
+
+    def decode(self) -> np.ndarray[Any, Any]:
+        """A new array with the stored values."""
+        raise NotImplementedError
 
 
 class Constant(gs.Constant):  # type: ignore[misc]
@@ -107,7 +118,7 @@ class Constant(gs.Constant):  # type: ignore[misc]
         Decoding changes nothing about the export: it writes the tensor of the file.
         """
         stored = self._values
-        return stored if isinstance(stored, np.ndarray) else stored.load()
+        return stored.load() if isinstance(stored, LazyArray) else stored
 
     @values.setter
     def values(self, values: np.ndarray[Any, Any]) -> None:

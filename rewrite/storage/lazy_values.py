@@ -6,8 +6,6 @@ fails on 2, 4 and 6 bit types, and does not find external data next to the model
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,30 +14,11 @@ from onnx import numpy_helper
 
 from ..errors import ModelError
 from ..graph.declarations import numpy_type
+from ..graph.ir import LazyArray
 from .external import is_external, read
 
 
-class _LazyValues:
-    """An array that is decoded when it is first loaded."""
-
-    def __init__(self, dims: Iterable[int], dtype: np.dtype[Any]) -> None:
-        self.shape = tuple(dims)
-        self.dtype = dtype
-        self.nbytes = math.prod(self.shape) * dtype.itemsize
-        self._array: np.ndarray[Any, Any] | None = None
-
-    def load(self) -> np.ndarray[Any, Any]:
-        """The array, read-only. Raises ModelError if the stored data does not fit the shape."""
-        if self._array is None:
-            self._array = self._decoded()
-            self._array.setflags(write=False)
-        return self._array
-
-    def _decoded(self) -> np.ndarray[Any, Any]:
-        raise NotImplementedError
-
-
-class StoredValues(_LazyValues):
+class StoredValues(LazyArray):
     """A TensorProto of the file; external data stays on disk until `load`."""
 
     def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
@@ -47,11 +26,11 @@ class StoredValues(_LazyValues):
         self.tensor = tensor
         self.base_dir = base_dir
 
-    def _decoded(self) -> np.ndarray[Any, Any]:
+    def decode(self) -> np.ndarray[Any, Any]:
         return _decode(self.tensor, self.base_dir)
 
 
-class StoredSparseValues(_LazyValues):
+class StoredSparseValues(LazyArray):
     """A SparseTensorProto of the file; `load` returns the dense array."""
 
     def __init__(self, tensor: onnx.SparseTensorProto, base_dir: str) -> None:
@@ -59,7 +38,7 @@ class StoredSparseValues(_LazyValues):
         self.tensor = tensor
         self.base_dir = base_dir
 
-    def _decoded(self) -> np.ndarray[Any, Any]:
+    def decode(self) -> np.ndarray[Any, Any]:
         """The dense array; indices are linear, or have a row of coordinates each."""
         values = _decode(self.tensor.values, self.base_dir)
         indices = _decode(self.tensor.indices, self.base_dir)
