@@ -8,8 +8,9 @@ onnxruntime.
 from __future__ import annotations
 
 from .api import Report, RewriteResult, compile, from_onnx, rewrite  # noqa: A004
+from .rewrite.engine.miss import Miss
 from .rewrite.engine.pattern import PatternRule
-from .rewrite.engine.rule import Match, Miss, Phase, Rule
+from .rewrite.engine.rule import Match, Phase, Rule
 from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
 from .rewrite.running.verify import Verification, verify
 

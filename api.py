@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from .request import Request
-from .rewrite.engine.edits import CONTROL
-from .rewrite.engine.engine import Engine
+from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import Phase
-from .rewrite.engine.trace import Listener, Observer, Trace
+from .rewrite.engine.trace import Listener, Trace
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
-from .rewrite.graph.ir import Node
+from .rewrite.graph.ir import CONTROL_FLOW, Node
 from .rewrite.storage.files import ModelSource
 from .rewrite.storage.model import export_model
 from .rewrite.storage.protos import nodes
@@ -50,7 +49,7 @@ class Report:
 
     def control(self, counts: Counter[str]) -> dict[str, int]:
         """The control-flow operators among some counts."""
-        return {op: counts[op] for op in sorted(CONTROL) if counts[op]}
+        return {op: counts[op] for op in sorted(CONTROL_FLOW) if counts[op]}
 
 
 @dataclass
@@ -183,7 +182,7 @@ def import_request(
     from .lowering.emit import emit
 
     proto = request.proto
-    if always_rewrites or request.assertions or not CONTROL.isdisjoint(count_operators(proto)):
+    if always_rewrites or request.assertions or not CONTROL_FLOW.isdisjoint(count_operators(proto)):
         result = rewrite_request(request)
         proto = result.model
         for warning in (*result.report.notes, *result.report.defects):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from .rewrite.engine.rule import RAISED, Phase, Rule
+from .rewrite.engine.rule import RULE_ERRORS, Phase, Rule
 from .rewrite.errors import LoopliftError
 from .rules import PHASES
 
@@ -123,7 +123,7 @@ def _phases_of_entry(entry: EntryPoint) -> tuple[Phase, ...]:
     where = f"entry point '{entry.name}' of the group {GROUP}"
     try:
         found = entry.load()
-    except RAISED as error:
+    except RULE_ERRORS as error:
         raise LoopliftError(
             f"The rules of an installed package cannot be imported: {_import_error(error)}",
             where=where,
@@ -137,7 +137,7 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
-    except RAISED as error:
+    except RULE_ERRORS as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
             f"The rules cannot be imported: {error if missing else _import_error(error)}",

@@ -9,9 +9,9 @@ from functools import cached_property
 import onnx
 
 from .plugins import all_phases
-from .rewrite.engine.engine import Engine
+from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.rule import Options, Phase
-from .rewrite.engine.trace import Listener, Observer, Trace
+from .rewrite.engine.trace import Listener, Trace
 from .rewrite.facts.apply_assertions import apply_assertions
 from .rewrite.facts.assertions import Assertions
 from .rewrite.storage.files import ModelSource, load
@@ -63,8 +63,8 @@ class Request:
         does not fit it.
         """
         model, resolved = self._imported()
-        trace = Trace(listener=on_event, observer=observer)
-        return Engine(model, self.phases, resolved, self.options, step_limit, trace)
+        trace = Trace(listener=on_event)
+        return Engine(model, self.phases, resolved, self.options, step_limit, trace, observer)
 
     @cached_property
     def resolved(self) -> Assertions:

@@ -14,7 +14,7 @@ from ..debug.trace_writer import TraceWriter, trace_file
 from ..request import Settings
 from ..rewrite.engine.trace import Event
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.isolate import Died, Process, Remote
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
 from ..rewrite.storage.validate import check_runtime
@@ -126,9 +126,9 @@ def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
         yield from map(_run_catching, jobs)
         return
     with ExitStack() as stack, ThreadPoolExecutor(processes) as pool:
-        idle: SimpleQueue[Process] = SimpleQueue()
+        idle: SimpleQueue[ChildProcess] = SimpleQueue()
         for _ in range(processes):
-            idle.put(stack.enter_context(Process()))
+            idle.put(stack.enter_context(ChildProcess()))
         yield from pool.map(lambda job: _run_in_process(job, idle), jobs)
 
 
@@ -139,11 +139,11 @@ def _run_catching(job: Job) -> Outcome:
         return Outcome(str(job.source), str(job.target), FAILED, str(error))
 
 
-def _run_in_process(job: Job, idle: SimpleQueue[Process]) -> Outcome:
+def _run_in_process(job: Job, idle: SimpleQueue[ChildProcess]) -> Outcome:
     process = idle.get()
     try:
-        outcome: Outcome = Remote(process, _Worker).call("run", job)
-    except Died as death:
+        outcome: Outcome = RemoteObject(process, _Worker).call("run", job)
+    except ChildDied as death:
         return Outcome(str(job.source), str(job.target), FAILED, f"Rewriting failed: {death}.")
     finally:
         idle.put(process)

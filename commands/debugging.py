@@ -14,7 +14,7 @@ from rich.text import Text
 from ..debug.exit_status import ERROR, FINDING
 from ..request import Settings
 from ..rewrite.errors import LoopliftError
-from ..rewrite.storage.writing import check_target
+from ..rewrite.storage.output_files import check_target
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
 from .arguments import parse_assumptions

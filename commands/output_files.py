@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..rewrite.errors import ModelError
-from ..rewrite.storage.writing import check_target
+from ..rewrite.storage.output_files import check_target
 
 
 def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path]]:

@@ -13,7 +13,7 @@ import typer
 from ..debug.exit_status import ERROR, FINDING
 from ..request import Settings
 from ..rewrite.errors import LoopliftError
-from ..rewrite.storage.writing import check_target
+from ..rewrite.storage.output_files import check_target
 from . import console
 from .app import app, exit_with, print_errors, print_result
 from .arguments import parse_sizes

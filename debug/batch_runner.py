@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..rewrite.running.isolate import Died, Remote, shared
-from ..rewrite.running.runtime import Ended, Feed, Packed, Session, Value
+from ..rewrite.running.child_process import ChildDied, RemoteObject, shared_process
+from ..rewrite.running.runtime import Feed, ProcessCrashed, RuntimeValue, SerializedModel, Session
 
 Interface = tuple[dict[str, str], frozenset[str], list[str]]
 Run = tuple[Feed, float]
@@ -21,10 +21,10 @@ class BatchRunner:
     """Runs any model with the same inputs in a child process."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._remote = Remote(shared(), _Worker, runs)
+        self._remote = RemoteObject(shared_process(), _Worker, runs)
         self._seconds = sum(seconds for _, seconds in runs)
 
-    def outputs(self, packed: Packed, optimizes: bool) -> CompletedRuns:
+    def outputs(self, packed: SerializedModel, optimizes: bool) -> CompletedRuns:
         """Runs a model with all inputs. `optimizes` is whether onnxruntime may change the graph.
 
         Raises `Refused` if onnxruntime does not load the model or fails in a run, and `Ended` if
@@ -34,8 +34,8 @@ class BatchRunner:
             (inputs, defaults, names), results = self._remote.call(
                 "outputs", packed, optimizes, seconds=self._seconds
             )
-        except Died as death:
-            raise Ended(str(death)) from None
+        except ChildDied as death:
+            raise ProcessCrashed(str(death)) from None
         return CompletedRuns(inputs, defaults, names, iter(results))
 
     def close(self) -> None:
@@ -49,9 +49,11 @@ class CompletedRuns:
     inputs: dict[str, str]
     defaults: frozenset[str]
     outputs: list[str]
-    results: Iterator[list[Value]]
+    results: Iterator[list[RuntimeValue]]
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         return next(self.results)
 
 
@@ -61,7 +63,9 @@ class _Worker:
 
     runs: Sequence[Run]
 
-    def outputs(self, packed: Packed, optimizes: bool) -> tuple[Interface, list[list[Value]]]:
+    def outputs(
+        self, packed: SerializedModel, optimizes: bool
+    ) -> tuple[Interface, list[list[RuntimeValue]]]:
         session = Session(packed, optimizes=optimizes)
         return session.interface(), [session.run(feed, limit) for feed, limit in self.runs]
 

@@ -17,11 +17,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ..request import Request
-from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.numbering import Numbers
+from ..rewrite.engine.engine import Engine, Observer
+from ..rewrite.engine.numbering import NodeNumbers
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.rule import Phase, Rule
-from ..rewrite.engine.trace import Commit, Observer
+from ..rewrite.engine.trace import Commit
 from ..rewrite.graph.ir import Node
 from ..rewrite.storage.model import export_model
 from .exit_status import FINDING
@@ -181,10 +181,10 @@ class KeepFromFiring(Observer):
     def __init__(self, line: CommitLine) -> None:
         self._line = line
         self._engine: Engine
-        self._numbers: Numbers
+        self._numbers: NodeNumbers
 
     def begins(self, engine: Engine) -> None:
-        self._engine, self._numbers = engine, Numbers(engine.index)
+        self._engine, self._numbers = engine, NodeNumbers(engine.index)
         self._ban_before(1)
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:

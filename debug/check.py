@@ -18,12 +18,19 @@ from rich.text import Text
 from ..api import RewriteResult, rewrite_request
 from ..request import Request
 from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
-from ..rewrite.running.isolate import Process
-from ..rewrite.running.randomness import random_outputs, recurrent_outputs
-from ..rewrite.running.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
-from ..rewrite.running.signature import NoValues
-from ..rewrite.running.verify import Side, no_case_reason
+from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs
+from ..rewrite.running.runtime import (
+    ExecutionError,
+    Feed,
+    IsolatedSession,
+    ProcessCrashed,
+    SerializedModel,
+    TimedExecutable,
+)
+from ..rewrite.running.signature import CannotGenerateInputs
+from ..rewrite.running.verify import Candidate, no_case_reason
 from ..rewrite.storage.validate import check_runtime
 from .exit_status import ERROR, FINDING
 from .operator_counts import rows
@@ -109,7 +116,7 @@ def check(
     assertions = result.engine.assertions
     with ExitStack() as stack:
         try:
-            original = stack.enter_context(closing(IsolatedSession(Packed(proto, folder))))
+            original = stack.enter_context(closing(IsolatedSession(SerializedModel(proto, folder))))
             cases = Cases(
                 proto,
                 original,
@@ -119,14 +126,16 @@ def check(
                 seed=seed,
                 effort=EFFORT,
             )
-        except (Refused, NoValues) as error:
+        except (ExecutionError, CannotGenerateInputs) as error:
             checked.reason = str(error)
             return checked
         others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
         random = random_outputs(proto)
         empty = recurrent_outputs(proto)
-        sides = {n: Side(r, original.outputs, random, tolerances, empty) for n, r in others.items()}
+        sides = {
+            n: Candidate(r, original.outputs, random, tolerances, empty) for n, r in others.items()
+        }
         for case in cases:
             run = _compared(case, sides, assertions.inputs)
             if with_latency:
@@ -145,30 +154,34 @@ def _columns(result: RewriteResult, with_tvm: bool) -> list[Column]:
     return [*columns, Column(RELAX, "TVM")] if with_tvm else columns
 
 
-def _sessions(checked: CheckResult, result: RewriteResult, stack: ExitStack) -> dict[str, Runnable]:
+def _sessions(
+    checked: CheckResult, result: RewriteResult, stack: ExitStack
+) -> dict[str, TimedExecutable]:
     """The columns that are compared with the original; records the problem of one that fails."""
-    packed = Packed(result.model, result.base_dir)
-    sessions: dict[str, Runnable] = {}
+    packed = SerializedModel(result.model, result.base_dir)
+    sessions: dict[str, TimedExecutable] = {}
     for column in checked.columns[1:]:
         try:
             if column.name == REWRITTEN:
                 sessions[column.name] = stack.enter_context(closing(IsolatedSession(packed)))
             else:
-                relax = RelaxSession(packed, stack.enter_context(Process()))
+                relax = RelaxSession(packed, stack.enter_context(ChildProcess()))
                 column.operators = relax.operators
                 sessions[column.name] = relax
-        except Refused as refusal:
+        except ExecutionError as refusal:
             column.problem = str(refusal)
     return sessions
 
 
-def _compared(case: Case, sides: Mapping[str, Side], given: Mapping[str, Any]) -> RunComparison:
+def _compared(
+    case: Case, sides: Mapping[str, Candidate], given: Mapping[str, Any]
+) -> RunComparison:
     random = {name: value for name, value in case.feed.items() if name not in given}
     run = RunComparison(dict(case.sizes), _scalars(random))
     for name, side in sides.items():
         try:
-            judgement = side.judge(case, EFFORT.run_seconds)
-        except Ended:
+            judgement = side.compare_run(case, EFFORT.run_seconds)
+        except ProcessCrashed:
             run.verdicts[name] = ENDED
             continue
         run.verdicts[name] = DIFFERENT if judgement.differences else EQUAL
@@ -182,7 +195,7 @@ def _scalars(feed: Feed) -> dict[str, Any]:
     return {name: value.item() for name, value in scalars.items()}
 
 
-def _measure(run: RunComparison, case: Case, runners: Mapping[str, Runnable]) -> None:
+def _measure(run: RunComparison, case: Case, runners: Mapping[str, TimedExecutable]) -> None:
     for name, runner in runners.items():
         if run.verdicts.get(name, EQUAL) == EQUAL:
             run.seconds[name] = runner.latency(case.feed, LATENCY_SECONDS)

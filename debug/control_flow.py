@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..rewrite.engine.rule import describe
+from ..rewrite.engine.miss import describe
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
 from ..rewrite.graph.views import NO_LIMIT, CarriedValue, IfView, LoopView, ScanView
@@ -126,7 +126,7 @@ class ControlFlowReader:
             for s in scan.scan_inputs
         ]
         text.scan_outputs = [
-            SlicedText(s.stacked.name, self._type(s.row), s.axis, s.reverse)
+            SlicedText(s.stacked.name, self._type(s.slice), s.axis, s.reverse)
             for s in scan.scan_outputs
             if s.stacked is not None
         ]

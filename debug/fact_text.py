@@ -7,7 +7,7 @@ import functools
 import onnx
 from onnx import helper
 
-from ..rewrite.facts.facts import Fact, Value
+from ..rewrite.facts.fact import Element, Fact
 from ..rewrite.symbolic import Dim, Expr, symbols
 
 _LARGEST_EXPRESSION = 12
@@ -37,7 +37,7 @@ def value_text(fact: Fact) -> str:
     return f"{type_text(fact)} = {_number_text(value)}"
 
 
-def _number_text(number: Value) -> str:
+def _number_text(number: Element) -> str:
     """A number; `…` for an expression that is too large to read."""
     return "…" if isinstance(number, Expr) and number.size > _LARGEST_EXPRESSION else str(number)
 

@@ -13,7 +13,7 @@ import onnx
 
 from ..request import Request
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.verify import without_optimizer
+from ..rewrite.running.verify import optimizer_note
 from ..rewrite.storage.files import save
 from .reference_runs import ReferenceRuns
 
@@ -54,7 +54,7 @@ class OutputCheck:
 
     def note(self) -> str:
         crash = self.reference.original_crash
-        return without_optimizer(crash) if crash else ""
+        return optimizer_note(crash) if crash else ""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,26 @@ import numpy as np
 import onnx
 
 from ..request import Request
-from ..rewrite.errors import telling_line
+from ..rewrite.errors import summary_line
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
-from ..rewrite.running.randomness import random_outputs, recurrent_outputs
-from ..rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused, Runner, Value
-from ..rewrite.running.signature import NoValues, TensorInput, signature
-from ..rewrite.running.verify import SLACK, Side, interface_problem, no_case_reason, spread
+from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs
+from ..rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    LoadedModel,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+)
+from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input_signature
+from ..rewrite.running.verify import (
+    TIME_FACTOR,
+    Candidate,
+    interface_problem,
+    no_case_reason,
+    tested_sizes,
+)
 from ..rewrite.storage.protos import nodes
 from .batch_runner import BatchRunner
 
@@ -44,7 +57,7 @@ class ReferenceRuns:
 
     def __post_init__(self) -> None:
         proto = self.request.proto
-        self._packed = Packed(proto, self.request.base_dir)
+        self._packed = SerializedModel(proto, self.request.base_dir)
         self._random = random_outputs(proto)
         self._unspecified = recurrent_outputs(proto)
         self._tolerances = Tolerances(working_precision(proto))
@@ -70,7 +83,7 @@ class ReferenceRuns:
 
     def sizes(self) -> str:
         """The sizes of the open dimensions in the cases: `T=1|2|7`."""
-        return ", ".join(spread([case.sizes for case in self.cases]))
+        return ", ".join(tested_sizes([case.sizes for case in self.cases]))
 
     def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
         """How a version of the model differs in the first case where it does; empty if it computes
@@ -79,51 +92,53 @@ class ReferenceRuns:
         A version that onnxruntime does not load or run is tried again with graph optimizations off:
         an optimizer that fails says nothing about what the model computes.
         """
-        packed = Packed(model, self.request.base_dir)
+        packed = SerializedModel(model, self.request.base_dir)
         self.crash = crash = ""
         if optimizes and self._optimizes:
             try:
                 return self._differences(packed, optimizes=True)
-            except Refused as refusal:
-                crash = f"onnxruntime's own optimizer fails: {telling_line(refusal)}"
+            except ExecutionError as refusal:
+                crash = f"onnxruntime's own optimizer fails: {summary_line(refusal)}"
         try:
             found = self._differences(packed, optimizes=False)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             return [Difference("", f"onnxruntime does not accept it: {refusal}")]
         self.crash = "" if found else crash
         return found
 
-    def _differences(self, packed: Packed, optimizes: bool) -> list[Difference]:
+    def _differences(self, packed: SerializedModel, optimizes: bool) -> list[Difference]:
         """Raises `Refused` if onnxruntime does not load the version or, with optimizations, does
         not run it.
         """
         assert self._runner is not None, "there are no cases"
         try:
             return self._compare_cases(self._runner.outputs(packed, optimizes), optimizes)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             if optimizes and not self._may_be_empty_input(refusal):
                 raise
         # Run by run, to find out which run fails.
         with closing(IsolatedSession(packed, optimizes=optimizes)) as session:
             return self._compare_cases(session, optimizes)
 
-    def _may_be_empty_input(self, refusal: Refused) -> bool:
+    def _may_be_empty_input(self, refusal: ExecutionError) -> bool:
         """Whether an empty input may have ended the process, which is no fault of the rewrite."""
-        return isinstance(refusal, Ended) and any(0 in case.sizes.values() for case in self.cases)
+        return isinstance(refusal, ProcessCrashed) and any(
+            0 in case.sizes.values() for case in self.cases
+        )
 
-    def _compare_cases(self, model: Runner, optimizes: bool) -> list[Difference]:
+    def _compare_cases(self, model: LoadedModel, optimizes: bool) -> list[Difference]:
         assert self._session is not None
         problem = interface_problem(self._session, model, self.request.assertions.inputs)
         if problem:
             return [Difference("", problem)]
         runner = _RefusalRecorder(model)
         outputs = self._session.outputs
-        side = Side(runner, outputs, self._random, self._tolerances, self._unspecified)
+        side = Candidate(runner, outputs, self._random, self._tolerances, self._unspecified)
         for case in self.cases:
             runner.refusal = None
             try:
-                found = side.judge(case, self.effort.run_seconds).differences
-            except Ended:
+                found = side.compare_run(case, self.effort.run_seconds).differences
+            except ProcessCrashed:
                 continue  # on an empty input, which is no fault of the rewrite
             if optimizes and runner.refusal is not None:
                 raise runner.refusal
@@ -142,7 +157,7 @@ class ReferenceRuns:
             return None
         try:
             sessions = [self._exposed(model, names) for model in (left, right)]
-        except Refused:
+        except ExecutionError:
             return None
         with closing(sessions[0]), closing(sessions[1]):
             for case in self.cases:
@@ -156,7 +171,7 @@ class ReferenceRuns:
     ) -> Difference | None:
         try:
             expected, actual = (_by_name(session, case) for session in sessions)
-        except Refused:
+        except ExecutionError:
             return None
         values = [[side[name] for name in names] for side in (expected, actual)]
         found = compare(names, values[0], values[1], self._tolerances)
@@ -164,14 +179,14 @@ class ReferenceRuns:
 
     def _exposed(self, model: onnx.ModelProto, names: Sequence[str]) -> IsolatedSession:
         """Runs without the optimizer, so that each value is computed by its own node."""
-        packed = Packed(with_outputs(model, names), self.request.base_dir)
+        packed = SerializedModel(with_outputs(model, names), self.request.base_dir)
         return IsolatedSession(packed, optimizes=False)
 
     # --- the cases ---
 
     def _find_cases(self) -> str:
         """Finds the cases; returns what onnxruntime says if it accepts none, or else nothing."""
-        refusal: Refused | None = None
+        refusal: ExecutionError | None = None
         try:
             self._session = IsolatedSession(self._packed, optimizes=self._optimizes)
             first = self._cases(self._session, {}, self.effort)
@@ -179,14 +194,16 @@ class ReferenceRuns:
             if not self.cases:
                 self.reason = no_case_reason(first)
                 refusal = first.last_refusal if first.refused else None
-        except Refused as error:
+        except ExecutionError as error:
             self.reason, refusal = str(error), error
-        except NoValues as error:
+        except CannotGenerateInputs as error:
             self.reason = str(error)
         if self.cases:
             seconds = self.effort.run_seconds
-            self._runner = BatchRunner([(c.feed, seconds + SLACK * c.seconds) for c in self.cases])
-        return "" if refusal is None else telling_line(refusal)
+            self._runner = BatchRunner(
+                [(c.feed, seconds + TIME_FACTOR * c.seconds) for c in self.cases]
+            )
+        return "" if refusal is None else summary_line(refusal)
 
     def _find_cases_without_optimizer(self, crash: str) -> None:
         """An optimizer that fails on the original says nothing about what it computes."""
@@ -219,7 +236,7 @@ class ReferenceRuns:
         )
 
     def _shape_of(self, name: str) -> tuple[int, ...]:
-        declared = signature(self.request.proto).inputs[name]
+        declared = input_signature(self.request.proto).inputs[name]
         return (1,) if isinstance(declared, TensorInput) and declared.dims else ()
 
     # --- what the cases cover ---
@@ -234,14 +251,14 @@ class ReferenceRuns:
         names = sorted({name for name in deciding.values() if name in there})
         try:
             session = self._exposed(proto, names)
-        except Refused:
+        except ExecutionError:
             return {}
         seen: dict[str, Counter[str]] = {name: Counter() for name in names}
         with closing(session):
             for case in self.cases:
                 try:
                     values = _by_name(session, case)
-                except Refused:
+                except ExecutionError:
                     continue
                 for name in names:
                     seen[name][_scalar_text(values.get(name, case.feed.get(name)))] += 1
@@ -252,13 +269,15 @@ class ReferenceRuns:
 class _RefusalRecorder:
     """A runner that remembers why a run failed; to a comparison a failure is just a difference."""
 
-    runner: Runner
-    refusal: Refused | None = None
+    runner: LoadedModel
+    refusal: ExecutionError | None = None
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         try:
             return self.runner.run(feed, seconds)
-        except Refused as refusal:
+        except ExecutionError as refusal:
             self.refusal = refusal
             raise
 
@@ -306,11 +325,11 @@ def _computed(model: onnx.ModelProto) -> list[str]:
     return [name for node in model.graph.node for name in node.output if name]
 
 
-def _by_name(session: IsolatedSession, case: Case) -> dict[str, Value]:
+def _by_name(session: IsolatedSession, case: Case) -> dict[str, RuntimeValue]:
     return dict(zip(session.outputs, session.run(case.feed)))
 
 
-def _scalar_text(value: Value) -> str:
+def _scalar_text(value: RuntimeValue) -> str:
     if isinstance(value, np.ndarray) and value.size == 1:
         return str(value.reshape(-1)[0])
     return "?"

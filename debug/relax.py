@@ -20,9 +20,17 @@ import onnx
 
 from ..api import compile, import_request  # noqa: A004
 from ..request import Settings
-from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
-from ..rewrite.running.isolate import Died, Process, Remote
-from ..rewrite.running.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
+from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, summary_line
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
+from ..rewrite.running.runtime import (
+    Array,
+    ExecutionError,
+    Isolated,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+    median_time,
+)
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form
@@ -92,12 +100,12 @@ def write_module(source: Path, output: Path, target: str, settings: Settings) ->
 
 
 def _write_in_process(source: Path, output: Path, target: str, settings: Settings) -> ModuleSummary:
-    with Process() as process:
+    with ChildProcess() as process:
         try:
-            summary: ModuleSummary = Remote(process, _Writer).call(
+            summary: ModuleSummary = RemoteObject(process, _Writer).call(
                 "write", source, output, target, settings
             )
-        except Died as death:
+        except ChildDied as death:
             raise UnsupportedError(
                 f"TVM crashes while it writes the module: {death}",
                 where=f"file '{output.name}'",
@@ -173,13 +181,13 @@ class RelaxRunner:
     missing or cannot convert or compile the model.
     """
 
-    def __init__(self, packed: Packed, threads: int = 1) -> None:
+    def __init__(self, packed: SerializedModel, threads: int = 1) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
         proto = _read(packed)
         try:
             self._operators, self._machine = _load(proto, packed.folder)
         except LoopliftError as error:
-            raise Refused(str(error)) from error
+            raise ExecutionError(str(error)) from error
         given = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [info.name for info in proto.graph.input if info.name not in given]
         self.outputs = [info.name for info in proto.graph.output]
@@ -188,7 +196,9 @@ class RelaxRunner:
         """Operators and `If`s in all functions of the module."""
         return self._operators
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         """The outputs in the order of the graph. Raises `Refused` if the run fails.
 
         TVM cannot be stopped: the caller, who can end the process, enforces `seconds`.
@@ -197,15 +207,15 @@ class RelaxRunner:
         try:
             results = call()
         except Exception as error:  # TVM raises built-in errors of all kinds.
-            raise Refused(telling_line(error)) from error
+            raise ExecutionError(summary_line(error)) from error
         several = len(self.outputs) > 1
         return [_from_tvm(result) for result in (results if several else [results])]
 
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+    def latency(self, feed: Mapping[str, RuntimeValue], seconds: float = 0.5) -> float:
         """The median time of a run in seconds, measured for about `seconds`."""
         return median_time(self._call(feed), seconds)
 
-    def _call(self, feed: Mapping[str, Value]) -> Any:
+    def _call(self, feed: Mapping[str, RuntimeValue]) -> Any:
         arguments = [_to_tvm(feed[name]) for name in self.inputs]
         function = self._machine["main"]
         return lambda: function(*arguments)
@@ -214,12 +224,12 @@ class RelaxRunner:
 class RelaxSession(Isolated):
     """A model on TVM in a child process. Raises `Refused` as `RelaxRunner` does."""
 
-    def __init__(self, packed: Packed, process: Process) -> None:
+    def __init__(self, packed: SerializedModel, process: ChildProcess) -> None:
         try:
             super().__init__(process, RelaxRunner, packed)
             self.operators: dict[str, int] = dict(self._ask("operators"))
-        except Ended as end:
-            raise Ended(f"TVM crashes: {end}") from None
+        except ProcessCrashed as end:
+            raise ProcessCrashed(f"TVM crashes: {end}") from None
 
 
 def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
@@ -237,7 +247,7 @@ def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
     return _operators(module), relax.VirtualMachine(compile(module, NATIVE), tvm.cpu())
 
 
-def _read(packed: Packed) -> onnx.ModelProto:
+def _read(packed: SerializedModel) -> onnx.ModelProto:
     if isinstance(packed.source, bytes):
         proto = onnx.ModelProto()
         proto.ParseFromString(packed.source)
@@ -262,17 +272,17 @@ def _operators(module: Any) -> Counter[str]:
     return found
 
 
-def _to_tvm(value: Value) -> Any:
+def _to_tvm(value: RuntimeValue) -> Any:
     import tvm
 
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
     if isinstance(value, list):
         return [_to_tvm(element) for element in value]
-    raise Refused(f"TVM has no {'empty optional' if value is None else 'map'}")
+    raise ExecutionError(f"TVM has no {'empty optional' if value is None else 'map'}")
 
 
-def _from_tvm(value: Any) -> Value:
+def _from_tvm(value: Any) -> RuntimeValue:
     if hasattr(value, "numpy"):
         array: Array = value.numpy()
         return array

@@ -15,13 +15,14 @@ from typing import Any, get_type_hints
 import onnx
 
 from ..request import Request
-from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.numbering import NoReference, Numbers
+from ..rewrite.engine.engine import Engine, Observer
+from ..rewrite.engine.graph_hash import GraphHash
+from ..rewrite.engine.miss import Miss
+from ..rewrite.engine.numbering import NodeNumbers, NotReplayable
 from ..rewrite.engine.patch import Patch
-from ..rewrite.engine.rule import Miss, Phase, Rule
-from ..rewrite.engine.trace import Commit, Observer
+from ..rewrite.engine.rule import Phase, Rule
+from ..rewrite.engine.trace import Commit
 from ..rewrite.errors import LoopliftError
-from ..rewrite.graph.graph_hash import GraphHash
 from ..rewrite.graph.ir import Node
 from ..rewrite.storage.model import export_model
 from .snapshot import snapshot
@@ -40,7 +41,7 @@ class Replay:
         """What the match of the last commit found, in words."""
         self._last = _LastCommit()
         self.engine: Engine = request.engine(self._last)
-        self.numbers = Numbers(self.engine.index)
+        self.numbers = NodeNumbers(self.engine.index)
         checked = bool(commits and commits[0].before)
         self._hash = GraphHash(self.engine.index, self.numbers) if checked else None
         self._rules: dict[tuple[str, str], tuple[Phase, Rule]] = {
@@ -70,7 +71,7 @@ class Replay:
             raise _diverged(line, "the root does not exist")
         found = self._found(line, rule, node)
         self.bindings = bindings(found)
-        patch = self.engine.fire(phase, rule, node, found)
+        patch = self.engine.apply_match(phase, rule, node, found)
         if patch is None or self._last.commit is None:
             raise _diverged(line, "the patch failed its check and was undone")
         added = self.numbers.update(patch)
@@ -100,8 +101,8 @@ class Replay:
     def _found(self, line: CommitLine, rule: Rule, node: Node) -> object:
         """What the match found: from the trace, or by matching again if the trace lacks it."""
         if line.found is not None:
-            with suppress(NoReference):
-                return self.numbers.resolve(line.found, _match_type(rule))
+            with suppress(NotReplayable):
+                return self.numbers.decode(line.found, _match_type(rule))
         try:
             return self.engine.match(rule, node)
         except Miss as miss:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from looplift.rewrite.facts.facts import Facts
+
 from ..rewrite.engine.builder import Builder
 from ..rewrite.engine.loop_edit import LoopEdit
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.pattern import PatternRule
 from ..rewrite.engine.rule import Match, Options, Phase, Rule
 from ..rewrite.facts.counted_loop import CountedLoop, SliceRead, counted_loop
-from ..rewrite.facts.facts import Fact, Facts
+from ..rewrite.facts.fact import Fact
 from ..rewrite.facts.reads import AxisRange, axis_element, axis_range, axis_slices
 from ..rewrite.facts.slices import AxisSlice
 from ..rewrite.graph.index import Index

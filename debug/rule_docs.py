@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.rule import Match, Miss, Phase, Rule, describe, fixture
+from ..rewrite.engine.miss import Miss, describe
+from ..rewrite.engine.rule import Match, Phase, Rule, fixture
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.model import export_model, import_model
 from ..rules.values.dead_nodes import EliminateIdentity

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import onnx
 
+from looplift.rewrite.facts.facts import Facts
+
 from ..rewrite.engine.engine import Engine
-from ..rewrite.facts.facts import Fact, Facts
+from ..rewrite.facts.fact import Fact
 from ..rewrite.graph.index import Index
 from ..rewrite.graph.ir import Annotation, Constant, Graph, Node, Tensor, Variable
 from ..rewrite.storage.model import Model, export_model
@@ -21,10 +23,10 @@ def snapshot(engine: Engine) -> onnx.ModelProto:
     # An engine without rules only does what ends a rewrite: it leaves valid ONNX.
     model = Model(copy.root, engine.model.header, engine.model.base_dir)
     end = Engine(model, (), engine.assertions)
-    end.index.newcomers.update(copy.newcomers())
-    end.body_outputs.copies.update(copy.body_output_copies(engine.body_outputs.copies))
+    end.index.added_or_moved.update(copy.newcomers())
+    end.body_forms.removed_copies.update(copy.body_output_copies(engine.body_forms.removed_copies))
     for tensor, fact in copy.facts(engine.facts):
-        end.facts.assume(tensor, fact)
+        end.facts.set_fact(tensor, fact)
     end.run()
     return export_model(end.model)
 
@@ -34,7 +36,7 @@ class _Copy:
 
     def __init__(self, engine: Engine) -> None:
         self._index: Index = engine.index
-        self._unread = engine.unread
+        self._unread = engine.unused_initializers
         self._values: dict[Tensor, Tensor] = {}
         self._nodes: dict[Node, Node] = {}
         self._graphs: dict[Graph, Graph] = {}
@@ -44,7 +46,7 @@ class _Copy:
         """The copies of nodes and constants that are new in their graph, in the order they came."""
         copies = (
             self._nodes.get(each) if isinstance(each, Node) else self._values.get(each)
-            for each in self._index.newcomers
+            for each in self._index.added_or_moved
         )
         return {copy: None for copy in copies if isinstance(copy, (Node, Constant))}
 

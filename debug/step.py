@@ -20,7 +20,7 @@ from rich.text import Text
 from ..request import Request
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.files import save
-from ..rewrite.storage.writing import check_target
+from ..rewrite.storage.output_files import check_target
 from .commit_diff import CommitDiff, advance
 from .replay import Replay
 from .trace_reader import CommitLine, RecordedTrace, trace_of

@@ -24,14 +24,15 @@ import numpy as np
 import onnx
 
 from ..request import Settings
-from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.numbering import NoReference, Numbers
+from ..rewrite.engine.engine import Engine, Observer
+from ..rewrite.engine.graph_hash import GraphHash
+from ..rewrite.engine.miss import Miss, describe
+from ..rewrite.engine.numbering import NodeNumbers, NotReplayable
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.pattern import Bindings
-from ..rewrite.engine.rule import Miss, Phase, Rule, describe
-from ..rewrite.engine.trace import Commit, Defect, Observer
+from ..rewrite.engine.rule import Phase, Rule
+from ..rewrite.engine.trace import Commit, Defect
 from ..rewrite.errors import ModelError
-from ..rewrite.graph.graph_hash import GraphHash
 from ..rewrite.graph.ir import Graph, Node, Tensor
 from ..rewrite.storage.exporter import copy_fields
 from .fact_text import value_text
@@ -74,7 +75,7 @@ class TraceWriter(Observer):
             "rules": list(settings.rules),
             "in_full": in_full,
         }
-        self._numbers: Numbers
+        self._numbers: NodeNumbers
         self._engine: Engine
         self._hash: GraphHash | None = None
         self._rule_lines: dict[type[Rule], tuple[str, int]] = {}
@@ -111,7 +112,7 @@ class TraceWriter(Observer):
     def begins(self, engine: Engine) -> None:
         self._began = self._since = time.perf_counter()
         self._engine = engine
-        self._numbers = Numbers(engine.index)
+        self._numbers = NodeNumbers(engine.index)
         if self.sees_attempts:
             self._hash = GraphHash(engine.index, self._numbers)
         rules = dict.fromkeys(rule for phase in engine.phases for rule in phase.rules)
@@ -155,8 +156,8 @@ class TraceWriter(Observer):
 
     def matched(self, rule: Rule, node: Node, found: object) -> None:
         try:
-            self._found = self._numbers.refer(found)
-        except NoReference:
+            self._found = self._numbers.encode(found)
+        except NotReplayable:
             self._found = "null"
         if self.sees_attempts:
             self._flush()
@@ -215,7 +216,7 @@ class TraceWriter(Observer):
 
     def _operand_facts(self, node: Node) -> dict[str, str]:
         """The facts of the operands that were derived already: deriving more would take time."""
-        known = self._engine.facts.known
+        known = self._engine.facts.cached
         return {t.name: value_text(known(t)) for t in node.inputs if t.name}
 
     def _hash_text(self) -> str:

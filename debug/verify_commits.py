@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..request import Request
 from ..rewrite.running.compare import Difference
-from ..rewrite.running.verify import without_optimizer
+from ..rewrite.running.verify import optimizer_note
 from .batch_runner import OptimizerBackoff
 from .exit_status import ERROR, FINDING
 from .reference_runs import ReferenceRuns
@@ -219,7 +219,7 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
     runs = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
     if result.original_crash:
-        parts.append(Text(without_optimizer(result.original_crash), style="yellow"))
+        parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
     if result.crashes:
         parts.append(Text(_crash_text(result), style="yellow"))
     if result.bad is None:

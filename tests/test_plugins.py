@@ -186,7 +186,7 @@ class TestPlaces:
     )
     def test_a_phase(self, place: dict[str, str], expected: list[str]) -> None:
         mine = Phase("mine", (_rule("Mine"),), "Mine.", **place)
-        phases = plugins.placed(self.OWN, [mine])
+        phases = plugins.insert_phases(self.OWN, [mine])
         assert [phase.name for phase in phases] == expected
         assert [phase for phase in phases if phase.name != "mine"] == list(self.OWN)
 
@@ -203,39 +203,39 @@ class TestPlaces:
     def test_a_rule(self, place: dict[str, str], first: list[str], second: list[str]) -> None:
         """It joins every phase of the rule that it names, and leaves its own."""
         mine = Phase("mine", (_rule("Mine", **place),), "Mine.")
-        phases = plugins.placed(self.OWN, [mine])
+        phases = plugins.insert_phases(self.OWN, [mine])
         assert [_names(phase) for phase in phases] == [first, second]
         assert [phase.summary for phase in phases] == ["First.", "Second."]
 
     def test_the_other_rules_stay_in_their_phase(self) -> None:
         rules = (_rule("D", before="C"), _rule("E"), _rule("F", after="A"), _rule("G"))
-        phases = plugins.placed(self.OWN, [Phase("mine", rules, "Mine.", before="second")])
+        phases = plugins.insert_phases(self.OWN, [Phase("mine", rules, "Mine.", before="second")])
         assert [phase.name for phase in phases] == ["first", "mine", "second"]
         assert [_names(phase) for phase in phases] == [["A", "F", "B"], ["E", "G"], ["B", "D", "C"]]
 
     def test_rules_and_phases_at_one_place_keep_their_order(self) -> None:
         places = {"D": "after", "E": "after", "F": "before", "G": "before"}
         rules = tuple(_rule(name, **{place: "A"}) for name, place in places.items())
-        phases = plugins.placed(self.OWN, [Phase("mine", rules, "Mine.")])
+        phases = plugins.insert_phases(self.OWN, [Phase("mine", rules, "Mine.")])
         assert _names(phases[0]) == ["F", "G", "A", "D", "E", "B"]
         mine = [Phase(name, (_rule(name),), "Mine.", after="first") for name in ("x", "y")]
-        names = [phase.name for phase in plugins.placed(self.OWN, mine)]
+        names = [phase.name for phase in plugins.insert_phases(self.OWN, mine)]
         assert names == ["first", "x", "y", "second"]
 
     def test_a_rule_or_phase_of_a_user_may_be_named(self) -> None:
         mine = Phase("mine", (_rule("D"),), "Mine.", before="second")
         more = Phase("more", (_rule("E", after="D"), _rule("F")), "More.", before="mine")
-        phases = plugins.placed(self.OWN, [mine, more])
+        phases = plugins.insert_phases(self.OWN, [mine, more])
         assert [phase.name for phase in phases] == ["first", "more", "mine", "second"]
         assert [_names(phase) for phase in phases[1:3]] == [["F"], ["D", "E"]]
 
     def test_places_that_are_not_there(self) -> None:
         mine = Phase("mine", (_rule("D"),), "Mine.", before="third")
         with pytest.raises(LoopliftError, match="There is no phase 'third' for the phase 'mine'"):
-            plugins.placed(self.OWN, [mine])
+            plugins.insert_phases(self.OWN, [mine])
         mine = Phase("mine", (_rule("D", after="E"),), "Mine.")
         with pytest.raises(LoopliftError, match="There is no rule E for the rule D"):
-            plugins.placed(self.OWN, [mine])
+            plugins.insert_phases(self.OWN, [mine])
 
 
 DECOMPOSES_TANH = """

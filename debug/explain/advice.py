@@ -9,10 +9,11 @@ from collections.abc import Callable, Container, Iterator
 from onnx import TensorProto
 
 from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.miss import describe
 from ...rewrite.engine.reasons import Reason
-from ...rewrite.engine.rule import describe
 from ...rewrite.facts.counted_loop import counted_loop
-from ...rewrite.facts.facts import FLOATS, Facts
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim, Expr, symbols
 from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
@@ -43,7 +44,7 @@ class Derivation:
             self.values.append(value)
             if len(self.values) == MOST_VALUES:
                 break
-        if facts.dtype(tensor) in FLOATS:  # facts know only the sizes of these
+        if facts.dtype(tensor) in FLOAT_OR_DOUBLE:  # facts know only the sizes of these
             self._add_sizes(tensor)
         else:
             deque(self._sources(tensor, self._adds_advice), maxlen=0)

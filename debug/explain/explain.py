@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ...request import Request
-from ...rewrite.engine.engine import Engine, place_of
+from ...rewrite.engine.engine import Engine, Observer
+from ...rewrite.engine.miss import body_path, describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Rule, describe
-from ...rewrite.engine.trace import Commit, Observer
+from ...rewrite.engine.rule import ANY, Rule
+from ...rewrite.engine.trace import Commit
 from ...rewrite.errors import AssumptionError
 from ...rewrite.graph.ir import Node
 from ..exit_status import FINDING
@@ -100,7 +101,7 @@ def explain(
         before=sum(each.op in CONTROL_FLOW and not each.domain for each in observer.numbers),
         remaining=[
             RemainingNode(
-                describe(each), each.op, each.name, _names(each), place_of(engine.index, each),
+                describe(each), each.op, each.name, _names(each), body_path(engine.index, each),
                 observer.numbers.get(each), why,
             )
             for each, why in found

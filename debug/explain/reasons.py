@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.miss import describe
 from ...rewrite.engine.reasons import Reason, reasons_at
-from ...rewrite.engine.rule import describe
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView

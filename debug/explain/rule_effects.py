@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import onnx
 import onnx.parser
 
-from ...rewrite.engine.edits import CONTROL
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import CountingMatch
-from ...rewrite.engine.rule import RAISED, Rule, fixture
+from ...rewrite.engine.rule import RULE_ERRORS, Rule, fixture
 from ...rewrite.errors import LoopliftError
-from ...rewrite.graph.ir import Node
+from ...rewrite.graph.ir import CONTROL_FLOW, Node
 from ...rewrite.storage.model import export_model
 from ...rules import PHASES
 from ...rules.values.dead_nodes import EliminateDeadNode, EliminateIdentity
@@ -82,10 +81,10 @@ def _checks(rule: type[Rule], node: Node, engine: Engine) -> int:
     match = CountingMatch(node, engine)
     try:
         rule().match(match)
-    except RAISED:
+    except RULE_ERRORS:
         return 0
     return match.passed
 
 
 def _control_flow(engine: Engine) -> Counter[str]:
-    return Counter(node.op for node in engine.index.walk() if node.op in CONTROL)
+    return Counter(node.op for node in engine.index.walk() if node.op in CONTROL_FLOW)

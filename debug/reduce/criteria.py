@@ -19,13 +19,13 @@ import onnx
 
 from ...api import count_operators
 from ...request import Request
-from ...rewrite.engine.edits import CONTROL
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import reasons_at
 from ...rewrite.errors import AssumptionError, LoopliftError, ModelError
 from ...rewrite.facts.assertions import Assertions
+from ...rewrite.graph.ir import CONTROL_FLOW
 from ...rewrite.running.cases import Effort
-from ...rewrite.running.runtime import IsolatedSession, Packed, Refused
+from ...rewrite.running.runtime import ExecutionError, IsolatedSession, SerializedModel
 from ...rewrite.storage.model import export_model, import_model
 from ..model_checks import CommandCheck, ModelCheck
 from ..reference_runs import ReferenceRuns
@@ -170,7 +170,7 @@ def _gives_reason(words: str) -> Callable[[Engine], bool]:
     return lambda engine: any(
         words in f"{reason.rule}: {reason.sentence}"
         for node in engine.index.walk()
-        if node.op in CONTROL and not node.domain
+        if node.op in CONTROL_FLOW and not node.domain
         for reason in reasons_at(engine, node)
     )
 
@@ -178,9 +178,9 @@ def _gives_reason(words: str) -> Callable[[Engine], bool]:
 def loads(model: onnx.ModelProto, base_dir: str) -> bool:
     """Whether onnxruntime loads the model."""
     try:
-        with closing(IsolatedSession(Packed(model, base_dir))):
+        with closing(IsolatedSession(SerializedModel(model, base_dir))):
             return True
-    except Refused:
+    except ExecutionError:
         return False
 
 

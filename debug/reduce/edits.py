@@ -12,10 +12,10 @@ import onnx
 from onnx import AttributeProto, helper
 
 from ...request import Request
-from ...rewrite.facts.facts import Fact
+from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.storage.model import export_model, import_model
-from ...rewrite.storage.naming import Names, defined, graphs
+from ...rewrite.storage.naming import UniqueNames, defined, graphs
 from ...rewrite.symbolic import Dim
 from ..fact_text import is_named
 
@@ -34,7 +34,7 @@ def normalised(model: onnx.ModelProto, base_dir: str) -> onnx.ModelProto:
     those of inputs and outputs. Raises ModelError if the model is not valid.
     """
     imported = import_model(model, base_dir)
-    names, seen = Names(imported.graph), set()
+    names, seen = UniqueNames(imported.graph), set()
     for graph in graphs(imported.graph):
         for tensor in defined(graph):
             if tensor.name and tensor.name in seen:
@@ -104,7 +104,7 @@ def types_of(model: onnx.ModelProto, base_dir: str) -> Types:
 
 
 class _DimNames:
-    """Names of dims: those of the file, and a new one for each other expression."""
+    """UniqueNames of dims: those of the file, and a new one for each other expression."""
 
     def __init__(self) -> None:
         self._unknown: dict[Dim, str] = {}

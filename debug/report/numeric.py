@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from ...rewrite.running.verify import without_optimizer
+from ...rewrite.running.verify import optimizer_note
 from ..batch_runner import OptimizerBackoff
 from ..reference_runs import ReferenceRuns
 from ..replay import Replay
@@ -62,7 +62,7 @@ class NumericChecks:
         sizes = self._reference.sizes()
         runs = f"{len(self._reference.cases)} runs" + (f" with {sizes}" if sizes else "")
         crash = self._reference.original_crash
-        return f"{runs}, {without_optimizer(crash)}" if crash else runs
+        return f"{runs}, {optimizer_note(crash)}" if crash else runs
 
     def _first(self, runs: Runs) -> NumericCheck:
         began = time.perf_counter()

@@ -3,7 +3,7 @@
 What depends on the opset is decided here: whether an operator takes its axes as an attribute or as
 an input, whether Max and Min take integers, whether Reshape can produce a size of 0. Where the
 opset lacks an operator altogether, the engine undoes the patch and records the reason (see
-`looplift.rewrite.engine.opset_check`).
+`looplift.rewrite.engine.patch_check`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import symbolic
-from ..graph.ir import Graph, Node, Tensor
-from .rule import Miss
+from ..graph.ir import Tensor
+from .miss import Miss
 
 if TYPE_CHECKING:
     from ..facts.counted_loop import CountedLoop, SliceRead
     from ..facts.facts import Facts
     from ..graph.views import ScanOutput
-    from .patch import Patch
+    from .edits import Edits, Place
 
 Indices = slice  # `slice` names a method below
-Place = Node | Graph
-"""Where a new node goes: just before a node, or at the end of a graph."""
 
 _AXES_ARE_INPUTS = 13
 """The first opset in which Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as inputs."""
@@ -50,7 +48,7 @@ class Builder:
     `Patch.builder_after` make builders.
     """
 
-    def __init__(self, patch: Patch, like: Tensor, before: Place | None = None) -> None:
+    def __init__(self, patch: Edits, like: Tensor, before: Place | None = None) -> None:
         self.patch = patch
         self.like = like
         """The value that results are named after."""
@@ -231,5 +229,5 @@ class Builder:
         if output.axis == 0:
             return stacked
         if rank is None:
-            raise Miss("the rank of {} is not known", output.row, at=output.row)
+            raise Miss("the rank of {} is not known", output.slice, at=output.slice)
         return self.move_axis(stacked, 0, output.axis, rank + 1)

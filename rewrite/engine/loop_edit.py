@@ -17,7 +17,7 @@ from ..graph.views import CarriedValue, LoopView, ScanInput, ScanOutput, ScanVie
 
 if TYPE_CHECKING:
     from ..facts.counted_loop import CountedLoop
-    from .patch import Patch
+    from .edits import Edits
 
 
 class LoopEdit:
@@ -27,7 +27,7 @@ class LoopEdit:
     is dropped must be unread; otherwise the edit raises PatchError.
     """
 
-    def __init__(self, patch: Patch, node: Node) -> None:
+    def __init__(self, patch: Edits, node: Node) -> None:
         self._patch = patch
         self._node = node
         self._body: Graph = node.attrs["body"]
@@ -110,11 +110,11 @@ class LoopEdit:
 
     def drop_trip_count(self) -> None:
         """Removes the trip count: only the condition ends the Loop."""
-        self._patch.replace_in(self._node, 0, Variable(""))
+        self._patch.replace_input(self._node, 0, Variable(""))
 
     def drop_condition(self) -> None:
         """Removes the condition of the first iteration, which must be true."""
-        self._patch.replace_in(self._node, 1, Variable(""))
+        self._patch.replace_input(self._node, 1, Variable(""))
 
     def set_next_condition(self, value: bool) -> None:
         """Makes the condition for the next iteration a constant of the body."""
@@ -219,9 +219,9 @@ class LoopEdit:
         if loop.iteration is None:
             return
         for output in loop.scan_outputs:
-            fact = self._patch.facts.of(output.row)
+            fact = self._patch.facts.of(output.slice)
             if fact.kind == "tensor" and fact.dtype and fact.shape is not None:
-                self._patch.declare_row(loop.body, output.row, fact.dtype, fact.shape)
+                self._patch.declare_scan_output(loop.body, output.slice, fact.dtype, fact.shape)
 
     # --- the node itself ---
 

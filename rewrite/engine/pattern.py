@@ -33,8 +33,10 @@ from ..graph.index import Index
 from ..graph.ir import Constant, Node, Tensor, Variable
 from ..graph.operators import newest_known, operator
 from ..storage.attributes import decode
-from .patch import Patch, can_be_output
-from .rule import Match, Miss, Rule
+from .edits import can_be_output
+from .miss import Miss
+from .patch import Patch
+from .rule import Match, Rule
 
 Replacement = FunctionProto | str
 """Nodes, or the name of a tensor of the pattern."""

@@ -152,9 +152,9 @@ def _from_scan(facts: Facts, node: Node) -> CountedLoop | None:
         )
     scan_outputs = []
     for output in view.scan_outputs:
-        rank = facts.rank(output.row)
+        rank = facts.rank(output.slice)
         if rank is None and output.axis < 0:
             return None
         axis = output.axis if rank is None else output.axis % (rank + 1)
-        scan_outputs.append(ScanOutput(output.row, output.stacked, axis, output.reverse))
+        scan_outputs.append(ScanOutput(output.slice, output.stacked, axis, output.reverse))
     return CountedLoop(node, view.body, view.carried, reads, scan_outputs, count, None, None)

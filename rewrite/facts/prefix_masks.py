@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from onnx import TensorProto
 
 from ..errors import AssumptionError
 from ..graph.index import Index
 from ..graph.ir import Graph, Tensor
-from ..running.mask_watch import is_prefix_mask
 from ..storage.model import Model, opsets
 from .assertions import Assertions
 from .facts import Facts, named
@@ -89,6 +89,14 @@ def _time_axis(facts: Facts, mask: Tensor, axis: int | None) -> int:
     return meant % rank
 
 
+def is_prefix_mask(value: object, axis: int) -> bool:
+    """Whether an array is 1 first and 0 from some position on along an axis."""
+    array = np.asarray(value).astype(float)
+    if axis >= array.ndim or not np.all((array == 0) | (array == 1)):
+        return False
+    return bool(np.all(np.diff(array, axis=axis) <= 0))
+
+
 def _check_elements(facts: Facts, mask: Tensor, axis: int) -> None:
     """Raises AssumptionError if elements that are known contradict a prefix mask."""
     whole = facts.constant(mask)
@@ -111,6 +119,6 @@ def find_prefix_masks(facts: Facts) -> None:
         node = facts.index.producer(mask)
         if node is None or not is_pure(node, facts.index):
             continue
-        slot = node.outputs.index(mask)
-        for twin in (each for pair in facts.twins.of_node(node) for each in pair):
-            masks.setdefault(twin.outputs[slot], axis)
+        place = node.outputs.index(mask)
+        for twin in (each for pair in facts.value_numbering.equal_nodes(node) for each in pair):
+            masks.setdefault(twin.outputs[place], axis)

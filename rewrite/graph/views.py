@@ -8,15 +8,12 @@ for code that works on protos.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from .. import symbolic
+from ..symbolic import Dim
+from .index import Index
 from .ir import Graph, Node, Tensor
-
-if TYPE_CHECKING:
-    from ..facts.facts import Facts
-    from ..symbolic import Dim
-
 
 NO_LIMIT = 1 << 62
 """A trip count at least this large is no bound: at a nanosecond per iteration it takes a century.
@@ -74,6 +71,15 @@ class LoopSlots:
         return RoleSlots(result=self.first_result + following, output=following)
 
 
+class KnownScalars(Protocol):
+    """What a LoopView reads of the facts of a model (`looplift.rewrite.facts.facts.Facts`)."""
+
+    index: Index
+
+    def scalar(self, tensor: Tensor) -> Dim | bool | None:
+        """The only element of an integer or bool tensor, where it is known."""
+
+
 @dataclass(frozen=True)
 class CarriedValue:
     """A loop-carried value; the ONNX specification calls it a loop-carried dependency, or state."""
@@ -90,23 +96,23 @@ class CarriedValue:
 
 @dataclass(frozen=True)
 class ScanInput:
-    """A tensor of which each iteration reads one slice."""
+    """A tensor that the iterations read slice by slice."""
 
     sequence: Tensor
     """The whole tensor (outside)."""
     slice: Tensor
     """The slice that an iteration reads (inside)."""
     axis: int
-    """The axis of the sequence that the iterations run along; the slice lacks it."""
+    """The axis of the sequence that the iterations run along; the slices lack it."""
     reverse: bool
     """Whether the first iteration reads the last slice."""
 
 
 @dataclass(frozen=True)
 class ScanOutput:
-    """A tensor of which each iteration writes one slice."""
+    """A tensor that the iterations write slice by slice."""
 
-    row: Tensor
+    slice: Tensor
     """The slice that an iteration writes (inside)."""
     stacked: Tensor | None
     """The whole tensor (outside); None when the node does not return it."""
@@ -192,22 +198,23 @@ class LoopView:
         """The shape of the condition that the body is given: a scalar, or (1,) if declared."""
         return _declared_shape(self.condition_in)
 
-    def trips(self, facts: Facts) -> Dim | None:
-        """The trip count as a number or expression; None if it is not known. The condition may end
-        the loop earlier.
+    def trips(self, facts: KnownScalars) -> Dim | None:
+        """The trip count as a number or expression; None if it is not known.
+
+        The condition may end the loop earlier.
         """
         count = None if self.trip is None else facts.scalar(self.trip)
         return None if isinstance(count, bool) else count
 
-    def surely_runs(self, facts: Facts) -> bool:
-        """Whether there is at least one iteration in every run."""
+    def runs_at_least_once(self, facts: KnownScalars) -> bool:
+        """Whether every run is known to have at least one iteration."""
         if self.condition is not None and facts.scalar(self.condition) is not True:
             return False
         count = self.trips(facts)
         return self.trip is None or (count is not None and symbolic.positive(count))
 
-    def never_stops_early(self, facts: Facts) -> bool:
-        """Whether the condition is true before and after every iteration."""
+    def never_stops_early(self, facts: KnownScalars) -> bool:
+        """Whether the condition is known to be true before and after every iteration."""
         if self.condition is not None and facts.scalar(self.condition) is not True:
             return False
         out = self.condition_out
@@ -236,11 +243,11 @@ class ScanView:
             for i in range(count)
         ]
         """The tensors that are read slice by slice."""
-        rows = body.outputs[carried:]
-        axes = node.attrs.get("scan_output_axes") or [0] * len(rows)
-        directions = node.attrs.get("scan_output_directions") or [0] * len(rows)
+        slices = body.outputs[carried:]
+        axes = node.attrs.get("scan_output_axes") or [0] * len(slices)
+        directions = node.attrs.get("scan_output_directions") or [0] * len(slices)
         self.scan_outputs = [
-            ScanOutput(row, _optional(node.outputs, carried + i), axes[i], bool(directions[i]))
-            for i, row in enumerate(rows)
+            ScanOutput(each, _optional(node.outputs, carried + i), axes[i], bool(directions[i]))
+            for i, each in enumerate(slices)
         ]
         """The tensors that are written slice by slice."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ...rewrite.engine.patch import Patch, can_be_output
+from ...rewrite.engine.edits import can_be_output
+from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.fingerprint import constant_key
 from ...rewrite.graph.index import Index

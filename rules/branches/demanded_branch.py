@@ -10,8 +10,9 @@ other one. The rule derives the facts of later nodes from each branch in turn.
 
 from __future__ import annotations
 
+from ...rewrite.engine.miss import Miss, describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule, describe
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Graph
 from ...rewrite.graph.views import IfView

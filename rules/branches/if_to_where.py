@@ -11,9 +11,10 @@ from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import BOOL
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import BOOL
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.symbolic import Dim

@@ -7,8 +7,9 @@ p = If(c) <A, B>   q = If(c) <C, D>      ->   p, q = If(c) <A C, B D>
 
 from __future__ import annotations
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import IfView
@@ -40,7 +41,7 @@ class AbsorbNegatedCondition(Rule[Tensor]):
         return negated
 
     def apply(self, patch: Patch, found: Tensor) -> None:
-        patch.replace_in(patch.root, 0, found)
+        patch.replace_input(patch.root, 0, found)
         patch.swap_branches(patch.root)
 
 
@@ -141,8 +142,8 @@ class MergeSiblingIfs(Rule[Node]):
             earlier, later = found.attrs[name], node.attrs[name]
             results[later] = patch.prepend_body(earlier, later)
             for output, result in zip(found.outputs, results[later]):
-                patch.replace_inside(later, output, result)
-        added = patch.add_results(node, like=list(found.outputs), results=results)
+                patch.replace_in_body(later, output, result)
+        added = patch.add_outputs(node, like=list(found.outputs), results=results)
         patch.replace_node(found, added)
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...rewrite import symbolic
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.iterations import settled
+from ...rewrite.facts.iteration_bounds import simplify_in_iteration
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import LoopView
 from ...rewrite.symbolic import Dim
@@ -33,7 +33,7 @@ def affine(facts: Facts, loop: LoopView, number: Dim) -> Progression | None:
         return None
     first = symbolic.substitute(number, {symbol: 0})
     step = symbolic.sub(symbolic.substitute(number, {symbol: 1}), first)
-    if not isinstance(step, int) or step == 0 or facts.escapes(first, loop.body):
+    if not isinstance(step, int) or step == 0 or facts.varies_in(first, loop.body):
         return None
     same = symbolic.add(first, symbolic.mul(step, symbolic.of(symbol)))
     return Progression(first, step) if symbolic.eq(same, number) is True else None
@@ -56,7 +56,7 @@ def need_outer(m: Match, loop: LoopView, tensor: Tensor) -> None:
 
 def need_progression(m: Match, loop: LoopView, position: Dim, at: Tensor) -> Progression:
     """A position as a function of the iteration number. Raises Miss, about `at`, if it is none."""
-    position = settled(m.facts, position)
+    position = simplify_in_iteration(m.facts, position)
     return m.need(
         affine(m.facts, loop, position),
         "position {} does not change by a fixed step per iteration",

@@ -30,7 +30,7 @@ class Growth:
     single: bool
     """Whether an iteration appends one element along the axis."""
     starts_empty: bool
-    surely_runs: bool
+    runs_at_least_once: bool
     """Whether the loop has at least one iteration."""
 
 
@@ -73,7 +73,7 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
         shapes = [m.need(m.facts.shape(t), "the rank of {} is not known", t) for t in parts]
         rank = len(shapes[0])
         axis = int(concat.attrs["axis"]) % rank
-        fixed = not any(m.facts.escapes(d, view.body) for shape in shapes for d in shape)
+        fixed = not any(m.facts.varies_in(d, view.body) for shape in shapes for d in shape)
         m.need(fixed, "the elements appended to {} may differ in shape between iterations", name)
         extent: Dim = 0
         for shape in shapes:
@@ -83,7 +83,7 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
             symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
         )
         m.need(agree, "{} and the elements appended to it differ in more than one axis", name)
-        runs = view.surely_runs(m.facts)
+        runs = view.runs_at_least_once(m.facts)
         keeps_sizes = (extent == 1 and runs) or m.facts.opset >= EMPTY_RESHAPES
         m.need(keeps_sizes, NO_EMPTY_RESHAPES)
         return Growth(concat, slot == last, axis, rank, extent == 1, start[axis] == 0, runs)
@@ -113,7 +113,7 @@ def _joined(emit: Builder, stacked: Tensor, update: Growth, initial: Tensor) -> 
     """
     axis, rank, single = update.axis, update.rank, update.single
     apart = emit.move_axis(stacked, 0, axis, rank if single else rank + 1)
-    if update.surely_runs:
+    if update.runs_at_least_once:
         return apart if single else emit.merge_axes(apart, axis, rank + 1)
     length = emit.shape(apart, axis, axis + 1 if single else axis + 2)
     if not single:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
 

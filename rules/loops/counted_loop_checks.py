@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...rewrite import symbolic
-from ...rewrite.engine.rule import Match, Miss
+from ...rewrite.engine.miss import Miss
+from ...rewrite.engine.rule import Match
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
 
 

@@ -14,7 +14,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.facts import FLOATS, INT32, INT64, INTEGERS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT32, INT64, INTEGERS
 from ...rewrite.graph.ir import Node, Tensor
 
 _EXACT_OPERATORS = ("Max", "Min", "Add", "Sub", "Mul", "Neg")
@@ -55,7 +55,7 @@ class FloatCounterToInteger(Rule[IntegerExpression]):
     def match(self, m: Match) -> IntegerExpression:
         source, result = m.node.inputs[0], m.node.outputs[0]
         m.need(int(m.node.attrs["to"]) in (INT64, INT32), "it is not a cast to int32 or int64")
-        m.need(m.facts.dtype(source) in FLOATS, "{} is not a float", source)
+        m.need(m.facts.dtype(source) in FLOAT_OR_DOUBLE, "{} is not a float", source)
         shape = m.facts.shape(result)
         count = None if shape is None else symbolic.product(shape)
         few = isinstance(count, int) and 0 < count <= _MOST_ELEMENTS

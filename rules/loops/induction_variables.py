@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import INT32, INT64
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import INT32, INT64
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
 

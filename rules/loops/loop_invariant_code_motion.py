@@ -45,7 +45,7 @@ class HoistLoopInvariantCode(Rule[InvariantNodes]):
         invariant = _invariant_nodes(m.index, m.node.attrs["body"])
         m.need(bool(invariant), "no node of the body computes on outer values alone")
         # onnxruntime refuses a Scan over empty sequences.
-        runs = m.node.op == "Scan" or m.loop().surely_runs(m.facts)
+        runs = m.node.op == "Scan" or m.loop().runs_at_least_once(m.facts)
         safe = [n for n in invariant if runs or cannot_fail_in_iteration(n, m.facts)]
         first = invariant[0]
         m.need(bool(safe), "{} may fail, and the loop may have no iteration", first, at=first)

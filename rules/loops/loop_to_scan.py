@@ -22,10 +22,11 @@ from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead, counted_loop
-from ...rewrite.facts.facts import FLOATS, INTEGERS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INTEGERS
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import ScanInput
@@ -33,7 +34,7 @@ from ...rewrite.symbolic import Dim
 from ..vectorization.independent_work import static_size
 from .counted_loop_checks import need_counted_loop, need_trip_count
 
-_CAN_BE_PADDED = FLOATS | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
+_CAN_BE_PADDED = FLOAT_OR_DOUBLE | INTEGERS | {TensorProto.FLOAT16, TensorProto.BOOL}
 _MOST_NODES = 6
 """The most nodes of a light loop."""
 _MOST_ELEMENTS = 1 << 12
@@ -202,7 +203,7 @@ class LoopToPaddedScan(Rule[CountedLoop]):
         for output in found.scan_outputs:
             if output.stacked in used:
                 emit = patch.builder_after(output.stacked, used)
-                (stacked,) = edit.add_scan_outputs([output.row])
+                (stacked,) = edit.add_scan_outputs([output.slice])
                 patch.replace(output.stacked, emit.slice(stacked, 0, slice(0, -1, 1)))
         for carried in found.carried:
             if carried.final in used:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss
+from ...rewrite.engine.rule import Match
 from ...rewrite.facts.elements import element
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
@@ -57,7 +58,7 @@ class BufferUpdate:
     write: SliceWrite
     range: WrittenRange
     rank: int
-    surely_runs: bool
+    runs_at_least_once: bool
     """Whether the loop has at least one iteration."""
 
 
@@ -111,7 +112,7 @@ class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
         position = need_progression(m, view, write.position, scatter.inputs[1])
         count = view.trips(m.facts) if view.never_stops_early(m.facts) else None
         written = _need_range(m, position, count, shape[write.axis], write)
-        runs = view.surely_runs(m.facts)
+        runs = view.runs_at_least_once(m.facts)
         keeps_sizes = runs or written.is_whole or m.facts.opset >= EMPTY_RESHAPES
         m.need(keeps_sizes, NO_EMPTY_RESHAPES)
         return BufferUpdate(write, written, len(shape), runs)
@@ -128,9 +129,9 @@ class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
         count = emit.shape(stacked, 0, 1)
         ordered = emit.reverse(stacked, 0) if written.reverse else stacked
         result = emit.move_axis(ordered, 0, axis, update.rank)
-        if not update.surely_runs and written.is_whole:
+        if not update.runs_at_least_once and written.is_whole:
             result = with_shape_of(emit, result, initial)
-        elif not update.surely_runs:
+        elif not update.runs_at_least_once:
             result = with_sizes_of(emit, result, axis, update.rank, count, initial)
         if not written.is_whole:
             result = _with_unwritten_slices(emit, count, result, initial, axis, written)

@@ -41,7 +41,7 @@ class Insertion:
     initial: list[Tensor]
     """What the sequence holds before the first iteration."""
     at_front: bool
-    surely_runs: bool
+    runs_at_least_once: bool
     """Whether the loop has at least one iteration."""
 
 
@@ -104,7 +104,7 @@ class SequenceInsertToScanOutput(AccumulatorRule[Insertion]):
         tensor = insert.inputs[1]
         initial = _initial_elements(m, carried.initial)
         _need_equal_shapes(m, view, tensor, final, initial)
-        runs = view.surely_runs(m.facts)
+        runs = view.runs_at_least_once(m.facts)
         m.need(runs or not initial or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
         return Insertion(tensor, initial, _inserts_at_front(m, insert), runs)
 
@@ -138,7 +138,7 @@ def _need_equal_shapes(
         "onnxruntime cannot split tensors of this type into sequences",
     )
     shape = fact.shape
-    same = shape is not None and not any(m.facts.escapes(d, view.body) for d in shape)
+    same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
     m.need(same or stacked, "its elements {} may differ in shape", tensor, at=tensor)
     for part in initial:
         equal = same and symbolic.equal_shapes(m.facts.shape(part), shape)
@@ -161,7 +161,9 @@ def _initial_elements(m: Match, initial: Tensor) -> list[Tensor]:
 def _with_initial_elements(emit: Builder, stacked: Tensor, update: Insertion) -> Tensor:
     """Joins the initial elements and those of the iterations along axis 0."""
     parts = [emit.unsqueeze(part, [0]) for part in update.initial]
-    if not update.surely_runs:  # a scan output of no iterations does not have the right sizes
+    if (
+        not update.runs_at_least_once
+    ):  # a scan output of no iterations does not have the right sizes
         sizes = [emit.shape(stacked, 0, 1), emit.shape(parts[0], 1, TO_THE_END)]
         stacked = emit.reshape(stacked, emit.concat(sizes))
     ordered = [stacked, *parts] if update.at_front else [*parts, stacked]

@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.elements import element
-from ...rewrite.facts.facts import INT64
-from ...rewrite.facts.iterations import never_negative
+from ...rewrite.facts.fact import INT64
+from ...rewrite.facts.iteration_bounds import nonnegative_in_iteration
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.facts.slices import AxisSlice
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
 from ...rewrite.symbolic import Dim
@@ -267,7 +268,7 @@ class SqueezedSliceToGather(Rule[SqueezedSlice]):
         for other in slices:
             whole = other is own or takes_whole_axis(m, other, shape[other.axis])
             m.need(whole, "axis {} is sliced as well", other.axis)
-        inside = own.start is not None and never_negative(m.facts, own.start)
+        inside = own.start is not None and nonnegative_in_iteration(m.facts, own.start)
         return SqueezedSlice(node, axis, own.number, inside)
 
     def apply(self, patch: Patch, found: SqueezedSlice) -> None:

@@ -21,9 +21,10 @@ from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import FLOATS, INT64, INTEGERS
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT64, INTEGERS
 from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 from ...rewrite.symbolic import Dim
@@ -170,7 +171,7 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
     swap = node.op.startswith("Greater") != (negation is not None)
     low, high = node.inputs[::-1] if swap else node.inputs
     inclusive = node.op.endswith("Equal") != (negation is not None)
-    in_float = m.facts.dtype(low) in FLOATS
+    in_float = m.facts.dtype(low) in FLOAT_OR_DOUBLE
     if in_float:
         low, high = (_cast_integer(m, side) for side in (low, high))
     return Comparison(low, high, inclusive, in_float)

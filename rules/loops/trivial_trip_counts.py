@@ -160,9 +160,9 @@ class InlineSingleTripScan(Rule[SingleTripScan]):
         ]
         output_axes = []
         for output in view.scan_outputs:
-            rank = m.facts.rank(output.row)
+            rank = m.facts.rank(output.slice)
             stacked_rank = None if rank is None else rank + 1
-            output_axes.append(_need_axis(m, output.axis, stacked_rank, output.row))
+            output_axes.append(_need_axis(m, output.axis, stacked_rank, output.slice))
         return SingleTripScan(input_axes, output_axes)
 
     def apply(self, patch: Patch, found: SingleTripScan) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor, bodies
 from ...rewrite.graph.views import LoopView
 
@@ -61,7 +62,7 @@ class UnrollShortLoop(Rule[ShortLoop]):
         m.need(count > 0, "it never runs")
         for value in view.scan_outputs:
             shape = m.facts.shape(value)
-            same = shape is not None and not any(m.facts.escapes(d, view.body) for d in shape)
+            same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
             m.need(same, "{} may differ in shape between iterations", value, at=value)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
         m.need(

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_slices
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Constant, Node, Tensor, Variable
 from . import affine_forms
 from .affine_forms import SymbolicInput, as_matrix
@@ -92,7 +93,7 @@ class AbsorbReversal(Rule[ReversedSequence]):
         x = found.source
         for perm in reversed(found.perms):
             x = emit.transpose(x, perm)
-        patch.replace_in(node, 0, x)
+        patch.replace_input(node, 0, x)
         opposite = "reverse" if direction(node) == "forward" else "forward"
         patch.set_attribute(node, "direction", opposite)
         for reversal in found.reversals:

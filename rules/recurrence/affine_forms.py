@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from . import weights
 from .weights import Array, Weight
 

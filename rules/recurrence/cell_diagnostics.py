@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
@@ -163,7 +163,7 @@ def _mismatched_sizes(facts: Facts, loop: CountedLoop) -> Miss | None:
             one, other = (initial.get(size, size) for size in sizes[:2])
             if one == other:
                 initial[sizes[2]] = one
-            elif not any(isinstance(n, int) or facts.escapes(n, loop.body) for n in (one, other)):
+            elif not any(isinstance(n, int) or facts.varies_in(n, loop.body) for n in (one, other)):
                 return Miss(
                     "no carried value keeps its shape: {} broadcasts sizes {} and {}; "
                     "if they are equal, give them one name with --shape",

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from . import affine_forms, weights
 from .affine_forms import (
     ActivatedForm,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.graph.views import CarriedValue
 from . import weights
 from .affine_forms import (

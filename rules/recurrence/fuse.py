@@ -184,7 +184,7 @@ def _replace_results(
             sequence = outputs.sequence_with_state
         stacked = from_operator_axes(emit, sequence, result.layout, 1)
         for output in loop.scan_outputs:
-            if output.row is result.value and output.stacked is not None:
+            if output.slice is result.value and output.stacked is not None:
                 whole = emit.scan_output(stacked, output, result.layout.rank)
                 patch.replace(output.stacked, whole)
         if any(use.reader is not loop.body for use in patch.index.uses(result.value)):

@@ -23,11 +23,11 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.facts.reads import axis_slices
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue, ScanOutput
@@ -440,7 +440,7 @@ def is_masked_after_loop(
     return all(
         _is_masked(facts, lengths, use, output, layout)
         for output in loop.scan_outputs
-        if output.row is value and output.stacked is not None
+        if output.slice is value and output.stacked is not None
         for use in facts.index.uses(output.stacked)
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...rewrite import symbolic
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.facts.slices import AxisSlice
 from ...rewrite.graph.ir import Node

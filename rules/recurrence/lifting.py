@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 
 from ...rewrite import symbolic
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.symbolic import Dim

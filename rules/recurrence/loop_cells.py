@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ...rewrite import symbolic
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Node, Tensor, bodies
@@ -375,7 +375,7 @@ def _remaining_outputs(loop: CountedLoop, states: Sequence[CarriedValue]) -> Ite
     """The outputs of the body that stay when the loop no longer carries the states."""
     dropped = {s.output for s in states}
     carried = {s.output for s in loop.carried if s not in states}
-    scanned = {output.row for output in loop.scan_outputs}
+    scanned = {output.slice for output in loop.scan_outputs}
     for tensor in loop.body.outputs:
         if tensor not in dropped or tensor in scanned or tensor in carried:
             yield tensor

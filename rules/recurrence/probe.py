@@ -14,11 +14,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...rewrite import symbolic
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.clone import clone_nodes
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
-from ...rewrite.running.runtime import Packed, Refused, Session
+from ...rewrite.running.runtime import ExecutionError, SerializedModel, Session
 from ...rewrite.storage.model import Model, export_model
 from ...rewrite.symbolic import Dim
 from .cells import Cell
@@ -65,7 +65,7 @@ def probe(
     try:
         expected = _run_nodes(facts, nodes, values, after)
         actual = _run_operator(facts, cell, values, inputs, before)
-    except Refused as error:
+    except ExecutionError as error:
         reason = str(error).strip().splitlines()[0][:120]
         raise Miss("onnxruntime does not run the {} or the original: {}", cell.op, reason) from None
     rows = [layout.rows(array) for array, (_, layout) in zip(expected, before)]
@@ -182,7 +182,7 @@ def _header(facts: Facts) -> onnx.ModelProto:
 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    outputs = Session(Packed(model)).run(dict(feeds))
+    outputs = Session(SerializedModel(model)).run(dict(feeds))
     return [np.asarray(value) for value in outputs]
 
 

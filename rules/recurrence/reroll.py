@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import AxisRange, axis_element
 from ...rewrite.facts.splat import is_zero
-from ...rewrite.graph.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor
 from .emission import (
     emit_operator,

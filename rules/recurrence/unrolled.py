@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_element
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies

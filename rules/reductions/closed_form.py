@@ -18,9 +18,10 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
@@ -30,7 +31,7 @@ from ..loops.counted_loop_checks import need_counted_loop
 from ..vectorization.batching import align_rank
 from ..vectorization.independent_work import HoistedValues, IndependentWork, find_independent_work
 
-NUMBERS = FLOATS | {TensorProto.INT32, TensorProto.INT64}
+NUMBERS = FLOAT_OR_DOUBLE | {TensorProto.INT32, TensorProto.INT64}
 """Types for which onnxruntime has ReduceSum, ReduceProd, ReduceMax, ReduceMin and CumSum."""
 _SMALL = 64
 """The most elements of an invariant value that may be repeated for each iteration."""

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ...rewrite.engine.rule import Match
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.splat import has_negative_zero, is_zero
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Tensor
@@ -81,7 +81,7 @@ class LoopToSum(ClosedFormRule):
         loop overflows. Its CumSum is exact, but has no last element for an empty stack.
         """
         emit, dtype = operands.emit, operands.dtype
-        if dtype in FLOATS:
+        if dtype in FLOAT_OR_DOUBLE:
             return emit.reduce("ReduceSum", stacked, [0], 0)
         if not operands.runs_at_least_once:
             rank = len(operands.shape)
@@ -109,7 +109,7 @@ class LoopToSum(ClosedFormRule):
     def _add_initial(operands: ChainOperands, sums: Tensor, starts_at_zero: bool) -> Tensor:
         """The initial value plus the sums; the sums alone if both start at +0."""
         facts, initial = operands.facts, operands.initial
-        same = starts_at_zero or operands.dtype not in FLOATS
+        same = starts_at_zero or operands.dtype not in FLOAT_OR_DOUBLE
         if same and is_zero(facts, initial) and operands.combination_has_full_shape():
             return sums
         return operands.emit("Add", initial, sums)
@@ -122,7 +122,7 @@ class LoopToProduct(ClosedFormRule):
     """
 
     no_chain = "no carried value is a product of what iterations read"
-    types = FLOATS
+    types = FLOAT_OR_DOUBLE
     has_running_values = False
     fires = """g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y) {
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
@@ -175,7 +175,7 @@ class LoopToMaximum(ClosedFormRule):
         emit = operands.emit
         slices = operands.combined(self.op)
         extreme = emit.reduce(self.reduction, slices, [0], 0)
-        if operands.dtype in FLOATS:
+        if operands.dtype in FLOAT_OR_DOUBLE:
             extreme = _with_nan(operands, slices, extreme)
         return emit(self.op, operands.initial, extreme)
 

@@ -17,9 +17,10 @@ from onnx import helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
@@ -158,7 +159,11 @@ def _linear_update(m: Match, work: IndependentWork, carried: CarriedValue) -> Li
     is_sum_or_product = form.factor in (ZERO, ONE) or form.offset is ZERO
     closed = "{} is a sum or a product of what iterations read"
     m.need(not is_sum_or_product, closed, carried.output)
-    m.need(m.facts.dtype(carried.initial) in FLOATS, "{} is not a float tensor", carried.initial)
+    m.need(
+        m.facts.dtype(carried.initial) in FLOAT_OR_DOUBLE,
+        "{} is not a float tensor",
+        carried.initial,
+    )
     changes = "the shape of {} may change in the loop"
     shape = m.need(m.facts.shape(carried.initial), changes, carried.input)
     m.need(symbolic.equal_shapes(m.facts.shape(carried.input), shape), changes, carried.input)

@@ -21,7 +21,7 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
@@ -131,7 +131,7 @@ def _need_linear_recurrence(m: Match, loop: CountedLoop) -> LinearRecurrence:
         "the carried value has {} elements, more than {}",
         elements, _MAX_ELEMENTS,
     )  # fmt: skip
-    m.need(m.facts.dtype(initial) in FLOATS, "{} is not a float tensor", initial)
+    m.need(m.facts.dtype(initial) in FLOAT_OR_DOUBLE, "{} is not a float tensor", initial)
     same = symbolic.equal_shapes(m.facts.shape(carried.input), shape)
     m.need(same, "the shape of {} may change in the loop", carried.input)
     for value in (factor, offset):
@@ -140,8 +140,8 @@ def _need_linear_recurrence(m: Match, loop: CountedLoop) -> LinearRecurrence:
     collected = []
     for output, stacked in loop.read_scan_outputs(m.index):
         plain = output.axis == 0 and not output.reverse
-        same = m.index.original(output.row) is carried.output
-        m.need(plain and same, "the scan output of {} is not the carried value", output.row)
+        same = m.index.original(output.slice) is carried.output
+        m.need(plain and same, "the scan output of {} is not the carried value", output.slice)
         collected.append(stacked)
     return LinearRecurrence(loop, carried, factor, offset, collected, shape)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node
@@ -35,7 +36,7 @@ class EliminateCommonSubexpression(Rule[EqualNodes]):
     def match(self, m: Match) -> EqualNodes:
         node = m.node
         m.need(node.inputs and not m.index.is_unused(node), "it has no operands or no readers")
-        pairs = [p for p in m.facts.twins.of_node(node) if _can_replace(m.index, *p)]
+        pairs = [p for p in m.facts.value_numbering.equal_nodes(node) if _can_replace(m.index, *p)]
         m.need(
             bool(pairs) and is_pure(node, m.index),
             "no other node with the same operands and attributes is visible",

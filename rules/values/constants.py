@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
-from ...rewrite.facts.facts import constant_value
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.purity import is_pure
-from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
+from ...rewrite.graph.ir import Constant, Node, Tensor, bodies, constant_value
 from ...rewrite.running.evaluate import NotEvaluated, evaluate
 
 
@@ -185,10 +185,10 @@ class DeduplicateConstants(Rule[EqualConstants]):
     def match(self, m: Match) -> EqualConstants:
         for tensor in m.node.inputs:
             if isinstance(tensor, Constant) and not m.index.is_model_output(tensor):
-                twin = m.facts.twins.of_constant(tensor)
+                twin = m.facts.value_numbering.equal_constant(tensor)
                 if twin is not None:
                     return EqualConstants(tensor, twin)
         raise Miss("this graph has no other constant with the same content", at=m.node)
 
     def apply(self, patch: Patch, found: EqualConstants) -> None:
-        patch.merge(found.repeated, found.kept)
+        patch.merge_constant(found.repeated, found.kept)

@@ -6,8 +6,10 @@ u = Identity(x)   y = Abs(u)   ->   y = Abs(x)
 
 from __future__ import annotations
 
-from ...rewrite.engine.patch import Patch, can_be_output
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
+from ...rewrite.engine.edits import can_be_output
+from ...rewrite.engine.miss import Miss
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.graph.ir import Node, Tensor
 
 

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from ...rewrite.engine.rule import Match, describe
-from ...rewrite.facts.facts import Fact
+from ...rewrite.engine.miss import describe
+from ...rewrite.engine.rule import Match
+from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor, bodies
 
@@ -25,7 +26,7 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
     """
     nodes = list(islice(_downstream(m.index, m.node), _MOST_NODES))
     affected = {t for node in nodes for t in node.outputs}
-    view = m.facts.suppose(supposed, affected)
+    view = m.facts.assuming(supposed, affected)
     for node in nodes:
         if _runs_whenever(m.index, node, m.node) and not m.index.is_unused(node):
             reason = view.failure(node)

@@ -5,7 +5,8 @@ u = Unsqueeze(x, [1])   y = Squeeze(u, [1])   ->   y = x
 
 from __future__ import annotations
 
-from ...rewrite.engine.patch import Patch, can_be_output
+from ...rewrite.engine.edits import can_be_output
+from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.graph.ir import Node, Tensor

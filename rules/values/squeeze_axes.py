@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Rule, describe
-from ...rewrite.facts.facts import Fact
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import Fact
 from ...rewrite.symbolic import Dim
 from .later_failures import later_failure
 

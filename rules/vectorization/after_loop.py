@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import is_pure
@@ -72,9 +73,9 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
         m.need(bool(plans), "collecting the operands would cost more than the nodes in the body do")
         collected = candidates.collected()
         outputs = loop.read_scan_outputs(m.index)
-        computed = [(o, stacked) for o, stacked in outputs if m.index.producer(o.row) in plans]
+        computed = [(o, stacked) for o, stacked in outputs if m.index.producer(o.slice) in plans]
         added = sum(static_size(m.facts, t) for t in collected)
-        replaced = sum(static_size(m.facts, output.row) for output, _ in computed)
+        replaced = sum(static_size(m.facts, output.slice) for output, _ in computed)
         many = "the loop would collect {} elements in each iteration instead of {}"
         m.need(may_materialize(added, replaced), many, added, replaced)
         sizes = {}
@@ -96,7 +97,7 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
             hoisted.build(node)
         for output, stacked in found.computed:
             emit = hoisted.builder(stacked)
-            value = emit.scan_output(hoisted[output.row], output, facts.rank(output.row))
+            value = emit.scan_output(hoisted[output.slice], output, facts.rank(output.slice))
             patch.replace(stacked, value)
         patch.toward_normal_form()
 
@@ -108,7 +109,7 @@ class _Candidates:
         self._facts = m.facts
         self._index = m.index
         self._loop = loop
-        self._collected = {output.row for output, _ in loop.read_scan_outputs(m.index)}
+        self._collected = {output.slice for output, _ in loop.read_scan_outputs(m.index)}
         self._known_outside: set[Tensor | None] = {read.slice for read in loop.reads}
         self._known_outside.add(loop.iteration)
         self.first_miss: Miss | None = None
@@ -146,7 +147,7 @@ class _Candidates:
         rule = op.need(rule, "there is no batching rule for {}", node)
         for t in (*self._collected_operands(node), *node.outputs):
             shape = facts.shape(t)
-            fixed = shape is not None and not any(facts.escapes(d, loop.body) for d in shape)
+            fixed = shape is not None and not any(facts.varies_in(d, loop.body) for d in shape)
             op.need(fixed, "the shape of {} may differ between iterations", t)
         plan = rule(op)
         op.need(not plan.invariant, "its result is the same in every iteration")
@@ -192,7 +193,7 @@ class _Candidates:
 def _existing_scan_output(loop: CountedLoop, inner: Tensor) -> Tensor | None:
     """The stacked tensor of a value that the loop collects along axis 0 already."""
     for output in loop.scan_outputs:
-        if output.row is inner and output.axis == 0 and not output.reverse:
+        if output.slice is inner and output.axis == 0 and not output.reverse:
             return output.stacked
     return None
 

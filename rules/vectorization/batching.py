@@ -18,7 +18,7 @@ import numpy as np
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
-from ...rewrite.engine.rule import Miss
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.symbolic import Dim
@@ -125,7 +125,7 @@ class BatchedNode:
 
     def need_broadcast(self, *shapes: Sequence[Dim]) -> None:
         """Raises Miss if the loop may not run and the shapes may not broadcast."""
-        fit = symbolic.surely_broadcast(shapes)
+        fit = symbolic.broadcastable(shapes)
         self.need_speculatable(fit, "the operands may not broadcast")
 
     def need_empty_reshapes(self) -> None:

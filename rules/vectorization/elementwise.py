@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.graph.ir import Tensor
 from .batching import BatchedNode, Plan, align_rank, batching_rule, same_operator
@@ -47,7 +47,7 @@ def _is_nonzero(op: BatchedNode, slot: int) -> bool:
     onnxruntime refuses to divide by an integer 0 even where there is nothing to divide.
     """
     divisor = op.operand(slot)
-    if op.facts.dtype(divisor) in FLOATS:
+    if op.facts.dtype(divisor) in FLOAT_OR_DOUBLE:
         return True
     known = op.facts.constant(divisor)
     return known is not None and bool(known.all())

@@ -46,7 +46,7 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
         outputs = [
             (output, stacked, source)
             for output, stacked in loop.read_scan_outputs(m.index)
-            for source in [m.index.original(output.row)]
+            for source in [m.index.original(output.slice)]
             if _is_known_outside(m.facts, loop, source)
         ]
         m.need(bool(outputs), "no scan output collects slice reads or an invariant value")
@@ -60,7 +60,7 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
             slices = hoisted[source]
             if loop.is_outer_value(patch.index, source):
                 slices = emit.repeat(slices, emit.trip_count(loop))
-            patch.replace(stacked, emit.scan_output(slices, output, facts.rank(output.row)))
+            patch.replace(stacked, emit.scan_output(slices, output, facts.rank(output.slice)))
         patch.loop(loop.node).remove_if_unused()
         patch.toward_normal_form()
 

@@ -150,7 +150,7 @@ text(
 text(
     "an operator of a later opset",
     "g (float[2] x) => (float[2] y) { y = Gelu(x) }",
-    "Gelu came to ai.onnx in opset 20",
+    "Gelu was added to ai.onnx in opset 20",
     "opset 20 or higher",
 )
 text(

@@ -25,8 +25,8 @@ from looplift.debug.relax import RelaxSession
 from looplift.request import Request
 from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
-from looplift.rewrite.running.isolate import Process
-from looplift.rewrite.running.runtime import Packed, Refused
+from looplift.rewrite.running.child_process import ChildProcess
+from looplift.rewrite.running.runtime import ExecutionError, SerializedModel
 from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ..gated import write
@@ -126,9 +126,9 @@ def test_a_run_that_ends_its_process() -> None:
     text = "g (int64[N] x, int64[N] d) => (int64[N] y) { y = Div(x, d) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     six, zero, two = (np.array([value]) for value in (6, 0, 2))
-    with Process() as process:
-        session = RelaxSession(Packed(model), process)
-        with pytest.raises(Refused):
+    with ChildProcess() as process:
+        session = RelaxSession(SerializedModel(model), process)
+        with pytest.raises(ExecutionError):
             session.run({"x": six, "d": zero})
         assert session.run({"x": six, "d": two}) == [np.array([3])]
         assert 0 < session.latency({"x": six, "d": two}, 0.01) < 1

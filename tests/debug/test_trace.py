@@ -17,9 +17,10 @@ from looplift.debug.snapshot import snapshot
 from looplift.debug.trace_reader import RecordedTrace, read_trace, trace_of
 from looplift.debug.trace_writer import TraceWriter, match_line
 from looplift.request import Request, Settings
+from looplift.rewrite.engine.engine import Observer
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import Match
-from looplift.rewrite.engine.trace import Commit, Observer
+from looplift.rewrite.engine.trace import Commit
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Graph, Node, Tensor
 from looplift.rules.branches.decided_if import InlineDecidedIf

@@ -17,7 +17,12 @@ from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
-from looplift.rewrite.running.runtime import Ended, IsolatedSession, Packed, Refused
+from looplift.rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    ProcessCrashed,
+    SerializedModel,
+)
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)
@@ -124,9 +129,9 @@ def test_the_first_tensor_that_differs() -> None:
 class _Fragile(BatchRunner):
     """Simulates an optimizer of onnxruntime that crashes on a Neg."""
 
-    failure: type[Refused] = Ended
+    failure: type[ExecutionError] = ProcessCrashed
 
-    def outputs(self, packed: Packed, optimizes: bool) -> CompletedRuns:
+    def outputs(self, packed: SerializedModel, optimizes: bool) -> CompletedRuns:
         if optimizes and b"Neg" in packed.source:
             raise self.failure("its process was ended by SIGSEGV")
         return super().outputs(packed, optimizes)
@@ -135,7 +140,7 @@ class _Fragile(BatchRunner):
 class _Failing(_Fragile):
     """Simulates an optimizer that turns a Neg into an operator that fails."""
 
-    failure = Refused
+    failure = ExecutionError
 
 
 @pytest.mark.parametrize("runner", [_Fragile, _Failing])
@@ -173,9 +178,9 @@ def test_an_optimizer_that_crashes_is_tried_less_and_less_often(
 class _FragileSession(IsolatedSession):
     """Simulates an optimizer that crashes on the original."""
 
-    def __init__(self, packed: Packed, *, optimizes: bool = True) -> None:
+    def __init__(self, packed: SerializedModel, *, optimizes: bool = True) -> None:
         if optimizes:
-            raise Ended("its process was ended by SIGSEGV")
+            raise ProcessCrashed("its process was ended by SIGSEGV")
         super().__init__(packed, optimizes=optimizes)
 
 
@@ -193,8 +198,8 @@ def test_an_optimizer_that_crashes_over_the_original(monkeypatch: pytest.MonkeyP
 class _EndsOverEmptyInputs(BatchRunner):
     """Simulates an LSTM in onnxruntime, which ends the process of all runs."""
 
-    def outputs(self, packed: Packed, optimizes: bool) -> CompletedRuns:
-        raise Ended("its process was ended by SIGFPE")
+    def outputs(self, packed: SerializedModel, optimizes: bool) -> CompletedRuns:
+        raise ProcessCrashed("its process was ended by SIGFPE")
 
 
 def test_versions_that_end_on_an_empty_input_are_run_one_by_one(

@@ -1,4 +1,4 @@
-"""One model whose facts are held against onnxruntime, and what must be known about it."""
+"""A model whose facts are checked against onnxruntime, and the facts that must be known."""
 
 from __future__ import annotations
 

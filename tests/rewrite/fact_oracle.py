@@ -1,9 +1,9 @@
-"""Facts held against onnxruntime: what is claimed of a value must hold in every run that succeeds.
+"""Checks facts against onnxruntime: they must hold in every run that succeeds.
 
-A model is run at several sizes with all its values returned (see `fact_probe`). Then every
-claim (type, rank, dims, elements, length, "this node always fails") is compared with what came.
-A symbol that stands alone as a dim or an element is bound to what is there at its first place;
-everywhere else it must then have the same value.
+A model runs at several sizes and returns all its values (see `fact_probe`). Then every fact (type,
+rank, dims, elements, length, "this node always fails") is compared with the values. A symbol that
+is a dim or an element by itself is bound to the number at its first occurrence; at all others it
+must have the same value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from onnx import TensorProto, helper
 from looplift.rewrite import symbolic
 from looplift.rewrite.facts import inference
 from looplift.rewrite.facts.assertions import Assertions
-from looplift.rewrite.facts.facts import Fact, Facts
+from looplift.rewrite.facts.fact import Fact
+from looplift.rewrite.facts.facts import Facts
 from looplift.rewrite.graph import ir
 from looplift.rewrite.graph.index import Index
 from looplift.rewrite.graph.ir import bodies
@@ -56,7 +57,7 @@ def value(facts: Facts, name: str) -> ir.Tensor:
 
 
 def evaluate(dim: symbolic.Dim | bool | None, known: Environment) -> int | None:
-    """The number a dim stands for; None where a symbol has no value yet."""
+    """The value of a dim; None where a symbol is not bound yet."""
     if dim is None or isinstance(dim, int):
         return dim
     if any(s not in known for s in dim.symbols()):
@@ -145,7 +146,7 @@ def _drawn(info: onnx.ValueInfoProto, sizes: Mapping[str, Any], rng: np.random.G
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model as it stands: onnxruntime's own rewriting would hide what it does."""
+    """The model without onnxruntime's own rewriting, which would hide failures."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1

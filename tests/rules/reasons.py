@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from looplift.rewrite.engine.rule import Match, Miss, Options, Rule
+from looplift.rewrite.engine.miss import Miss
+from looplift.rewrite.engine.rule import Match, Options, Rule
 
 from ..equivalence import run_rules
 
