@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from looplift.rewrite.facts.facts import Facts
-
 from ..rewrite.engine.builder import Builder
 from ..rewrite.engine.loop_edit import LoopEdit
 from ..rewrite.engine.patch import Patch
@@ -18,6 +16,7 @@ from ..rewrite.engine.pattern import PatternRule
 from ..rewrite.engine.rule import Match, Options, Phase, Rule
 from ..rewrite.facts.counted_loop import CountedLoop, SliceRead, counted_loop
 from ..rewrite.facts.fact import Fact
+from ..rewrite.facts.facts import Facts
 from ..rewrite.facts.reads import AxisRange, axis_element, axis_range, axis_slices
 from ..rewrite.facts.slices import AxisSlice
 from ..rewrite.graph.index import Index
@@ -68,7 +67,7 @@ SECTIONS = (
     Section(
         "`m.facts`",
         Facts,
-        "of shape known_shape rank dtype scalar is_constant constant opset opset_of origin escapes "
+        "of shape known_shape rank dtype scalar is_constant constant opset opset_of origin varies_in "
         "failure",
     ),
     Section("A fact, from `m.facts.of(tensor)`", Fact),
@@ -96,9 +95,9 @@ SECTIONS = (
         "`patch`, the argument of `apply`",
         Patch,
         "facts index opset root note builder builder_after loop constant node home after "
-        "node_first start clone_before replace merge replace_in replace_inside remove replace_node "
-        "inline hoist hoist_constant swap_branches prepend_body add_results drop_outputs "
-        "set_attribute split_loop toward_normal_form",
+        "node_first start clone_before replace merge_constant replace_input replace_in_body "
+        "remove replace_node inline hoist hoist_constant swap_branches prepend_body "
+        "add_outputs drop_outputs set_attribute split_loop toward_normal_form",
     ),
     Section(
         "`emit`, from `patch.builder(like)`",

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import onnx
 
-from looplift.rewrite.facts.facts import Facts
-
 from ..rewrite.engine.engine import Engine
 from ..rewrite.facts.fact import Fact
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.index import Index
 from ..rewrite.graph.ir import Annotation, Constant, Graph, Node, Tensor, Variable
 from ..rewrite.storage.model import Model, export_model

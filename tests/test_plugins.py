@@ -231,10 +231,15 @@ class TestPlaces:
 
     def test_places_that_are_not_there(self) -> None:
         mine = Phase("mine", (_rule("D"),), "Mine.", before="third")
-        with pytest.raises(LoopliftError, match="There is no phase 'third' for the phase 'mine'"):
+        with pytest.raises(
+            LoopliftError,
+            match="The phase 'mine' runs before or after 'third', which is not a phase",
+        ):
             plugins.insert_phases(self.OWN, [mine])
         mine = Phase("mine", (_rule("D", after="E"),), "Mine.")
-        with pytest.raises(LoopliftError, match="There is no rule E for the rule D"):
+        with pytest.raises(
+            LoopliftError, match="The rule D runs before or after E, which is not a rule"
+        ):
             plugins.insert_phases(self.OWN, [mine])
 
 

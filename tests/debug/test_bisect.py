@@ -103,7 +103,7 @@ def test_a_note_of_the_check_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     check = OutputCheck.of(given)
     monkeypatch.setattr(check.reference, "original_crash", "its process was ended by SIGSEGV")
     found = bisect(given, check)
-    assert "fails over the original: its process was ended by SIGSEGV" in found.note
+    assert "fails on the original: its process was ended by SIGSEGV" in found.note
     assert found.note in " ".join(str(part) for part in render(found, "m"))
 
 

@@ -401,7 +401,7 @@ class TestReplacing:
         _, trace, engine = run_rules(model, [rule])
         assert (trace.commits(), trace.defects()) == ([], [])
         (miss,) = engine.declined.values()
-        assert str(miss) == "it would take Swish, which opset 17 lacks"
+        assert str(miss) == "the result needs Swish, which opset 17 lacks"
 
 
 class TestComputedValues:

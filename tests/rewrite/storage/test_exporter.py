@@ -81,7 +81,7 @@ class TestEdits:
             "f": "FLOAT",
             "s": "STRING",
             "is": "INTS",
-            "fs": "FLOAT_OR_DOUBLE",
+            "fs": "FLOATS",
             "ss": "STRINGS",
             "b": "INT",
             "n": "FLOAT",
