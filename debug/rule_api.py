@@ -67,8 +67,8 @@ SECTIONS = (
     Section(
         "`m.facts`",
         Facts,
-        "of shape known_shape rank dtype scalar is_constant constant opset opset_of origin varies_in "
-        "failure",
+        "of shape known_shape rank dtype scalar is_constant constant opset opset_of origin "
+        "varies_in failure",
     ),
     Section("A fact, from `m.facts.of(tensor)`", Fact),
     Section(
