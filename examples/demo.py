@@ -7,9 +7,9 @@ written out as a Loop becomes one LSTM, and both are timed.
 
 from __future__ import annotations
 
+import os
 import shlex
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from tvm import relax
 from voice_activity import RATES, Array, example_inputs, voice_activity_model
 
 import looplift
+from looplift.cli import app
 
 OUT = Path(__file__).parent / "out"
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -38,11 +39,9 @@ def say(text: str) -> None:
 
 
 def looplift_command(arguments: str) -> None:
-    """Show a command as it would be typed, and run it in the folder of the results."""
+    """Shows a command as it would be typed, and runs it in the folder of the results."""
     CONSOLE.print(f"[dim]$ looplift {arguments}[/dim]")
-    sys.stdout.flush()
-    command = [sys.executable, "-m", "looplift", *shlex.split(arguments)]
-    status = subprocess.run(command, cwd=OUT, check=False).returncode
+    status = app(shlex.split(arguments), standalone_mode=False)
     if status:
         sys.exit(status)
 
@@ -148,6 +147,7 @@ def time_scripted(model: onnx.ModelProto) -> None:
 def main() -> None:
     """Run the steps."""
     OUT.mkdir(exist_ok=True)
+    os.chdir(OUT)
     model = voice_activity_model()
     onnx.save(model, OUT / "detector.onnx")
 

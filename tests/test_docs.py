@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +15,8 @@ import pytest
 from looplift import rewrite
 from looplift.debug.rule_api import SECTIONS, Section, markdown
 from looplift.rewrite.engine.rule import fixture
+
+from .programs import run_program
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -42,6 +41,7 @@ class Session:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.has_run_looplift = False
 
     def do(self, block: Block) -> None:
         if block.language == "python":
@@ -64,19 +64,13 @@ class Session:
         if program == "cd":
             self.folder /= arguments[0]
             return
-        module = {"looplift": ["-m", "looplift"], "python": []}[program]
-        done = subprocess.run(
-            [sys.executable, *module, *arguments],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"},
-        )
-        output = done.stdout + done.stderr
+        # The first `looplift` of a page runs as a reader runs it.
+        is_first = program == "looplift" and not self.has_run_looplift
+        self.has_run_looplift |= is_first
+        done = run_program(program, arguments, self.folder, in_process=not is_first)
         # Status 1 is a finding, which is what `explain` looks for.
         allowed = (0, 1) if arguments[:1] == ["explain"] else (0,)
-        assert done.returncode in allowed, output
+        assert done.status in allowed, done.stdout + done.stderr
         assert_printed(expected, done.stdout, line)
 
 

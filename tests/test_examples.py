@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,8 @@ import pytest
 from voice_activity import HIDDEN, RATES, Rate, example_inputs, voice_activity_model
 
 import looplift
+
+from .programs import run_program
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,11 +42,9 @@ def run_model(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.
     return outputs
 
 
-def run_program(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+def succeed(program: str, *arguments: str | Path, cwd: Path, in_process: bool = True) -> str:
+    done = run_program(program, arguments, cwd, in_process=in_process)
+    assert done.status == 0, f"{program} {arguments}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -108,7 +106,7 @@ def test_with_nothing_given_the_rate_is_the_only_if(detector: onnx.ModelProto) -
 
 
 def test_the_demo_runs() -> None:
-    text = run_program(sys.executable, ROOT / "examples" / "demo.py", cwd=ROOT)
+    text = succeed("python", ROOT / "examples" / "demo.py", cwd=ROOT, in_process=False)
     steps = [line for line in text.splitlines() if re.match(r"\d\. ", line)]
     assert [step[0] for step in steps] == list("1234567")
     assert "one_lstm.onnx: no control flow" in text
@@ -133,7 +131,7 @@ BENCHMARKS = {
 def test_the_benchmarks_run(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "benchmarks"
     shutil.copytree(ROOT / "benchmarks", folder, ignore=shutil.ignore_patterns("results"))
-    text = run_program(sys.executable, f"{name}.py", *BENCHMARKS[name].split(), cwd=folder)
+    text = succeed("python", f"{name}.py", *BENCHMARKS[name].split(), cwd=folder)
     written = list((folder / "results").glob("*.json"))
     assert written
     for path in written:
@@ -164,8 +162,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     ours = [command for command in ours if command[0] in ("looplift", "python")]
     assert len(ours) >= 4
     for program, *arguments in ours:
-        module = ["-m", "looplift"] if program == "looplift" else []
-        run_program(sys.executable, *module, *arguments, cwd=tmp_path)
+        succeed(program, *arguments, cwd=tmp_path)
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, detector: onnx.ModelProto) -> None:
@@ -173,4 +170,4 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, detector: onnx.ModelProto
     scripts = blocks("python")
     assert scripts
     for script in scripts:
-        run_program(sys.executable, "-c", script, cwd=tmp_path)
+        succeed("python", "-c", script, cwd=tmp_path)

@@ -24,16 +24,17 @@ from tvm import relax
 import looplift
 from looplift.lowering import emit
 
+from ..lowering.compiled import UNOPTIMIZED
 from .check_rewrite import shown
 from .loops import make_feeds, make_model
 
 
 def _as_towers(model: onnx.ModelProto) -> Any:
-    return tvm.compile(emit(model, loop_kernels=False), target="llvm")
+    return tvm.compile(emit(model, loop_kernels=False), target=UNOPTIMIZED)
 
 
 def _as_it_comes(model: onnx.ModelProto) -> Any:
-    return tvm.compile(emit(model), target="llvm")
+    return tvm.compile(emit(model), target=UNOPTIMIZED)
 
 
 def _rewritten(model: onnx.ModelProto) -> Any:

@@ -15,13 +15,17 @@ from looplift.lowering.emit import emit
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
+UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+"""The target of most tests. LLVM's optimisations take a third of a compilation; `looplift.compile`
+and the tests of the pipeline run them."""
+
 
 class Compiled:
     """A module for one model, compiled; `options` are those of `tvm.compile`."""
 
     def __init__(self, model: onnx.ModelProto, module: Any = None, **options: Any) -> None:
         module = emit(model) if module is None else module
-        self.executable = tvm.compile(module, tvm.target.Target("llvm"), **options)
+        self.executable = tvm.compile(module, UNOPTIMIZED, **options)
         self.machine = relax.VirtualMachine(self.executable, tvm.cpu())
         self.inputs = [i.name for i in model.graph.input]
 

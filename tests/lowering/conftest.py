@@ -16,6 +16,8 @@ from tvm import relax
 
 from looplift.lowering import emit
 
+from .compiled import UNOPTIMIZED
+
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
@@ -29,7 +31,7 @@ class Imported:
 
     @cached_property
     def machine(self) -> Any:
-        return relax.VirtualMachine(tvm.compile(self.module, target="llvm"), tvm.cpu())
+        return relax.VirtualMachine(tvm.compile(self.module, target=UNOPTIMIZED), tvm.cpu())
 
     def run(self, *inputs: Any) -> list[Any]:
         """The outputs as arrays, by TVM."""

@@ -14,6 +14,8 @@ from tvm import relax
 
 import looplift
 
+from .compiled import UNOPTIMIZED
+
 
 class Model:
     """A model of the collection on onnxruntime, and its rewritten form on TVM."""
@@ -22,7 +24,7 @@ class Model:
         self.session = onnxruntime.InferenceSession(path)
         self.rewritten = looplift.rewrite(path, **assertions).model
         module = looplift.from_onnx(path, **assertions)
-        self.machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        self.machine = relax.VirtualMachine(tvm.compile(module, target=UNOPTIMIZED), tvm.cpu())
 
     def operators(self) -> list[str]:
         pending, found = [self.rewritten.graph], []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tvm import relax
 from looplift.lowering.emit import emit
 from looplift.lowering.operators.recurrent import convert_lstm
 
+from ..node_cases import node_cases
 from .compiled import Array, Compiled, Feed
 
 LAYER = """
@@ -100,19 +100,14 @@ def assert_equal(actual: Sequence[Array], expected: Sequence[Array]) -> None:
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
 
 
-def node_cases() -> list[Any]:
-    """ONNX's own cases for the three operators."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        from onnx.backend.test.loader import load_model_tests
-
-        cases = load_model_tests(kind="node")
-    found = [c for c in cases if any(op in c.name for op in ("lstm", "gru", "rnn"))]
-    assert len(found) == 18
-    return found
+CASES = node_cases("LSTM", "GRU", "RNN")
 
 
-@pytest.mark.parametrize("case", node_cases(), ids=lambda case: str(case.name))
+def test_there_are_as_many_cases_as_onnx_ships() -> None:
+    assert len(CASES) == 18
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
 def test_node_case(case: Any) -> None:
     compiled = Compiled(case.model)
     for inputs, outputs in case.data_sets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
 
 from looplift.rewrite.engine.rule import fixture
 from looplift.rules.recurrence import UNFUSE, FuseRecurrence
@@ -20,6 +18,7 @@ from looplift.rules.recurrence.unfuse import OperatorToScan
 from looplift.rules.values.dead_nodes import EliminateDeadNode
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
+from ...node_cases import node_cases
 from ...rewrite.fact_oracle import Feeds
 from ..reasons import reason_of
 
@@ -166,13 +165,6 @@ DECLINED = {
 }
 
 
-def _node_cases() -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of other operators' cases
-        found = collect_testcases()
-    return [c for c in found if c.model and c.model.graph.node[0].op_type in CELLS]
-
-
 def _with_weights(case: Any) -> onnx.ModelProto:
     """The case with its weights in the file, as networks have them."""
     model = onnx.ModelProto()
@@ -189,8 +181,8 @@ def _with_weights(case: Any) -> onnx.ModelProto:
 
 
 def test_the_cases_that_onnx_ships_come_back() -> None:
-    cases = _node_cases()
-    assert len(cases) >= 15
+    cases = node_cases(*CELLS)
+    assert len(cases) == 18
     for case in cases:
         model = _with_weights(case)
         reason = next((r for words, r in DECLINED.items() if words in case.name), None)
