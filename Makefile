@@ -6,7 +6,7 @@ READY  := $(VENV)/ready
 TYPES  := build/typecheck/looplift
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz lint bench clean
+.PHONY: help setup demo test soak fuzz lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -22,8 +22,13 @@ $(READY): pyproject.toml
 demo: $(READY)  ## rewrite a small speech detector, import it into Relax, check all three
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest
+# A worker that has no tests left takes some from the end of another worker's list. Until then each
+# runs consecutive tests, so that most fixtures are made by one worker only.
+test: $(READY)  ## run the tests on all cores
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+soak: $(READY)  ## run the tests that take long: more random models, all benchmarks
+	$(BIN)/python -m pytest -n auto --dist worksteal -m soak
 
 fuzz: $(READY)  ## rewrite 5,000 random models with loops and compare what they compute
 	$(BIN)/python -m tests.fuzz --count 5000

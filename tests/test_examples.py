@@ -125,9 +125,21 @@ BENCHMARKS = {
     "tracing": "--rounds 1 --size 40",
 }
 """All benchmarks, with the smallest sizes."""
+SAMPLE = ("chain", "many_loops", "tracing")
+"""The benchmarks that do not compile."""
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_benchmarks_start(name: str) -> None:
+    help_text = succeed("python", f"{name}.py", "--help", cwd=ROOT / "benchmarks")
+    given = re.findall(r"--[\w-]+", BENCHMARKS[name])
+    assert [option for option in given if option not in help_text] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.soak) for n in BENCHMARKS],
+)
 def test_the_benchmarks_run(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "benchmarks"
     shutil.copytree(ROOT / "benchmarks", folder, ignore=shutil.ignore_patterns("results"))

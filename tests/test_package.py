@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 NOT_PACKAGED = {"tests", "examples", "benchmarks", "build", "dist"}
 
 
-def source_modules() -> list[str]:
+@cache
+def source_modules() -> tuple[str, ...]:
     """The dotted name of every Python file that belongs to the package.
 
     Read from the folders, not from pyproject.toml: a package that was forgotten there, or that has
@@ -30,7 +32,7 @@ def source_modules() -> list[str]:
         if parts[-1] == "__init__":
             parts = parts[:-1]
         names.append(".".join(("looplift", *parts)))
-    return names
+    return tuple(names)
 
 
 LAYERS = ("rewrite", "rules", "lowering", "debug", "commands")
@@ -200,7 +202,7 @@ def imports_of(module: str) -> set[str]:
     is_package = path.is_dir()
     tree = ast.parse((path / "__init__.py" if is_package else path.with_suffix(".py")).read_text())
     package = module.split(".") if is_package else module.split(".")[:-1]
-    modules = set(source_modules())
+    modules = source_modules()
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -212,6 +214,7 @@ def imports_of(module: str) -> set[str]:
     return found
 
 
+@cache
 def rewrite_imports() -> dict[str, set[str]]:
     """The imports of all modules of `looplift.rewrite`."""
     return {m: imports_of(m) for m in source_modules() if m.startswith("looplift.rewrite.")}

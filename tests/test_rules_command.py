@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import onnx
@@ -15,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from looplift import LoopliftError, Match, Miss, Phase, Rule, testing
 from looplift.cli import app
-from looplift.debug.rule_docs import contents, document, find_rule
+from looplift.debug.rule_docs import RuleDoc, contents, document, find_rule
 from looplift.debug.rule_reasons import sentences
 from looplift.debug.skeleton import module_name
 from looplift.rewrite.engine.patch import Patch
@@ -23,6 +25,8 @@ from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.graph.ir import Node
 from looplift.rules import PHASES
 from looplift.testing import assert_fires, assert_spares, near_misses
+
+from .programs import run_program
 
 RULES = list(dict.fromkeys(rule for phase in PHASES for rule in phase.rules))
 
@@ -49,9 +53,14 @@ def test_all_rules_are_listed(arguments: tuple[str, ...]) -> None:
 # --- show ---
 
 
+@cache
+def documented(rule: type[Rule]) -> RuleDoc:
+    return document(rule, PHASES)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=by_name)
 def test_each_rule_is_documented(rule: type[Rule]) -> None:
-    doc = document(rule, PHASES)
+    doc = documented(rule)
     assert doc.summary
     assert doc.phases
     assert doc.roots
@@ -70,12 +79,12 @@ def test_rules_of_users_are_listed_where_they_run(tmp_path: Path) -> None:
         "class Last(Rule):\n    'Comes last.'\n"
         "PHASES = (Phase('mine', (First, Last), 'My own.'),)\n"
     )
-    done = run("-m", "looplift", "rules", "list", "--rules", "joined", cwd=tmp_path)
+    done = run_program("looplift", ["rules", "list", "--rules", "joined"], tmp_path)
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     first = lines.index("First Comes first. (joined, before IfToWhere)")
     assert lines[first + 1].startswith("IfToWhere ")
     assert lines[-2:] == ["mine: My own. (joined)", "Last Comes last."]
-    listed = run("-m", "looplift", "rules", "list", "--rules", "joined", "--json", cwd=tmp_path)
+    listed = run_program("looplift", ["rules", "list", "--rules", "joined", "--json"], tmp_path)
     mine = json.loads(listed.stdout)[-1]
     assert (mine["module"], mine["rules"][0]["module"]) == ("joined", "joined")
 
@@ -163,7 +172,7 @@ def test_reasons_are_found_wherever_they_are_given() -> None:
 def test_reasons_that_are_given_are_known(rule: type[Rule]) -> None:
     """The reason of a near miss is among those read from the source."""
     known = [sentence.text for sentence in sentences(rule)]
-    given = [near.reason for near in document(rule, PHASES).near_misses]
+    given = [near.reason for near in documented(rule).near_misses]
     assert any(_says(sentence, reason) for sentence in known for reason in given)
 
 
@@ -196,29 +205,26 @@ def package(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def test_a_new_rule_passes_its_test(package: Path) -> None:
-    done = run("-m", "pytest", "-q", cwd=package)
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
-
-
-def test_the_example_in_the_docstring_of_testing(tmp_path: Path) -> None:
-    """The example tests the rule MyRule in the package my_rule."""
+def test_a_new_rule_passes_its_test(tmp_path: Path) -> None:
+    """Its own test, and the example in the docstring of `testing`, about MyRule in my_rule."""
     assert call("new", "MyRule", "-o", tmp_path / "mine").exit_code == 0
+    tests = tmp_path / "mine" / "tests"
     _, _, example = (testing.__doc__ or "").partition("\n\n")
-    (tmp_path / "mine" / "tests" / "test_rules.py").write_text(textwrap.dedent(example))
-    done = run("-m", "pytest", "-q", cwd=tmp_path / "mine")
-    assert "3 passed" in done.stdout, done.stdout
+    (tests / "test_example.py").write_text(textwrap.dedent(example))
+    done = run("-m", "pytest", "-v", cwd=tmp_path / "mine")
+    assert done.returncode == 0, done.stdout
+    for name in ("test_rules", "test_example"):
+        assert len(re.findall(rf"^tests/{name}\.py::.*PASSED", done.stdout, re.MULTILINE)) == 3
 
 
 def test_a_new_rule_is_loaded_by_its_module(package: Path) -> None:
     model = fixture("g (float[N] x) => (float[N] z) { a = Neg(x) y = Neg(a) z = Relu(y) }")
     onnx.save(model, package / "model.onnx")
     module = ("--rules", "drop_double_neg.rules")
-    done = run("-m", "looplift", "rewrite", "model.onnx", "-o", "out.onnx", *module, cwd=package)
-    assert done.returncode == 0, done.stderr
+    done = run_program("looplift", ["rewrite", "model.onnx", "-o", "out.onnx", *module], package)
+    assert done.status == 0, done.stderr
     assert [node.op_type for node in onnx.load(package / "out.onnx").graph.node] == ["Relu"]
-    shown = run("-m", "looplift", "rules", "show", "DropDoubleNeg", *module, cwd=package)
+    shown = run_program("looplift", ["rules", "show", "DropDoubleNeg", *module], package)
     assert "is not computed by Neg" in shown.stdout
 
 
