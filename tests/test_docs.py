@@ -200,8 +200,7 @@ def _loop_and_body(model: onnx.ModelProto) -> tuple[int, bool, Counter[str]]:
 
 
 def test_links_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
-    for page in pages:
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -210,3 +209,17 @@ def test_links_lead_somewhere() -> None:
 def test_every_page_is_reached_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [page.name for page in DOCS.glob("*.md") if f"docs/{page.name}" not in readme] == []
+    assert [page.name for page in ROOT.glob("*.md") if page.name not in readme] == ["README.md"]
+
+
+def test_the_commands_for_contributors_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert set(re.findall(r"`make\s(\w+)`", text)) <= set(targets)
+    files = re.findall(r"`((?:rewrite|rules|lowering|tests|benchmarks|\.ci)/[\w./]*)`", text)
+    assert len(files) >= 10
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_the_pre_commit_hook_runs_what_make_lint_runs() -> None:
+    assert re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text()) == ["make lint"]

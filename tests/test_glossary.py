@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections import Counter
-from functools import reduce
 from pathlib import Path
 
 import pytest
+
+from .names import resolve
 
 ROOT = Path(__file__).parents[1]
 ROWS = [
@@ -19,35 +19,19 @@ ROWS = [
 NAMES = [name for row in ROWS for name in re.findall(r"`([\w./-]+)`", row[3])]
 
 
-def _resolve(name: str) -> object:
-    """The module, class, function or attribute that a dotted name below `looplift` stands for."""
-    # `looplift.rewrite` is a function, too: modules are found by their file.
-    parts = name.split(".")
-    length = len(parts)
-    while length and not _is_module(parts[:length]):
-        length -= 1
-    module = importlib.import_module(".".join(["looplift", *parts[:length]]))
-    return reduce(getattr, parts[length:], module)
-
-
-def _is_module(parts: list[str]) -> bool:
-    path = ROOT.joinpath(*parts)
-    return path.with_suffix(".py").exists() or path.is_dir()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_exists(name: str) -> None:
     if "/" in name:
         assert (ROOT / name).exists()
     else:
-        assert _resolve(name) is not None
+        assert resolve(name) is not None
 
 
 def test_a_name_that_is_gone_is_noticed() -> None:
     with pytest.raises(AttributeError):
-        _resolve("rewrite.engine.rule.State")
+        resolve("rewrite.engine.rule.State")
     with pytest.raises(AttributeError):
-        _resolve("rewrite.engine.steps")
+        resolve("rewrite.engine.steps")
 
 
 def test_every_term_is_explained_once_and_in_order() -> None:

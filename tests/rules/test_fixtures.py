@@ -112,18 +112,13 @@ def test_spares_is_explained(rule: type[Rule], words: str, text: str) -> None:
     assert any(words in r.sentence and r.rule == rule.name() and r.at for r in reasons)
 
 
-MIRRORED = ("values", "branches", "loops")
-"""Packages of rules whose tests have a file for each module."""
-
-
 @each_rule
 def test_has_a_test_of_its_own(rule: type[Rule]) -> None:
     """`tests/rules/loops/test_trip_count.py` names the rules of `rules/loops/trip_count.py`."""
     _, _, package, module = rule.__module__.split(".")
-    if package in MIRRORED:
-        text = (Path(__file__).parent / package / f"test_{module}.py").read_text()
-        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-        assert rule.name() in names, "the test file only imports it"
+    text = (Path(__file__).parent / package / f"test_{module}.py").read_text()
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert rule.name() in names, "the test file only imports it"
 
 
 def test_names_are_unique() -> None:
