@@ -222,4 +222,6 @@ def test_the_commands_for_contributors_exist() -> None:
 
 
 def test_the_pre_commit_hook_runs_what_make_lint_runs() -> None:
-    assert re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text()) == ["make lint"]
+    assert re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text()) == [
+        "make lint"
+    ]

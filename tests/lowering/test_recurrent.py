@@ -175,12 +175,13 @@ def check_against_onnxruntime(
 
 
 def grid(op: str) -> Iterator[Layer]:
-    """Every direction with and without lengths; everything else at least once with each."""
+    """Every direction with and without lengths; every size, and everything else, at least once."""
     states = ("initial_h", "initial_c")[: 2 if op == "LSTM" else 1]
     peepholes = ("P",) if op == "LSTM" else ()
+    hidden = itertools.cycle((5, 1, 16, 70))
     for direction, lengths in itertools.product(DIRECTIONS, ((), ("sequence_lens",))):
         where: dict[str, Any] = {"direction": direction}
-        yield Layer(op, where, lengths)
+        yield Layer(op, where, lengths, hidden=next(hidden))
         yield Layer(op, {**where, "clip": 0.5}, ("B", *lengths, *states, *peepholes), hidden=19)
     if op == "LSTM":
         yield Layer(op, {"input_forget": 1, "clip": 0.7}, ("B", "P", "initial_c"))
@@ -204,11 +205,6 @@ def test_weights_given_at_run_time(op: str) -> None:
         Layer(op, {"direction": "reverse"}, ("sequence_lens",), hidden=33),
     ]
     check_against_onnxruntime(layers, weights_are_inputs=True)
-
-
-@pytest.mark.parametrize("op", GATES)
-def test_sizes_of_the_layer(op: str) -> None:
-    check_against_onnxruntime([Layer(op, hidden=hidden) for hidden in (1, 16, 70)])
 
 
 ACTIVATIONS = (
@@ -269,9 +265,16 @@ def layers(draw: st.DrawFn) -> Layer:
     return Layer(op, attributes, tuple(sorted(chosen)), draw(st.integers(1, 40)))
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers())
 def test_any_combination(layer: Layer) -> None:
+    check_against_onnxruntime([layer])
+
+
+@pytest.mark.soak
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(layers())
+def test_many_combinations(layer: Layer) -> None:
     check_against_onnxruntime([layer])
 
 

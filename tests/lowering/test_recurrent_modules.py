@@ -134,8 +134,11 @@ def test_every_version_of_the_operators(version: int) -> None:
     shapes = {"x": (4, 2, 3)}
     for gates in (4, 3, 1):
         shapes |= {f"w{gates}": (1, gates * 5, 3), f"r{gates}": (1, gates * 5, 5)}
-    feed = random_feed(model, shapes)
-    assert_equal(Compiled(model)(feed), onnxruntime_outputs(today, feed))
+    module, present = emit(model), emit(today)
+    tvm.ir.assert_structural_equal(module, present)
+    if version == 22:
+        feed = random_feed(model, shapes)
+        assert_equal(Compiled(model, module)(feed), onnxruntime_outputs(today, feed))
 
 
 @pytest.fixture(scope="module")

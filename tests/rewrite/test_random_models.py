@@ -17,6 +17,8 @@ from .random_models import model
 
 CHUNK = 20
 """Models per test. Of some, onnxruntime takes no input at all; of a chunk it takes several."""
+SAMPLE = 160
+"""The models that `make test` checks."""
 FEEDS = Feeds(sizes=(0, 1, 2, 3), values={"v": [[0], [-1], [2], [3]]}, most=20)
 
 
@@ -31,7 +33,13 @@ def _is_refused(proto: onnx.ModelProto) -> bool:
     return False
 
 
-@pytest.mark.parametrize("first", range(0, 300, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, SAMPLE, CHUNK),
+        *(pytest.param(n, marks=pytest.mark.soak) for n in range(SAMPLE, 600, CHUNK)),
+    ],
+)
 def test_random_models(first: int) -> None:
     compared = 0
     for seed in range(first, first + CHUNK):

@@ -54,7 +54,10 @@ def _values(engine: Engine) -> list[Tensor]:
     return [*made, *(t for graph in graphs for t in graph.inputs)]
 
 
-@pytest.mark.parametrize("first", range(0, 60, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [0, 10, 20, *(pytest.param(n, marks=pytest.mark.soak) for n in range(30, 120, CHUNK))],
+)
 def test_facts_after_each_commit_equal_facts_from_scratch(first: int) -> None:
     compared = 0
     for seed in range(first, first + CHUNK):

@@ -106,8 +106,9 @@ class TestInputs:
         assert 16000 in rates
         assert any(rate != 16000 for rate in rates)
 
-    def test_models_of_many_exporters(self, corpus: Path) -> None:
-        for path in sorted(corpus.glob("*.onnx"))[::10]:
+    @pytest.mark.parametrize("first", [0, pytest.param(10, marks=pytest.mark.soak)])
+    def test_models_of_many_exporters(self, corpus: Path, first: int) -> None:
+        for path in sorted(corpus.glob("*.onnx"))[first::20]:
             result = verify(path, path)
             assert result.compared == 8, f"{path}: {result}"
             assert not result.differences, path
