@@ -1,10 +1,10 @@
-"""An If in Relax: the branch that is not taken costs nothing, and fusion goes on around it.
+"""An If in Relax: a branch that is not taken costs nothing, and operators around the If are fused.
 
     python benchmarks/branches.py [--size 256] [--rounds 9]
 
-Both are measured with looplift's importer and with TVM's own (`stock`), which runs all of both
-branches but their last operator, and drops the dataflow block of the whole function, without which
-operators are not fused.
+Measures both with looplift's importer and with TVM's own (`stock`). TVM's importer runs every
+operator of both branches except the last, and emits no dataflow block, without which operators are not
+fused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ around (bool flag, float[64, 64] x) => (float[64, 64] y) {
 
 
 def heavy_branch(size: int) -> onnx.ModelProto:
-    """An If with a chain of matrix products of [size, size] on one side, a Relu on the other."""
+    """An If with a chain of [size, size] matrix products in one branch and a Relu in the other."""
     products = "\n".join(f"m{index + 1} = MatMul(m{index}, weight)" for index in range(MATMULS))
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -71,7 +71,7 @@ def compiled(module: Any) -> Any:
 
 
 def time_branches(name: str, model: onnx.ModelProto, rounds: int) -> dict[str, Any]:
-    """Milliseconds with the heavy branch taken and not taken."""
+    """The milliseconds of a run that takes the heavy branch, and of one that does not."""
     machine = compiled(IMPORTERS[name](model))
     x = tvm.runtime.tensor(
         np.random.default_rng(1)
@@ -92,7 +92,7 @@ def time_branches(name: str, model: onnx.ModelProto, rounds: int) -> dict[str, A
 
 
 def count_kernels(module: Any) -> int:
-    """Kernel launches in the text of the module after TVM's own fusion."""
+    """The number of kernel launches in the text of the module after TVM's fusion."""
     fused = tvm.transform.Sequential(
         [
             relax.transform.LegalizeOps(),
@@ -115,7 +115,7 @@ def count_kernels(module: Any) -> int:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description="Measure what an If costs in Relax.")
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=9)

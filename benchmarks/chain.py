@@ -3,11 +3,10 @@
     python benchmarks/chain.py [--sizes 10000 30000 100000] [--peer-size 30000]
         [--peers onnxslim onnxsim]
 
-A chain is the plainest large model: Mul, Add, Relu and Identity in turn, the batch size symbolic
-and all other sizes left to inference, as exporters write them. A rewriter that is linear takes ten
-times longer for ten times the nodes. Measured with two constants shared by all nodes and with a
-constant per node. The peers are measured on the former, which is kinder to them: onnxslim compares
-every constant with every other.
+A chain repeats Mul, Add, Relu and Identity. The batch size is symbolic and all other sizes are left
+to inference, as exporters do. A linear rewriter takes ten times as long for ten times the nodes.
+Measured with two constants that all nodes share, and with one constant per node. The peers run on
+the first kind only, which favours them: onnxslim compares each constant with every other one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PEERS = {"onnxslim": "slim", "onnxsim": "simplify"}
 
 
 def chain(length: int, constants: int) -> onnx.ModelProto:
-    """Float32 [batch, 64] through `length` nodes that share `constants` different values."""
+    """A chain of `length` nodes on float32 [batch, 64], with `constants` different constants."""
     random = np.random.default_rng(0)
     pool = [
         numpy_helper.from_array(np.float32(random.uniform(0.5, 1)), f"onnx::Mul_{index}")
@@ -56,7 +55,7 @@ def chain(length: int, constants: int) -> onnx.ModelProto:
 
 
 def peers(names: list[str]) -> Iterator[tuple[str, Callable[[onnx.ModelProto], object]]]:
-    """Those of the named tools that are installed."""
+    """The named tools that are installed."""
     for name in names:
         if is_installed(name):
             yield name, getattr(importlib.import_module(name), PEERS[name])
@@ -65,14 +64,14 @@ def peers(names: list[str]) -> Iterator[tuple[str, Callable[[onnx.ModelProto], o
 
 
 def measure(size: int, constants: int, repeats: int) -> dict[str, Any]:
-    """One row: the fastest of several rewritings."""
+    """One row of the table: the fastest of several rewrites."""
     model = chain(size, constants)
     elapsed = min(seconds(partial(looplift.rewrite, model)) for _ in range(repeats))
     return {"tool": "looplift", "nodes": size, "constants": constants, "seconds": elapsed}
 
 
 def growth(rows: list[dict[str, Any]]) -> str:
-    """How much longer the largest of these rows took than the smallest."""
+    """The ratio of the times for the largest and the smallest chain."""
     first, last = rows[0], rows[-1]
     ratio = last["seconds"] / first["seconds"]
     return (
@@ -82,7 +81,7 @@ def growth(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description="Measure rewriting time of long chains.")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 30_000, 100_000])
     parser.add_argument("--peer-size", type=int, default=30_000)
@@ -91,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     size, repeats = arguments.peer_size, arguments.repeats
 
-    looplift.rewrite(chain(100, constants=2))  # what is done once is no part of the growth
+    looplift.rewrite(chain(100, constants=2))  # Work that is done once does not count.
     shared = [measure(nodes, 2, repeats) for nodes in arguments.sizes]
     own = [measure(nodes, nodes, repeats) for nodes in arguments.sizes]
     compared = measure(size, 2, repeats)

@@ -1,9 +1,9 @@
 """looplift as a backend for test suites of ONNX importers.
 
-`prepare(model)` imports and compiles a model, and gives a function that runs it: a list of inputs
-in, a list of outputs out, in the graph's order. Sequences are lists, an empty optional is None.
-`prepare_plain` does the same without rewriting the model first.
-An exception carries the stage it comes from as `conformance_stage`.
+`prepare(model)` rewrites, imports and compiles a model. It returns a function that takes a list of
+inputs and returns a list of outputs, both in the order of the graph. A sequence is a list, an empty
+optional is None. `prepare_plain` does the same without rewriting. The attribute `conformance_stage`
+of an exception names the stage that failed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Run = Callable[[Sequence[Any]], list[Any]]
 
 
 def prepare(model: onnx.ModelProto) -> Run:
-    """Rewrite, import, compile, and give the function that runs the model on the CPU."""
+    """Rewrites, imports and compiles a model; returns a function that runs it on the CPU."""
     return _prepare(model, looplift.from_onnx)
 
 
 def prepare_plain(model: onnx.ModelProto) -> Run:
-    """Import and compile the model as it is, and give the function that runs it on the CPU."""
+    """Imports and compiles a model; returns a function that runs it on the CPU."""
     return _prepare(model, emit)
 
 

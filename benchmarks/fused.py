@@ -1,9 +1,9 @@
-"""Loops around a cell on onnxruntime: as exported, as rewritten, and as a person would write them.
+"""Recurrent loops on onnxruntime: as exported, as rewritten, and as one operator.
 
     python benchmarks/fused.py [--steps 100] [--rounds 21]
 
-The model by hand is one LSTM, GRU or RNN with the weights in the operator's order. What is
-rewritten should be as fast. One thread.
+The third model is one LSTM, GRU or RNN with the weights in the order of the operator. The rewritten
+model should be as fast. All run with one thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 class Nodes:
-    """Nodes one after the other, named by their number."""
+    """A graph under construction; names the results by number."""
 
     def __init__(self, prefix: str = "v") -> None:
         self.prefix = prefix
@@ -51,7 +51,7 @@ def weights_of(op: str, hidden: int) -> dict[str, Array]:
 
 
 def cell(op: str, nodes: Nodes, x: str) -> list[str]:
-    """The states after a step."""
+    """The states after one time step."""
     given = nodes("Gemm", x, "w", "wb", transB=1)
     carried = nodes("Gemm", "h", "r", "rb", transB=1)
     if op == "RNN":
@@ -96,7 +96,7 @@ def exported(op: str, hidden: int) -> onnx.ModelProto:
 
 
 def by_hand(op: str, hidden: int) -> onnx.ModelProto:
-    """The operator."""
+    """The operator in place of the loop."""
     found = weights_of(op, hidden)
 
     def ordered(array: Array) -> Array:
@@ -133,7 +133,7 @@ def runner(proto: onnx.ModelProto, x: Array) -> Callable[[], Any]:
 
 
 def measure(op: str, hidden: int, batch: int, steps: int, rounds: int) -> dict[str, Any]:
-    """Milliseconds of the three, in turns."""
+    """The milliseconds of the three models, which take turns."""
     original = exported(op, hidden)
     x = np.random.default_rng(1).standard_normal((steps, batch, FEATURES)).astype(np.float32)
     calls = {
@@ -155,7 +155,7 @@ def measure(op: str, hidden: int, batch: int, steps: int, rounds: int) -> dict[s
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=21)

@@ -28,16 +28,16 @@ PACKAGES = (
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Wall-clock time of one call."""
+    """The wall-clock time of one call in seconds."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def alternate(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds per call after one warm-up each.
+    """The median seconds of each call, after one warm-up call each.
 
-    The calls take turns, so that a machine that slows down or speeds up does so for all of them.
+    The calls take turns, so that a change in the speed of the machine affects all of them.
     """
     for call in calls.values():
         call()
@@ -49,14 +49,14 @@ def alternate(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
 
 
 def is_installed(package: str) -> bool:
-    """Whether an optional peer can be compared with."""
+    """Whether an optional package to compare with is installed."""
     return importlib.util.find_spec(package) is not None
 
 
 def report(
     name: str, title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()
 ) -> None:
-    """Print rows (the keys are the columns) and write them with the versions they hold for."""
+    """Prints rows, whose keys are the columns, and writes them with the versions of all packages."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = Table(*columns)
     for row in rows:
@@ -76,7 +76,7 @@ def _text(value: object) -> str:
 
 
 def environment() -> dict[str, object]:
-    """Versions and machine, without which a figure says little."""
+    """The versions of the packages, and the machine."""
     versions = {}
     for package in PACKAGES:
         try:

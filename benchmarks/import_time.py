@@ -1,9 +1,9 @@
-"""What looplift costs on a model that has nothing to rewrite: import time against TVM's own.
+"""The import time of models with nothing to rewrite, by looplift and by TVM.
 
     python benchmarks/import_time.py [--rounds 9] [--layers 12]
 
 `looplift.from_onnx` reads, rewrites and translates; `tvm.relax.frontend.onnx.from_onnx` only
-translates. Both run in turn on networks without control flow; medians.
+translates. They take turns on networks without control flow; the table shows medians.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import looplift
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description="Compare import times with TVM's importer.")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--layers", type=int, default=12)

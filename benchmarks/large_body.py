@@ -2,9 +2,9 @@
 
     python benchmarks/large_body.py [--sizes 100 200 400]
 
-Each kind of body has so many of one thing: states that are sums, counters, lists or buffers, states
-that are equal, states that stay, reads of sequences, or nodes in a chain. A rewriter that is linear
-takes twice as long for twice as many.
+Each kind of body repeats one construct: carried values that are sums, counters, lists or buffers,
+equal carried values, carried values that never change, reads of sequences, or nodes in a chain. A
+linear rewriter takes twice as long for twice as many.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import looplift
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the things a body has many of, in ONNX text; `{k}` is its number, `{next}` that of the
-    one after it.
+    """The construct that a body repeats, in ONNX text. `{k}` stands for its number, `{next}` for the
+    next number.
     """
 
     body: str
@@ -81,7 +81,7 @@ KINDS = {
 
 
 def model(kind: Kind, count: int) -> onnx.ModelProto:
-    """One Loop; beside what is counted its body has a state that stays."""
+    """One Loop; its body also has a carried value that the rules leave."""
 
     def each(text: str, joint: str = ", ") -> str:
         circle = "s{next}" in text
@@ -116,7 +116,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for name, kind in KINDS.items():
         row: dict[str, object] = {"many": name}
-        looplift.rewrite(model(kind, 4))  # what is imported and compiled once
+        looplift.rewrite(model(kind, 4))  # Imports and caches do not count.
         before = 0.0
         for size in sizes:
             proto = model(kind, size)

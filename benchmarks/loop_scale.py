@@ -1,11 +1,10 @@
-"""Loops at scale: many iterations, much state, on a small stack.
+"""Loops with many iterations and large carried values, on a small stack.
 
     python benchmarks/loop_scale.py [--form tower|chosen] [--most 1000000]
 
-Each loop runs once with five iterations, then with many, in a thread with a stack of 256 KiB. The
-memory is what the process held more at its peak than before the long run; the outputs are part of
-it. `tower` takes the general form of a loop even where it could be one kernel; `most` bounds the
-trip counts.
+Each loop runs with five iterations, then with many, in a thread with a stack of 256 KiB. The memory
+is the growth of the peak of the process during the long run, outputs included. `tower` lowers every
+loop to its general form, even where one kernel would do. `most` bounds the trip counts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 @dataclass(frozen=True)
 class Case:
-    """A loop, how often it runs, and what it must give."""
+    """A loop, its trip count, and the expected outputs."""
 
     name: str
     model: str
@@ -129,12 +128,12 @@ def cases(most: int) -> list[Case]:
 
 
 def peak() -> float:
-    """The most memory that the process has held so far, in MiB."""
+    """The peak memory of the process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(case: Case, form: str) -> dict[str, object]:
-    """Compile, warm up, run; raises AssertionError if the outputs are wrong."""
+    """Compiles and runs a loop. Raises AssertionError if the outputs are wrong."""
     model = onnx.parser.parse_model(HEADER + case.model)
     module = emit(model, loop_kernels=form == "chosen")
     machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())

@@ -1,11 +1,11 @@
-"""Loops of a Relax module next to onnxruntime's, one thread each.
+"""Loops on TVM and on onnxruntime, with one thread each.
 
     python benchmarks/loops_vs_ort.py [--target native] [--rounds 9] [--most 10000]
 
-Times are medians of calls that take turns in one process. Ratios below 1 are in looplift's favour.
-A loop is one kernel where the shapes in its body never change, otherwise a tower of functions that
-the virtual machine runs. Only the models marked so are rewritten, to measure this very loop
-otherwise. `most` bounds the numbers of iterations.
+Times are medians of calls that take turns in one process. looplift is faster where the ratio is
+below 1. A loop is one kernel if the shapes in its body never change, otherwise a tower of functions
+that the virtual machine runs. Models are rewritten only where they are marked so; elsewhere the loop
+of the file is measured. `most` bounds the trip counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-os.environ["TVM_NUM_THREADS"] = "1"  # read when TVM is loaded
+os.environ["TVM_NUM_THREADS"] = "1"  # TVM reads it when it is imported.
 
 import numpy as np
 import onnx
@@ -166,7 +166,7 @@ selective_scan (float[b, t, {CHANNELS}] x) => (float[b, t2, {CHANNELS}] y)
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the numbers of iterations to run it for."""
+    """A model and the trip counts to run it with."""
 
     name: str
     text: str
@@ -229,7 +229,7 @@ def cases() -> Iterator[Case]:
 
 
 def measure(case: Case, target: str, rounds: int, most: int) -> Iterator[dict[str, Any]]:
-    """A row for each number of iterations."""
+    """One row for each trip count."""
     model = case.model()
     to_emit = looplift.rewrite(model).model if case.is_rewritten else model
     module = emit(to_emit, loop_kernels=case.form == "kernel")
@@ -261,7 +261,7 @@ def measure(case: Case, target: str, rounds: int, most: int) -> Iterator[dict[st
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description="Compare loops with onnxruntime.")
     parser.add_argument("--target", default="native")
     parser.add_argument("--rounds", type=int, default=9)

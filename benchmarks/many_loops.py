@@ -2,9 +2,9 @@
 
     python benchmarks/many_loops.py [--sizes 200 2000]
 
-The loops stand one behind the other over a sequence of dynamic length: a recurrence that appends to
-a list, a while loop with a counter of its own, a running sum, and one that writes to a buffer, in
-turn. A rewriter that is linear takes ten times longer for ten times the loops.
+The loops follow each other, over a sequence of dynamic length: a recurrence that appends to a list, a
+while loop with its own counter, a running sum, and a loop that writes to a buffer, in turn. A linear
+rewriter takes ten times as long for ten times the loops.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS = (_RECURRENCE, _WHILE, _SUM, _BUFFER)
 
 
 def model(loops: int) -> onnx.ModelProto:
-    """Float32 [T, 8] through so many loops."""
+    """A model that passes float32 [T, 8] through this many loops."""
     weights = ", ".join("0.1" for _ in range(64))
     text = [
         '<ir_version: 10, opset_import: ["" : 21]>',
@@ -69,7 +69,7 @@ def main() -> None:
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=[200, 2000])
     rows: list[dict[str, float]] = []
-    looplift.rewrite(model(len(KINDS)))  # what is imported and compiled once
+    looplift.rewrite(model(len(KINDS)))  # Imports and caches do not count.
     for size in parser.parse_args().sizes:
         proto = model(size)
         after: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Networks without control flow, of the two kinds that most models are made of."""
+"""Networks without control flow: an encoder, a convolutional network and dense layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 
 class Network:
-    """A graph under construction; every method appends nodes and returns the name of the result."""
+    """A graph under construction; each method appends nodes and returns the name of the result."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -21,7 +21,7 @@ class Network:
         self.random = np.random.default_rng(0)
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Any node with one output."""
+        """Appends a node with one output."""
         name = f"/{op_type}_{len(self.nodes)}"
         output = f"{name}_output_0"
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
@@ -43,7 +43,7 @@ class Network:
         return self.op("Add", product, self.weight(outputs))
 
     def normalize(self, value: str, width: int) -> str:
-        """Layer normalization over the last axis, spelled out as exporters did before opset 17."""
+        """Layer normalization over the last axis, in the operators that exporters use before opset 17."""
         centred = self.op("Sub", value, self.op("ReduceMean", value, axes=[-1]))
         square = self.op("Pow", centred, self.constant(np.float32(2)))
         variance = self.op("ReduceMean", square, axes=[-1])
@@ -69,7 +69,7 @@ class Network:
         return self.dense(joined, width, width)
 
     def model(self, shape: list[int], result: str) -> onnx.ModelProto:
-        """The network as a model ; input and output are float32 of this shape."""
+        """The network as a model; input and output are float32 of this shape."""
         graph = helper.make_graph(
             self.nodes,
             "network",
@@ -81,7 +81,7 @@ class Network:
 
 
 def transformer(layers: int, length: int = 64, width: int = 256, heads: int = 4) -> onnx.ModelProto:
-    """An encoder of pre-norm blocks: 45 nodes a layer."""
+    """An encoder of pre-norm blocks, with 45 nodes per layer."""
     net = Network()
     value = "input"
     for _ in range(layers):
@@ -95,7 +95,7 @@ def transformer(layers: int, length: int = 64, width: int = 256, heads: int = 4)
 
 
 def convolutional(blocks: int, channels: int = 64) -> onnx.ModelProto:
-    """Residual blocks of two convolutions: 7 nodes a block."""
+    """Residual blocks of two convolutions, with 7 nodes per block."""
     net = Network()
     value = "input"
     for _ in range(blocks):
@@ -109,7 +109,7 @@ def convolutional(blocks: int, channels: int = 64) -> onnx.ModelProto:
 
 
 def perceptron(layers: int, width: int = 64) -> onnx.ModelProto:
-    """Dense layers with a residual: 4 nodes a layer."""
+    """Dense layers with a residual, with 4 nodes per layer."""
     net = Network()
     value = "input"
     for _ in range(layers):

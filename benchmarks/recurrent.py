@@ -1,8 +1,9 @@
-"""LSTM and GRU of a Relax module next to onnxruntime's, one thread each.
+"""LSTM and GRU on TVM and on onnxruntime, with one thread each.
 
     python benchmarks/recurrent.py [--target native] [--rounds 15] [--steps 10 100 1000]
 
-Times are medians of calls that take turns in one process. Ratios below 1 are in looplift's favour.
+Times are medians of calls that take turns in one process. looplift is faster where the ratio is
+below 1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from functools import partial
 from typing import Any
 
-os.environ["TVM_NUM_THREADS"] = "1"  # read when TVM is loaded
+os.environ["TVM_NUM_THREADS"] = "1"  # TVM reads it when it is imported.
 
 import numpy as np
 import onnx
@@ -31,7 +32,7 @@ BATCHES = (1, 16)
 
 
 def layer(op: str) -> onnx.ModelProto:
-    """One layer on an input of symbolic length and batch; gives Y and Y_h."""
+    """A model of one layer, whose input has a symbolic length and batch; it returns Y and Y_h."""
     rng = np.random.default_rng(0)
     rows = GATES[op] * HIDDEN
     shapes = {"W": (1, rows, COLUMNS), "R": (1, rows, HIDDEN), "B": (1, 2 * rows)}
@@ -53,14 +54,14 @@ def layer(op: str) -> onnx.ModelProto:
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """onnxruntime with one thread."""
+    """The model on onnxruntime, with one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description="Compare recurrent layers with onnxruntime.")
     parser.add_argument("--target", default="native", help='native, or JSON such as {"kind": …}')
     parser.add_argument("--rounds", type=int, default=15)
@@ -70,7 +71,7 @@ def main() -> None:
     for op in GATES:
         model = layer(op)
         target = as_target(arguments.target)
-        with target:  # which decides the layout of the weights
+        with target:  # The target decides the layout of the weights.
             module = looplift.from_onnx(model)
         executable = looplift.compile(module, target)
         machine, oracle = relax.VirtualMachine(executable, tvm.cpu()), session(model)
@@ -89,7 +90,7 @@ def main() -> None:
 def compare(
     machine: Any, oracle: onnxruntime.InferenceSession, x: np.ndarray[Any, Any], rounds: int
 ) -> dict[str, float]:
-    """Microseconds of both, their ratio, and the largest difference between them."""
+    """One row: the microseconds of both, their ratio, and the largest difference of their outputs."""
     tensor = tvm.runtime.tensor(x)
     wanted = oracle.run(None, {"X": x})
     got = [output.numpy() for output in machine["main"](tensor)]

@@ -1,9 +1,9 @@
-"""What tracing costs: rewriting with no trace, with a trace, and with every attempt in it.
+"""The cost of tracing: rewriting without a trace, with a trace, and with a full trace.
 
     python benchmarks/tracing.py [--models DIR] [--size 10000] [--rounds 7]
 
-The three take turns in one process, so that the ratios are of one run. Files go to a temporary
-folder. Measured on a long chain and on the models of a folder, if one is given.
+The three take turns in one process, so the ratios come from one run. Traces are written to a
+temporary folder. Measured on a long chain and, with --models, on the models of a folder.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ MOST = {"trace": 1.10, "in full": 1.50}
 
 
 def untraced(model: onnx.ModelProto) -> None:
-    """Rewrites."""
+    """Rewrites a model."""
     looplift.rewrite(model)
 
 
 def traced(model: onnx.ModelProto, path: Path, in_full: bool) -> None:
-    """Rewrites and writes the trace."""
+    """Rewrites a model and writes the trace."""
     with path.open("w", encoding="utf-8") as file, TraceWriter(file, in_full=in_full) as writer:
         looplift.rewrite(model, observer=writer)
 
 
 def least_cpu_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """CPU seconds of the fastest of several calls, which take turns after a warm-up.
+    """The CPU seconds of the fastest of several calls each, which take turns after a warm-up.
 
-    The differences are small: what other programs do on the machine must not be among them.
+    The differences are small. CPU time leaves out what other programs do on the machine.
     """
     for call in calls.values():
         call()
@@ -58,7 +58,7 @@ def least_cpu_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> di
 
 
 def measure(name: str, model: onnx.ModelProto, rounds: int, folder: Path) -> dict[str, Any]:
-    """One row: seconds without a trace, and what the traces take in multiples of that."""
+    """One row: the seconds without a trace, and the times with traces as multiples of that."""
     path = folder / "trace.jsonl"
     calls: dict[str, Callable[[], object]] = {
         "none": partial(untraced, model),
@@ -72,7 +72,7 @@ def measure(name: str, model: onnx.ModelProto, rounds: int, folder: Path) -> dic
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(description="Measure what tracing costs.")
     parser.add_argument("--models", type=Path, help="a folder of ONNX models")
     parser.add_argument("--size", type=int, default=10_000, help="nodes of the chain")

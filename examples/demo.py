@@ -1,8 +1,8 @@
-"""The main job on a small model: `make demo`.
+"""`make demo`: rewrites, imports and compares two small models.
 
-A voice-activity detector with 25 Ifs is generated, rewritten, imported into Relax, and all three
-are compared: once with nothing given, once for a known sample rate. Then a detector whose LSTM is
-written out as a Loop becomes one LSTM, and both are timed.
+The first is a voice-activity detector with 25 Ifs. It is rewritten and imported into Relax, without
+assertions and for a known sample rate, and the outputs of all three are compared. The second is a
+detector with an LSTM written as a Loop. It becomes one LSTM, and both are timed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Print a heading."""
+    """Prints a heading."""
     CONSOLE.print(f"\n[bold]{text}[/bold]")
 
 
@@ -47,14 +47,14 @@ def looplift_command(arguments: str) -> None:
 
 
 def show_ifs(model: onnx.ModelProto, title: str) -> None:
-    """The Ifs of a model as a tree: a child stands in a branch of its parent."""
+    """Prints the Ifs of a model as a tree: the children of an If are the Ifs in its branches."""
     tree = Tree(title)
     add_ifs(model.graph, tree)
     CONSOLE.print(tree)
 
 
 def add_ifs(graph: onnx.GraphProto, tree: Tree, branch: str = "") -> None:
-    """Append the Ifs of a graph, and under each those in its branches."""
+    """Adds the Ifs of a graph to a tree, and under each the Ifs in its branches."""
     for node in graph.node:
         if node.op_type != "If":
             continue
@@ -64,7 +64,7 @@ def add_ifs(graph: onnx.GraphProto, tree: Tree, branch: str = "") -> None:
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
-    """What onnxruntime computes."""
+    """The outputs of a model on onnxruntime."""
     session = onnxruntime.InferenceSession(model.SerializeToString())
     outputs: list[Array] = session.run(None, inputs)
     return outputs
@@ -73,18 +73,18 @@ def onnxruntime_outputs(model: onnx.ModelProto, inputs: dict[str, Array]) -> lis
 def tvm_outputs(
     machine: relax.VirtualMachine, names: list[str], inputs: dict[str, Array]
 ) -> list[Array]:
-    """What a compiled Relax module computes."""
+    """The outputs of a compiled Relax module."""
     outputs = machine["main"](*(tvm.runtime.tensor(inputs[name]) for name in names))
     return [output.numpy() for output in outputs]
 
 
 def largest_difference(expected: list[Array], actual: list[Array]) -> str:
-    """Over all outputs, in the unit of the outputs."""
+    """The largest absolute difference over all outputs."""
     return f"{max(np.abs(a - b).max() for a, b in zip(expected, actual, strict=True)):.1e}"
 
 
 def compare_all_rates(model: onnx.ModelProto) -> None:
-    """One rewritten file and one compiled module, at both rates and two batch sizes."""
+    """Compares one rewritten model and one compiled module at both rates and two batch sizes."""
     rewritten = looplift.rewrite(model).model
     module = looplift.from_onnx(model)
     machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
@@ -105,7 +105,7 @@ def compare_all_rates(model: onnx.ModelProto) -> None:
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
-    """The median time of a call."""
+    """The median time of a call in milliseconds."""
     call()
     times = []
     for _ in range(rounds):
@@ -123,7 +123,7 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def time_scripted(model: onnx.ModelProto) -> None:
-    """The loop on onnxruntime against the one LSTM, on onnxruntime and on TVM."""
+    """Times the Loop on onnxruntime, and the LSTM on onnxruntime and on TVM."""
     inputs = recording(length=200)
     original, rewritten = session(model), session(looplift.rewrite(model).model)
     machine = relax.VirtualMachine(looplift.compile(looplift.from_onnx(model)), tvm.cpu())
@@ -145,7 +145,7 @@ def time_scripted(model: onnx.ModelProto) -> None:
 
 
 def main() -> None:
-    """Run the steps."""
+    """Runs the demo."""
     OUT.mkdir(exist_ok=True)
     os.chdir(OUT)
     model = voice_activity_model()
@@ -154,11 +154,11 @@ def main() -> None:
     say("1. A small voice-activity detector, as an exporter writes it: 25 Ifs, up to four deep")
     show_ifs(model, "detector.onnx")
 
-    say("2. With nothing given, only the If on the sample rate is a real decision")
+    say("2. Without assertions, only the If on the sample rate remains")
     looplift_command("rewrite detector.onnx -o any_rate.onnx")
     looplift_command("inspect any_rate.onnx")
 
-    say("3. With the sample rate given, none is left")
+    say("3. With a known sample rate, no If remains")
     looplift_command("rewrite detector.onnx --input sr=16000 -o rate_16000.onnx")
     looplift_command("inspect rate_16000.onnx")
 
@@ -170,12 +170,12 @@ def main() -> None:
 
     scripted = scripted_detector()
     onnx.save(scripted, OUT / "scripted.onnx")
-    say("6. A detector whose LSTM is a Loop by hand, with Ifs around it: one LSTM is left")
+    say("6. A detector with an LSTM written as a Loop, and Ifs around it: one LSTM remains")
     looplift_command("inspect scripted.onnx")
     looplift_command("rewrite scripted.onnx -o one_lstm.onnx")
     looplift_command("inspect one_lstm.onnx")
 
-    say("7. What that is worth")
+    say("7. How much faster that is")
     time_scripted(scripted)
 
 

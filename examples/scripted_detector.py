@@ -1,10 +1,10 @@
-"""A detector over a whole recording, spelled the way a scripting exporter spells an LSTM by hand.
+"""A detector over a whole recording, whose LSTM is written as a scripting exporter writes it.
 
     python examples/scripted_detector.py scripted.onnx
 
-One Loop over the frames holds the cell: two products, the gates cut apart with computed bounds, the
-outputs collected in a list. Around it stand two Ifs on sizes that the source asked for. There is no
-LSTM operator in the file, and no decision: it is one LSTM, one product and a sigmoid.
+One Loop over the frames contains the cell: two products, and gates that are sliced with computed
+bounds. It collects the outputs in a list. Around it are two Ifs on sizes that the source checks. The
+file has no LSTM operator and no real decision: it computes one LSTM, one product and a sigmoid.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def scripted_detector(seed: int = 0) -> onnx.ModelProto:
 
 
 def add_loop(main: Body, frames: str, random: np.random.Generator) -> str:
-    """The recurrence over all frames; the outputs [time, batch, HIDDEN]."""
+    """The recurrence over all frames; returns the outputs [time, batch, HIDDEN]."""
     scale = 1 / np.sqrt(HIDDEN)
     weights = {
         name: main.weight(f"cell.{name}", random.uniform(-scale, scale, shape))
@@ -78,7 +78,7 @@ def add_loop(main: Body, frames: str, random: np.random.Generator) -> str:
 
 
 def loop_body(frames: str, weights: dict[str, str]) -> onnx.GraphProto:
-    """One step: takes and returns the condition, h, c and the list of outputs."""
+    """The loop body: takes and returns the condition, h, c and the list of outputs."""
     step = Body("/cell")
     x = step.op("Gather", frames, "t", axis=0)
     gates = step.op("Gemm", x, weights["w_ih"], transB=1)
@@ -105,7 +105,7 @@ def loop_body(frames: str, weights: dict[str, str]) -> onnx.GraphProto:
 
 
 def chunk(body: Body, value: str, count: int) -> list[str]:
-    """`value.chunk(count, 1)` of a size that the exporter did not know."""
+    """`value.chunk(count, 1)` along an axis of unknown size."""
     axis = body.constant([1])
     size = body.op("Gather", body.op("Shape", value), axis, axis=0)
     step = body.op("Div", body.op("Add", size, body.constant([count - 1])), body.constant([count]))
@@ -115,13 +115,13 @@ def chunk(body: Body, value: str, count: int) -> list[str]:
 
 
 def recording(length: int, batch: int = 1, seed: int = 0) -> dict[str, Array]:
-    """Noise, as a caller would pass features."""
+    """Random features of the type and shape that a caller passes."""
     random = np.random.default_rng(seed)
     return {"features": random.standard_normal((length, batch, FEATURES)).astype(np.float32)}
 
 
 def main() -> None:
-    """Write the model to the path given."""
+    """Writes the model to the given path."""
     parser = argparse.ArgumentParser(description="Write a detector with a scripted LSTM.")
     parser.add_argument("path", type=Path)
     path = parser.parse_args().path

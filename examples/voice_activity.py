@@ -1,16 +1,17 @@
-"""A small voice-activity detector, spelled the way exporters spell one.
+"""A small voice-activity detector, written as exporters write it.
 
     python examples/voice_activity.py detector.onnx
 
-The network is the usual one: a short-time Fourier transform as a convolution, four convolutions
-that shrink time to one step, one LSTM step whose state the caller keeps, a probability. The
-weights are random, so the probability means nothing; what matters is how the file is written:
+The network computes a short-time Fourier transform as a convolution, four convolutions that reduce
+time to one position, one LSTM over one time step whose state the caller keeps, and a probability.
+The weights are random, so the probability means nothing. The structure of the file is what matters:
 
-- An If on the sample rate `sr` holds one whole network per rate.
-- Sizes are read from tensors, so that every `x.squeeze(d)` of the source became an If between
-  Squeeze and Identity, and every "is this batched?" an If on the rank. They stand up to four
-  deep: 25 Ifs for a network that has no decision in it but the rate.
-- The LSTM's weights are sliced and joined again, from the source framework's gate order to ONNX's.
+- The branches of an If on the sample rate `sr` contain one network each.
+- Sizes are read from tensors, so each `x.squeeze(d)` of the source is an If between Squeeze and
+  Identity, and each check for a batch is an If on the rank. The 25 Ifs are nested up to four deep,
+  although the sample rate is the only real decision.
+- The weights of the LSTM are sliced and concatenated to turn the gate order of the source framework
+  into the order of ONNX.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Body:
         self.counts: Counter[str] = Counter()
 
     def ops(self, op_type: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
-        """Append a node and return the names of its outputs."""
+        """Appends a node; returns the names of its outputs."""
         count = self.counts[op_type]
         self.counts[op_type] += 1
         name = f"{self.scope}/{op_type}" + (f"_{count}" if count else "")
@@ -73,40 +74,40 @@ class Body:
         return names
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node with one output."""
+        """Appends a node with one output; returns its name."""
         return self.ops(op_type, *inputs, outputs=1, **attributes)[0]
 
     def constant(self, value: object, dtype: type = np.int64) -> str:
-        """Append a Constant, as exporters do for every index, axis and size."""
+        """Appends a Constant, as exporters do for every index, axis and size."""
         return self.op("Constant", value=numpy_helper.from_array(np.asarray(value, dtype)))
 
     def weight(self, name: str, values: Array) -> str:
-        """Add an initializer."""
+        """Adds an initializer."""
         self.initializers.append(
             numpy_helper.from_array(values.astype(np.float32), f"{self.scope}.{name}")
         )
         return self.initializers[-1].name
 
     def inner(self, name: str) -> Body:
-        """A body for a branch, under a scope of its own."""
+        """A graph for a branch, with a name scope of its own."""
         return Body(f"{self.scope}/{name}")
 
     def close(self, outputs: list[str]) -> onnx.GraphProto:
-        """The branch as a graph. Its outputs are floats of a shape the exporter did not know."""
+        """The branch as a graph. Its outputs are floats of unknown shape."""
         infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         return helper.make_graph(
             self.nodes, self.scope.strip("/").replace("/", "."), [], infos, self.initializers
         )
 
     def branch(self, condition: str, then: onnx.GraphProto, other: onnx.GraphProto) -> list[str]:
-        """Append an If."""
+        """Appends an If."""
         return self.ops(
             "If", condition, outputs=len(then.output), then_branch=then, else_branch=other
         )
 
 
 def squeeze(body: Body, value: str, axis: int) -> str:
-    """`value.squeeze(axis)` of a tensor whose sizes were unknown: removes the axis if it is 1."""
+    """`value.squeeze(axis)` of a tensor of unknown sizes: removes the axis if its size is 1."""
     size = body.op("Gather", body.op("Shape", value), body.constant([axis]), axis=0)
     is_one = body.op("Equal", size, body.constant([1]))
     then, other = body.inner("squeeze"), body.inner("keep")
@@ -119,7 +120,7 @@ def squeeze(body: Body, value: str, axis: int) -> str:
 def spectrum(body: Body, samples: str, rate: Rate) -> str:
     """Magnitudes [batch, window/2+1, frames] of the short-time Fourier transform."""
     bins, hop = rate.window // 2 + 1, rate.window // 2
-    # The pads of the last axis, in the source framework's order, turned into ONNX's order.
+    # Turns the pads of the last axis from the order of the source framework into that of ONNX.
     given = body.constant([0, rate.window // 4])
     rest = body.op("ConstantOfShape", body.constant([2]), value=int64_tensor(0))
     pairs = body.op("Reshape", body.op("Concat", given, rest, axis=0), body.constant([-1, 2]))
@@ -148,12 +149,12 @@ def fourier_basis(window: int) -> Array:
 
 
 def int64_tensor(value: int) -> onnx.TensorProto:
-    """The one-element tensor that ConstantOfShape takes as an attribute."""
+    """A tensor of one element, for the attribute of ConstantOfShape."""
     return numpy_helper.from_array(np.array([value], np.int64))
 
 
 def float_tensor(value: float) -> onnx.TensorProto:
-    """The same for floats."""
+    """A tensor of one float, for the attribute of ConstantOfShape."""
     return numpy_helper.from_array(np.array([value], np.float32))
 
 
@@ -212,7 +213,7 @@ def reorder_gates(body: Body, weight: str) -> str:
 
 
 def add_dimension(body: Body, is_batched: str, values: list[str]) -> list[str]:
-    """`values` unsqueezed at 0 if the condition holds, else as they are."""
+    """`values` with a new axis 0 if the condition is true, otherwise unchanged."""
     then, other = body.inner("batched"), body.inner("unbatched")
     unsqueezed = [then.op("Unsqueeze", value, then.constant([0])) for value in values]
     same = [other.op("Identity", value) for value in values]
@@ -220,11 +221,11 @@ def add_dimension(body: Body, is_batched: str, values: list[str]) -> list[str]:
 
 
 def recurrence(body: Body, features: str, state: list[str], cell: Cell) -> list[str]:
-    """One LSTM step; hidden and cell state [batch, HIDDEN].
+    """An LSTM over one time step; returns the hidden and cell state [batch, HIDDEN].
 
-    `features` is [batch, HIDDEN] after the squeeze, but the source also took a sequence
-    [time, batch, HIDDEN], and asks which it is in front of the LSTM and behind it. `state` is the
-    hidden and the cell state, or empty for zeros.
+    `features` is [batch, HIDDEN] after the squeeze. The source also accepts a sequence
+    [time, batch, HIDDEN], and checks before and after the LSTM which of the two it got. `state` is
+    the hidden and the cell state, or empty for zeros.
     """
     rank = body.op("Size", body.op("Shape", features))
     is_step = body.op("Equal", rank, body.constant(2))
@@ -320,7 +321,7 @@ def voice_activity_model(seed: int = 0) -> onnx.ModelProto:
 
 
 def example_inputs(rate: Rate, batch: int, seed: int = 0) -> dict[str, Array]:
-    """Noise and a random state, as a caller at that rate would pass them."""
+    """Random samples and a random state of the types and shapes for a rate."""
     random = np.random.default_rng(seed)
     return {
         "input": random.standard_normal((batch, rate.samples)).astype(np.float32),
@@ -330,7 +331,7 @@ def example_inputs(rate: Rate, batch: int, seed: int = 0) -> dict[str, Array]:
 
 
 def main() -> None:
-    """Write the model to the path given."""
+    """Writes the model to the given path."""
     parser = argparse.ArgumentParser(description="Write a small voice-activity detector.")
     parser.add_argument("path", type=Path)
     path = parser.parse_args().path
