@@ -3,8 +3,8 @@
     python benchmarks/branches.py [--size 256] [--rounds 9]
 
 Measures both with looplift's importer and with TVM's own (`stock`). TVM's importer runs every
-operator of both branches except the last, and emits no dataflow block, without which operators are not
-fused.
+operator of both branches except the last, and emits no dataflow block, without which TVM does not
+fuse operators.
 """
 
 from __future__ import annotations

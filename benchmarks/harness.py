@@ -56,7 +56,7 @@ def is_installed(package: str) -> bool:
 def report(
     name: str, title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()
 ) -> None:
-    """Prints rows, whose keys are the columns, and writes them with the versions of all packages."""
+    """Prints rows, whose keys are the columns, and writes them with the package versions."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = Table(*columns)
     for row in rows:

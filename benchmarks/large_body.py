@@ -21,8 +21,9 @@ import looplift
 
 @dataclass(frozen=True)
 class Kind:
-    """The construct that a body repeats, in ONNX text. `{k}` stands for its number, `{next}` for the
-    next number.
+    """The construct that a body repeats, in ONNX text.
+
+    `{k}` stands for its number, `{next}` for the next number.
     """
 
     body: str

@@ -3,9 +3,9 @@
     python benchmarks/loops_vs_ort.py [--target native] [--rounds 9] [--most 10000]
 
 Times are medians of calls that take turns in one process. looplift is faster where the ratio is
-below 1. A loop is one kernel if the shapes in its body never change, otherwise a tower of functions
-that the virtual machine runs. Models are rewritten only where they are marked so; elsewhere the loop
-of the file is measured. `most` bounds the trip counts.
+below 1. A loop is one kernel if the shapes in its body never change, otherwise a tower of
+functions that the virtual machine runs. Models are rewritten only where they are marked so;
+elsewhere the loop of the file is measured. `most` bounds the trip counts.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/many_loops.py [--sizes 200 2000]
 
-The loops follow each other, over a sequence of dynamic length: a recurrence that appends to a list, a
-while loop with its own counter, a running sum, and a loop that writes to a buffer, in turn. A linear
-rewriter takes ten times as long for ten times the loops.
+The loops follow each other, over a sequence of dynamic length: a recurrence that appends to a list,
+a while loop with its own counter, a running sum, and a loop that writes to a buffer, in turn. A
+linear rewriter takes ten times as long for ten times the loops.
 """
 
 from __future__ import annotations

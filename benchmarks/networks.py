@@ -43,7 +43,7 @@ class Network:
         return self.op("Add", product, self.weight(outputs))
 
     def normalize(self, value: str, width: int) -> str:
-        """Layer normalization over the last axis, in the operators that exporters use before opset 17."""
+        """Layer normalization over the last axis, as exported before opset 17."""
         centred = self.op("Sub", value, self.op("ReduceMean", value, axes=[-1]))
         square = self.op("Pow", centred, self.constant(np.float32(2)))
         variance = self.op("ReduceMean", square, axes=[-1])

@@ -90,7 +90,7 @@ def main() -> None:
 def compare(
     machine: Any, oracle: onnxruntime.InferenceSession, x: np.ndarray[Any, Any], rounds: int
 ) -> dict[str, float]:
-    """One row: the microseconds of both, their ratio, and the largest difference of their outputs."""
+    """One row: the microseconds of both, their ratio, and the largest difference of outputs."""
     tensor = tvm.runtime.tensor(x)
     wanted = oracle.run(None, {"X": x})
     got = [output.numpy() for output in machine["main"](tensor)]

@@ -3,8 +3,8 @@
     python examples/scripted_detector.py scripted.onnx
 
 One Loop over the frames contains the cell: two products, and gates that are sliced with computed
-bounds. It collects the outputs in a list. Around it are two Ifs on sizes that the source checks. The
-file has no LSTM operator and no real decision: it computes one LSTM, one product and a sigmoid.
+bounds. It collects the outputs in a list. Around it are two Ifs on sizes that the source checks.
+The file has no LSTM operator and no real decision: it computes one LSTM, one product and a sigmoid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the larger collections of models are; tests that need one are skipped without it."""
+"""The folders of larger collections of models. A test that needs a missing one is skipped."""
 
 from __future__ import annotations
 

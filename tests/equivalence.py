@@ -1,4 +1,4 @@
-"""A rewritten model against its original: valid, same interface, equal outputs in every run."""
+"""Checks a rewritten model: it is valid and has the interface and outputs of the original."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .rewrite.fact_oracle import Feeds, NothingRan
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model on onnxruntime, quiet, without onnxruntime's own rewriting."""
+    """The model on onnxruntime, without log output and without graph optimisations."""
     options = _quiet()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(
@@ -30,7 +30,7 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def optimized_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model as a user runs it."""
+    """The model on onnxruntime, with graph optimisations."""
     return onnxruntime.InferenceSession(
         model.SerializeToString(), _quiet(), providers=["CPUExecutionProvider"]
     )
@@ -44,7 +44,7 @@ def _quiet() -> Any:
 
 
 def outcome(runnable: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> list[Any] | None:
-    """The outputs; None for a run that fails."""
+    """The outputs of a run; None if it fails."""
     names = {i.name for i in runnable.get_inputs()}
     names |= {i.name for i in runnable.get_overridable_initializers()}
     try:
@@ -56,7 +56,7 @@ def outcome(runnable: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> 
 
 
 def is_valid(model: onnx.ModelProto) -> bool:
-    """Whether onnx's checker accepts a model; what text leaves open it may not."""
+    """Whether the checker of onnx accepts a model."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
@@ -93,7 +93,7 @@ def assert_equivalent(
     """
     assert [o.name for o in after.graph.output] == [o.name for o in before.graph.output]
     original = session(before)
-    rewritten = None  # of a model that always fails, onnxruntime may refuse the rewritten one
+    rewritten = None  # If a model always fails, onnxruntime may refuse to load the rewritten one.
     runs = 0
     for feed in (feeds or Feeds()).of(before):
         expected = outcome(original, feed)
@@ -118,7 +118,7 @@ def assert_equivalent(
 def rewritten(
     model: onnx.ModelProto, feeds: Feeds | None = None, tolerance: float = 0.0, **options: Any
 ) -> RewriteResult:
-    """The rewritten model, after all checks that hold for every rewrite."""
+    """Rewrites a model, and runs the checks that hold for every rewrite."""
     untouched = model.SerializeToString()
     result = rewrite(model, **options)
     assert result.report.defects == []
@@ -135,7 +135,7 @@ def run_rules(
     assertions: Assertions | None = None,
     step_limit: int | None = None,
 ) -> tuple[onnx.ModelProto, Trace, Engine]:
-    """Runs some rules in one phase."""
+    """Runs rules in one phase; returns the model, the trace and the engine."""
     imported = import_model(model)
     engine = Engine(
         imported,
@@ -150,5 +150,5 @@ def run_rules(
 
 
 def ops(model: onnx.ModelProto) -> dict[str, int]:
-    """How often each operator stands in a model, bodies included."""
+    """The operators of a model with their counts, bodies included."""
     return dict(count_operators(model))

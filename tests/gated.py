@@ -1,4 +1,4 @@
-"""A model whose one If an input decides, for tests of the commands."""
+"""A model with one If that an input decides, for tests of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of model reading and writing share: a model in text, and how to run one."""
+"""Parses and runs models in ONNX text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parse(source: str, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
 
 
 def model(text: str, opset: int = 20, ir_version: int = 10, **weights: Array) -> onnx.ModelProto:
-    """With initializers that text would be too long for."""
+    """Parses a model and adds initializers that are too long for text."""
     proto = parse(text, opset, ir_version)
     for name, values in weights.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))

@@ -37,7 +37,7 @@ TEXT = """g (float[N,3] x, bool c) => (float[N,3] y) {
 
 
 def _recorded(path: Path) -> Cases:
-    """The inputs and outputs beside a model, by case: keys are `case|in|name`, `case|out|name`."""
+    """The recorded inputs and outputs of a model by case; keys are `case|in|name`, `case|out|name`."""
     cases: Cases = {}
     with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
         for key in arrays.files:
@@ -57,7 +57,7 @@ def _interface(model: onnx.ModelProto) -> list[list[Any]]:
 
 
 def _check_recorded(path: Path, after: onnx.ModelProto) -> int:
-    """Compares with what was recorded, or with the original where that itself differs from it."""
+    """Compares with the recorded outputs, or with the original where its own outputs differ."""
     original, rewritten = optimized_session(onnx.load(path)), optimized_session(after)
     runs = 0
     for inputs, outputs in _recorded(path).values():
@@ -101,7 +101,7 @@ class TestCollection:
 
     @pytest.mark.parametrize("seed", range(2))
     def test_rules_in_any_order(self, corpus: Path, seed: int) -> None:
-        """Within their phase; the models come out differently, their outputs do not."""
+        """Rules are shuffled within their phases: the models differ, their outputs do not."""
         rng = random.Random(seed)
         for path in rng.sample(sorted(corpus.glob("*.onnx")), 10):
             phases = [
@@ -133,7 +133,7 @@ class TestPublishedModels:
         assert_equal(expected, outcome(session(result.model), feed), 1e-5)
 
     def test_silero_with_nothing_given(self, models_dir: Path) -> None:
-        """Only the question for the sample rate remains."""
+        """Only the If on the sample rate remains."""
         path = models_dir / "silero_vad.onnx"
         result = rewrite(path)
         assert ops(result.model)["If"] == 1
@@ -178,7 +178,7 @@ def _silero_feed(samples: int, batch: int) -> dict[str, Any]:
 
 
 class TestMatrix:
-    """The small models with one If, each with the wish written beside it."""
+    """The small models with one If each, with the expected number of Ifs next to each model."""
 
     def test_ifs(self, matrix_dir: Path) -> None:
         wanted = {

@@ -56,7 +56,7 @@ def operators(path: Path) -> list[str]:
 
 
 def complaint(result: Result) -> str:
-    """The error of a call that was wrong: status 2, one paragraph, no traceback."""
+    """The error message of a wrong call; asserts status 2, one paragraph and no traceback."""
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
@@ -336,7 +336,7 @@ class TestMasks:
         ],
     )
     def test_spelled(self, text: str, expected: dict[str, int | None]) -> None:
-        """A name may be any text; the option written from it means the same."""
+        """A name may be any text: the option that is written from it parses to the same name."""
         settings = Settings(Assertions(prefix_masks=expected))
         (written,) = map(shlex.split, settings_options(settings))
         for spelled in (text, written[1]):

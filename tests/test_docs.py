@@ -1,4 +1,4 @@
-"""The pages in docs/ are right: their commands run and print what they show; their models hold."""
+"""The commands on the pages in docs/ print what the pages show, and the models behave as stated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def blocks(page: str) -> list[Block]:
 
 
 class Session:
-    """Carries out the blocks of a page one after the other, as a reader does."""
+    """Runs the blocks of a page in order, as a reader does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Session:
                 self._run(line, expected)
 
     def _write(self, text: str) -> None:
-        """The first line of a file's text names it."""
+        """Writes a file, whose name is in the first line of its text."""
         name = re.match(r"# (\S+\.py)\n", text)
         assert name is not None, f"no file is named by: {text.splitlines()[0]}"
         path = self.folder / name[1]
@@ -75,8 +75,9 @@ class Session:
 
 
 def assert_printed(expected: str, output: str, command: str) -> None:
-    """Asserts that what a page shows was printed, in this order; `…` stands for any text, and one
-    space for several.
+    """Asserts that a command printed what the page shows, in this order.
+
+    `…` stands for any text, and one space for several.
     """
     shown, printed = (" ".join(text.split()) for text in (expected, output))
     pattern = ".*?".join(re.escape(part.strip()) for part in shown.split("…"))

@@ -1,4 +1,4 @@
-"""The demo model, the demo, the benchmarks and the README do what they say."""
+"""The demo, its models, the benchmarks and the commands of the README run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those in branches included."""
+    """All nodes of a graph, including those in branches."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -165,7 +165,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    """All but those that install or build."""
+    """Runs all commands except those that install or build."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     commands = [
         line[2:] for block in blocks("console") for line in block.splitlines() if line[:2] == "$ "

@@ -1,4 +1,4 @@
-"""The wheel is complete, and importing looplift costs nothing that was not asked for."""
+"""The wheel is complete, and importing looplift does not import TVM."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOT_PACKAGED = {"tests", "examples", "benchmarks", "build", "dist"}
 def source_modules() -> tuple[str, ...]:
     """The dotted name of every Python file that belongs to the package.
 
-    Read from the folders, not from pyproject.toml: a package that was forgotten there, or that has
-    no `__init__.py`, is in this list and not in the wheel.
+    Read from the folders, not from pyproject.toml: a package that is missing there, or that has no
+    `__init__.py`, is in this list but not in the wheel.
     """
     names = []
     for path in sorted(ROOT.rglob("*.py")):
@@ -59,7 +59,7 @@ def test_imports_go_one_way(layer: str) -> None:
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command away from the sources and from this process's environment variables."""
+    """Runs a command outside of the sources and without this process's PYTHONPATH."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True
@@ -74,13 +74,13 @@ def succeed(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an empty environment into which only the wheel was installed.
+    """The interpreter of a new environment in which only the wheel is installed.
 
-    The dependencies are seen through a path file, which leads to the packages of this environment
-    but not to its editable install of looplift.
+    A path file makes the dependencies visible: the packages of this environment, but not its
+    editable install of looplift.
     """
     base = tmp_path_factory.mktemp("wheel")
-    # A copy, because a build leaves files behind that would hide a forgotten package next time.
+    # A copy, because a build leaves files that would hide a missing package the next time.
     hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "results")
     shutil.copytree(ROOT, base / "source", ignore=hidden)
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -123,7 +123,7 @@ def test_the_wheel_is_marked_as_typed(installed: Path, tmp_path: Path) -> None:
 
 
 def test_the_wheel_holds_the_templates(installed: Path, tmp_path: Path) -> None:
-    """A report is written and a new rule passes its test, with nothing but the wheel."""
+    """With only the wheel, a report can be written and a new rule passes its test."""
     script = tmp_path / "model.py"
     script.write_text(
         "import onnx, onnx.parser\n"
@@ -197,7 +197,7 @@ REWRITE_ORDER: dict[str, set[str]] = {
 
 
 def imports_of(module: str) -> set[str]:
-    """The modules of the package that a module imports; those for type checking only count, too."""
+    """The modules of the package that a module imports, also for type checking only."""
     path = ROOT.joinpath(*module.split(".")[1:])
     is_package = path.is_dir()
     tree = ast.parse((path / "__init__.py" if is_package else path.with_suffix(".py")).read_text())

@@ -169,7 +169,7 @@ def _names(phase: Phase) -> list[str]:
 
 
 class TestPlaces:
-    """Where rules and phases of users run."""
+    """The places at which rules and phases of users run."""
 
     A, B, C = (_rule(name) for name in "ABC")
     OWN = (Phase("first", (A, B), "First."), Phase("second", (B, C), "Second."))
@@ -201,7 +201,7 @@ class TestPlaces:
         ],
     )
     def test_a_rule(self, place: dict[str, str], first: list[str], second: list[str]) -> None:
-        """It joins every phase of the rule that it names, and leaves its own."""
+        """A rule joins every phase that has the rule it names, and leaves its own phase."""
         mine = Phase("mine", (_rule("Mine", **place),), "Mine.")
         phases = plugins.insert_phases(self.OWN, [mine])
         assert [_names(phase) for phase in phases] == [first, second]
@@ -275,7 +275,7 @@ PHASES = (Phase("mine", (DecomposeTanh,), "Mine."),)
 def test_a_rule_of_a_user_fires_before_the_rule_that_it_names(
     place: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a place it runs last, when the loop is an RNN already."""
+    """Without `before`, the rule runs last, when the loop is already an RNN."""
     name = f"decomposes_tanh_{len(expected)}"
     (tmp_path / f"{name}.py").write_text(DECOMPOSES_TANH.replace("before =", place))
     monkeypatch.chdir(tmp_path)

@@ -72,7 +72,7 @@ def test_each_rule_is_documented(rule: type[Rule]) -> None:
 
 
 def test_rules_of_users_are_listed_where_they_run(tmp_path: Path) -> None:
-    """A rule next to the one that it names, a phase at the end, both with their module."""
+    """A rule is listed next to the rule that it names, a phase at the end, both with their module."""
     (tmp_path / "joined.py").write_text(
         "from looplift import Phase, Rule\n"
         "class First(Rule):\n    'Comes first.'\n    before = 'IfToWhere'\n"
@@ -122,7 +122,7 @@ class Declined(Exception):
 
 
 class DeclinesEveryWay(Rule[None]):
-    """A rule that declines in every way there is."""
+    """A rule that declines in each way that the source analysis reads."""
 
     root = "Add"
     nothing = "an attribute of the class"
@@ -170,7 +170,7 @@ def test_reasons_are_found_wherever_they_are_given() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=by_name)
 def test_reasons_that_are_given_are_known(rule: type[Rule]) -> None:
-    """The reason of a near miss is among those read from the source."""
+    """The reason of a near miss is among the reasons read from the source."""
     known = [sentence.text for sentence in sentences(rule)]
     given = [near.reason for near in documented(rule).near_misses]
     assert any(_says(sentence, reason) for sentence in known for reason in given)
@@ -206,7 +206,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_a_new_rule_passes_its_test(tmp_path: Path) -> None:
-    """Its own test, and the example in the docstring of `testing`, about MyRule in my_rule."""
+    """Runs its own test, and the example in the docstring of `testing`, which tests MyRule."""
     assert call("new", "MyRule", "-o", tmp_path / "mine").exit_code == 0
     tests = tmp_path / "mine" / "tests"
     _, _, example = (testing.__doc__ or "").partition("\n\n")

@@ -1,4 +1,4 @@
-"""Modules that are compiled by plain `tvm.compile` and take their inputs by name."""
+"""Modules that `tvm.compile` compiles without looplift's pipeline; they take inputs by name."""
 
 from __future__ import annotations
 
