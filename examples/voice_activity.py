@@ -43,7 +43,7 @@ class Rate(NamedTuple):
     chunk: int
     """New samples per call."""
     context: int
-    """Samples of the previous chunk in front of the new ones."""
+    """Samples of the previous chunk before the new ones."""
 
     @property
     def samples(self) -> int:
