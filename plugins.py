@@ -19,7 +19,6 @@ from pathlib import Path
 
 from .rewrite.engine.rule import RULE_ERRORS, Phase, Rule
 from .rewrite.errors import LoopliftError
-from .rules import PHASES
 
 GROUP = "looplift.rules"
 """The entry-point group."""
@@ -35,6 +34,9 @@ def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
     Raises LoopliftError for a module or an entry point that cannot be imported or has no phases,
     and for a `before` or `after` that names nothing.
     """
+    # A process that only runs models, or prints a help text, starts faster without the rules.
+    from .rules import PHASES
+
     added = [*installed_phases(), *(phase for name in modules for phase in _phases_of(name))]
     return insert_phases(PHASES, tuple(dict.fromkeys(added)))
 
