@@ -22,6 +22,9 @@ $(READY): pyproject.toml
 demo: $(READY)  ## rewrite a small speech detector, import it into Relax, check all three
 	$(BIN)/python examples/demo.py
 
+# Tests start many processes, which without bytecode would each compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A worker that has no tests left takes some from the end of another worker's list. Until then each
 # runs consecutive tests, so that most fixtures are made by one worker only.
 test: $(READY)  ## run the tests on all cores
