@@ -16,8 +16,8 @@ Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
 UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-"""The target of most tests. LLVM's optimisations take a third of a compilation; `looplift.compile`
-and the tests of the pipeline run them."""
+"""The target of most tests. LLVM's optimisations take a third of a compilation; the tests of the
+pipeline run them."""
 
 
 class Compiled:
