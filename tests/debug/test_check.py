@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -110,14 +111,10 @@ def test_a_side_that_does_not_run(tmp_path: Path) -> None:
     """TVM has no such operator; the other two are compared nevertheless."""
     text = "g (string[N] x) => (string[N] y) { y = StringNormalizer(x) }"
     path = write(tmp_path / "text.onnx", text)
-    found = check(Request.of(path))
-    assert found.status == 2
-    assert found.runs
-    assert "Relax does not run: " in shown(found)
-    assert f"rewritten: equal in all {len(found.runs)} runs; Relax: did not run" in shown(found)
     result = CliRunner().invoke(app, ["check", str(path), "--no-latency"])
     assert result.exit_code == 2
     assert "Relax does not run: " in result.stdout
+    assert re.search(r"rewritten: equal in all [1-9]\d* runs; Relax: did not run", result.stdout)
     assert CliRunner().invoke(app, ["check", str(path), "--no-tvm"]).exit_code == 0
 
 

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 import looplift
+from looplift.lowering import emit
 
 from .compiled import UNOPTIMIZED
 
@@ -23,7 +24,7 @@ class Model:
     def __init__(self, path: Path, **assertions: Any) -> None:
         self.session = onnxruntime.InferenceSession(path)
         self.rewritten = looplift.rewrite(path, **assertions).model
-        module = looplift.from_onnx(path, **assertions)
+        module = emit(self.rewritten, base_dir=str(path.parent))
         self.machine = relax.VirtualMachine(tvm.compile(module, target=UNOPTIMIZED), tvm.cpu())
 
     def operators(self) -> list[str]:
