@@ -84,9 +84,9 @@ def _run_script(words: list[str]) -> Done:
 
 @contextlib.contextmanager
 def _in_folder(folder: Path) -> Iterator[None]:
-    """Makes a folder the current one, and forgets afterwards the modules imported from it."""
+    """Makes a folder the current one; afterwards undoes what a program leaves in its process."""
     path, arguments, writes_none = sys.path[:], sys.argv, sys.dont_write_bytecode
-    before = Path.cwd()
+    before, environment = Path.cwd(), dict(os.environ)
     # Files that are written again within a second would have stale bytecode.
     sys.dont_write_bytecode = True
     importlib.invalidate_caches()
@@ -97,6 +97,8 @@ def _in_folder(folder: Path) -> Iterator[None]:
             yield
     finally:
         os.chdir(before)
+        os.environ.clear()
+        os.environ.update(environment)
         sys.path[:], sys.argv, sys.dont_write_bytecode = path, arguments, writes_none
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)

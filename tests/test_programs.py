@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,11 +27,13 @@ def test_an_error_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_nothing_remains_of_a_run(tmp_path: Path) -> None:
-    """A module that is written again is imported again; folder and path are as before."""
-    before = Path.cwd(), sys.path[:], sys.argv[:]
-    (tmp_path / "main.py").write_text("import my_part\nprint(my_part.VALUE)\n")
+    """A module that is written again is imported again; folder and environment are as before."""
+    before = Path.cwd(), sys.path[:], sys.argv[:], dict(os.environ)
+    (tmp_path / "main.py").write_text(
+        "import os, my_part\nos.environ['SET'] = '1'\nprint(my_part.VALUE)\n"
+    )
     for value in ("1", "2"):
         (tmp_path / "my_part.py").write_text(f"VALUE = {value}\n")
         assert run_program("python", ["main.py"], tmp_path).stdout == f"{value}\n"
     assert "my_part" not in sys.modules
-    assert (Path.cwd(), sys.path, sys.argv) == before
+    assert (Path.cwd(), sys.path, sys.argv, dict(os.environ)) == before
