@@ -31,8 +31,10 @@ from .loops.constructed_sequences import (
 )
 from .loops.float_counters import FloatCounterToInteger
 from .loops.induction_variables import InductionVariableFromIteration
+from .loops.iteration_number import IterationNumberToScalar
 from .loops.loop_condition import (
     ConditionIsTrueInBody,
+    ConditionToTripCount,
     EliminateTrueCondition,
     EliminateUnreachableTripCount,
     FoldLoopCondition,
@@ -129,10 +131,12 @@ PHASES: tuple[Phase, ...] = (
             ConditionIsTrueInBody,
             EliminateTrueCondition,
             FoldLoopCondition,
+            ConditionToTripCount,
             EliminateUnreachableTripCount,
             EliminateZeroTripLoop,
             InlineSingleTripLoop,
             InlineSingleTripScan,
+            IterationNumberToScalar,
             FloatCounterToInteger,
             InferTripCount,
             EliminateDeadScanOutputs,
