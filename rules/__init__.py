@@ -14,6 +14,14 @@ from .branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .branches.demanded_branch import InlineDemandedBranch
 from .branches.if_to_where import IfToWhere
 from .branches.same_condition import AbsorbNegatedCondition, CollapseNestedIf, MergeSiblingIfs
+from .contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
+from .contrib.fused_operators import DecomposeFusedConv, DecomposeFusedGemm, DecomposeFusedMatMul
+from .contrib.gelu import DecomposeGelu
+from .contrib.normalization import (
+    DecomposeEmbedLayerNormalization,
+    DecomposeRmsNormalization,
+    DecomposeSkipLayerNormalization,
+)
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
     EliminateDeadScanOutputs,
@@ -91,6 +99,21 @@ from .vectorization.ragged_repeat import RaggedRepeat
 from .vectorization.sliding_windows import VectorizeSlidingWindows
 
 PHASES: tuple[Phase, ...] = (
+    Phase(
+        "contrib operators",
+        (
+            DecomposeGelu,
+            DecomposeFusedMatMul,
+            DecomposeFusedConv,
+            DecomposeFusedGemm,
+            DecomposeSkipLayerNormalization,
+            DecomposeRmsNormalization,
+            DecomposeEmbedLayerNormalization,
+            DecomposeMultiHeadAttention,
+            DecomposeAttention,
+        ),
+        "Decomposes operators of com.microsoft into standard ones.",
+    ),
     Phase(
         "constants",
         (
