@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
+import numpy as np
 import onnx
 import onnx.parser
 
@@ -77,7 +78,7 @@ class Match:
         `values` fill the `{}` of the sentence. `at` is the node or tensor that the sentence is
         about, by default the root.
         """
-        if fact is None or fact is False:
+        if fact is None or fact is False or (isinstance(fact, np.bool_) and not fact):
             raise Miss(sentence, *values, at=at if at is not None else self.node)
         return fact
 
