@@ -50,6 +50,7 @@ from .loops.loop_condition import (
 from .loops.loop_invariant_code_motion import HoistLoopInvariantCode
 from .loops.loop_invariant_shapes import HoistLoopInvariantShape
 from .loops.loop_to_scan import LoopToPaddedScan, LoopToScan
+from .loops.pointwise_convolution import PointwiseConvToProduct
 from .loops.scatter_accumulation import ScatterToScanOutput
 from .loops.sequence_accumulation import SequenceInsertToScanOutput
 from .loops.slice_reads import GatherAtIteration, SliceToGather, SqueezedSliceToGather
@@ -169,6 +170,7 @@ PHASES: tuple[Phase, ...] = (
             InductionVariableFromIteration,
             HoistLoopInvariantCode,
             HoistLoopInvariantShape,
+            PointwiseConvToProduct,
             EliminateRedundantReshape,
             GatherFromSplitSequence,
             LengthOfSplitSequence,
