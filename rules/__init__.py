@@ -12,6 +12,7 @@ from .branches.branch_outputs import EliminateDeadBranchOutputs, ForwardEqualBra
 from .branches.common_code import HoistCommonBranchCode
 from .branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .branches.demanded_branch import InlineDemandedBranch
+from .branches.empty_guard import InlineBranchRightForEmpty
 from .branches.if_to_where import IfToWhere
 from .branches.same_condition import AbsorbNegatedCondition, CollapseNestedIf, MergeSiblingIfs
 from .contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
@@ -137,6 +138,7 @@ PHASES: tuple[Phase, ...] = (
             InlineDecidedIf,
             CollapseNestedIf,
             InlineOnlyPossibleBranch,
+            InlineBranchRightForEmpty,
             AbsorbNegatedCondition,
             EliminateDeadBranchOutputs,
             HoistCommonBranchCode,
