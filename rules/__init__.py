@@ -74,6 +74,7 @@ from .recurrence import (
     AbsorbReversalOfWholeSequence,
     ConcatOfSlices,
     FuseRecurrence,
+    MergeRecurrentChunks,
     RerollRecurrence,
     SplitCarriedValue,
 )
@@ -197,6 +198,7 @@ PHASES: tuple[Phase, ...] = (
         (
             SplitCarriedValue,
             FuseRecurrence,
+            MergeRecurrentChunks,
             RerollRecurrence,
             ConcatOfSlices,
             AbsorbReversal,
