@@ -39,7 +39,10 @@ class ChunkedRecurrence:
 
 
 class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
-    """Runs an LSTM, GRU or RNN once over a sequence that a loop reads in chunks."""
+    """Runs an LSTM, GRU or RNN once over a sequence that a loop reads in chunks.
+
+    Needs opset 14: before it, Reshape cannot join two axes that may be empty.
+    """
 
     root = ("Loop", "Scan")
     fires = """g (float[T,5,B,2] x, float[1,3,2] w, float[1,3,3] r, float[1,B,3] h0) => (float[1,B,3] y) <int64 zero = {0}> {
