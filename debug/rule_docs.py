@@ -151,9 +151,8 @@ def _near_miss(rule: type[Rule], words: str, text: str) -> NearMiss:
 
 def misses(rule: type[Rule], engine: Engine) -> Iterator[tuple[Miss, str]]:
     """Why a rule declines at each of its roots, and what each reason is about, in words."""
-    roots = rule.roots()
     for node in engine.index.walk():
-        if "*" in roots or (node.op in roots and not node.domain):
+        if rule.is_tried_at(node):
             try:
                 rule().match(Match(node, engine.facts, engine.options))
             except Miss as miss:

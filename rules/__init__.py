@@ -12,8 +12,17 @@ from .branches.branch_outputs import EliminateDeadBranchOutputs, ForwardEqualBra
 from .branches.common_code import HoistCommonBranchCode
 from .branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .branches.demanded_branch import InlineDemandedBranch
+from .branches.empty_guard import InlineBranchRightForEmpty
 from .branches.if_to_where import IfToWhere
 from .branches.same_condition import AbsorbNegatedCondition, CollapseNestedIf, MergeSiblingIfs
+from .contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
+from .contrib.fused_operators import DecomposeFusedConv, DecomposeFusedGemm, DecomposeFusedMatMul
+from .contrib.gelu import DecomposeGelu
+from .contrib.normalization import (
+    DecomposeEmbedLayerNormalization,
+    DecomposeRmsNormalization,
+    DecomposeSkipLayerNormalization,
+)
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
     EliminateDeadScanOutputs,
@@ -31,8 +40,10 @@ from .loops.constructed_sequences import (
 )
 from .loops.float_counters import FloatCounterToInteger
 from .loops.induction_variables import InductionVariableFromIteration
+from .loops.iteration_number import IterationNumberToScalar
 from .loops.loop_condition import (
     ConditionIsTrueInBody,
+    ConditionToTripCount,
     EliminateTrueCondition,
     EliminateUnreachableTripCount,
     FoldLoopCondition,
@@ -40,6 +51,7 @@ from .loops.loop_condition import (
 from .loops.loop_invariant_code_motion import HoistLoopInvariantCode
 from .loops.loop_invariant_shapes import HoistLoopInvariantShape
 from .loops.loop_to_scan import LoopToPaddedScan, LoopToScan
+from .loops.pointwise_convolution import PointwiseConvToProduct
 from .loops.scatter_accumulation import ScatterToScanOutput
 from .loops.sequence_accumulation import SequenceInsertToScanOutput
 from .loops.slice_reads import GatherAtIteration, SliceToGather, SqueezedSliceToGather
@@ -62,6 +74,7 @@ from .recurrence import (
     AbsorbReversalOfWholeSequence,
     ConcatOfSlices,
     FuseRecurrence,
+    MergeRecurrentChunks,
     RerollRecurrence,
     SplitCarriedValue,
 )
@@ -90,6 +103,21 @@ from .vectorization.sliding_windows import VectorizeSlidingWindows
 
 PHASES: tuple[Phase, ...] = (
     Phase(
+        "contrib operators",
+        (
+            DecomposeGelu,
+            DecomposeFusedMatMul,
+            DecomposeFusedConv,
+            DecomposeFusedGemm,
+            DecomposeSkipLayerNormalization,
+            DecomposeRmsNormalization,
+            DecomposeEmbedLayerNormalization,
+            DecomposeMultiHeadAttention,
+            DecomposeAttention,
+        ),
+        "Decomposes operators of com.microsoft into standard ones.",
+    ),
+    Phase(
         "constants",
         (
             EliminateDeadNode,
@@ -111,6 +139,7 @@ PHASES: tuple[Phase, ...] = (
             InlineDecidedIf,
             CollapseNestedIf,
             InlineOnlyPossibleBranch,
+            InlineBranchRightForEmpty,
             AbsorbNegatedCondition,
             EliminateDeadBranchOutputs,
             HoistCommonBranchCode,
@@ -133,6 +162,8 @@ PHASES: tuple[Phase, ...] = (
             EliminateZeroTripLoop,
             InlineSingleTripLoop,
             InlineSingleTripScan,
+            ConditionToTripCount,
+            IterationNumberToScalar,
             FloatCounterToInteger,
             InferTripCount,
             EliminateDeadScanOutputs,
@@ -142,6 +173,7 @@ PHASES: tuple[Phase, ...] = (
             InductionVariableFromIteration,
             HoistLoopInvariantCode,
             HoistLoopInvariantShape,
+            PointwiseConvToProduct,
             EliminateRedundantReshape,
             GatherFromSplitSequence,
             LengthOfSplitSequence,
@@ -166,6 +198,7 @@ PHASES: tuple[Phase, ...] = (
         (
             SplitCarriedValue,
             FuseRecurrence,
+            MergeRecurrentChunks,
             RerollRecurrence,
             ConcatOfSlices,
             AbsorbReversal,

@@ -15,7 +15,7 @@ from ...request import Request
 from ...rewrite.engine.engine import Engine, Observer
 from ...rewrite.engine.miss import body_path, describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Rule
+from ...rewrite.engine.rule import Rule
 from ...rewrite.engine.trace import Commit
 from ...rewrite.errors import AssumptionError
 from ...rewrite.graph.ir import Node
@@ -128,10 +128,7 @@ def _rule(request: Request, name: str) -> type[Rule] | None:
 
 def _roots(engine: Engine, kind: type[Rule]) -> Iterator[Node]:
     """The nodes at which a rule is tried."""
-    roots = kind.roots()
-    for node in engine.index.walk():
-        if ANY in roots or (node.op in roots and not node.domain):
-            yield node
+    return (node for node in engine.index.walk() if kind.is_tried_at(node))
 
 
 def _remaining(engine: Engine, asked: str) -> Iterator[Node]:

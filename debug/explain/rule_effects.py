@@ -15,7 +15,7 @@ import onnx.parser
 
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import CountingMatch
-from ...rewrite.engine.rule import RULE_ERRORS, Rule, fixture
+from ...rewrite.engine.rule import RULE_ERRORS, Rule, fixture, root_name
 from ...rewrite.errors import LoopliftError
 from ...rewrite.graph.ir import CONTROL_FLOW, Node
 from ...rewrite.storage.model import export_model
@@ -76,7 +76,7 @@ def _removes_with_others(rule: type[Rule], model: onnx.ModelProto) -> bool:
 
 def _checks(rule: type[Rule], node: Node, engine: Engine) -> int:
     """The checks that pass where the rule fires; 0 where it declines or raises an error."""
-    if node.domain or node.op not in rule.roots():
+    if root_name(node) not in rule.roots():
         return 0
     match = CountingMatch(node, engine)
     try:

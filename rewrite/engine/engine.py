@@ -29,7 +29,16 @@ from .finish import finish
 from .miss import Miss, body_path, describe
 from .patch import Patch
 from .patch_check import check_patch
-from .rule import ANY, RULE_ERRORS, Match, Options, Phase, Rule, describe_error
+from .rule import (
+    ANY,
+    RULE_ERRORS,
+    Match,
+    Options,
+    Phase,
+    Rule,
+    describe_error,
+    root_name,
+)
 from .trace import Commit, Defect, Trace
 from .worklist import Worklist
 
@@ -158,7 +167,7 @@ class Engine:
         try.
         """
         nodes = list(self.index.walk())
-        operators = {ANY, *(node.op for node in nodes)}
+        operators = {ANY, *(root_name(node) for node in nodes)}
         return [
             [] if roots.isdisjoint(operators) else [n for n in nodes if _may_match(roots, n)]
             for roots in self._new_roots
@@ -198,7 +207,7 @@ class Engine:
                 continue
             if node in self._changed_loops and has_unknown_carried_shape(self.facts, node):
                 self._reinfer([node], number, worklists)
-            tried = rules_for_all if node.domain else rules.get(node.op, rules_for_all)
+            tried = rules.get(root_name(node), rules_for_all)
             patch = self._visit(phase, tried, node)
             if patch is not None:
                 self._revisit(self._affected_nodes(patch), number, worklists)
@@ -374,7 +383,7 @@ def _is_loop(node: Node) -> bool:
 
 def _may_match(roots: set[str], node: Node) -> bool:
     """Whether a rule with one of these roots may match at the node."""
-    return ANY in roots or (node.op in roots and not node.domain)
+    return ANY in roots or root_name(node) in roots
 
 
 def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:

@@ -11,9 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import TensorProto, helper
 
+from ..graph.declarations import declare
 from ..graph.ir import Graph, Node, Tensor, Variable
 from ..graph.views import CarriedValue, LoopView, ScanInput, ScanOutput, ScanView
+from .builder import Builder
 
 if TYPE_CHECKING:
     from ..facts.counted_loop import CountedLoop
@@ -126,6 +129,18 @@ class LoopEdit:
             inputs=[trip_count, Variable(""), *self._node.inputs[2:]],
             results=[self._condition(True), *self._body.outputs[1:]],
         )
+
+    def take_scalar_iteration(self) -> None:
+        """Makes the body of a Loop take the iteration number as a scalar instead of a vector.
+
+        The readers of the vector read an Unsqueeze of the scalar.
+        """
+        vector, *others = self._body.inputs
+        scalar = Variable(vector.name)
+        declare(scalar, helper.make_tensor_value_info(vector.name, TensorProto.INT64, ()))
+        emit = Builder(self._patch, vector, self._patch.start(self._body))
+        self._patch.replace(vector, emit.unsqueeze(scalar, [0]))
+        self._set_interface(parameters=[scalar, *others])
 
     def _condition(self, value: bool) -> Tensor:
         """A constant condition in the body."""

@@ -9,7 +9,7 @@ from typing import Any
 from ..graph.ir import CONTROL_FLOW, Node, Tensor
 from .engine import Engine
 from .miss import Miss, describe
-from .rule import ANY, RULE_ERRORS, Match, Rule, describe_error
+from .rule import ANY, RULE_ERRORS, Match, Rule, describe_error, root_name
 
 
 class CountingMatch(Match):
@@ -72,7 +72,7 @@ def _rules_at(engine: Engine, node: Node) -> Iterator[tuple[str, type[Rule]]]:
         if ANY in roots:
             if not is_control:
                 yield name, kind
-        elif node.op in roots and not node.domain:
+        elif root_name(node) in roots:
             yield name, kind
 
 

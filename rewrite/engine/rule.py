@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
+import numpy as np
 import onnx
 import onnx.parser
 
@@ -77,7 +78,7 @@ class Match:
         `values` fill the `{}` of the sentence. `at` is the node or tensor that the sentence is
         about, by default the root.
         """
-        if fact is None or fact is False:
+        if fact is None or fact is False or (isinstance(fact, np.bool_) and not fact):
             raise Miss(sentence, *values, at=at if at is not None else self.node)
         return fact
 
@@ -134,6 +135,11 @@ def fixture(text: str) -> onnx.ModelProto:
     )
 
 
+def root_name(node: Node) -> str:
+    """How `Rule.root` names the operator of a node: with its domain, unless that is standard."""
+    return f"{node.domain}.{node.op}" if node.domain else node.op
+
+
 class Rule(Generic[Found]):
     """A rewrite of one node and its surroundings.
 
@@ -142,7 +148,8 @@ class Rule(Generic[Found]):
     """
 
     root: ClassVar[str | tuple[str, ...]] = ANY
-    """The operators of the standard domain that the rule is tried at; ANY for every node."""
+    """The operators that the rule is tried at; ANY for every node. An operator of another domain
+    than the standard one is written with its domain: `com.microsoft.FastGelu`."""
     fires: ClassVar[str] = ""
     """A model on which the rule fires, in ONNX text (see `fixture`)."""
     spares: ClassVar[Mapping[str, str]] = {}
@@ -172,6 +179,11 @@ class Rule(Generic[Found]):
     def roots(cls) -> tuple[str, ...]:
         """The operators that the rule is tried at, ANY among them for every node."""
         return (cls.root,) if isinstance(cls.root, str) else cls.root
+
+    @classmethod
+    def is_tried_at(cls, node: Node) -> bool:
+        """Whether the engine tries the rule at a node."""
+        return ANY in cls.roots() or root_name(node) in cls.roots()
 
     @classmethod
     def summary(cls) -> str:

@@ -179,9 +179,12 @@ def _broadcast(reader: _ElementReader, node: Node, operand: Tensor, at: Coordina
 
 
 def _where(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
-    """The element that a constant condition selects."""
+    """The element that a constant condition, or a comparison of known elements, selects."""
     mask = reader.facts.constant(node.inputs[0])
-    if mask is None or mask.ndim > len(at):
+    if mask is None:
+        selected = _are_equal(reader, node, at)
+        return None if selected is None else _broadcast(reader, node, node.inputs[2 - selected], at)
+    if mask.ndim > len(at):
         return None
     aligned = at[len(at) - mask.ndim :]
     taken = mask[tuple(c if n > 1 and isinstance(c, int) else slice(None)
@@ -189,6 +192,15 @@ def _where(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
     if not taken.size or taken.min() != taken.max():
         return None
     return _broadcast(reader, node, node.inputs[1 if taken.all() else 2], at)
+
+
+def _are_equal(reader: _ElementReader, node: Node, at: Coordinate) -> bool | None:
+    """What the condition of a Where is at a coordinate if it is an Equal of known elements."""
+    equal = reader.facts.index.producer(node.inputs[0])
+    if equal is None or equal.domain or equal.op != "Equal":
+        return None
+    sides = [_broadcast(reader, node, operand, at) for operand in equal.inputs]
+    return None if None in sides else symbolic.eq(*sides)  # type: ignore[arg-type]
 
 
 def _expand(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import symbolic
-from ..graph.ir import Graph
+from ..graph.ir import Graph, Node
 from ..graph.views import LoopView
 from ..symbolic import Dim, Expr, Symbol
 from .facts import Facts
@@ -35,6 +35,24 @@ def simplify_in_iteration(facts: Facts, dim: Dim) -> Dim:
     for _, _, rest, back in reversed(rewritings):
         dim = symbolic.substitute(dim, {rest: back})
     return dim
+
+
+def positive_in_body(facts: Facts, node: Node, dim: Dim) -> bool:
+    """Whether a number is positive whenever a node runs.
+
+    A node in the body of a Loop runs only if the trip count is at least 1, and so then is every
+    number that is never below the trip count.
+    """
+    if symbolic.positive(dim):
+        return True
+    for graph in facts.index.ancestors(facts.index.graph_of(node)):
+        owner = facts.index.owner(graph)
+        if owner is None or owner.op != "Loop" or owner.domain:
+            continue
+        trips = LoopView(owner).trips(facts)
+        if trips is not None and symbolic.le(trips, dim) is True:
+            return True
+    return False
 
 
 def _rewritings(facts: Facts, dim: Dim) -> Iterator[_Rewriting]:

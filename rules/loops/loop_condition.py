@@ -2,6 +2,9 @@
 
    Loop(m, true, …) { … cond_in … ; return Identity(cond_in) }
 -> Loop(m, , …) { … true … ; return true }
+
+   Loop(m, c, …) { … ; return Identity(cond_in) }
+-> Loop(Where(c, m, 0), , …) { … ; return true }
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import numpy as np
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Constant, Node
+from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 
 
@@ -105,6 +108,51 @@ class EliminateUnreachableTripCount(Rule[Node]):
 
     def apply(self, patch: Patch, found: Node) -> None:
         patch.loop(found).drop_trip_count()
+        patch.toward_normal_form()
+
+
+class ConditionToTripCount(Rule[Tensor]):
+    """Makes a condition that no iteration changes part of the trip count."""
+
+    root = "Loop"
+    fires = """g (float[3] x, int64 m, bool c) => (float[3] y) {
+      y = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci) so = Add(s, s) }> }"""
+    spares = {
+        "its conditions are true": """g (float[3] x, int64 m) => (float[3] y) {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci) so = Add(s, s) }> }""",
+        "is computed in each iteration": """g (float[3] x, int64 m, bool c) => (float[3] y) {
+      y = Loop (m, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        q = ReduceMax<keepdims=0>(s) n = IsNaN(q) co = Not(n) so = Add(s, s) }> }""",
+        "has no trip count": """g (float[3] x) => (float[3] y) <bool c = {0}> {
+      y = Loop (, c, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        so = Add(s, s) co = Identity(ci) }> }""",
+    }
+
+    def match(self, m: Match) -> Tensor:
+        view = m.loop()
+        out = m.index.original(view.condition_out)
+        always = view.condition is None and view.never_stops_early(m.facts)
+        m.need(not always, "its conditions are true")
+        known = isinstance(m.facts.scalar(out), bool) or out is view.condition_in
+        fixed = known or m.index.is_outside(out, view.body)
+        m.need(fixed, "the condition {} is computed in each iteration", out, at=out)
+        return m.need(view.trip, "it has no trip count")
+
+    def apply(self, patch: Patch, found: Tensor) -> None:
+        view, count = LoopView(patch.root), found
+        first, later = view.condition, patch.index.original(view.condition_out)
+        goes_on = True if later is view.condition_in else patch.facts.scalar(later)
+        emit = patch.builder(count)
+        # The condition after the first iteration says whether there are more.
+        if goes_on is False:
+            count = emit.min(count, emit.scalar(1))
+        elif goes_on is None and later is not first:
+            count = emit("Where", later, count, emit.min(count, emit.scalar(1)))
+        if first is not None:
+            count = emit("Where", first, count, emit.scalar(0))
+        patch.loop(patch.root).count(count)
         patch.toward_normal_form()
 
 

@@ -39,6 +39,11 @@ def need_split(m: Match, sequence: Tensor) -> SplitTensor:
     rank = m.need(m.facts.rank(x), "the rank of {} is not known", x, at=x)
     element = m.need(m.facts.shape(sequence), "the shape of its elements is not known", at=sequence)
     axis = split.attrs.get("axis", 0) % rank
+    lengths = split.inputs[1] if len(split.inputs) > 1 else None
+    if m.options.strict and lengths is not None and m.facts.rank(lengths) != 0:
+        count, length = m.facts.shape(lengths), m.facts.known_shape(x)[axis]
+        equal = count is not None and symbolic.eq(count[0], length) is True
+        m.need(equal, "--strict: SplitToSequence fails unless {} fits {}", lengths, x, at=split)
     keeps_axis = len(element) == rank
     m.need(
         not keeps_axis or element[axis] == 1,
@@ -61,22 +66,23 @@ class GatherFromSplitSequence(Rule[SplitTensor]):
         "pieces of": """g (float[4,3] x, int64 n) => (float[2,3] y) {
       two = Constant<value_int=2>() s = SplitToSequence<axis=0>(x, two) y = SequenceAt(s, n) }""",
         "is not a tensor split": """g (float[3] x, int64 n) => (float[3] y) { s = SequenceConstruct(x, x) y = SequenceAt(s, n) }""",
-        "is not a scalar": """g (float[T,3] x) => (float[3] y) <int64[1] n = {0}> {
+        "is not a single number": """g (float[T,3] x) => (float[3] y) <int64[2] n = {0, 0}> {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = SequenceAt(s, n) }""",
     }
 
     def match(self, m: Match) -> SplitTensor:
         sequence, position = m.node.inputs
         split = need_split(m, sequence)
-        # onnxruntime also takes a vector of one number, whose axis a Gather would keep.
-        scalar = m.facts.shape(position) == ()
-        m.need(scalar, "position {} is not a scalar", position, at=position)
+        # onnxruntime also takes a vector of one number.
+        single = m.facts.shape(position) in ((), (1,))
+        m.need(single, "position {} is not a single number", position, at=position)
         return split
 
     def apply(self, patch: Patch, found: SplitTensor) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        read = emit("Gather", found.tensor, node.inputs[1], axis=found.axis)
+        position = emit.squeeze(node.inputs[1], range(patch.facts.rank(node.inputs[1]) or 0))
+        read = emit("Gather", found.tensor, position, axis=found.axis)
         axes = [found.axis] if found.keeps_axis else []
         patch.replace_node(node, [emit.unsqueeze(read, axes)])
         patch.toward_normal_form()

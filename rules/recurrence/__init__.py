@@ -7,6 +7,7 @@ matched against the equations of the operators (`cell_matching`), a numeric prob
 
 from . import lifted_operators, time_steps  # noqa: F401  they register how operators are lifted
 from .absorb import AbsorbInputProjection, AbsorbReversal, AbsorbReversalOfWholeSequence
+from .chunks import MergeRecurrentChunks
 from .fuse import FuseRecurrence
 from .reroll import ConcatOfSlices, RerollRecurrence
 from .split_carried_value import SplitCarriedValue
@@ -19,6 +20,7 @@ __all__ = [
     "AbsorbReversalOfWholeSequence",
     "ConcatOfSlices",
     "FuseRecurrence",
+    "MergeRecurrentChunks",
     "RerollRecurrence",
     "SplitCarriedValue",
 ]

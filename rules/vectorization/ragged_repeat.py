@@ -4,6 +4,9 @@
     y = ConcatFromSequence(l)
  -> y = Gather(x, [0, 0, 1, 2, 2, 2, …])
 
+An iteration may also expand along a second axis of size 1, and then join both axes by a Reshape:
+`Reshape(Expand(x_t, [1, d_t, 4]), [-1, 4])`, as torch.repeat_interleave is exported.
+
 The indices follow from a mask: row t of the matrix `k < d_t` is true d_t times, and NonZero lists
 the positions of true elements row by row (ONNX operator specification, NonZero).
 """
@@ -15,11 +18,14 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.facts.counted_loop import counted_loop
+from ...rewrite.facts.counted_loop import CountedLoop
+from ...rewrite.facts.elements import vector
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
+from ..loops.counted_loop_checks import need_counted_loop
 from .independent_work import HoistedValues, IndependentWork, find_independent_work
 
 
@@ -27,6 +33,8 @@ from .independent_work import HoistedValues, IndependentWork, find_independent_w
 class RepeatedSlices:
     """Each iteration appends `Expand(slice, sizes)` to a sequence, which is concatenated."""
 
+    joined: Node
+    """The ConcatFromSequence."""
     work: IndependentWork
     slice: Tensor
     """Its size along the axis of the concatenation is 1."""
@@ -34,12 +42,15 @@ class RepeatedSlices:
     axis: int
     """The axis of the concatenation; never negative."""
     rank: int
+    """The rank of the slice."""
+    joins_axes: bool
+    """Whether the expanded slice joins this axis and the next one."""
 
 
 class RaggedRepeat(Rule[RepeatedSlices]):
     """Gathers slices by index that a loop repeats and concatenates."""
 
-    root = "ConcatFromSequence"
+    root = "Loop"
     fires = """g (float[N,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
       l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[P,3]) q) => (bool co, seq(float[P,3]) qo) <int64[1] first = {0}, int64[1] one = {1}> {
@@ -47,8 +58,10 @@ class RaggedRepeat(Rule[RepeatedSlices]):
         sizes = Concat<axis=0>(du, one) r = Expand(row, sizes) qo = SequenceInsert(q, r) co = Identity(ci) }>
       y = ConcatFromSequence<axis=0>(l) }"""
     spares = {
-        "not the final sequence of a counted loop": """g (float[N,3] x, int64[N] d) => (float[R,3] y) {
-      l = SequenceConstruct(x, x) y = ConcatFromSequence<axis=0>(l) }""",
+        "concatenated after it": """g (float[N,3] x) => (seq(float[1,3]) l) <int64 zero = {0}> {
+      all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
+      l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[1,3]) q) => (bool co, seq(float[1,3]) qo) <int64[1] first = {0}, int64[2] ones = {1, 1}> {
+        xt = Gather(x, i) row = Unsqueeze(xt, first) r = Expand(row, ones) qo = SequenceInsert(q, r) co = Identity(ci) }> }""",
         "not the result of an Expand": """g (float[N,3] x) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
       l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[P,3]) q) => (bool co, seq(float[P,3]) qo) <int64[1] first = {0}> {
@@ -63,54 +76,101 @@ class RaggedRepeat(Rule[RepeatedSlices]):
     }
 
     def match(self, m: Match) -> RepeatedSlices:
-        m.need(not m.node.attrs.get("new_axis", 0), "it concatenates along a new axis")
-        sequence = m.node.inputs[0]
-        other = "{} is not the final sequence of a counted loop"
-        node = m.need(m.producer(sequence, "Loop"), other, sequence)
-        loop = m.need(counted_loop(m.facts, node), other, sequence)
-        carried = next((c for c in loop.carried if c.final is sequence), None)
-        carried = m.need(carried, other, sequence)
-        m.need(m.graph() is m.index.graph_of(loop.node), "the loop is in another graph")
-        work = find_independent_work(m.facts, loop)
-        expand = _need_appended_expand(m, carried)
-        source, sizes = expand.inputs
-        for tensor in (source, sizes):
-            independent = work.is_independent(m.index, tensor)
-            m.need(independent, "{} depends on a carried value", tensor, at=tensor)
-        shape = m.facts.shape(source)
-        shape = m.need(shape, "the rank of {} is not known", source, at=source)
-        rank = len(shape)
-        m.need(m.facts.shape(sizes) == (rank,), "Expand adds axes to {}", source, at=source)
-        axis = m.node.attrs["axis"]
-        m.need(-rank <= axis < rank, "axis {} is outside rank {}", axis, rank)
-        size = shape[axis % rank]
-        open_size = "the size {} of the repeated axis is not known to be 1"
-        m.need(size == 1, open_size, size, at=source)
-        return RepeatedSlices(work, source, sizes, axis % rank, rank)
+        loop = need_counted_loop(m)
+        miss = Miss("no sequence that it appends to is concatenated after it", at=m.node)
+        for carried in loop.carried:
+            for reader in m.index.consumers(carried.final) if carried.final is not None else ():
+                if reader.op != "ConcatFromSequence" or reader.domain:
+                    continue
+                try:
+                    return _repeated_slices(m, loop, carried, reader)
+                except Miss as reason:
+                    miss = reason
+        raise miss
 
     def apply(self, patch: Patch, found: RepeatedSlices) -> None:
-        node, work, axis, rank = patch.root, found.work, found.axis, found.rank
+        node, work, axis = found.joined, found.work, found.axis
         hoisted = HoistedValues(patch, work.loop, work.plans)
         hoisted.build_producers([found.slice, found.sizes])
         emit = hoisted.builder(node.outputs[0])
         slices = _stacked(emit, hoisted, work, found.slice)
         sizes = _stacked(emit, hoisted, work, found.sizes)
-        counts = emit("Gather", sizes, emit.scalar(axis), axis=1)
-        joined = emit.move_axis(emit.squeeze(slices, [axis + 1]), 0, axis, rank)
-        repeated = emit("Gather", joined, _repeated_indices(emit, counts), axis=axis)
-        shape = emit("Gather", sizes, _first_nonempty(emit, sizes), axis=0)
-        target = [
-            *([emit.slice(shape, 0, slice(0, axis, 1))] if axis > 0 else []),
-            emit.vector(1),
-            *([emit.slice(shape, 0, slice(axis + 1, rank, 1))] if axis + 1 < rank else []),
-        ]
-        patch.replace(node.outputs[0], emit("Expand", repeated, emit.concat(target)))
+        emptied = [axis + 1, axis + 2] if found.joins_axes else [axis + 1]
+        counts = emit("Gather", sizes, emit.vector(*(k - 1 for k in emptied)), axis=1)
+        counts = emit.reduce("ReduceProd", counts, [1], 0)
+        rank = found.rank - found.joins_axes
+        joined = emit.move_axis(emit.squeeze(slices, emptied), 0, axis, rank)
+        y = emit("Gather", joined, _repeated_indices(emit, counts), axis=axis)
+        if not found.joins_axes:
+            y = emit("Expand", y, _other_sizes(emit, sizes, axis, rank))
+        patch.replace(node.outputs[0], y)
         patch.remove(node)
         patch.toward_normal_form()
 
 
-def _need_appended_expand(m: Match, carried: CarriedValue) -> Node:
-    """The Expand that each iteration appends to a sequence, which is empty at first.
+def _other_sizes(emit: Builder, sizes: Tensor, axis: int, rank: int) -> Tensor:
+    """What the iterations expand the axes to other than the repeated one, which has a 1."""
+    shape = emit("Gather", sizes, _first_nonempty(emit, sizes), axis=0)
+    return emit.concat(
+        [
+            *([emit.slice(shape, 0, slice(0, axis, 1))] if axis > 0 else []),
+            emit.vector(1),
+            *([emit.slice(shape, 0, slice(axis + 1, rank, 1))] if axis + 1 < rank else []),
+        ]
+    )
+
+
+def _repeated_slices(
+    m: Match, loop: CountedLoop, carried: CarriedValue, joined: Node
+) -> RepeatedSlices:
+    """How a ConcatFromSequence joins repeated slices. Raises Miss if it joins something else."""
+    m.need(not joined.attrs.get("new_axis", 0), "{} adds an axis", joined, at=joined)
+    same = m.graph() is m.index.graph_of(joined)
+    m.need(same, "{} is in another graph", joined, at=joined)
+    appended = _need_appended_value(m, carried)
+    reshape = m.producer(appended, "Reshape")
+    value = appended if reshape is None else reshape.inputs[0]
+    no_expand = "{} is not the result of an Expand"
+    expand = m.need(m.producer(value, "Expand"), no_expand, value, at=value)
+    source, sizes = expand.inputs
+    work = find_independent_work(m.facts, loop)
+    for tensor in (source, sizes):
+        independent = work.is_independent(m.index, tensor)
+        m.need(independent, "{} depends on a carried value", tensor, at=tensor)
+    shape = m.need(m.facts.shape(source), "the rank of {} is not known", source, at=source)
+    rank = len(shape)
+    m.need(m.facts.shape(sizes) == (rank,), "Expand adds axes to {}", source, at=source)
+    joins_axes = reshape is not None
+    axis, result_rank = joined.attrs["axis"], rank - joins_axes
+    inside = -result_rank <= axis < result_rank
+    m.need(inside, "axis {} is outside rank {}", axis, result_rank, at=joined)
+    axis %= result_rank
+    if reshape is not None:
+        _need_joined_axes(m, expand, reshape, axis)
+    for size in shape[axis : axis + 1 + joins_axes]:
+        unknown = "the size {} of the repeated axis is not known to be 1"
+        m.need(size == 1, unknown, size, at=source)
+    return RepeatedSlices(joined, work, source, sizes, axis, rank, joins_axes)
+
+
+def _need_joined_axes(m: Match, expand: Node, reshape: Node, axis: int) -> None:
+    """Raises Miss if a Reshape is not known to join this axis and the next one, and no other."""
+    source, sizes = expand.inputs
+    shape, factors = m.facts.known_shape(source), vector(m.facts, sizes)
+    target = m.need(
+        m.facts.constant(reshape.inputs[1]), "the shape of {} is not constant", reshape, at=reshape
+    ).tolist()
+    joins = len(target) == len(shape) - 1 and target[axis] == -1
+    m.need(joins, "{} does more than join two axes", reshape, at=reshape)
+    kept = [k for k in range(len(shape)) if k not in (axis, axis + 1)]
+    for k, wanted in zip(kept, target[:axis] + target[axis + 1 :]):
+        known = factors is not None and factors[k] == 1
+        fits = shape[k] == wanted and (wanted > 1 or (wanted == 1 and known))
+        m.need(fits, "{} may change axis {} of {}", reshape, k, source, at=reshape)
+
+
+def _need_appended_value(m: Match, carried: CarriedValue) -> Tensor:
+    """The value that each iteration appends to a sequence, which is empty at first.
 
     Raises Miss if the loop does anything else to the sequence.
     """
@@ -121,9 +181,8 @@ def _need_appended_expand(m: Match, carried: CarriedValue) -> Node:
     appends = insert.inputs[0] is carried.input and len(insert.inputs) == 2
     uses = m.index.use_count(carried.input), m.index.use_count(carried.output)
     m.need(appends and uses == (1, 1), other, at=carried.output)
-    value = insert.inputs[1]
-    no_expand = "{} is not the result of an Expand"
-    return m.need(m.producer(value, "Expand"), no_expand, value, at=value)
+    value: Tensor = insert.inputs[1]
+    return value
 
 
 def _stacked(emit: Builder, hoisted: HoistedValues, work: IndependentWork, inner: Tensor) -> Tensor:

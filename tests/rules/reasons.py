@@ -14,7 +14,7 @@ from ..equivalence import run_rules
 def reason_of(rule: type[Rule], model: onnx.ModelProto, options: Options | None = None) -> str:
     """The sentence of the Miss; fails if the rule fires, or if there is not exactly one such node."""
     _, _, engine = run_rules(model, [], options=options)
-    (node,) = (node for node in engine.index.walk() if node.op in rule.roots())
+    (node,) = (node for node in engine.index.walk() if rule.is_tried_at(node))
     with pytest.raises(Miss) as miss:
         rule().match(Match(node, engine.facts, engine.options))
     return str(miss.value)

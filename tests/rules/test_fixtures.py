@@ -94,9 +94,8 @@ def test_spares(rule: type[Rule], words: str, text: str) -> None:
 def _reasons(rule: type[Rule], model: onnx.ModelProto) -> Iterator[str]:
     """Why the rule does not fire at each node that it can start from."""
     _, _, engine = run_rules(model, [])
-    roots = rule.roots()
     for node in engine.index.walk():
-        if ANY in roots or node.op in roots:
+        if rule.is_tried_at(node):
             try:
                 rule().match(Match(node, engine.facts, engine.options))
             except Miss as miss:

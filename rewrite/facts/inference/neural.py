@@ -244,3 +244,12 @@ def _scaled(ctx: NodeContext, axis: int, dim: Dim, scale: float) -> Dim:
     if not isinstance(dim, int):
         return ctx.fresh(axis)
     return int(np.float32(dim) * np.float32(scale))  # in single precision, like onnxruntime
+
+
+@register("NonMaxSuppression")
+def non_max_suppression(ctx: NodeContext) -> Sequence[Fact]:
+    """One row of three indices for each selected box; at most one row for each score."""
+    scores = ctx.shape(1)
+    most = None if scores is None else symbolic.product(scores)
+    high = symbolic.bounds(most)[1] if most is not None else None
+    return [Fact(INT64, (ctx.fresh(0, high=high), 3))]

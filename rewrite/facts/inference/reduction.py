@@ -36,7 +36,8 @@ def reduction(ctx: NodeContext) -> Sequence[Fact]:
         return [Fact(x.dtype)]
     # onnxruntime accepts axis 0 for a scalar.
     dropped = {ctx.axis(a, max(1, len(x.shape))) for a in axes}
-    if any(x.shape[axis] == 0 for axis in dropped if axis < len(x.shape)):
+    to_scalar = not keep and not ctx.axes() and bool(x.shape)
+    if not to_scalar and any(x.shape[axis] == 0 for axis in dropped if axis < len(x.shape)):
         return [Fact(x.dtype)]  # onnxruntime keeps an axis of size 0
     dims: list[Dim] = []
     for axis, dim in enumerate(x.shape):

@@ -9,6 +9,7 @@ import numpy as np
 from ... import symbolic
 from ...symbolic import Dim
 from ..fact import MOST_VALUES, Fact
+from ..iteration_bounds import positive_in_body
 from .broadcast import broadcast
 from .registry import NodeContext, fact_like, register
 
@@ -67,7 +68,9 @@ def reshape(ctx: NodeContext) -> Sequence[Fact]:
 def _target_dim(ctx: NodeContext, x: Fact, target: list[Dim], axis: int, keep_zero: bool) -> Dim:
     """One dim of the result; -1 for the dim to infer from the number of elements."""
     dim = target[axis]
-    if dim == -1 or symbolic.positive(dim) or (keep_zero and symbolic.nonnegative(dim)):
+    if dim == -1 or (keep_zero and symbolic.nonnegative(dim)):
+        return dim
+    if positive_in_body(ctx.facts, ctx.node, dim):
         return dim
     if keep_zero:
         return ctx.fresh(axis)

@@ -9,6 +9,7 @@ import onnx
 from ... import symbolic
 from ...symbolic import Dim
 from ..fact import INT64, Fact, join
+from ..splat import is_filled_with
 from .registry import NodeContext, register
 
 
@@ -92,6 +93,9 @@ def split_to_sequence(ctx: NodeContext) -> Sequence[Fact]:
     if not ctx.present(1):
         middle: tuple[Dim, ...] = (1,) if keep else ()
         return [_sequence(Fact(x.dtype, rest[0] + middle + rest[1]), x.shape[axis])]
+    if keep and len(ctx.shape(1) or ()) == 1 and is_filled_with(ctx.facts, ctx.node.inputs[1], 1):
+        # The sum of the lengths is the length of the axis, or the run fails.
+        return [_sequence(Fact(x.dtype, (*rest[0], 1, *rest[1])), x.shape[axis])]
     part = ctx.fact(1).scalar()
     if ctx.shape(1) == () and not isinstance(part, int) and not keep:
         return [Fact(x.dtype, None, None, None, "sequence")]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ... import symbolic
+from ...graph.ir import Tensor
 from ...symbolic import Dim
-from ..fact import Fact
+from ..fact import MOST_VALUES, Fact
 from ..slices import END, slice_operands
 from .registry import NodeContext, fact_like, register
 
@@ -18,7 +19,7 @@ def slice_(ctx: NodeContext) -> Sequence[Fact]:
     x = ctx.fact(0)
     if x.shape is None:
         return [Fact(x.dtype, None, x.ranks)]
-    operands = slice_operands(ctx.node, ctx.elements)
+    operands = slice_operands(ctx.node, lambda tensor: _elements(ctx, tensor))
     if operands is None:
         return [Fact(x.dtype, ctx.unknown_shape(len(x.shape)))]
     dims = list(x.shape)
@@ -28,6 +29,16 @@ def slice_(ctx: NodeContext) -> Sequence[Fact]:
         dims[axis] = _sliced(ctx, axis, x.shape[axis], start, end, step)
         array = None if array is None else _taken(array, axis, start, end, step)
     return [fact_like(x, tuple(dims), array)]
+
+
+def _elements(ctx: NodeContext, tensor: Tensor) -> Sequence[Dim | None] | None:
+    """The elements of an operand, None for unknown ones; None where its length is not known."""
+    known = ctx.elements(tensor)
+    shape = ctx.facts.shape(tensor)
+    length = shape[0] if shape else None
+    if known is None and isinstance(length, int) and length <= MOST_VALUES:
+        return [None] * length
+    return known
 
 
 def _taken(

@@ -13,7 +13,7 @@ from looplift.rewrite.engine.edits import PatchError
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.patch_check import check_reads
-from looplift.rewrite.engine.rule import ANY, fixture
+from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.graph.index import OrderExhausted
 from looplift.rewrite.graph.ir import Constant, Node, Tensor
 from looplift.rewrite.storage.model import export_model, import_model
@@ -28,10 +28,9 @@ RULES = list(dict.fromkeys(rule for phase in PHASES for rule in phase.rules))
 
 
 def _firing(rule: type[Rule], engine: Engine) -> tuple[Node, Any] | None:
-    roots = rule.roots()
     one = rule()
     for node in engine.index.walk():
-        if ANY in roots or node.op in roots:
+        if rule.is_tried_at(node):
             try:
                 return node, one.match(Match(node, engine.facts, engine.options))
             except Miss:

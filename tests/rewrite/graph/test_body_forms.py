@@ -75,7 +75,8 @@ def _text(condition: str, first: str = "c", kind: str = "bool") -> str:
 )
 def test_a_file_returns_the_input_condition(condition: str, first: str) -> None:
     result = rewritten(parse(_text(condition, first)), FEEDS, 1e-6)
-    body = result.model.graph.node[0].attribute[0].g
+    loop = next(node for node in result.model.graph.node if node.op_type == "Loop")
+    body = loop.attribute[0].g
     assert body.output[0].name == body.input[1].name
     assert not body.initializer
     again = rewrite(result.model)

@@ -91,3 +91,61 @@ def test_the_shape_of_an_empty_tensor_does_not_count() -> None:
         expected = outcome(session(model), feed)
         assert expected is not None
         assert_equal(expected, outcome(session(result.model), feed))
+
+
+def _repeat_interleave(dims: str, number: str, target: str, axis: int = 0, expand: str = "") -> str:
+    """As PyTorch exports `torch.repeat_interleave(xs, d, dim=axis)`."""
+    others = dims.split(",")
+    sizes = [*others[:axis], "1", "k", *others[axis + 1 :]]
+    vectors = ", ".join(f"int64[1] c{n} = {{{n}}}" for n in {*sizes, "1", "5"} if n.isdigit())
+    parts = ", ".join(n if n == "k" else f"c{n}" for n in sizes)
+    return f"""g (float[{dims}] xs, int64[N] d) => (y)
+      <int64[1] zero = {{0}}, int64[1] after = {{{axis + 1}}}, int64[1] minus = {{-1}}, {vectors}> {{
+        n = Shape(d) ones = ConstantOfShape<value = int64[1] {{1}}>(n)
+        counts = SplitToSequence<axis = 0>(d, ones) rows = SplitToSequence<axis = {axis}>(xs, ones)
+        e = SequenceEmpty<dtype = 1>()
+        l = Loop (n, , e) <body = b ({number} i, bool ci, seq(float) q) => (bool co, seq(float) qo)
+          <int64[{len(target.split(","))}] shape = {{{target}}}> {{
+            k = SequenceAt(counts, i) x = SequenceAt(rows, i) u = Unsqueeze(x, after)
+            sizes = Concat<axis = 0>({expand or parts}) s = Shape(sizes)
+            all = ConstantOfShape<value = int64[1] {{1}}>(s) low = Mul(all, minus)
+            open = Equal(sizes, low) target = Where(open, all, sizes)
+            r = Expand(u, target) j = Reshape(r, shape) qo = SequenceInsert(q, j)
+            co = Identity(ci) }}>
+        y = ConcatFromSequence<axis = {axis}>(l) }}"""
+
+
+INTERLEAVED = {
+    "vector": ("N", "-1", 0),
+    "rows": ("N,3", "-1,3", 0),
+    "columns": ("4,N", "4,-1", 1),
+    "middle": ("4,N,3", "4,-1,3", 1),
+    "rows of one": ("N,1", "-1,1", 0),
+}
+
+
+@pytest.mark.parametrize("number", ["int64", "int64[1]"])
+@pytest.mark.parametrize(("dims", "target", "axis"), INTERLEAVED.values(), ids=INTERLEAVED)
+def test_two_axes_are_joined(dims: str, target: str, axis: int, number: str) -> None:
+    model = parse(_repeat_interleave(dims, number, target, axis))
+    feeds = Feeds(sizes=(1, 2), values={"d": [[2, 1], [1], [0, 3]]})
+    result = rewritten(model, feeds)
+    assert not ops(result.model).keys() & {"Loop", "ConcatFromSequence", "SequenceAt"}
+    for counts in ([0, 3, 1, 0, 2], [0], [4], [1, 1]):
+        assert_equivalent(
+            model, result.model, Feeds(fixed={"N": len(counts)}, values={"d": [counts]})
+        )
+
+
+@pytest.mark.parametrize(
+    ("dims", "target", "expand"),
+    [
+        ("N,1", "-1,1", "c1, k, c5"),  # the last axis is expanded, too, and then joined as well
+        ("N,3", "-1,1", ""),
+        ("N,3", "-1", ""),
+    ],
+)
+def test_another_order_of_the_elements_stays(dims: str, target: str, expand: str) -> None:
+    model = parse(_repeat_interleave(dims, "int64", target, 0, expand))
+    result = rewritten(model, Feeds(sizes=(1, 2), values={"d": [[2, 1], [1], [0, 3]]}))
+    assert "Loop" in ops(result.model)

@@ -295,6 +295,26 @@ def test_resize_of_a_number_by_a_fraction(tenths: int) -> None:
     Case(text).check()
 
 
+SUPPRESSIONS = {
+    "any": Case(
+        """g (float[B,N,4] x, float[B,L,N] s) => (y) <int64[1] m = {9}, float[1] t = {0.5}> {
+        y = NonMaxSuppression(x, s, m, t) }""",
+        {"y": "(None, 3)"},
+    ),
+    "none": Case(
+        """g (float[1,N,4] x, float[1,1,N] s) => (y)
+        <int64[1] z = {0}, int64[1] o = {1}, int64[1] two = {2}, int64[1] m = {9}> {
+        a = Slice(x, z, z, o) b = Slice(s, z, z, two) y = NonMaxSuppression(a, b, m) }""",
+        {"y": "(0, 3)"},
+    ),
+}
+
+
+@cases(SUPPRESSIONS)
+def test_suppression(case: Case) -> None:
+    case.check()
+
+
 NEWER = {
     "swish": Case("g (float[N,3] x) => (y) { y = Swish(x) }", {"y": "(N, 3)"}, opset=24),
     "root_mean_square": Case(

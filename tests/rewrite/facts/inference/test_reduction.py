@@ -43,6 +43,15 @@ REDUCTIONS = {
         b = ReduceSum<keepdims=0>(s) c = ReduceMax<keepdims=0>(s) d = ReduceMin(s) }""",
         {"a=": "(3 * N * M,)", "a": "(1,)", "b=": "(N + M + 3,)", "b": "()"},
     ),
+    "all_of_none_to_a_scalar": Case(
+        "g (float[N,M] x) => (y) { e = Size(x) a = Concat<axis = 1>(x) y = ReduceMax<keepdims=0>(a) }",
+        {"y": "()"},
+    ),
+    "none_to_a_scalar": Case(
+        """g (float[N,3] x) => (y) <int64[1] z = {0}> { a = Slice(x, z, z, z)
+        y = ReduceMin<keepdims=0>(a) }""",
+        {"y": "()"},
+    ),
     "nothing_to_reduce": Case(
         """g (float[N,3] x) => (y) { s = Shape(x) y = ReduceSum<noop_with_empty_axes=1>(s) }"""
     ),

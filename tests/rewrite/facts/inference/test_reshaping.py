@@ -52,6 +52,31 @@ RESHAPE = {
         """g (float[A,B] x, float[N] n) => (y) <int64[1] m = {-1}, int64[1] one = {1}> { s = Shape(n)
         e = Add(s, one) t = Concat<axis=0>(e, m) y = Reshape(x, t) }""",
     ),
+    "by_trip_count": Case(
+        """g (float[T] t, float[N] x) => (y) <int64[1] three = {3}, int64[1] flat = {-1}> {
+        n = Shape(t) w = Concat<axis=0>(n, three)
+        y = Loop(n, , x) <body = b (int64 i, bool ci, float[K] s) => (bool co, float[K] so) {
+          co = Identity(ci) r = Reshape(s, w) so = Reshape(r, flat) }> }""",
+        {"r": "(T, 3)"},
+        sizes=(0, 1, 2, 3, 6),
+    ),
+    "by_more_than_the_trip_count": Case(
+        """g (float[T] t, float[N] x) => (y) <int64[1] one = {1}, int64[2] flat = {-1, 1}> {
+        n = Shape(t) m = Sub(n, one)
+        y = Loop(m, , x) <body = b (int64 i, bool ci, s) => (bool co, so) {
+          co = Identity(ci) r = Reshape(s, n) q = Reshape(r, flat) so = Squeeze(q, one) }> }""",
+        {"r": "(T,)"},
+        sizes=(0, 1, 2, 3),
+    ),
+    "by_another_size_than_the_trip_count": Case(
+        """g (float[T] t, float[N] x, int64 m) => (y) <int64[1] three = {3}, int64[1] flat = {-1}> {
+        n = Shape(t) w = Concat<axis=0>(n, three)
+        y = Loop(m, , x) <body = b (int64 i, bool ci, float[K] s) => (bool co, float[K] so) {
+          co = Identity(ci) r = Reshape(s, w) so = Reshape(r, flat) }> }""",
+        {"r": "(None, 3)"},
+        values={"m": [0, 1, 2]},
+        sizes=(0, 1, 3, 6),
+    ),
     "run_time_target": Case(
         "g (float[A,B] x, int64[2] t) => (y) { y = Reshape(x, t) }",
         values={"t": [[0, 0], [-1, 2], [2, -1], [0, -1], [7, 2], [2, 7]]},

@@ -53,6 +53,26 @@ SLICE = {
         """g (float[N] x, int64[1] b) => (y) <int64[1] a = {0}> { y = Slice(x, a, b) }""",
         values={"b": [[0], [-2], [9], [-9], [_MAX]]},
     ),
+    "run_time_bounds_of_axis_0": Case(
+        """g (float[N,M,3] x, int64[1] a, int64[1] b) => (y) { y = Slice(x, a, b) }""",
+        {"y": "(None, M, 3)"},
+        values={"a": [[0], [-2], [9]], "b": [[0], [3], [_MAX]]},
+        sizes=(0, 1, 4),
+    ),
+    "run_time_bounds_of_axis_1": Case(
+        """g (float[N,M,3] x, int64[1] a, int64[1] b) => (y) <int64[1] c = {1}> {
+        y = Slice(x, a, b, c) }""",
+        {"y": "(N, None, 3)"},
+        values={"a": [[0], [-2], [9]], "b": [[0], [3], [_MAX]]},
+        sizes=(0, 1, 4),
+    ),
+    "run_time_bounds_and_steps": Case(
+        """g (float[N,M,3] x, int64[1] a, int64[1] b, int64[1] d) => (y) <int64[1] c = {-2}> {
+        y = Slice(x, a, b, c, d) }""",
+        {"y": "(N, None, 3)"},
+        values={"a": [[0], [-2]], "b": [[0], [3], [_MAX]], "d": [[1], [2], [-1]]},
+        sizes=(0, 1, 4),
+    ),
     "run_time_axis": Case(
         """g (float[N,3] x, int64[1] c) => (y) <int64[1] a = {0}, int64[1] b = {2}> {
         y = Slice(x, a, b, c) }""",

@@ -1,0 +1,1 @@
+"""Contrib operators of onnxruntime (domain com.microsoft), decomposed into standard operators."""

@@ -1,0 +1,241 @@
+"""Attention operators of com.microsoft, as products and a Softmax.
+
+y = MultiHeadAttention(q, k, v, bias, mask)
+ -> heads of q, k and v: [batch, length, heads * size] -> [batch, heads, length, size]
+    y = Softmax(q kᵀ / √size + mask) v, with the heads joined again
+
+y = Attention(x, weights, bias, mask)
+ -> q, k, v = Split(x weights + bias), and the same
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from ...rewrite import symbolic
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.graph.ir import Tensor
+from ...rewrite.symbolic import Dim
+from .checks import need_omitted, need_type, need_unread, number, operand
+
+_FILTER_VALUE = -10000.0
+"""What is added to the score of a masked position, where the node does not say."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The form of an attention."""
+
+    count: int
+    """The number of heads."""
+    sizes: tuple[int, int, int]
+    """The number of features of all heads, of query, key and value."""
+    dtype: int
+    scale: float
+    mask_rank: int | None
+    """The rank of the mask of the keys; None without a mask."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is added to the scores of an attention."""
+
+    bias: Tensor | None
+    mask: Tensor | None
+    """Positive where a key counts."""
+    causal: bool
+    """Whether a query sees no key after its own position."""
+    filter_value: float
+
+
+class DecomposeMultiHeadAttention(Rule[Heads]):
+    """Decomposes MultiHeadAttention into MatMul, Softmax and changes of shape."""
+
+    root = "com.microsoft.MultiHeadAttention"
+    fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,8] q, float[B,L,8] k, float[B,L,8] v, float[24] b, float[1,1,S,L] bias)
+        => (float[B,S,8] y, float[B,2,L,4] keys, float[B,2,L,4] values) {
+      y, keys, values = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v, b, , bias) }"""
+    spares = {
+        "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,8] x) => (float[B,S,8] y) { h = com.microsoft.Gelu(x)
+      y = com.microsoft.MultiHeadAttention<num_heads = 2>(h, h, h) }""",
+        "as many keys as queries": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,8] q, float[B,L,8] k) => (float[B,S,8] y) {
+      y = com.microsoft.MultiHeadAttention<num_heads = 2, unidirectional = 1>(q, k, k) }""",
+    }
+
+    def match(self, m: Match) -> Heads:
+        node = m.node
+        need_omitted(m, 8, 9)
+        need_unread(m, 3)
+        count = int(node.attrs["num_heads"])
+        key, value = (m.need(operand(node, slot), "it has packed operands") for slot in (1, 2))
+        _need_whole_past(m)
+        sizes = (
+            _features(m, node.inputs[0], count),
+            _features(m, key, count),
+            _features(m, value, count),
+        )
+        mask, mask_rank = operand(node, 4), None
+        if mask is not None:
+            mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
+            m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
+            m.need(operand(node, 6) is None, "it has a mask and earlier keys")
+        if node.attrs.get("unidirectional", 0):
+            equal = symbolic.eq(_length(m, node.inputs[0]), _length(m, key))
+            m.need(equal is True, "it does not have as many keys as queries", at=key)
+        scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
+        return Heads(count, sizes, need_type(m, node.inputs[0]), scale, mask_rank)
+
+    def apply(self, patch: Patch, found: Heads) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        q, k, v = node.inputs[:3]
+        bias = operand(node, 3)
+        parts = [None] * 3 if bias is None else emit.split(bias, 0, found.sizes, [q, k, v])
+        ranks = [patch.facts.rank(x) for x in (q, k, v)]
+        heads = [
+            _heads(emit, x, part, found.count, size) if rank == 3 else x
+            for x, part, size, rank in zip((q, k, v), parts, found.sizes, ranks)
+        ]
+        for slot, past in ((1, operand(node, 6)), (2, operand(node, 7))):
+            if past is not None:
+                heads[slot] = emit("Concat", past, heads[slot], axis=2)
+        attributes = node.attrs
+        scores = Scores(
+            operand(node, 5),
+            operand(node, 4),
+            bool(attributes.get("unidirectional", 0)),
+            attributes.get("mask_filter_value", _FILTER_VALUE),
+        )
+        y = _attention(emit, heads, found, scores)
+        patch.replace_node(node, [y, heads[1], heads[2], None])
+        patch.decompose_operator()
+
+
+def _need_whole_past(m: Match) -> None:
+    """Raises Miss where the earlier keys are given without the values, or all keys not returned."""
+    keys, values = operand(m.node, 6), operand(m.node, 7)
+    m.need((keys is None) == (values is None), "only one of the earlier keys and values is given")
+    returned = len(m.node.outputs) > 2 and all(t.name for t in m.node.outputs[1:3])
+    # onnxruntime 1.31 computes something else there.
+    m.need(keys is None or returned, "it has earlier keys, but does not return all keys", at=keys)
+
+
+def _features(m: Match, x: Tensor, count: int) -> int:
+    """The number of features of all heads of an operand. Raises Miss where it is not known."""
+    shape = m.need(m.facts.shape(x), "the rank of {} is not known", x, at=x)
+    m.need(len(shape) in (3, 4), "{} has {} axes, not 3 or 4", x, len(shape), at=x)
+    size = shape[2] if len(shape) == 3 else symbolic.mul(shape[3], count)
+    known = isinstance(size, int) and size > 0 and size % count == 0
+    m.need(known, "the number of features of {} is not known", x, at=x)
+    assert isinstance(size, int)
+    return size
+
+
+def _length(m: Match, x: Tensor) -> Dim:
+    shape = m.facts.known_shape(x)
+    return shape[1] if len(shape) == 3 else shape[2]
+
+
+def _heads(emit: Builder, x: Tensor, bias: Tensor | None, count: int, size: int) -> Tensor:
+    """[batch, length, heads * size] as [batch, heads, length, size]."""
+    if bias is not None:
+        x = emit("Add", x, bias)
+    x = emit("Reshape", x, emit.vector(0, 0, count, size // count))
+    return emit.transpose(x, [0, 2, 1, 3])
+
+
+def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores) -> Tensor:
+    """The weighted sums of the values, with the heads joined: [batch, queries, features]."""
+    q, k, v = heads
+    q = emit("Mul", q, number(emit, found.scale, found.dtype))
+    total = emit("MatMul", q, emit.transpose(k, [0, 1, 3, 2]))
+    if scores.bias is not None:
+        total = emit("Add", total, scores.bias)
+    low, zero = (number(emit, value, found.dtype) for value in (scores.filter_value, 0.0))
+    if scores.mask is not None:
+        counts = emit("Greater", scores.mask, number(emit, 0, TensorProto.INT32))
+        axes = [1, 2] if found.mask_rank == 2 else [1]
+        total = emit("Add", total, emit.unsqueeze(emit("Where", counts, zero, low), axes))
+    if scores.causal:
+        total = emit("Add", total, emit("Where", _is_seen(emit, total), zero, low))
+    y = emit("MatMul", emit("Softmax", total, axis=-1), v)
+    y = emit.transpose(y, [0, 2, 1, 3])
+    return emit("Reshape", y, emit.vector(0, 0, found.sizes[2]))
+
+
+def _is_seen(emit: Builder, scores: Tensor) -> Tensor:
+    """For each query which keys are not after it; the last key belongs to the last query."""
+    sizes = emit("Shape", scores)
+    queries, keys = (emit("Gather", sizes, emit.scalar(axis), axis=0) for axis in (2, 3))
+    zero, one = emit.scalar(0), emit.scalar(1)
+    rows = emit.unsqueeze(emit("Range", emit("Sub", keys, queries), keys, one), [1])
+    return emit("Not", emit("Less", rows, emit("Range", zero, keys, one)))
+
+
+class DecomposeAttention(Rule[Heads]):
+    """Decomposes Attention into a product, and MatMul, Softmax and changes of shape."""
+
+    root = "com.microsoft.Attention"
+    fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,6] x, float[6,24] w, float[24] b) => (float[B,S,8] y) {
+      y = com.microsoft.Attention<num_heads = 2>(x, w, b) }"""
+    spares = {
+        "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Gelu(v)
+      y = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
+        "its output": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,6] x, float[6,24] w, float[24] b) => (float[B,S,8] y, float[2,B,2,S,4] present) {
+      y, present = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
+    }
+
+    def match(self, m: Match) -> Heads:
+        node = m.node
+        need_unread(m, 1)
+        need_omitted(m, 4, 6)
+        m.need(not node.attrs.get("do_rotary", 0), "it rotates its operands")
+        x, weights = node.inputs[:2]
+        m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
+        shape = m.need(m.facts.shape(weights), "the rank of {} is not known", weights, at=weights)
+        width = shape[-1]
+        count = int(node.attrs["num_heads"])
+        known = isinstance(width, int) and width > 0
+        m.need(known, "the size of {} is not known", weights, at=weights)
+        assert isinstance(width, int)
+        sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
+        fits = len(sizes) == 3 and sum(sizes) == width and not any(s % count for s in sizes)
+        m.need(fits, "{} columns cannot be shared by {} heads", width, count)
+        mask, mask_rank = operand(node, 3), None
+        if mask is not None:
+            mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
+            m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
+        scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
+        return Heads(count, sizes, need_type(m, x), scale, mask_rank)
+
+    def apply(self, patch: Patch, found: Heads) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        x, weights = node.inputs[:2]
+        bias = operand(node, 2)
+        product = emit("MatMul", x, weights)
+        if bias is not None:
+            product = emit("Add", product, bias)
+        parts = emit.split(product, 2, found.sizes, [node.outputs[0]] * 3)
+        heads = [
+            _heads(emit, part, None, found.count, size) for part, size in zip(parts, found.sizes)
+        ]
+        scores = Scores(
+            operand(node, 5),
+            operand(node, 3),
+            bool(node.attrs.get("unidirectional", 0)),
+            node.attrs.get("mask_filter_value", _FILTER_VALUE),
+        )
+        patch.replace_node(node, [_attention(emit, heads, found, scores), None])
+        patch.decompose_operator()

@@ -1,0 +1,45 @@
+"""What the rules for contrib operators ask of a node, and the numbers that they compute with.
+
+The operators are specified in onnxruntime's `docs/ContribOperators.md`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.rule import Match
+from ...rewrite.graph.ir import Node, Tensor
+
+HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+"""The types that onnxruntime normalises in single precision."""
+
+
+def operand(node: Node, slot: int) -> Tensor | None:
+    """An input; None where it is omitted."""
+    given = slot < len(node.inputs) and bool(node.inputs[slot].name)
+    return node.inputs[slot] if given else None
+
+
+def need_type(m: Match, tensor: Tensor) -> int:
+    """The element type of a value. Raises Miss where it is not known."""
+    return m.need(m.facts.dtype(tensor) or None, "the type of {} is not known", tensor, at=tensor)
+
+
+def need_omitted(m: Match, *slots: int) -> None:
+    """Raises Miss if the root has one of these inputs."""
+    for slot in slots:
+        given = operand(m.node, slot)
+        m.need(given is None, "its input {} is given", given, at=given)
+
+
+def need_unread(m: Match, *slots: int) -> None:
+    """Raises Miss if something reads one of these outputs of the root."""
+    for output in (m.node.outputs[slot] for slot in slots if slot < len(m.node.outputs)):
+        m.need(not m.index.use_count(output), "its output {} is read", output, at=output)
+
+
+def number(emit: Builder, value: float, dtype: int) -> Tensor:
+    """A constant scalar of an ONNX element type."""
+    return emit.constant(np.array(value, helper.tensor_dtype_to_np_dtype(dtype)))

@@ -1,0 +1,185 @@
+"""Normalisations of com.microsoft that add a residual or look up embeddings first.
+
+y = SkipLayerNormalization(x, skip, gamma, beta)
+ -> y = LayerNormalization(Add(x, skip), gamma, beta)                       since opset 17
+
+y = SkipSimplifiedLayerNormalization(x, skip, gamma)
+ -> s = Add(x, skip)  y = s / Sqrt(ReduceMean(s * s) + epsilon) * gamma
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.graph.ir import Tensor
+from .checks import HALF, need_type, need_unread, number, operand
+
+_STANDARD_LAYER_NORMALIZATION = 17
+"""The first opset that has LayerNormalization."""
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a normalisation along the last axis is computed with."""
+
+    dtype: int
+    epsilon: float
+
+
+class DecomposeSkipLayerNormalization(Rule[Normalization]):
+    """Decomposes SkipLayerNormalization into an Add and a LayerNormalization."""
+
+    root = "com.microsoft.SkipLayerNormalization"
+    fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,8] x, float[B,S,8] skip, float[8] gamma, float[8] beta, float[8] bias)
+        => (float[B,S,8] y, float[B,S,8] sum) {
+      y, mean, deviation, sum = com.microsoft.SkipLayerNormalization<epsilon = 0.001>
+        (x, skip, gamma, beta, bias) }"""
+    spares = {
+        "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+      g (float[B,S,8] x, float[8] gamma) => (float[B,S,8] y) {
+      h = com.microsoft.Gelu(x) y = com.microsoft.SkipLayerNormalization(h, x, gamma) }""",
+    }
+
+    def match(self, m: Match) -> Normalization:
+        need_unread(m, 1, 2)
+        epsilon = m.node.attrs.get("epsilon", 1e-12)
+        return Normalization(need_type(m, m.node.inputs[0]), epsilon)
+
+    def apply(self, patch: Patch, found: Normalization) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        total = _sum(emit, node.inputs[0], node.inputs[1], operand(node, 4))
+        y = layer_normalization(emit, total, node.inputs[2], operand(node, 3), found)
+        patch.replace_node(node, [y, None, None, total])
+        patch.decompose_operator()
+
+
+class DecomposeRmsNormalization(Rule[Normalization]):
+    """Decomposes SimplifiedLayerNormalization, with and without an addition before it."""
+
+    root = ("com.microsoft.SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
+    fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,8] x, float[B,S,8] skip, float[8] gamma)
+        => (float[B,S,8] y, float[B,S,8] sum) {
+      y, mean, deviation, sum = com.microsoft.SkipSimplifiedLayerNormalization(x, skip, gamma) }"""
+    spares = {
+        "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+      g (float[B,S,8] x, float[8] gamma) => (float[B,S,8] y) {
+      h = com.microsoft.Gelu(x)
+      y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(h, x, gamma) }""",
+    }
+
+    def match(self, m: Match) -> Normalization:
+        skips = m.node.op.startswith("Skip")
+        need_unread(m, *((1, 2) if skips else (1,)))
+        rank, axis = m.facts.rank(m.node.inputs[0]), m.node.attrs.get("axis", -1)
+        m.need(axis in (-1, (rank or 0) - 1), "it normalises along several axes")
+        epsilon = m.node.attrs.get("epsilon", 1e-12 if skips else 1e-5)
+        return Normalization(need_type(m, m.node.inputs[0]), epsilon)
+
+    def apply(self, patch: Patch, found: Normalization) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        if node.op.startswith("Skip"):
+            total = _sum(emit, node.inputs[0], node.inputs[1], operand(node, 3))
+            y = _rms_normalization(emit, total, node.inputs[2], found)
+            patch.replace_node(node, [y, None, None, total])
+        else:
+            y = _rms_normalization(emit, node.inputs[0], node.inputs[1], found)
+            patch.replace_node(node, [y, None])
+        patch.decompose_operator()
+
+
+class DecomposeEmbedLayerNormalization(Rule[Normalization]):
+    """Decomposes EmbedLayerNormalization into Gathers, Adds and a LayerNormalization."""
+
+    root = "com.microsoft.EmbedLayerNormalization"
+    fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (int32[B,S] mask, float[9,8] words, float[7,8] places, float[8] gamma, float[8] beta)
+        => (float[B,S,8] y, int32[B] count, float[B,S,8] sum) <int32 zero = {0}> {
+      ids = Mul(mask, zero)
+      y, count, sum = com.microsoft.EmbedLayerNormalization
+        (ids, , words, places, , gamma, beta, mask) }"""
+    spares = {
+        "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+      g (int32[B,S] ids, float[9,8] w, float[7,8] places, float[8] gamma, float[8] beta)
+        => (float[B,S,8] y) { words = com.microsoft.Gelu(w)
+      y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, , gamma, beta) }""",
+    }
+
+    def match(self, m: Match) -> Normalization:
+        return Normalization(
+            need_type(m, m.node.inputs[2]), float(m.node.attrs.get("epsilon", 1e-12))
+        )
+
+    def apply(self, patch: Patch, found: Normalization) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        ids, segments, words, places, segment_table, gamma, beta = node.inputs[:7]
+        positions = operand(node, 8)
+        if positions is None:
+            length = emit.squeeze(emit.shape(ids, 1, 2), [0])
+            positions = emit("Range", emit.scalar(0), length, emit.scalar(1))
+        total = emit("Gather", words, ids, axis=0)
+        total = emit("Add", total, emit("Gather", places, positions, axis=0))
+        if segments.name:
+            total = emit("Add", total, emit("Gather", segment_table, segments, axis=0))
+        y = layer_normalization(emit, total, gamma, beta, found)
+        count = None
+        if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
+            count = _mask_index(emit, ids, operand(node, 7))
+        patch.replace_node(node, [y, count, total])
+        patch.decompose_operator()
+
+
+def _mask_index(emit: Builder, ids: Tensor, mask: Tensor | None) -> Tensor:
+    """How many elements of each row of the mask are 1, as int32; 0 without a mask."""
+    if mask is None:
+        rows = emit("Cast", emit.slice(ids, 1, slice(0, 0, 1)), to=TensorProto.INT32)
+    else:
+        one = number(emit, 1, TensorProto.INT32)
+        rows = emit("Cast", emit("Equal", mask, one), to=TensorProto.INT32)
+    return emit.reduce("ReduceSum", rows, [1], 0)
+
+
+def _sum(emit: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is not None:
+        x = emit("Add", x, bias)
+    return emit("Add", x, skip)
+
+
+def layer_normalization(
+    emit: Builder, x: Tensor, gamma: Tensor, beta: Tensor | None, found: Normalization
+) -> Tensor:
+    """Normalises along the last axis (ONNX operator specification, LayerNormalization)."""
+    if emit.patch.opset >= _STANDARD_LAYER_NORMALIZATION:
+        operands = [x, gamma] if beta is None else [x, gamma, beta]
+        return emit("LayerNormalization", *operands, axis=-1, epsilon=found.epsilon)
+    wide = _widened(emit, x, found.dtype)
+    centred = emit("Sub", wide, emit.reduce("ReduceMean", wide, [-1], 1))
+    y = emit("Mul", _scaled(emit, centred, found), gamma)
+    return y if beta is None else emit("Add", y, beta)
+
+
+def _rms_normalization(emit: Builder, x: Tensor, gamma: Tensor, found: Normalization) -> Tensor:
+    wide = _widened(emit, x, found.dtype)
+    return emit("Mul", _scaled(emit, wide, found), gamma)
+
+
+def _widened(emit: Builder, x: Tensor, dtype: int) -> Tensor:
+    return emit("Cast", x, to=TensorProto.FLOAT) if dtype in HALF else x
+
+
+def _scaled(emit: Builder, wide: Tensor, found: Normalization) -> Tensor:
+    """Divides by the root of the mean square along the last axis; returns the type of the node."""
+    half = found.dtype in HALF
+    mean = emit.reduce("ReduceMean", emit("Mul", wide, wide), [-1], 1)
+    epsilon = number(emit, found.epsilon, TensorProto.FLOAT if half else found.dtype)
+    y = emit("Div", wide, emit("Sqrt", emit("Add", mean, epsilon)))
+    return emit("Cast", y, to=found.dtype) if half else y

@@ -1,0 +1,159 @@
+"""DecomposeMultiHeadAttention and DecomposeAttention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .contrib_models import Arrays, assert_decomposed, assert_kept, floats, one_node
+
+BATCH, QUERIES, KEYS, HEADS = 2, 3, 5, 2
+
+
+def _mask(*shape: int) -> np.ndarray:
+    """The first key always counts: onnxruntime rounds the scores of a row without a key."""
+    mask = np.random.default_rng(5).integers(0, 2, shape).astype(np.int32)
+    mask[..., 0] = 1
+    return mask
+
+
+def _operands(queries: int = QUERIES, keys: int = KEYS, batch: int = BATCH, **more: Any) -> Arrays:
+    """The operands in their order; `more` replaces omitted ones."""
+    operands: dict[str, np.ndarray | None] = {
+        "q": floats(batch, queries, 8),
+        "k": floats(batch, keys, 8),
+        "v": floats(batch, keys, 6),
+        "bias": None,
+        "mask": None,
+        "scores": None,
+        "past_k": None,
+        "past_v": None,
+    }
+    return {**operands, **more}
+
+
+OPERANDS: dict[str, Arrays] = {
+    "plain": _operands(),
+    "one query": _operands(1, 1, 1),
+    "no query": _operands(0, 3),
+    "no batch": _operands(batch=0),
+    "bias": _operands(bias=floats(22)),
+    "mask of keys": _operands(mask=_mask(BATCH, KEYS)),
+    "mask of scores": _operands(mask=_mask(BATCH, QUERIES, KEYS)),
+    "scores": _operands(scores=floats(BATCH, HEADS, QUERIES, KEYS)),
+    "scores of all heads": _operands(scores=floats(1, 1, QUERIES, KEYS)),
+    "mask and scores": _operands(
+        mask=_mask(BATCH, KEYS), scores=floats(BATCH, HEADS, QUERIES, KEYS)
+    ),
+    "heads of keys": _operands(k=floats(BATCH, HEADS, KEYS, 4), v=floats(BATCH, HEADS, KEYS, 4)),
+    "earlier keys": _operands(
+        v=floats(BATCH, KEYS, 8),
+        past_k=floats(BATCH, HEADS, 4, 4),
+        past_v=floats(BATCH, HEADS, 4, 4),
+    ),
+    "earlier keys and bias": _operands(
+        v=floats(BATCH, KEYS, 8),
+        bias=floats(24),
+        past_k=floats(BATCH, HEADS, 4, 4),
+        past_v=floats(BATCH, HEADS, 4, 4),
+    ),
+    "no earlier keys": _operands(
+        v=floats(BATCH, KEYS, 8),
+        past_k=floats(BATCH, HEADS, 0, 4),
+        past_v=floats(BATCH, HEADS, 0, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPERANDS)
+def test_of_queries_keys_and_values(case: str) -> None:
+    feed = OPERANDS[case]
+    outputs = 1 if feed["past_k"] is None else 3
+    model = one_node("MultiHeadAttention", feed, outputs, symbolic=False, num_heads=HEADS)
+    assert_decomposed(model, feed, 1e-4)
+    shown = {k: x for k, x in feed.items() if k in ("q", "k", "v")}
+    model = one_node("MultiHeadAttention", shown, num_heads=HEADS)
+    if feed["k"].ndim == 3:  # type: ignore[union-attr]
+        assert_decomposed(model, shown, 1e-4)
+
+
+def test_the_keys_and_values_are_results() -> None:
+    for case in ("plain", "bias", "earlier keys"):
+        feed = OPERANDS[case]
+        model = one_node(
+            "MultiHeadAttention", feed, 3, read=(0, 1, 2), num_heads=HEADS, symbolic=False
+        )
+        assert_decomposed(model, feed, 1e-4)
+
+
+@pytest.mark.parametrize("attributes", [{"scale": 0.3}, {"mask_filter_value": -5.0}])
+def test_attributes(attributes: dict[str, Any]) -> None:
+    feed = OPERANDS["mask of keys"]
+    model = one_node("MultiHeadAttention", feed, symbolic=False, num_heads=HEADS, **attributes)
+    assert_decomposed(model, feed, 1e-4)
+
+
+@pytest.mark.parametrize("mask", [None, _mask(BATCH, 4)])
+def test_queries_that_see_no_later_key(mask: np.ndarray | None) -> None:
+    feed = _operands(4, 4, mask=mask)
+    model = one_node("MultiHeadAttention", feed, symbolic=False, num_heads=HEADS, unidirectional=1)
+    assert_decomposed(model, feed, 1e-4)
+
+
+def test_near_misses() -> None:
+    kept: dict[str, tuple[Arrays, dict[str, Any]]] = {
+        "earlier keys that onnxruntime ignores": (OPERANDS["earlier keys"], {}),
+        "other keys than queries": (_operands(3, 5), {"unidirectional": 1}),
+        "number of keys as mask": (_operands(mask=np.array([3, 5], np.int32)), {}),
+        "mask and earlier keys": (
+            {**OPERANDS["earlier keys"], "mask": _mask(BATCH, KEYS + 4)},
+            {},
+        ),
+    }
+    for feed, attributes in kept.values():
+        assert_kept(one_node("MultiHeadAttention", feed, num_heads=HEADS, **attributes))
+
+
+def _self_attention(batch: int = 2, length: int = 4, **more: np.ndarray) -> Arrays:
+    operands: dict[str, np.ndarray | None] = {
+        "x": floats(batch, length, 6),
+        "w": floats(6, 24),
+        "b": floats(24),
+        "mask": None,
+        "past": None,
+        "scores": None,
+    }
+    return {**operands, **more}
+
+
+SELF_ATTENTION: dict[str, tuple[Arrays, dict[str, Any]]] = {
+    "plain": (_self_attention(), {}),
+    "one": (_self_attention(1, 1), {}),
+    "no batch": (_self_attention(0, 3), {}),
+    "mask of keys": (_self_attention(mask=_mask(2, 4)), {}),
+    "mask of scores": (_self_attention(mask=_mask(2, 4, 4)), {}),
+    "scores": (_self_attention(scores=floats(2, 2, 4, 4)), {}),
+    "no later key": (_self_attention(), {"unidirectional": 1}),
+    "other sizes": (_self_attention(), {"qkv_hidden_sizes": [6, 6, 12]}),
+    "another scale": (_self_attention(), {"scale": 0.1}),
+    "masked": (_self_attention(mask=_mask(2, 4)), {"unidirectional": 1}),
+}
+
+
+@pytest.mark.parametrize("case", SELF_ATTENTION)
+def test_of_one_value(case: str) -> None:
+    feed, attributes = SELF_ATTENTION[case]
+    model = one_node("Attention", feed, symbolic=False, num_heads=2, **attributes)
+    assert_decomposed(model, feed, 1e-4)
+    if feed["mask"] is None and feed["scores"] is None:
+        assert_decomposed(one_node("Attention", feed, num_heads=2, **attributes), feed, 1e-4)
+
+
+def test_an_attention_with_its_past_stays() -> None:
+    past = np.zeros((2, 2, 2, 3, 4), np.float32)
+    assert_kept(one_node("Attention", _self_attention(past=past), num_heads=2))
+    assert_kept(one_node("Attention", _self_attention(), 2, read=(0, 1), num_heads=2))
+    mask = np.array([2, 4], np.int32)
+    assert_kept(one_node("Attention", _self_attention(mask=mask), num_heads=2))
