@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import onnx
@@ -19,8 +20,28 @@ Place = Node | Graph
 """Where a new node goes: just before a node, or at the end of a graph."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound="Edits")
+
+
 class PatchError(Exception):
     """A patch that would leave the graph invalid: a defect of the rule that made it."""
+
+
+def edit(method: Callable[Concatenate[E, P], R]) -> Callable[Concatenate[E, P], R]:
+    """Unlocks the graph for a method of a patch; see `graph.guard`."""
+
+    @functools.wraps(method)
+    def unlocked(self: E, *args: P.args, **kwargs: P.kwargs) -> R:
+        guard = self.index.guard
+        locked, guard.locked = guard.locked, False
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            guard.locked = locked
+
+    return unlocked
 
 
 class Edits:
@@ -69,6 +90,7 @@ class Edits:
 
     # --- new values ---
 
+    @edit
     def constant(
         self, values: np.ndarray | LazyArray, like: Tensor, graph: Graph | None = None
     ) -> Constant:
@@ -90,6 +112,7 @@ class Edits:
         self._undo.append(undo)
         return constant
 
+    @edit
     def node(
         self,
         op: str,
@@ -144,6 +167,7 @@ class Edits:
 
     # --- readers ---
 
+    @edit
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
         self.replaced.append((old, new))
@@ -170,6 +194,7 @@ class Edits:
         self._insert(node, self.index.root)
         self._redirect(use, old, copy)
 
+    @edit
     def replace_input(self, node: Node, slot: int, new: Tensor) -> None:
         """Makes one input of one node read `new`."""
         old = node.inputs[slot]
@@ -178,6 +203,7 @@ class Edits:
 
     # --- removal and attributes ---
 
+    @edit
     def remove(self, node: Node) -> None:
         """Removes a node. Raises PatchError if something reads its results."""
         if not self.index.is_unused(node):
@@ -191,6 +217,7 @@ class Edits:
         self._undo.append(lambda: self.index.restore(removal))
         self.log.append(f"removed {describe(node)}")
 
+    @edit
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
         """Sets an attribute other than a body, or removes it if the value is None."""
         old = node.attrs.get(name)
@@ -200,6 +227,7 @@ class Edits:
 
     # --- loops; `Patch.loop` offers these edits by role ---
 
+    @edit
     def set_interface(
         self,
         node: Node,
@@ -230,6 +258,7 @@ class Edits:
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.log.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
 
+    @edit
     def turn_into(
         self,
         node: Node,
@@ -249,6 +278,7 @@ class Edits:
         self._undo.append(lambda: setattr(node, "op", before))
         self.log.append(f"{before} is now {describe(node)}")
 
+    @edit
     def declare_scan_output(
         self, body: Graph, output: Tensor, dtype: int, shape: Sequence[object]
     ) -> None:
@@ -297,6 +327,7 @@ class Edits:
         """Ends the patch: it can no longer be undone."""
         self._undo.clear()
 
+    @edit
     def roll_back(self) -> None:
         """Undoes every edit, the last one first."""
         for undo in reversed(self._undo):
@@ -304,6 +335,7 @@ class Edits:
 
     # --- single changes with their inverse ---
 
+    @edit
     def _redirect(self, use: Use, old: Tensor, new: Tensor) -> None:
         """Makes one use of `old` a use of `new`."""
         reader, slot = use
@@ -358,6 +390,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _insert(self, node: Node, graph: Graph) -> None:
         """Adds a node, which has a position already, to a graph."""
         graph.nodes.append(node)
@@ -373,6 +406,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _move(self, node: Node, graph: Graph) -> None:
         """Moves a node to another graph; the caller gives it a position."""
         home, order = self.index.graph_of(node), node.order
@@ -396,6 +430,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
         graph.initializers.append(constant)
         self.index.add_constant(constant, graph)
@@ -409,6 +444,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _set_body_outputs(self, body: Graph, outputs: list[Tensor]) -> None:
         before = list(body.outputs)
         self.index.set_graph_outputs(body, outputs)

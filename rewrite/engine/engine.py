@@ -85,6 +85,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
+        self.guard = self.index.guard
         self.facts = facts_of(self.index, opsets(self.model.header), self.assertions)
         find_prefix_masks(self.facts)
         self.body_forms = BodyForms(self.index)
@@ -128,7 +129,8 @@ class Engine:
 
     def match(self, rule: Rule, node: Node) -> object:
         """What one rule finds at one node. Raises Miss when it declines."""
-        return rule.match(Match(node, self.facts, self.options))
+        with self.guard.lock():
+            return rule.match(Match(node, self.facts, self.options))
 
     def apply_match(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
         """Applies a match without a search, as in a replay; None if the patch was wrong."""
@@ -209,12 +211,13 @@ class Engine:
         if self.banned:
             rules = [rule for rule in rules if (type(rule), node) not in self.banned]
         attempts = self.trace.attempts
-        observer = self._attempt_observer
+        observer, guard = self._attempt_observer, self.guard
         if observer is not None:
             observer.visited(node)
         for rule in rules:
             name = rule.__class__.__name__
             attempts[name] = attempts.get(name, 0) + 1
+            guard.locked = True
             try:
                 found = rule.match(match)
             except Miss as miss:
@@ -226,6 +229,8 @@ class Engine:
             except RULE_ERRORS as error:
                 self._report(phase, rule, node, describe_error("match", type(rule), error))
                 continue
+            finally:
+                guard.locked = False
             patch = self._commit(phase, rule, node, found)
             if patch is not None:
                 return patch
@@ -298,7 +303,8 @@ class Engine:
                 self.facts.of(output)
             self.facts.begin_patch()
             try:
-                rule.apply(patch, found)
+                with self.guard.lock():
+                    rule.apply(patch, found)
                 check_patch(patch)
                 patch.keep()
                 return patch
