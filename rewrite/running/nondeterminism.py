@@ -11,6 +11,10 @@ from ..facts.purity import RANDOM
 from ..storage.protos import body_protos
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+REDUCTIONS = frozenset(
+    {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
+)  # fmt: skip
 
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:
@@ -25,6 +29,15 @@ def recurrent_outputs(model: onnx.ModelProto) -> list[str]:
     uninitialised memory.
     """
     return _depending(model, RECURRENT)
+
+
+def reduced_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on a reduction.
+
+    For an empty tensor, onnxruntime 1.31 returns an empty tensor of the same shape instead of the
+    reduced shape (ONNX operator specification: ReduceSum and others).
+    """
+    return _depending(model, REDUCTIONS)
 
 
 def _depending(model: onnx.ModelProto, sources: frozenset[str]) -> list[str]:
