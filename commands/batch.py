@@ -72,7 +72,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
     if job.verifies:
         check_runtime(result.model)
         verification = verify(
-            job.source,
+            request.proto,
             result.model,
             base_dir=result.base_dir,
             assumptions=result.engine.assertions,

@@ -67,6 +67,13 @@ Strict = Annotated[
         "rewrites that are exact only for counts that a float holds exactly.",
     ),
 ]
+FollowLinks = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Read external data through links that leave the folder of the model.",
+    ),
+]
 Rules = Annotated[
     list[str],
     repeated("--rules", "MODULE", "Also run the PHASES of a Python module."),
@@ -82,9 +89,10 @@ def _settings(
     prefix_masks: PrefixMasks,
     rules: Rules,
     strict: Strict = False,
+    follow_links: FollowLinks = False,
 ) -> Settings:
     assertions = parse_assertions(inputs, dims, shapes, prefix_masks)
-    return Settings(assertions, strict, tuple(rules))
+    return Settings(assertions, strict, tuple(rules), follow_links)
 
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:

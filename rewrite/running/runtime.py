@@ -22,6 +22,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from ..storage.external import link_or_copy, linked_data
 from ..storage.files import load, save
 from ..storage.limits import newest_ir
 from .child_process import ChildDied, ChildProcess, RemoteObject, shared_process
@@ -57,6 +58,12 @@ class SerializedModel:
             (model, base_dir) if isinstance(model, onnx.ModelProto) else load(model)
         )
         self._spill: tempfile.TemporaryDirectory[str] | None = None
+        linked = linked_data(proto, self.folder)
+        if linked:
+            self._spill = tempfile.TemporaryDirectory(prefix="looplift-")
+            self.folder = self._spill.name
+            for location, real in linked.items():
+                link_or_copy(real, Path(self.folder, location))
         self.source: bytes | str = self._source(_readable(proto))
         """The serialized model, or its path if it is too large to serialize."""
 
@@ -67,9 +74,10 @@ class SerializedModel:
         if proto.ByteSize() <= LARGEST_MESSAGE:
             return bytes(proto.SerializeToString())
         # Deleted with this object, which must outlive all sessions created from it.
-        self._spill = tempfile.TemporaryDirectory(prefix="looplift-")
-        path = Path(self._spill.name) / "model.onnx"
+        folder = tempfile.TemporaryDirectory(prefix="looplift-")
+        path = Path(folder.name) / "model.onnx"
         save(proto, path, base_dir=self.folder)
+        self._spill = folder
         return str(path)
 
 
