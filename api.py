@@ -77,7 +77,7 @@ class RewriteResult:
         says what was compared: "equal in 8 runs (T=0|1|2|3|7)"; `verified` is whether at least one
         run was compared and none differed. `seconds` limits the time, by default two minutes.
         """
-        from .rewrite.running.cases import Effort
+        from .rewrite.running.cases import limited_effort
         from .rewrite.running.verify import verify
 
         self.verification = verify(
@@ -86,7 +86,7 @@ class RewriteResult:
             base_dir=self.base_dir,
             assumptions=self.engine.assertions,
             seed=seed,
-            effort=Effort() if seconds is None else Effort(seconds=seconds),
+            effort=limited_effort(seconds),
         )
         return self.verification
 

@@ -63,6 +63,14 @@ def _escaped(char: str) -> str:
     return char if kept else char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
+def error_text(error: BaseException) -> str:
+    """The message of an error whose own `str` may fail."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever a user's exception raises
+        return "(it has no message: its `str` fails)"
+
+
 def summary_line(error: Exception) -> str:
     """The message of a library's error in one line; its type if it has no message.
 

@@ -99,14 +99,19 @@ class Edits:
         It is named after `like`, the value that it replaces. `values` may be lazy values of a file.
         """
         graph = graph if graph is not None else self.index.graph_of(self.root)
+        if isinstance(values, np.ndarray):
+            values = values.view()
+            values.setflags(write=False)
         constant = Constant(like.name, values)
         graph.initializers.append(constant)
         self.added_constants.append(constant)
         self.index.add_constant(constant, graph)
+        self.index.added_bytes += constant._values.nbytes
         self.log.append(f"constant `{constant.name}` {constant.dtype}{list(constant.shape)}")
 
         def undo() -> None:
             self.index.remove_constant(constant)
+            self.index.added_bytes -= constant._values.nbytes
             _drop_last(graph.initializers, constant)
 
         self._undo.append(undo)
@@ -170,6 +175,9 @@ class Edits:
     @edit
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
+        for value in (old, new):
+            if not isinstance(value, Tensor):
+                raise PatchError(f"{value!r} is not a tensor")
         self.replaced.append((old, new))
         for use in self.index.uses(old):
             if use.reader is self.index.root:

@@ -229,6 +229,8 @@ class Engine:
             except RULE_ERRORS as error:
                 self._report(phase, rule, node, describe_error("match", type(rule), error))
                 continue
+            except KeyboardInterrupt as interrupt:
+                raise interrupted("match", rule, node) from interrupt
             finally:
                 guard.locked = False
             patch = self._commit(phase, rule, node, found)
@@ -315,6 +317,9 @@ class Engine:
             except (Miss, LoopliftError):
                 self._undo(patch)
                 raise
+            except KeyboardInterrupt as interrupt:
+                self._undo(patch)
+                raise interrupted("apply", rule, node) from interrupt
             except PatchError as error:
                 self._undo(patch)
                 return str(error)
@@ -372,6 +377,11 @@ class Engine:
     def _add(affected: dict[Node, None], node: Node | None) -> None:
         if node is not None:
             affected[node] = None
+
+
+def interrupted(method: str, rule: Rule, node: Node) -> KeyboardInterrupt:
+    """An interruption that names what it interrupted: a rule may not end."""
+    return KeyboardInterrupt(f"in `{method}` of {rule.name()} at {describe(node)}")
 
 
 def _is_loop(node: Node) -> bool:

@@ -44,6 +44,8 @@ class Index:
         self.root = root
         self.guard = Guard()
         """Locked while a rule's own code runs; see `guard`."""
+        self.added_bytes = 0
+        """The bytes of all constants that patches added."""
         self.added_or_moved: dict[Node | Tensor, None] = {}
         """New and moved nodes and values, whose names may occur twice in their graph."""
         self._graph_of: dict[Node, Graph] = {}

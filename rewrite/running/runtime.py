@@ -178,10 +178,14 @@ class Isolated:
     """
 
     def __init__(
-        self, process: ChildProcess, factory: Callable[..., TimedExecutable], *args: Any
+        self,
+        process: ChildProcess,
+        factory: Callable[..., TimedExecutable],
+        *args: Any,
+        seconds: float | None = None,
     ) -> None:
         try:
-            self._remote = RemoteObject(process, factory, *args)
+            self._remote = RemoteObject(process, factory, *args, seconds=seconds)
         except ChildDied as death:
             raise ProcessCrashed(str(death)) from None
 
@@ -215,8 +219,11 @@ class IsolatedSession(Isolated):
         threads: int = 1,
         process: ChildProcess | None = None,
         optimizes: bool = True,
+        seconds: float | None = None,
     ) -> None:
-        super().__init__(process or shared_process(), Session, packed, threads, optimizes)
+        """`seconds` limits the time of loading, in which onnxruntime computes constants."""
+        process = process or shared_process()
+        super().__init__(process, Session, packed, threads, optimizes, seconds=seconds)
         self.inputs, self.defaults, self.outputs = self._ask("interface")
 
 

@@ -71,6 +71,8 @@ class Verification:
     models were run without it then."""
     reason: str = ""
     """Why nothing was compared, if so."""
+    rejected: bool = False
+    """Whether nothing was compared because onnxruntime does not load the original."""
 
     @property
     def compared(self) -> int:
@@ -177,17 +179,24 @@ class _Pair:
     def compare(self, optimizes: bool) -> Verification:
         """Runs both with onnxruntime's graph optimizations on or off."""
         try:
-            original = IsolatedSession(self.original, self.threads, optimizes=optimizes)
+            original = IsolatedSession(
+                self.original, self.threads, optimizes=optimizes, seconds=self.effort.seconds
+            )
         except ExecutionError as refusal:
             reason = f"onnxruntime rejects the original model: {refusal}"
-            return Verification(reason=reason, crash=summary_line(refusal))
+            return Verification(reason=reason, crash=summary_line(refusal), rejected=True)
         with closing(original):
             try:
                 cases = self._cases(original)
             except CannotGenerateInputs as missing:
                 return Verification(reason=str(missing))
             try:
-                rewritten = IsolatedSession(self.rewritten, self.threads, optimizes=optimizes)
+                rewritten = IsolatedSession(
+                    self.rewritten,
+                    self.threads,
+                    optimizes=optimizes,
+                    seconds=TIME_FACTOR * self.effort.seconds,
+                )
             except ExecutionError as refusal:
                 if next(iter(cases), None) is None:
                     return Verification(refused=cases.refused, reason=no_case_reason(cases))
@@ -242,7 +251,8 @@ def _compare_cases(
     result.refused = cases.refused
     if not result.compared:
         result.reason = no_case_reason(cases)
-        result.crash = summary_line(cases.last_refusal) if cases.refused else ""
+        crashed = cases.refused and not cases.timeouts
+        result.crash = summary_line(cases.last_refusal) if crashed else ""
 
 
 @dataclass(frozen=True)
@@ -326,6 +336,10 @@ def optimizer_note(crash: str) -> str:
 
 def no_case_reason(cases: Cases) -> str:
     """Why no run was compared."""
+    if cases.timeouts:
+        return "the original model does not end within the time limit of a run"
+    if not cases.refused:
+        return "there was no time to run the original model"
     return (
         f"the original model rejects all of {cases.refused} generated inputs, "
         f"the last one with: {cases.last_refusal}"
