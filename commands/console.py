@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from ..debug.operator_counts import before_after, brief
 from ..debug.relax import ModuleSummary
@@ -34,8 +35,10 @@ class SafeConsole(Console):
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        for table in objects:
-            for column in table.columns if isinstance(table, Table) else ():
+        for part in objects:
+            if isinstance(part, Tree):
+                _escape_labels(part)
+            for column in part.columns if isinstance(part, Table) else ():
                 column._cells = [_one_line(cell) for cell in column._cells]
         super().print(*map(_one_line, objects), **options)
 
@@ -48,6 +51,12 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment("\n".join(map(visible, text.split("\n"))), style)
+
+
+def _escape_labels(tree: Tree) -> None:
+    tree.label = _one_line(tree.label)
+    for child in tree.children:
+        _escape_labels(child)
 
 
 def _one_line(part: Any) -> Any:

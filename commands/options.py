@@ -79,7 +79,9 @@ Rules = Annotated[
     repeated("--rules", "MODULE", "Also run the PHASES of a Python module."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="The seed for random inputs.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**63 - 1, help="The seed for random inputs.")
+]
 
 
 def _settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -84,7 +84,8 @@ class Edits:
         self.delta: Counter[str] = Counter()
         """The change of each component of the termination measure."""
         self._undo: list[Callable[[], None]] = []
-        self._added: set[Node] = set()
+        self.added: set[Node] = set()
+        """New and moved nodes."""
         self._first: dict[Graph, Node] = {}
         """The node that was first in each body before the patch."""
 
@@ -130,6 +131,7 @@ class Edits:
 
         The node goes to the place `before`, by default just before the root.
         """
+        check_tensors((*inputs, *like))
         before = before if before is not None else self.root
         outputs = [Variable(tensor.name) for tensor in like]
         node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
@@ -164,7 +166,7 @@ class Edits:
         """The place before all nodes that a body had before the patch."""
         first = self._first.get(body)
         if first is None or first not in self.index or self.index.graph_of(first) is not body:
-            old = [n for n in self.index.nodes(body) if n not in self._added]
+            old = [n for n in self.index.nodes(body) if n not in self.added]
             if not old:
                 return body
             first = self._first[body] = min(old, key=lambda n: n.order)
@@ -175,9 +177,7 @@ class Edits:
     @edit
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
-        for value in (old, new):
-            if not isinstance(value, Tensor):
-                raise PatchError(f"{value!r} is not a tensor")
+        check_tensors((old, new))
         self.replaced.append((old, new))
         for use in self.index.uses(old):
             if use.reader is self.index.root:
@@ -404,7 +404,7 @@ class Edits:
         graph.nodes.append(node)
         self.index.add_node(node, graph)
         self.index.added_or_moved[node] = None
-        self._added.add(node)
+        self.added.add(node)
         self._count(node, 1)
         self.touch(node)
 
@@ -501,6 +501,13 @@ class Edits:
         for body in bodies(node):
             for inner in self.index.nodes(body):
                 self._count(inner, sign)
+
+
+def check_tensors(values: Iterable[object]) -> None:
+    """Raises PatchError for a value that is not a tensor, such as a name."""
+    for value in values:
+        if not isinstance(value, Tensor):
+            raise PatchError(f"{value!r} is not a tensor")
 
 
 def can_be_output(index: Index, tensor: Tensor) -> bool:

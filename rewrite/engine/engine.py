@@ -37,6 +37,8 @@ _SMALL_GAP_PARTS = 1 << 16
 """The gap parts (see `Index.gap_parts`) for a patch that adds thousands of nodes at one place."""
 _LATEST = 16
 """The number of latest commits whose rules the message about endless rewriting names."""
+_MOST_GENERATIONS = 200
+"""The longest chain of commits that rewrite each other's results and make nothing smaller."""
 _FAN_OUT = 64
 """The most readers of one value that a commit re-queues; a constant may have thousands."""
 
@@ -102,7 +104,13 @@ class Engine:
         ]
         self._new_roots = _new_roots(self.phases)
         self._commits = 0
-        self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
+        nodes = sum(1 for _ in self.index.walk())
+        self._budget = 1000 + 20 * nodes
+        self._growth = 0
+        """The nodes added by commits that make nothing smaller; see `_is_endless`."""
+        self._most_growth = 1000 + 20 * nodes
+        self._generations: dict[Node, int] = {}
+        """How many such commits led to a node, one rewriting the result of the other."""
         self.banned: dict[tuple[type[Rule], Node], str] = {}
         """The rules that must not fire at a node, with the defect that it caused there, if any."""
         self.declined: dict[tuple[type[Rule], Node], Miss] = {}
@@ -284,7 +292,7 @@ class Engine:
         """Counts a commit against the budget; raises LoopliftError when it is exceeded."""
         self._commits += 1
         self._budget += 20 * max(0, patch.delta["nodes"] + len(patch.added_constants))
-        if self._commits > self._budget:
+        if self._commits > self._budget or self._is_endless(patch):
             latest = {c.rule: None for c in self.trace.commits()[-_LATEST:]} | {rule.name(): None}
             raise LoopliftError(
                 f"Rewriting does not end: {' and '.join(latest)} still fire after "
@@ -292,6 +300,21 @@ class Engine:
                 where=label,
                 remedy="These rules undo each other's work: leave one out, or limit the commits",
             )
+
+    def _is_endless(self, patch: Patch) -> bool:
+        """Whether commits that only claim progress rewrite their own results, or grow the graph.
+
+        Such a commit makes nothing smaller but calls `toward_normal_form`. Two rules that undo each
+        other show in the generations of the nodes, a rule that multiplies nodes in the growth.
+        """
+        delta = patch.delta
+        removes = any(delta[key] < 0 for key in ("decomposed", "split", "control"))
+        if removes or delta["nodes"] < 0 or not delta["normal form"]:
+            return False
+        generation = self._generations.get(patch.root, 0) + 1
+        self._generations.update(dict.fromkeys(patch.added, generation))
+        self._growth += delta["nodes"]
+        return generation > _MOST_GENERATIONS or self._growth > self._most_growth
 
     def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
         """The checked patch, or the reason why it is wrong and was undone.

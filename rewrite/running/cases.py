@@ -17,7 +17,13 @@ from ..facts.assertions import Assertions
 from .feeds import INTEGER_STYLES, Sampling, comparisons, make_feed
 from .mask_check import PrefixMaskCheck
 from .runtime import Array, ExecutionError, Feed, LoadedModel, RuntimeValue
-from .signature import CannotGenerateInputs, DimSizes, InputSignature, declared_sizes, input_signature
+from .signature import (
+    CannotGenerateInputs,
+    DimSizes,
+    InputSignature,
+    declared_sizes,
+    input_signature,
+)
 from .size_search import size_assignments
 
 MOST_ELEMENTS = 2**24

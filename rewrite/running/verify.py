@@ -41,9 +41,7 @@ TIME_FACTOR = 10
 of a run."""
 
 
-EMPTY_REDUCTION = (
-    "onnxruntime gives the results of reductions of empty tensors a wrong shape, that of the operand"
-)
+EMPTY_REDUCTION = "onnxruntime gives the results of reductions of empty tensors a wrong shape, that of the operand"
 
 
 @dataclass

@@ -34,8 +34,9 @@ ModelSource = str | Path | bytes | onnx.ModelProto
 def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelProto, str]:
     """Reads a model; external data stays on disk, but must exist.
 
-    `follows_links` allows external data through links to other folders. Returns the model and the folder that its external data is relative to. Raises ModelError if
-    there is no model, if it is damaged or empty, or if external data is missing or too short.
+    `follows_links` allows external data through links to other folders. Returns the model and the
+    folder that its external data is relative to. Raises ModelError if there is no model, if it is
+    damaged or empty, or if external data is missing or too short.
     """
     base_dir = ""
     if isinstance(source, onnx.ModelProto):

@@ -47,9 +47,7 @@ EDITS: dict[str, Callable[[Match], Any]] = {
     "redirect in the index": lambda m: m.index.redirect(
         Use(m.node, 0), m.node.inputs[0], m.node.outputs[0]
     ),
-    "constant in the index": lambda m: m.index.add_constant(
-        Constant("c", np.zeros(1)), m.graph()
-    ),
+    "constant in the index": lambda m: m.index.add_constant(Constant("c", np.zeros(1)), m.graph()),
     "deletion": lambda m: delattr(m.node, "op"),
 }
 
@@ -124,7 +122,9 @@ def test_new_objects_may_be_edited() -> None:
             return node
 
         def apply(self, patch: Patch, found: Node) -> None:
-            patch.replace(patch.root.outputs[0], patch.node(found.op, found.inputs, patch.root.outputs)[0])
+            patch.replace(
+                patch.root.outputs[0], patch.node(found.op, found.inputs, patch.root.outputs)[0]
+            )
             patch.remove(patch.root)
             patch.toward_normal_form()
 
