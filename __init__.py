@@ -7,7 +7,7 @@ onnxruntime.
 
 from __future__ import annotations
 
-from .api import (  # noqa: A004
+from .api import (
     Report,
     RewriteResult,
     VerificationError,

@@ -16,8 +16,8 @@ from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import Phase
 from .rewrite.engine.trace import Listener, Trace
-from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.errors import LoopliftError
+from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node
 from .rewrite.storage.files import ModelSource

@@ -14,8 +14,8 @@ from ..debug.trace_writer import TraceWriter, trace_file
 from ..request import Settings
 from ..rewrite.engine.trace import Event
 from ..rewrite.errors import LoopliftError, ModelError
-from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.cases import limited_effort
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
 from ..rewrite.storage.validate import check_runtime

@@ -143,7 +143,7 @@ class ReferenceRuns:
                 found = side.compare_run(case, self.effort.run_seconds).differences
             except ProcessCrashed:
                 continue  # on an empty input, which is no fault of the rewrite
-            if optimizes and runner.refusal is not None and not self._is_excused(case):
+            if optimizes and not self._is_excused(case) and runner.refusal is not None:
                 raise runner.refusal
             if found:
                 return found

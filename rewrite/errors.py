@@ -58,7 +58,7 @@ def visible(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    """`\\x1b` for an escape character; also for marks that change the direction of text."""
+    r"""`\x1b` for an escape character; also for marks that change the direction of text."""
     kept = char.isprintable() or unicodedata.category(char) == "Zs"
     return char if kept else char.encode("unicode_escape", "surrogatepass").decode("ascii")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import onnx
@@ -41,7 +41,7 @@ def edit(method: Callable[Concatenate[E, P], R]) -> Callable[Concatenate[E, P], 
         finally:
             guard.locked = locked
 
-    return unlocked
+    return cast("Callable[Concatenate[E, P], R]", unlocked)
 
 
 class Edits:
@@ -101,8 +101,9 @@ class Edits:
         """
         graph = graph if graph is not None else self.index.graph_of(self.root)
         if isinstance(values, np.ndarray):
-            values = values.view()
-            values.setflags(write=False)
+            view = values.view()
+            view.setflags(write=False)
+            values = view
         constant = Constant(like.name, values)
         graph.initializers.append(constant)
         self.added_constants.append(constant)

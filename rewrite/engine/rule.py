@@ -214,4 +214,5 @@ def describe_error(method: str, kind: type[Rule[Any]], error: BaseException) -> 
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(kind.__module__), "__file__", "")
     frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    return f"{method} raised {type(error).__name__}: {error_text(error)} at {frame.filename}:{frame.lineno}"
+    what = f"{type(error).__name__}: {error_text(error)}"
+    return f"{method} raised {what} at {frame.filename}:{frame.lineno}"

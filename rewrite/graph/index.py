@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .guard import Guard, GuardedList
 from .ir import Constant, Graph, Node, Tensor, bodies
@@ -207,9 +207,9 @@ class Index:
     def add_graph(self, graph: Graph, owner: Node | None = None) -> None:
         """Registers a graph and everything in it."""
         graph.guard = guard = self.guard
-        for part in (graph.inputs, graph.outputs, graph.nodes, graph.initializers):
+        parts: list[Any] = [graph.inputs, graph.outputs, graph.nodes, graph.initializers]
+        for part in (*parts, graph.output_info):
             part.guard = guard
-        graph.output_info.guard = guard
         if owner is not None:
             self._owner[graph] = owner
         for tensor in (*graph.inputs, *graph.initializers):
@@ -237,8 +237,9 @@ class Index:
             self.add_graph(body, node)
 
     def _register(self, node: Node, graph: Graph) -> None:
-        guard = node.__dict__["guard"] = self.guard
-        node.inputs.guard = node.outputs.guard = node.attrs.guard = guard
+        guarded: Any = node
+        guard = guarded.__dict__["guard"] = self.guard
+        guarded.inputs.guard = guarded.outputs.guard = guarded.attrs.guard = guard
         for value in node.attrs.values() if node.attrs else ():
             if type(value) is GuardedList:
                 value.guard = guard

@@ -7,10 +7,12 @@ empty optional).
 from __future__ import annotations
 
 import ctypes
+import shutil
 import statistics
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
-from ..storage.external import link_or_copy, linked_data
+from ..storage.external import linked_data
 from ..storage.files import load, save
 from ..storage.limits import newest_ir
 from .child_process import ChildDied, ChildProcess, RemoteObject, shared_process
@@ -57,13 +59,13 @@ class SerializedModel:
         proto, self.folder = (
             (model, base_dir) if isinstance(model, onnx.ModelProto) else load(model)
         )
-        self._spill: tempfile.TemporaryDirectory[str] | None = None
         linked = linked_data(proto, self.folder)
         if linked:
-            self._spill = tempfile.TemporaryDirectory(prefix="looplift-")
-            self.folder = self._spill.name
-            for location, real in linked.items():
-                link_or_copy(real, Path(self.folder, location))
+            self.folder = self._temporary_folder()
+            for location, real in linked.items():  # onnxruntime refuses hard links, too
+                target = Path(self.folder, location)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(real, target)
         self.source: bytes | str = self._source(_readable(proto))
         """The serialized model, or its path if it is too large to serialize."""
 
@@ -73,17 +75,20 @@ class SerializedModel:
     def _source(self, proto: onnx.ModelProto) -> bytes | str:
         if proto.ByteSize() <= LARGEST_MESSAGE:
             return bytes(proto.SerializeToString())
-        # Deleted with this object, which must outlive all sessions created from it.
-        folder = tempfile.TemporaryDirectory(prefix="looplift-")
-        path = Path(folder.name) / "model.onnx"
+        path = Path(self._temporary_folder()) / "model.onnx"
         save(proto, path, base_dir=self.folder)
-        self._spill = folder
         return str(path)
+
+    def _temporary_folder(self) -> str:
+        """A folder that is deleted with this object, which must outlive its sessions."""
+        folder = tempfile.mkdtemp(prefix="looplift-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
 
 def _unpacked(source: bytes | str, folder: str) -> SerializedModel:
     packed = SerializedModel.__new__(SerializedModel)
-    packed.source, packed.folder, packed._spill = source, folder, None
+    packed.source, packed.folder = source, folder
     return packed
 
 

@@ -41,7 +41,9 @@ TIME_FACTOR = 10
 of a run."""
 
 
-EMPTY_REDUCTION = "onnxruntime gives the results of reductions of empty tensors a wrong shape, that of the operand"
+EMPTY_REDUCTION = (
+    "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
+)
 
 
 @dataclass
@@ -95,7 +97,8 @@ class Verification:
                 else "it crashes for any LSTM or GRU over an empty batch or sequence"
             )
             notes.append(
-                f"onnxruntime crashes for the rewritten model at {place}, not for the original; {why}"
+                f"onnxruntime crashes for the rewritten model at {place}, not for the original; "
+                f"{why}"
             )
         if self.empty_reductions:
             place = ", ".join(tested_sizes(self.empty_reductions))

@@ -7,7 +7,6 @@ its values (onnx: docs/ExternalData.md).
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -162,8 +161,8 @@ def _check_real_path(path: Path, location: str, base_dir: str, place: str) -> No
     real = os.path.realpath(path)
     if not any(os.path.commonpath((real, folder)) == folder for folder in allowed):
         raise ModelError(
-            f"The external data file '{location}' is a link to '{real}', which is not in the folder "
-            "of the model",
+            f"The external data file '{location}' is a link to '{real}', which is not in the "
+            "folder of the model",
             where=place,
             remedy="If you trust the model, copy the data there, or give --follow-links",
         )
@@ -181,15 +180,6 @@ def linked_data(proto: onnx.ModelProto, base_dir: str) -> dict[str, Path]:
             files[location] = data_range(tensor, base_dir).path.resolve()
     home = Path(base_dir).resolve()
     return files if any(home not in file.parents for file in files.values()) else {}
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Gives a file another name, or copies it where the file system cannot."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _file_size(path: Path, location: str, base_dir: str, place: str) -> int:

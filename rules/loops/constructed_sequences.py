@@ -237,8 +237,8 @@ class ConcatOfConstructedSequence(Rule[JoinedElements]):
         if new_axis and axis < 0:
             rank = m.need(m.facts.rank(tensors[0]), "the rank of the elements is not known")
             axis %= rank + 1
-        ranks = {rank for t in tensors if (rank := m.facts.rank(t)) is not None}
-        m.need(len(ranks) < 2, "the elements have different ranks, {}", sorted(ranks))
+        ranks = {m.facts.rank(tensor) for tensor in tensors} - {None}
+        m.need(len(ranks) < 2, "the elements have different ranks")
         return JoinedElements(tensors, axis, new_axis)
 
     def apply(self, patch: Patch, found: JoinedElements) -> None:

@@ -37,7 +37,11 @@ def model(text: str = PLAIN, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
 def file(data: bytes | onnx.ModelProto) -> Callable[[Path], None]:
     """Writes the model."""
     content = data if isinstance(data, bytes) else data.SerializeToString()
-    return lambda folder: (folder / MODEL).write_bytes(content) and None
+
+    def write(folder: Path) -> None:
+        (folder / MODEL).write_bytes(content)
+
+    return write
 
 
 PLAIN_FILE = file(model())

@@ -82,7 +82,7 @@ def _not_utf8(field: str) -> bytes:
         found.graph.input[0].type.tensor_type.shape.dim[0].dim_param = mark
     else:
         setattr(node, field, mark)
-    return found.SerializeToString().replace(mark.encode(), b"\xff\xfe\xc0\x80")
+    return bytes(found.SerializeToString()).replace(mark.encode(), b"\xff\xfe\xc0\x80")
 
 
 def _types() -> Iterator[Case]:
