@@ -11,7 +11,7 @@ from .api import (
     Report,
     RewriteResult,
     VerificationError,
-    compile,
+    compile,  # noqa: A004
     from_onnx,
     rewrite,
 )

@@ -70,7 +70,9 @@ def main(folder: str, first: str, step: str) -> None:
     signal.signal(signal.SIGALRM, _hang)
     sys.path.insert(0, "")
     for number in range(int(first), len(CASES), int(step)):
-        print(json.dumps(run(CASES[number], Path(folder, str(number), "work"))), flush=True)
+        result = run(CASES[number], Path(folder, str(number), "work"))
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
