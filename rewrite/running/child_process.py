@@ -61,6 +61,9 @@ class ChildProcess:
                 raised, answer = pickle.load(child.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             raise ChildDied(self._end_description(late.is_set())) from None
+        except BaseException:  # an interruption: the next answer would be that to this message
+            self.close()
+            raise
         if raised:
             raise answer()
         return answer
