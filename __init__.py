@@ -7,7 +7,14 @@ onnxruntime.
 
 from __future__ import annotations
 
-from .api import Report, RewriteResult, compile, from_onnx, rewrite  # noqa: A004
+from .api import (
+    Report,
+    RewriteResult,
+    VerificationError,
+    compile,  # noqa: A004
+    from_onnx,
+    rewrite,
+)
 from .rewrite.engine.miss import Miss
 from .rewrite.engine.pattern import PatternRule
 from .rewrite.engine.rule import Match, Phase, Rule
@@ -27,6 +34,7 @@ __all__ = [
     "Rule",
     "UnsupportedError",
     "Verification",
+    "VerificationError",
     "compile",
     "from_onnx",
     "rewrite",

@@ -16,6 +16,7 @@ from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import Phase
 from .rewrite.engine.trace import Listener, Trace
+from .rewrite.errors import LoopliftError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import tvm
 
     from .lowering.forms import Hear
+    from .rewrite.running.verify import Verification
 
 _log = logging.getLogger("looplift")
 
@@ -61,8 +63,32 @@ class RewriteResult:
     trace: Trace
     engine: Engine = field(repr=False)
     """The finished engine: its graph, the facts, the rules, the assertions."""
+    request: Request = field(repr=False)
+    """What was asked for, with the original model."""
     base_dir: str = ""
     """The folder that external data of the model is relative to."""
+    verification: Verification | None = None
+    """What `verify` compared last; None if nothing was compared yet."""
+
+    def verify(self, *, seed: int = 0, seconds: float | None = None) -> Verification:
+        """Runs the original and the rewritten model on onnxruntime and compares their outputs.
+
+        The inputs are generated, within what was asserted, at several sizes. `str` of the result
+        says what was compared: "equal in 8 runs (T=0|1|2|3|7)"; `verified` is whether at least one
+        run was compared and none differed. `seconds` limits the time, by default two minutes.
+        """
+        from .rewrite.running.cases import limited_effort
+        from .rewrite.running.verify import verify
+
+        self.verification = verify(
+            self.request.proto,
+            self.model,
+            base_dir=self.base_dir,
+            assumptions=self.engine.assertions,
+            seed=seed,
+            effort=limited_effort(seconds),
+        )
+        return self.verification
 
     def reasons(self, node: Node) -> list[Reason]:
         """Why each rule that may match at a node of the rewritten graph does not fire there.
@@ -84,6 +110,7 @@ def rewrite(
     step_limit: int | None = None,
     on_event: Listener | None = None,
     observer: Observer | None = None,
+    verify: bool = False,
 ) -> RewriteResult:
     """Rewrites a model into one that computes the same with less control flow.
 
@@ -95,15 +122,36 @@ def rewrite(
     axis where none is given. `strict` preserves errors: inputs on which the original fails still
     fail. `rules` replaces the phases of looplift and of installed packages. `step_limit` stops
     after that many commits. `on_event` is called with every commit and defect, `observer` follows
-    the rewrite from within.
+    the rewrite from within. `verify` compares the result with the original on onnxruntime, as the
+    command line does; `result.verification` says what was compared. Without it, nothing is run.
 
     The given ModelProto is not changed. Raises ModelError for a model that is not valid,
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
-    rules undo each other's work forever.
+    rules undo each other's work forever. With `verify`, raises VerificationError if the result
+    differs from the original; it is in the error's `result`.
     """
     assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
     request = Request.of(model, assertions, strict=strict, phases=rules)
-    return rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
+    result = rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
+    if verify and result.verify().differences:
+        raise VerificationError(result)
+    return result
+
+
+class VerificationError(LoopliftError):
+    """The rewritten model computes something else than the original."""
+
+    def __init__(self, result: RewriteResult) -> None:
+        super().__init__(
+            f"The rewritten model differs from the original: {result.verification}",
+            remedy="`looplift verify` with the same options finds the wrong commit; please report "
+            "it to the author of its rule",
+        )
+        self.result = result
+        """The rewritten model and how it came about."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.result,)
 
 
 @collector_paused()
@@ -128,7 +176,7 @@ def rewrite_request(
         defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
         seconds=time.perf_counter() - started,
     )
-    return RewriteResult(result, report, trace, engine, request.base_dir)
+    return RewriteResult(result, report, trace, engine, request, request.base_dir)
 
 
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:

@@ -1,4 +1,7 @@
-"""The command line. Exit status: 0 for success, 1 for a finding, 2 for a wrong call or model."""
+"""The command line.
+
+Exit status: 0 for success, 1 for a finding, 2 for a wrong call or model, 3 for an internal error.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from .rewrite.engine.rule import RULE_ERRORS, Phase, Rule
-from .rewrite.errors import LoopliftError
+from .rewrite.errors import LoopliftError, error_text
 
 GROUP = "looplift.rules"
 """The entry-point group."""
@@ -150,7 +150,19 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
         ) from error
     finally:
         sys.path[:] = known
-    return _checked(getattr(module, "PHASES", ()), f"--rules {name}")
+    return _checked(_phases_attribute(module, f"--rules {name}"), f"--rules {name}")
+
+
+def _phases_attribute(module: object, where: str) -> object:
+    """The PHASES of a module, which may compute them. Raises LoopliftError if that fails."""
+    try:
+        return getattr(module, "PHASES", ())
+    except RULE_ERRORS as error:
+        raise LoopliftError(
+            f"The rules cannot be imported: {_import_error(error)}",
+            where=where,
+            remedy="Define PHASES in the module, a tuple of looplift.Phase",
+        ) from error
 
 
 def _import_error(error: BaseException) -> str:
@@ -159,7 +171,7 @@ def _import_error(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{kind}: {error.msg} at {error.filename}:{error.lineno}"
     line = _line_of(error)
-    return f"{kind}: {error}" + (f" at {line}" if line else "")
+    return f"{kind}: {error_text(error)}" + (f" at {line}" if line else "")
 
 
 def _line_of(error: BaseException) -> str:

@@ -41,13 +41,15 @@ class Request:
         *,
         strict: bool = False,
         phases: Sequence[Phase] | None = None,
+        follows_links: bool = False,
     ) -> Request:
         """Loads a model; without `phases`, takes those of looplift and of installed packages.
 
-        Raises ModelError if the model cannot be read, and LoopliftError if the rules of an
+        `follows_links` allows external data through links to other folders. Raises ModelError if
+        the model cannot be read, and LoopliftError if the rules of an
         installed package cannot be imported.
         """
-        proto, base_dir = load(model)
+        proto, base_dir = load(model, follows_links)
         phases = all_phases() if phases is None else phases
         return cls(proto, base_dir, assertions or Assertions(), Options(strict=strict), phases)
 
@@ -88,8 +90,16 @@ class Settings:
     strict: bool = False
     rules: tuple[str, ...] = ()
     """Modules with more phases than those of looplift and of installed packages."""
+    follows_links: bool = False
+    """Whether links may lead to external data outside the folder of the model."""
 
     def request(self, model: ModelSource) -> Request:
         """The request for a model. Raises as `Request.of` and `plugins.all_phases`."""
         phases = all_phases(self.rules)
-        return Request.of(model, self.assertions, strict=self.strict, phases=phases)
+        return Request.of(
+            model,
+            self.assertions,
+            strict=self.strict,
+            phases=phases,
+            follows_links=self.follows_links,
+        )

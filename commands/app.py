@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import RenderableType
 
-from ..debug.exit_status import ERROR
+from ..debug.exit_status import ERROR, INTERNAL, INTERRUPTED
 from ..plugins import all_phases
-from ..rewrite.errors import LoopliftError
+from ..rewrite.errors import LoopliftError, error_text
 from .console import print_error, stdout
 
 P = ParamSpec("P")
@@ -33,7 +35,11 @@ app = typer.Typer(
 
 
 def print_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Makes a command print a LoopliftError as one paragraph and exit with status 2."""
+    """Makes a command print errors as one paragraph and exit with the status for them.
+
+    An error of the user, of a file or of memory ends with 2, an internal error with 3, an
+    interruption with 130.
+    """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -42,8 +48,42 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
         except LoopliftError as error:
             print_error(str(error))
             raise typer.Exit(ERROR) from None
+        except BrokenPipeError:  # nobody reads the output any more: `looplift … | head`
+            raise
+        except OSError as error:
+            place = f" ({error.filename})" if error.filename else ""
+            print_error(f"A file cannot be used: {error.strerror or error}{place}.")
+            raise typer.Exit(ERROR) from None
+        except MemoryError:
+            print_error("There is not enough memory for this model, its weights or its inputs.")
+            raise typer.Exit(ERROR) from None
+        except KeyboardInterrupt as interrupt:
+            print_error(f"Interrupted{f' {interrupt}' if str(interrupt) else ''}.")
+            raise typer.Exit(INTERRUPTED) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            print_error(internal_error(error))
+            raise typer.Exit(INTERNAL) from None
 
     return wrapped
+
+
+TRACEBACK = "LOOPLIFT_TRACEBACK"
+"""The environment variable with which internal errors show their traceback."""
+
+
+def internal_error(error: Exception) -> str:
+    """An error of looplift itself in one paragraph, with the command that makes a report of it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    kind = type(error).__name__
+    return (
+        f"Internal error: {kind}: {error_text(error)} at {frame.filename}:{frame.lineno}. This is "
+        f'a defect of looplift. `looplift reduce IN -o SMALL.onnx --keep "error {kind}"` makes a '
+        f"small model to report it with; {TRACEBACK}=1 shows where it comes from."
+    )
 
 
 def print_result(parts: Sequence[RenderableType], content: Any, as_json: bool) -> None:

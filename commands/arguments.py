@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..rewrite.errors import AssumptionError
-from ..rewrite.facts.assertions import Assertions, Shape
+from ..rewrite.facts.assertions import MOST_DIGITS, Assertions, Shape
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def parse_value(text: str) -> Any:
         return _WORDS[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return text
 
 
@@ -107,7 +107,16 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
 def _parse_dim(text: str) -> int | str | None:
     if text in ("?", ""):
         return None
-    return int(text) if text.lstrip("-").isdigit() else text
+    return _number(text) if text.lstrip("-").isdigit() else text
+
+
+def _number(text: str) -> int:
+    """A whole number. Raises AssumptionError beyond int64, which ONNX has for sizes."""
+    if len(text) > MOST_DIGITS + 1 or not -(2**63) <= int(text) < 2**63:
+        raise AssumptionError(
+            f"'{text[:80]}' is a size beyond 2^63 - 1", remedy="Give the real size"
+        )
+    return int(text)
 
 
 def _parse_numbers(text: str) -> list[int]:
@@ -116,7 +125,7 @@ def _parse_numbers(text: str) -> list[int]:
         raise AssumptionError(
             f"'{text}' is not a list of sizes", remedy="Write numbers separated by commas"
         )
-    return [int(part) for part in parts]
+    return [_number(part) for part in parts]
 
 
 def _parse_pairs(option: str, texts: Iterable[str], parse: Callable[[str], T]) -> dict[str, T]:
@@ -140,8 +149,11 @@ def _parse_pairs(option: str, texts: Iterable[str], parse: Callable[[str], T]) -
 
 def _read_array(path: Path) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
+        # Mapping it first finds out that the file is shorter than its header promises.
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
         raise AssumptionError(
             f"No array can be read from '{path}': {error}",
             where="--input",

@@ -13,7 +13,8 @@ from ..api import RewriteResult, rewrite_request
 from ..debug.trace_writer import TraceWriter, trace_file
 from ..request import Settings
 from ..rewrite.engine.trace import Event
-from ..rewrite.errors import LoopliftError
+from ..rewrite.errors import LoopliftError, ModelError
+from ..rewrite.running.cases import limited_effort
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
@@ -32,6 +33,8 @@ class Job:
     step_limit: int | None = None
     verifies: bool = True
     seed: int = 0
+    seconds: float | None = None
+    """The most seconds that verification may take; None for the default."""
     trace: Path | None = None
     """The trace file to write, if any."""
     traces_in_full: bool = False
@@ -72,12 +75,19 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
     if job.verifies:
         check_runtime(result.model)
         verification = verify(
-            job.source,
+            request.proto,
             result.model,
             base_dir=result.base_dir,
             assumptions=result.engine.assertions,
             seed=job.seed,
+            effort=limited_effort(job.seconds),
         )
+        if verification.rejected:
+            raise ModelError(
+                f"The model cannot be verified, because {verification.reason}",
+                where=f"file '{job.source}'",
+                remedy="If the model is meant for another runtime, add --no-verify",
+            )
         outcome.verification = str(verification)
         outcome.differences = [str(difference) for difference in verification.differences]
         outcome.notes += verification.notes()

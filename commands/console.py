@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from ..debug.operator_counts import before_after, brief
 from ..debug.relax import ModuleSummary
+from ..rewrite.errors import visible
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 
 MOST_DIFFERENCES = 3
@@ -24,15 +28,55 @@ UNLIMITED_WIDTH = 1000
 """The columns of an output that is not a terminal: programs read whole lines."""
 
 
+class SafeConsole(Console):
+    """A console that escapes the control characters of names; see `visible`.
+
+    A text, and a cell of a table, is one line.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        for part in objects:
+            if isinstance(part, Tree):
+                _escape_labels(part)
+            for column in part.columns if isinstance(part, Table) else ():
+                column._cells = [_one_line(cell) for cell in column._cells]
+        super().print(*map(_one_line, objects), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control or text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(visible, text.split("\n"))), style)
+
+
+def _escape_labels(tree: Tree) -> None:
+    tree.label = _one_line(tree.label)
+    for child in tree.children:
+        _escape_labels(child)
+
+
+def _one_line(part: Any) -> Any:
+    """A text without control characters; anything else as it is."""
+    if isinstance(part, str):
+        return visible(part)
+    if isinstance(part, Text) and not part.plain.isprintable():
+        return Text(visible(part.plain), style=part.style)
+    return part
+
+
 def stdout() -> Console:
     """The console for results; made for each call, because callers replace the stream."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=UNLIMITED_WIDTH)
+    console = SafeConsole(highlight=False)
+    return console if console.is_terminal else SafeConsole(highlight=False, width=UNLIMITED_WIDTH)
 
 
 def print_error(sentence: str) -> None:
     """Prints an error as one paragraph."""
-    typer.echo(f"looplift: {sentence}", err=True)
+    typer.echo(f"looplift: {visible(sentence)}", err=True)
 
 
 # --- progress, on a terminal only ---
@@ -41,7 +85,7 @@ def print_error(sentence: str) -> None:
 @contextmanager
 def show_activity(activity: str) -> Iterator[Callable[[str], None]]:
     """Shows an activity while it lasts; the function yielded shows how far it has come."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
         return

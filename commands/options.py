@@ -67,12 +67,21 @@ Strict = Annotated[
         "rewrites that are exact only for counts that a float holds exactly.",
     ),
 ]
+FollowLinks = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Read external data through links that leave the folder of the model.",
+    ),
+]
 Rules = Annotated[
     list[str],
     repeated("--rules", "MODULE", "Also run the PHASES of a Python module."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int, typer.Option("--seed", help="The seed for random inputs.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**63 - 1, help="The seed for random inputs.")
+]
 
 
 def _settings(
@@ -82,9 +91,10 @@ def _settings(
     prefix_masks: PrefixMasks,
     rules: Rules,
     strict: Strict = False,
+    follow_links: FollowLinks = False,
 ) -> Settings:
     assertions = parse_assertions(inputs, dims, shapes, prefix_masks)
-    return Settings(assertions, strict, tuple(rules))
+    return Settings(assertions, strict, tuple(rules), follow_links)
 
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:

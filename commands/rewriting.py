@@ -90,6 +90,16 @@ def rewrite(
     jobs: Annotated[
         int, typer.Option("-j", "--jobs", metavar="N", min=1, help="Rewrite N models at a time.")
     ] = 1,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            min=0.1,
+            help="Verify each model for at most this time, by default 120 seconds.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.")] = False,
     as_json: AsJson = False,
@@ -106,7 +116,7 @@ def rewrite(
     plan = plan_outputs(models, output)
     traces = plan_traces(plan, output, trace)
     work = [
-        Job(source, target, settings, steps, verify, seed, trace_path, trace_all)
+        Job(source, target, settings, steps, verify, seed, time_limit, trace_path, trace_all)
         for (source, target), trace_path in zip(plan, traces)
     ]
     if len(work) == 1:

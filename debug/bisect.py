@@ -88,6 +88,8 @@ class _Search:
         self._check = check
         self._progress = progress
         trace = trace_of(request)
+        self._rewritten = trace.result
+        """What the whole rewrite made; a rewrite that stops at its last commit may differ."""
         self._lines = trace.commits
         self._findings: dict[int, str] = {}
         """What the check found, by the number of commits."""
@@ -146,7 +148,9 @@ class _Search:
         return self._result.checks + 1 <= most
 
     def _check_commit(self, number: int) -> str:
-        model = _rewritten(self._request, step_limit=number)
+        model = self._rewritten if number == len(self._lines) else None
+        if model is None:
+            model = _rewritten(self._request, step_limit=number)
         self._findings[number] = self._finding(model, f"after commit {number}")
         return self._findings[number]
 

@@ -6,3 +6,7 @@ FINDING = 1
 """The command found something: a difference, a bad commit, control flow that remains."""
 ERROR = 2
 """The model or an option cannot be used, or a runtime does not accept the model."""
+INTERNAL = 3
+"""looplift itself failed: a defect of looplift, or of a rule of the user that it did not handle."""
+INTERRUPTED = 130
+"""The user interrupted the command, as shells report it (128 + SIGINT)."""

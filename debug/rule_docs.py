@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import onnx.printer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
@@ -171,7 +171,7 @@ def render(doc: RuleDoc) -> list[RenderableType]:
         Text(f"{doc.file}:{doc.line}", style="dim"),
     ]
     if doc.description:
-        parts.append(Text(f"\n{doc.description}"))
+        parts.append(Group(Text(f"\n{doc.description}")))
     if doc.before:
         parts += _titled("Before", _onnx(doc.before)) + _titled("After", _onnx(doc.after))
     if doc.reasons:
@@ -183,7 +183,7 @@ def render(doc: RuleDoc) -> list[RenderableType]:
 
 
 def _titled(title: str, content: RenderableType) -> list[RenderableType]:
-    return [Text(f"\n{title}", style="bold"), content]
+    return [Group(Text(f"\n{title}", style="bold")), content]
 
 
 def _onnx(text: str) -> RenderableType:

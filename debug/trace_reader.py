@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from ..request import Request, Settings
 from ..rewrite.errors import AssumptionError, ModelError
 from ..rewrite.facts.assertions import Assertions
+from ..rewrite.storage.model import export_model
 from .command_options import settings_options
 from .trace_writer import FORMAT, TraceWriter, settings_fields
 
@@ -72,6 +74,8 @@ class RecordedTrace:
     defects: list[dict[str, Any]] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
     """The last line: totals by rule. Empty if the rewrite was cut off."""
+    result: onnx.ModelProto | None = None
+    """The model that the traced rewrite made; None for a trace that was read from a file."""
 
     @property
     def settings(self) -> Settings:
@@ -133,9 +137,12 @@ def trace_of(request: Request, in_full: bool = False) -> RecordedTrace:
     lines = StringIO()
     settings = Settings(request.assertions, request.options.strict)
     with TraceWriter(lines, settings, in_full=in_full) as writer:
-        request.engine(writer).run()
+        engine = request.engine(writer)
+        engine.run()
     lines.seek(0)
-    return _assembled(map(json.loads, lines), "")
+    trace = _assembled(map(json.loads, lines), "")
+    trace.result = export_model(engine.model)
+    return trace
 
 
 def _assembled(lines: Iterator[dict[str, Any]], path: str | Path) -> RecordedTrace:

@@ -6,11 +6,14 @@ The command line prints them as one paragraph and exits with status 2.
 
 from __future__ import annotations
 
+import unicodedata
+
 
 class LoopliftError(Exception):
     """A problem the user can act on."""
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        what, where, remedy = visible(what), visible(where), visible(remedy)
         self.what = what
         """What is wrong, one sentence without a full stop."""
         self.where = where
@@ -42,6 +45,30 @@ class UnsupportedError(LoopliftError):
 
 class MissingTvmError(UnsupportedError, ImportError):
     """TVM is not installed, or its libraries cannot be loaded."""
+
+
+def visible(text: str) -> str:
+    """The text with escapes for characters that a terminal would interpret, line breaks included.
+
+    A name in a model may contain any of them: it could clear the screen, or forge a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    r"""`\x1b` for an escape character; also for marks that change the direction of text."""
+    kept = char.isprintable() or unicodedata.category(char) == "Zs"
+    return char if kept else char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def error_text(error: BaseException) -> str:
+    """The message of an error whose own `str` may fail."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever a user's exception raises
+        return "(it has no message: its `str` fails)"
 
 
 def summary_line(error: Exception) -> str:

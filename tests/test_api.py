@@ -13,6 +13,8 @@ import pytest
 
 import looplift
 from looplift import LoopliftError, ModelError, Phase, rewrite
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.running.verify import verify
 from looplift.rules import PHASES
 
@@ -320,3 +322,31 @@ def test_what_is_public() -> None:
     for name in ("rewrite", "from_onnx", "Rule", "Miss", "Match", "Phase", "AssumptionError"):
         assert hasattr(looplift, name)
     assert set(looplift.__all__) <= set(dir(looplift))
+
+
+class TestVerification:
+    TEXT = "g (float[N] x) => (float[N] y) { a = Neg(x) y = Neg(a) }"
+
+    def test_on_demand(self) -> None:
+        result = looplift.rewrite(parse(self.TEXT, 21, 10))
+        assert result.verification is None
+        assert result.verify().verified
+        assert "equal in" in str(result.verification)
+
+    def test_of_a_wrong_result(self) -> None:
+        class NegIsAbs(looplift.Rule):
+            """Wrong."""
+
+            root = "Neg"
+
+            def match(self, m: looplift.Match) -> Node:
+                return m.node
+
+            def apply(self, patch: Patch, found: Node) -> None:
+                patch.toward_normal_form()
+                patch.replace_node(found, patch.node("Abs", found.inputs, found.outputs))
+
+        wrong = [looplift.Phase("wrong", (NegIsAbs,), "")]
+        with pytest.raises(looplift.VerificationError, match="differs from the original") as error:
+            looplift.rewrite(parse(self.TEXT, 21, 10), rules=wrong, verify=True)
+        assert error.value.result.model.graph.node[0].op_type == "Abs"

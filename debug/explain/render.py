@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -92,6 +92,6 @@ def render_summary(reasons: Sequence[CommonReason], title: str) -> list[Renderab
     table.add_column("rule", style="yellow")
     table.add_column("reason")
     for each in reasons:
-        reason = Text(each.template).append(f"\n{each.example}", style="dim")
+        reason = Group(Text(each.template), Text(each.example, style="dim"))
         table.add_row(str(each.nodes), str(each.models), each.rule, reason)
     return [table]

@@ -102,7 +102,9 @@ def build(
         checks = NumericChecks(replay, reference, runs)
         history = GraphHistory(replay)
         commits = _follow(replay, history, checks, progress)
-        finished = replay.finish()
+        replay.finish()
+        assert trace.result is not None, "trace_of sets it"
+        finished = trace.result
         result = checks.of_result(finished)
     explanation = explain(request)
     remaining = _with_numbers(explanation, replay)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import onnx
@@ -19,8 +20,28 @@ Place = Node | Graph
 """Where a new node goes: just before a node, or at the end of a graph."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound="Edits")
+
+
 class PatchError(Exception):
     """A patch that would leave the graph invalid: a defect of the rule that made it."""
+
+
+def edit(method: Callable[Concatenate[E, P], R]) -> Callable[Concatenate[E, P], R]:
+    """Unlocks the graph for a method of a patch; see `graph.guard`."""
+
+    @functools.wraps(method)
+    def unlocked(self: E, *args: P.args, **kwargs: P.kwargs) -> R:
+        guard = self.index.guard
+        locked, guard.locked = guard.locked, False
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            guard.locked = locked
+
+    return cast("Callable[Concatenate[E, P], R]", unlocked)
 
 
 class Edits:
@@ -63,12 +84,14 @@ class Edits:
         self.delta: Counter[str] = Counter()
         """The change of each component of the termination measure."""
         self._undo: list[Callable[[], None]] = []
-        self._added: set[Node] = set()
+        self.added: set[Node] = set()
+        """New and moved nodes."""
         self._first: dict[Graph, Node] = {}
         """The node that was first in each body before the patch."""
 
     # --- new values ---
 
+    @edit
     def constant(
         self, values: np.ndarray | LazyArray, like: Tensor, graph: Graph | None = None
     ) -> Constant:
@@ -77,19 +100,26 @@ class Edits:
         It is named after `like`, the value that it replaces. `values` may be lazy values of a file.
         """
         graph = graph if graph is not None else self.index.graph_of(self.root)
+        if isinstance(values, np.ndarray):
+            view = values.view()
+            view.setflags(write=False)
+            values = view
         constant = Constant(like.name, values)
         graph.initializers.append(constant)
         self.added_constants.append(constant)
         self.index.add_constant(constant, graph)
+        self.index.added_bytes += constant._values.nbytes
         self.log.append(f"constant `{constant.name}` {constant.dtype}{list(constant.shape)}")
 
         def undo() -> None:
             self.index.remove_constant(constant)
+            self.index.added_bytes -= constant._values.nbytes
             _drop_last(graph.initializers, constant)
 
         self._undo.append(undo)
         return constant
 
+    @edit
     def node(
         self,
         op: str,
@@ -102,6 +132,7 @@ class Edits:
 
         The node goes to the place `before`, by default just before the root.
         """
+        check_tensors((*inputs, *like))
         before = before if before is not None else self.root
         outputs = [Variable(tensor.name) for tensor in like]
         node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
@@ -136,7 +167,7 @@ class Edits:
         """The place before all nodes that a body had before the patch."""
         first = self._first.get(body)
         if first is None or first not in self.index or self.index.graph_of(first) is not body:
-            old = [n for n in self.index.nodes(body) if n not in self._added]
+            old = [n for n in self.index.nodes(body) if n not in self.added]
             if not old:
                 return body
             first = self._first[body] = min(old, key=lambda n: n.order)
@@ -144,8 +175,10 @@ class Edits:
 
     # --- readers ---
 
+    @edit
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
+        check_tensors((old, new))
         self.replaced.append((old, new))
         for use in self.index.uses(old):
             if use.reader is self.index.root:
@@ -170,6 +203,7 @@ class Edits:
         self._insert(node, self.index.root)
         self._redirect(use, old, copy)
 
+    @edit
     def replace_input(self, node: Node, slot: int, new: Tensor) -> None:
         """Makes one input of one node read `new`."""
         old = node.inputs[slot]
@@ -178,6 +212,7 @@ class Edits:
 
     # --- removal and attributes ---
 
+    @edit
     def remove(self, node: Node) -> None:
         """Removes a node. Raises PatchError if something reads its results."""
         if not self.index.is_unused(node):
@@ -191,6 +226,7 @@ class Edits:
         self._undo.append(lambda: self.index.restore(removal))
         self.log.append(f"removed {describe(node)}")
 
+    @edit
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
         """Sets an attribute other than a body, or removes it if the value is None."""
         old = node.attrs.get(name)
@@ -200,6 +236,7 @@ class Edits:
 
     # --- loops; `Patch.loop` offers these edits by role ---
 
+    @edit
     def set_interface(
         self,
         node: Node,
@@ -230,6 +267,7 @@ class Edits:
         self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
         self.log.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
 
+    @edit
     def turn_into(
         self,
         node: Node,
@@ -249,6 +287,7 @@ class Edits:
         self._undo.append(lambda: setattr(node, "op", before))
         self.log.append(f"{before} is now {describe(node)}")
 
+    @edit
     def declare_scan_output(
         self, body: Graph, output: Tensor, dtype: int, shape: Sequence[object]
     ) -> None:
@@ -297,6 +336,7 @@ class Edits:
         """Ends the patch: it can no longer be undone."""
         self._undo.clear()
 
+    @edit
     def roll_back(self) -> None:
         """Undoes every edit, the last one first."""
         for undo in reversed(self._undo):
@@ -304,6 +344,7 @@ class Edits:
 
     # --- single changes with their inverse ---
 
+    @edit
     def _redirect(self, use: Use, old: Tensor, new: Tensor) -> None:
         """Makes one use of `old` a use of `new`."""
         reader, slot = use
@@ -358,12 +399,13 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _insert(self, node: Node, graph: Graph) -> None:
         """Adds a node, which has a position already, to a graph."""
         graph.nodes.append(node)
         self.index.add_node(node, graph)
         self.index.added_or_moved[node] = None
-        self._added.add(node)
+        self.added.add(node)
         self._count(node, 1)
         self.touch(node)
 
@@ -373,6 +415,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _move(self, node: Node, graph: Graph) -> None:
         """Moves a node to another graph; the caller gives it a position."""
         home, order = self.index.graph_of(node), node.order
@@ -396,6 +439,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
         graph.initializers.append(constant)
         self.index.add_constant(constant, graph)
@@ -409,6 +453,7 @@ class Edits:
 
         self._undo.append(undo)
 
+    @edit
     def _set_body_outputs(self, body: Graph, outputs: list[Tensor]) -> None:
         before = list(body.outputs)
         self.index.set_graph_outputs(body, outputs)
@@ -457,6 +502,13 @@ class Edits:
         for body in bodies(node):
             for inner in self.index.nodes(body):
                 self._count(inner, sign)
+
+
+def check_tensors(values: Iterable[object]) -> None:
+    """Raises PatchError for a value that is not a tensor, such as a name."""
+    for value in values:
+        if not isinstance(value, Tensor):
+            raise PatchError(f"{value!r} is not a tensor")
 
 
 def can_be_output(index: Index, tensor: Tensor) -> bool:

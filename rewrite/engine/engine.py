@@ -46,6 +46,8 @@ _SMALL_GAP_PARTS = 1 << 16
 """The gap parts (see `Index.gap_parts`) for a patch that adds thousands of nodes at one place."""
 _LATEST = 16
 """The number of latest commits whose rules the message about endless rewriting names."""
+_MOST_GENERATIONS = 200
+"""The longest chain of commits that rewrite each other's results and make nothing smaller."""
 _FAN_OUT = 64
 """The most readers of one value that a commit re-queues; a constant may have thousands."""
 
@@ -94,6 +96,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
+        self.guard = self.index.guard
         self.facts = facts_of(self.index, opsets(self.model.header), self.assertions)
         find_prefix_masks(self.facts)
         self.body_forms = BodyForms(self.index)
@@ -110,7 +113,13 @@ class Engine:
         ]
         self._new_roots = _new_roots(self.phases)
         self._commits = 0
-        self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
+        nodes = sum(1 for _ in self.index.walk())
+        self._budget = 1000 + 20 * nodes
+        self._growth = 0
+        """The nodes added by commits that make nothing smaller; see `_is_endless`."""
+        self._most_growth = 1000 + 20 * nodes
+        self._generations: dict[Node, int] = {}
+        """How many such commits led to a node, one rewriting the result of the other."""
         self.banned: dict[tuple[type[Rule], Node], str] = {}
         """The rules that must not fire at a node, with the defect that it caused there, if any."""
         self.declined: dict[tuple[type[Rule], Node], Miss] = {}
@@ -137,7 +146,8 @@ class Engine:
 
     def match(self, rule: Rule, node: Node) -> object:
         """What one rule finds at one node. Raises Miss when it declines."""
-        return rule.match(Match(node, self.facts, self.options))
+        with self.guard.lock():
+            return rule.match(Match(node, self.facts, self.options))
 
     def apply_match(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
         """Applies a match without a search, as in a replay; None if the patch was wrong."""
@@ -218,12 +228,13 @@ class Engine:
         if self.banned:
             rules = [rule for rule in rules if (type(rule), node) not in self.banned]
         attempts = self.trace.attempts
-        observer = self._attempt_observer
+        observer, guard = self._attempt_observer, self.guard
         if observer is not None:
             observer.visited(node)
         for rule in rules:
             name = rule.__class__.__name__
             attempts[name] = attempts.get(name, 0) + 1
+            guard.locked = True
             try:
                 found = rule.match(match)
             except Miss as miss:
@@ -235,6 +246,10 @@ class Engine:
             except RULE_ERRORS as error:
                 self._report(phase, rule, node, describe_error("match", type(rule), error))
                 continue
+            except KeyboardInterrupt as interrupt:
+                raise interrupted("match", rule, node) from interrupt
+            finally:
+                guard.locked = False
             patch = self._commit(phase, rule, node, found)
             if patch is not None:
                 return patch
@@ -286,7 +301,7 @@ class Engine:
         """Counts a commit against the budget; raises LoopliftError when it is exceeded."""
         self._commits += 1
         self._budget += 20 * max(0, patch.delta["nodes"] + len(patch.added_constants))
-        if self._commits > self._budget:
+        if self._commits > self._budget or self._is_endless(patch):
             latest = {c.rule: None for c in self.trace.commits()[-_LATEST:]} | {rule.name(): None}
             raise LoopliftError(
                 f"Rewriting does not end: {' and '.join(latest)} still fire after "
@@ -294,6 +309,21 @@ class Engine:
                 where=label,
                 remedy="These rules undo each other's work: leave one out, or limit the commits",
             )
+
+    def _is_endless(self, patch: Patch) -> bool:
+        """Whether commits that only claim progress rewrite their own results, or grow the graph.
+
+        Such a commit makes nothing smaller but calls `toward_normal_form`. Two rules that undo each
+        other show in the generations of the nodes, a rule that multiplies nodes in the growth.
+        """
+        delta = patch.delta
+        removes = any(delta[key] < 0 for key in ("decomposed", "split", "control"))
+        if removes or delta["nodes"] < 0 or not delta["normal form"]:
+            return False
+        generation = self._generations.get(patch.root, 0) + 1
+        self._generations.update(dict.fromkeys(patch.added, generation))
+        self._growth += delta["nodes"]
+        return generation > _MOST_GENERATIONS or self._growth > self._most_growth
 
     def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
         """The checked patch, or the reason why it is wrong and was undone.
@@ -307,7 +337,8 @@ class Engine:
                 self.facts.of(output)
             self.facts.begin_patch()
             try:
-                rule.apply(patch, found)
+                with self.guard.lock():
+                    rule.apply(patch, found)
                 check_patch(patch)
                 patch.keep()
                 return patch
@@ -318,6 +349,9 @@ class Engine:
             except (Miss, LoopliftError):
                 self._undo(patch)
                 raise
+            except KeyboardInterrupt as interrupt:
+                self._undo(patch)
+                raise interrupted("apply", rule, node) from interrupt
             except PatchError as error:
                 self._undo(patch)
                 return str(error)
@@ -375,6 +409,11 @@ class Engine:
     def _add(affected: dict[Node, None], node: Node | None) -> None:
         if node is not None:
             affected[node] = None
+
+
+def interrupted(method: str, rule: Rule, node: Node) -> KeyboardInterrupt:
+    """An interruption that names what it interrupted: a rule may not end."""
+    return KeyboardInterrupt(f"in `{method}` of {rule.name()} at {describe(node)}")
 
 
 def _is_loop(node: Node) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import onnx
+from onnx import TensorProto
+
 from ..facts.facts import Facts
 from ..graph.body_forms import BodyForms
 from ..graph.declarations import without_false_sizes
@@ -28,6 +31,7 @@ def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms:
     for graph in list(index.graphs(index.root)):
         if graph is not index.root:
             _correct_declarations(graph, facts)
+            _declare_scalars(graph, index)
 
 
 def _separate_value_names(index: Index) -> None:
@@ -78,3 +82,21 @@ def _correct_declarations(body: Graph, facts: Facts) -> None:
         info = body.output_info.get(tensor)
         if info is not None:
             body.output_info[tensor] = without_false_sizes(info, facts.shape(tensor))
+
+
+def _declare_scalars(body: Graph, index: Index) -> None:
+    """Declares the shape of the iteration number and the condition where a Loop gives neither.
+
+    onnxruntime takes the shape from the trip count or condition outside, or else needs it here.
+    """
+    owner = index.owner(body)
+    if owner is None or owner.op != "Loop" or owner.domain:
+        return
+    for slot, element in enumerate((TensorProto.INT64, TensorProto.BOOL)):
+        tensor, given = body.inputs[slot], slot < len(owner.inputs) and owner.inputs[slot].name
+        if given or (tensor.info is not None and tensor.info.type.tensor_type.HasField("shape")):
+            continue
+        info = onnx.helper.make_tensor_value_info(tensor.name, element, ())
+        if tensor.info is not None:
+            info.MergeFrom(tensor.info)
+        tensor.info = info

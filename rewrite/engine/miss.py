@@ -20,10 +20,11 @@ class Miss(Exception):
         super().__init__(sentence)
 
     def __str__(self) -> str:
+        sentence = self.sentence if isinstance(self.sentence, str) else describe(self.sentence)
         try:
-            return self.sentence.format(*(describe(v) for v in self.values))
-        except (LookupError, ValueError):  # braces that are not placeholders, or too many of them
-            return self.sentence
+            return sentence.format(*(describe(v) for v in self.values))
+        except (LookupError, ValueError, AttributeError):  # braces that are no placeholders
+            return sentence
 
 
 def describe(thing: object) -> str:

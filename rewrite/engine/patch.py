@@ -9,7 +9,7 @@ from ..graph.declarations import without_shape
 from ..graph.index import Use
 from ..graph.ir import Constant, Graph, Node, Tensor, bodies
 from .builder import Builder
-from .edits import Edits, PatchError, Place, copy_of
+from .edits import Edits, PatchError, Place, copy_of, edit
 from .loop_edit import LoopEdit
 from .miss import describe
 
@@ -61,11 +61,13 @@ class Patch(Edits):
 
     # --- readers ---
 
+    @edit
     def merge_constant(self, old: Constant, new: Constant) -> None:
         """Makes every reader of a constant read an equal one."""
         self.replace(old, new)
         self.delta["constants"] -= 1
 
+    @edit
     def replace_in_body(self, body: Graph, old: Tensor, new: Tensor) -> None:
         """Makes the readers of `old` in a body, and in bodies inside it, read `new`."""
         self.replaced.append((old, new))
@@ -74,6 +76,7 @@ class Patch(Edits):
             if self.index.encloses(body, home):
                 self._redirect(use, old, new)
 
+    @edit
     def replace_node(self, node: Node, values: Iterable[Tensor | None]) -> None:
         """Makes every reader of a node's results read these values, and removes the node.
 
@@ -86,6 +89,7 @@ class Patch(Edits):
 
     # --- copying and moving ---
 
+    @edit
     def clone_before(
         self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], anchor: Node
     ) -> None:
@@ -103,6 +107,7 @@ class Patch(Edits):
             self._insert(copy, graph)
         self.log.append(f"copied {len(copies)} nodes")
 
+    @edit
     def inline(self, body: Graph) -> list[Tensor]:
         """Moves everything in a body of the root to just before the root; returns its outputs.
 
@@ -116,6 +121,7 @@ class Patch(Edits):
         self.log.append(f"inlined body `{body.name}` of {describe(self.root)}")
         return outputs
 
+    @edit
     def hoist(self, nodes: Sequence[Node], before: Node) -> None:
         """Moves nodes, in their order, to just before another node of an outer graph."""
         target = self.index.graph_of(before)
@@ -124,6 +130,7 @@ class Patch(Edits):
             self._move(node, target)
         self.index.place_before(before, ordered)
 
+    @edit
     def hoist_constant(self, constant: Constant, target: Graph) -> None:
         """Moves an initializer of a body to an outer graph, unless it is defined further out."""
         home = self.index.home(constant)
@@ -132,6 +139,7 @@ class Patch(Edits):
 
     # --- branches of an If ---
 
+    @edit
     def swap_branches(self, node: Node) -> None:
         """Exchanges the branches of an If."""
         self._swap(node)
@@ -140,6 +148,7 @@ class Patch(Edits):
         self.delta["negated"] -= 1
         self.log.append(f"swapped the branches of {describe(node)}")
 
+    @edit
     def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
         """Moves everything in one branch to the start of another; returns the branch's outputs."""
         nodes = sorted(self.index.nodes(body), key=lambda n: n.order)
@@ -154,6 +163,7 @@ class Patch(Edits):
         self.log.append(f"moved body `{body.name}` into `{target.name}`")
         return list(body.outputs)
 
+    @edit
     def add_outputs(
         self, node: Node, like: Sequence[Tensor], results: Mapping[Graph, Sequence[Tensor]]
     ) -> list[Tensor]:
@@ -170,6 +180,7 @@ class Patch(Edits):
         self.log.append(f"{describe(node)} returns {len(added)} more values")
         return added
 
+    @edit
     def drop_outputs(self, node: Node, keep: Sequence[int]) -> None:
         """Keeps only these outputs of an If, in both branches.
 

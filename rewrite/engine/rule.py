@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
+from ..errors import error_text
 from ..facts.facts import Facts
 from ..graph.index import Index
 from ..graph.ir import Graph, Node, Tensor
@@ -112,13 +113,17 @@ class Match:
 class Options:
     """Options that rules respect."""
 
-    def __init__(self, strict: bool = False, fold_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, strict: bool = False, fold_bytes: int = 1 << 20, all_fold_bytes: int = 1 << 30
+    ) -> None:
         self.strict = strict
         """Preserve errors: inputs on which the original fails must still fail. Also excludes
         rewrites that are exact only for counts that a float holds exactly."""
         self.fold_bytes = fold_bytes
         """The largest constant in bytes that constant folding creates, unless it replaces larger
         ones."""
+        self.all_fold_bytes = all_fold_bytes
+        """The most bytes of all new constants together; constant folding ends there."""
 
 
 _FIXTURE_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -212,7 +217,7 @@ class Phase:
         """The name of another phase: a user's phase runs just after it, by default last."""
 
 
-RULE_ERRORS = (Exception, SystemExit)
+RULE_ERRORS = (Exception, SystemExit, GeneratorExit)
 """The exceptions of a user's rule or module that the engine handles; not KeyboardInterrupt."""
 
 
@@ -221,4 +226,5 @@ def describe_error(method: str, kind: type[Rule[Any]], error: BaseException) -> 
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(kind.__module__), "__file__", "")
     frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    return f"{method} raised {type(error).__name__}: {error} at {frame.filename}:{frame.lineno}"
+    what = f"{type(error).__name__}: {error_text(error)}"
+    return f"{method} raised {what} at {frame.filename}:{frame.lineno}"

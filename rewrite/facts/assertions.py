@@ -134,7 +134,7 @@ def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
             raise AssumptionError(
                 f"'{text}' does not assert a dim", remedy="Write NAME=NUMBER or NAME>=NUMBER"
             )
-        name, relation, number = found[1], found[2], int(found[3])
+        name, relation, number = found[1], found[2], _size(found[3], text)
         if relation == ">=":
             minima[name] = max(number, minima.get(name, 0))
         elif exact.setdefault(name, number) != number:
@@ -149,6 +149,19 @@ def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
                 remedy="Drop one of the two",
             )
     return exact, minima
+
+
+MOST_DIGITS = 19
+"""The digits of the largest int64; a longer number is not worth parsing."""
+
+
+def _size(digits: str, text: str) -> int:
+    """A size. Raises AssumptionError beyond int64, which ONNX has for sizes."""
+    if len(digits.lstrip("0")) > MOST_DIGITS or int(digits) > np.iinfo(np.int64).max:
+        raise AssumptionError(
+            f"'{text[:80]}' asserts a size beyond 2^63 - 1", remedy="Give the real size"
+        )
+    return int(digits)
 
 
 def _axis(name: str, axis: object) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ..errors import ModelError
 from . import ir
 
 Shape = list[int | str | None]
@@ -29,8 +30,27 @@ def element_type(dtype: np.dtype[Any]) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
+MOST_AXES = 64
+"""The most axes that numpy supports; a value with more of them cannot be computed."""
+
+
 def shape_of(proto: onnx.TensorShapeProto) -> Shape:
-    """For each axis the size, the name of a symbolic size, or None where neither is given."""
+    """For each axis the size, the name of a symbolic size, or None where neither is given.
+
+    Raises ModelError for more axes than numpy supports.
+    """
+    if len(proto.dim) > MOST_AXES:
+        raise ModelError(
+            f"A value is declared with {len(proto.dim)} axes, more than {MOST_AXES}",
+            where="the declared shapes of the model",
+            remedy="Export the model again",
+        )
+    if any(isinstance(dim.dim_param, bytes) for dim in proto.dim):
+        raise ModelError(
+            "The name of a dimension is not UTF-8",
+            where="the declared shapes of the model",
+            remedy="The file may be damaged: copy or export it again",
+        )
     return [
         dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in proto.dim
     ]

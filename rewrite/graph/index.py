@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from .guard import Guard, GuardedList
 from .ir import Constant, Graph, Node, Tensor, bodies
 
 GAP_PARTS = 64
@@ -41,6 +42,10 @@ class Index:
 
     def __init__(self, root: Graph) -> None:
         self.root = root
+        self.guard = Guard()
+        """Locked while a rule's own code runs; see `guard`."""
+        self.added_bytes = 0
+        """The bytes of all constants that patches added."""
         self.added_or_moved: dict[Node | Tensor, None] = {}
         """New and moved nodes and values, whose names may occur twice in their graph."""
         self._graph_of: dict[Node, Graph] = {}
@@ -201,9 +206,14 @@ class Index:
 
     def add_graph(self, graph: Graph, owner: Node | None = None) -> None:
         """Registers a graph and everything in it."""
+        graph.guard = guard = self.guard
+        parts: list[Any] = [graph.inputs, graph.outputs, graph.nodes, graph.initializers]
+        for part in (*parts, graph.output_info):
+            part.guard = guard
         if owner is not None:
             self._owner[graph] = owner
         for tensor in (*graph.inputs, *graph.initializers):
+            tensor.guard = guard
             self._home[tensor] = graph
         for node in graph.nodes:
             self.add_node(node, graph)
@@ -227,15 +237,23 @@ class Index:
             self.add_graph(body, node)
 
     def _register(self, node: Node, graph: Graph) -> None:
+        guarded: Any = node
+        guard = guarded.__dict__["guard"] = self.guard
+        guarded.inputs.guard = guarded.outputs.guard = guarded.attrs.guard = guard
+        for value in node.attrs.values() if node.attrs else ():
+            if type(value) is GuardedList:
+                value.guard = guard
         self._graph_of[node] = graph
         for slot, tensor in enumerate(node.inputs):
             if tensor.name:
                 self._uses.setdefault(tensor, {})[Use(node, slot)] = None
         for tensor in node.outputs:
+            tensor.__dict__["guard"] = guard
             self._producer[tensor] = node
 
     def remove_node(self, node: Node) -> Removal:
         """Unregisters a node with its bodies; `tidy` drops it from `graph.nodes` later."""
+        self.guard.check("the index")
         removal = Removal()
         self._remove(node, removal)
         return removal
@@ -275,14 +293,18 @@ class Index:
 
     def move_node(self, node: Node, graph: Graph) -> None:
         """Registers that a node is in another graph now."""
+        self.guard.check("the index")
         self._graph_of[node] = graph
         self.added_or_moved[node] = None
 
     def add_constant(self, constant: Constant, graph: Graph) -> None:
+        self.guard.check("the index")
+        constant.guard = self.guard
         self._home[constant] = graph
         self.added_or_moved[constant] = None
 
     def remove_constant(self, constant: Constant) -> None:
+        self.guard.check("the index")
         self._home.pop(constant, None)
 
     def set_node_outputs(self, node: Node, outputs: list[Tensor]) -> None:
@@ -291,6 +313,7 @@ class Index:
             self._producer.pop(tensor, None)
         node.outputs[:] = outputs
         for tensor in outputs:
+            tensor.guard = self.guard
             self._producer[tensor] = node
 
     def set_node_inputs(self, node: Node, inputs: list[Tensor]) -> None:
@@ -308,6 +331,7 @@ class Index:
             self._home.pop(tensor, None)
         graph.inputs[:] = inputs
         for tensor in inputs:
+            tensor.guard = self.guard
             self._home[tensor] = graph
 
     def set_graph_outputs(self, graph: Graph, outputs: list[Tensor]) -> None:
@@ -365,6 +389,7 @@ class Index:
 
     def redirect(self, use: Use, old: Tensor, new: Tensor) -> None:
         """Makes one reader read another value."""
+        self.guard.check("the index")
         self._remove_use(use, old)
         if new.name:
             self._add_use(use, new)

@@ -19,10 +19,18 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from .guard import Guarded, GuardedDict, GuardedList
 
-class Node(gs.Node):  # type: ignore[misc]
+
+class Node(Guarded, gs.Node):  # type: ignore[misc]
     """An operation, with the fields of graphsurgeon's: `inputs`, `outputs`, `attrs`, `op` …"""
 
+    op: str
+    name: str
+    attrs: dict[str, Any]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    domain: str
     origin: onnx.NodeProto | None = None
     """The node in the file; it holds whatever graphsurgeon cannot represent."""
     order: float = 0.0
@@ -37,21 +45,26 @@ class Node(gs.Node):  # type: ignore[misc]
         outputs: Iterable[Tensor] = (),
         domain: str = "",
     ) -> None:
-        self.op = op
-        self.name = name
-        self.attrs = {} if attrs is None else attrs
-        self.inputs: list[Tensor] = list(inputs)
-        self.outputs: list[Tensor] = list(outputs)
-        self.domain = domain
+        self.__dict__.update(  # four times as fast as setting each of them
+            op=op,
+            name=name,
+            attrs=GuardedDict(attrs or ()),
+            inputs=GuardedList(inputs),
+            outputs=GuardedList(outputs),
+            domain=domain,
+        )
 
-    __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
 
-class Variable(gs.Variable):  # type: ignore[misc]
+class Variable(Guarded, gs.Variable):  # type: ignore[misc]
     """A value known only at run time."""
 
+    name: str
+    dtype: np.dtype[Any] | None
+    shape: list[int | str | None] | None
+    type: str
     info: onnx.ValueInfoProto | None = None
     """The declaration in the file: type, shape (which may be wrong), doc string, metadata.
 
@@ -64,12 +77,8 @@ class Variable(gs.Variable):  # type: ignore[misc]
         shape: list[int | str | None] | None = None,
         type: str = "tensor_type",  # noqa: A002  graphsurgeon's name
     ) -> None:
-        self.name = name
-        self.dtype = dtype
-        self.shape = shape
-        self.type = type
+        self.__dict__.update(name=name, dtype=dtype, shape=shape, type=type)
 
-    __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -95,7 +104,7 @@ class LazyArray:
         raise NotImplementedError
 
 
-class Constant(gs.Constant):  # type: ignore[misc]
+class Constant(Guarded, gs.Constant):  # type: ignore[misc]
     """An initializer."""
 
     info: onnx.ValueInfoProto | None = None
@@ -124,7 +133,6 @@ class Constant(gs.Constant):  # type: ignore[misc]
     def values(self, values: np.ndarray[Any, Any]) -> None:
         self._values = values
 
-    __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -140,7 +148,7 @@ class Annotation:
     """Scale, zero point …, in the order of `origin.quant_parameter_tensor_names`."""
 
 
-class Graph(gs.Graph):  # type: ignore[misc]
+class Graph(Guarded, gs.Graph):  # type: ignore[misc]
     """The main graph, or a body (a branch of an If, the body of a Loop or Scan)."""
 
     origin: onnx.GraphProto | None = None

@@ -17,11 +17,21 @@ from ..facts.assertions import Assertions
 from .feeds import INTEGER_STYLES, Sampling, comparisons, make_feed
 from .mask_check import PrefixMaskCheck
 from .runtime import Array, ExecutionError, Feed, LoadedModel, RuntimeValue
-from .signature import DimSizes, InputSignature, declared_sizes, input_signature
+from .signature import (
+    CannotGenerateInputs,
+    DimSizes,
+    InputSignature,
+    declared_sizes,
+    input_signature,
+)
 from .size_search import size_assignments
 
 MOST_ELEMENTS = 2**24
 """The most elements of all inputs together; larger sizes are not tried."""
+LARGEST_INPUTS = 2**31
+"""The most elements of inputs whose sizes are all fixed."""
+MOST_TIMEOUTS = 2
+"""The number of runs that exceed their time limit after which no further input is tried."""
 
 RANKS = (2, 1, 3, 0, 4)
 """The ranks that are tried for inputs whose rank is not declared."""
@@ -44,6 +54,13 @@ class Effort:
     """No new run starts after this time."""
     run_seconds: float = 30.0
     """A run that takes longer is stopped and counts as rejected."""
+
+
+def limited_effort(seconds: float | None) -> Effort:
+    """The default effort within a time limit; None for the default limit."""
+    if seconds is None:
+        return Effort()
+    return Effort(seconds=seconds, run_seconds=min(Effort.run_seconds, max(seconds / 4, 0.1)))
 
 
 @dataclass(frozen=True)
@@ -96,6 +113,14 @@ class Cases:
         self._compared = comparisons(model)
         self._likely = declared_sizes(model)
         self._masks = assertions.mask_axes()
+        if not self._signature.open_dims():
+            elements = self._signature.elements(self._exact)
+            if elements > LARGEST_INPUTS:
+                raise CannotGenerateInputs(
+                    f"the inputs have {elements} elements, more than {LARGEST_INPUTS}"
+                )
+        self.timeouts = 0
+        """The number of runs that exceeded their time limit."""
         self._mask_check = PrefixMaskCheck.of(model, base_dir, self._masks)
         self._seed = seed
         self._effort = effort or Effort()
@@ -129,7 +154,7 @@ class Cases:
         accepted: list[DimSizes] = []
         proposals = enumerate(self._proposals(accepted))
         for number, (given, sizes) in itertools.islice(proposals, self._effort.attempts):
-            if time.monotonic() > end:
+            if time.monotonic() > end or self.timeouts >= MOST_TIMEOUTS:
                 return
             case = self._try(given, sizes, number, pinned)
             if case is not None:
@@ -192,6 +217,7 @@ class Cases:
         sizes = {**self._exact, **chosen}
         for integers in self._integer_styles(number):
             sampling = Sampling(number, self._seed, integers, pinned, self._masks)
+            began = time.monotonic()
             try:
                 feed = {**make_feed(given, sizes, sampling, self._compared), **self._given}
                 start = time.perf_counter()
@@ -200,6 +226,9 @@ class Cases:
             except ExecutionError as refusal:
                 self.refused += 1
                 self.last_refusal = refusal
+                if time.monotonic() - began >= self._effort.run_seconds:
+                    self.timeouts += 1
+                    return None
                 continue
             return Case(feed, outputs, dict(chosen), time.perf_counter() - start)
         return None

@@ -26,7 +26,7 @@ _CHILD = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve(
 READY = b"ready"
 """What the child sends when it has started."""
 
-GRACE = 10.0
+GRACE = 3.0
 """The seconds that an answer may be late before the child is killed."""
 
 
@@ -61,6 +61,9 @@ class ChildProcess:
                 raised, answer = pickle.load(child.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             raise ChildDied(self._end_description(late.is_set())) from None
+        except BaseException:  # an interruption: the next answer would be that to this message
+            self.close()
+            raise
         if raised:
             raise answer()
         return answer
@@ -138,8 +141,16 @@ class RemoteObject:
     again.
     """
 
-    def __init__(self, process: ChildProcess, factory: Callable[..., Any], *args: Any) -> None:
+    def __init__(
+        self,
+        process: ChildProcess,
+        factory: Callable[..., Any],
+        *args: Any,
+        seconds: float | None = None,
+    ) -> None:
+        """`seconds` limits the time of `factory`."""
         self._process = process
+        self._seconds = seconds
         self._make = (factory, args)
         self._generation = 0
         self._key = 0
@@ -157,7 +168,7 @@ class RemoteObject:
             self._process.request("drop", self._key)
 
     def _open(self) -> None:
-        self._key = self._process.request("make", *self._make)
+        self._key = self._process.request("make", *self._make, seconds=self._seconds)
         self._generation = self._process.generation
 
 

@@ -118,7 +118,11 @@ class _Generator:
 
     def _random_tensor(self, given: TensorInput, index: int) -> Array:
         shape = self.signature.shape(given, self.sizes)
-        return _GENERATORS[given.dtype.kind](self._random(index), shape, self).astype(given.dtype)
+        try:
+            values = _GENERATORS[given.dtype.kind](self._random(index), shape, self)
+        except (ValueError, MemoryError):  # numpy refuses (0, 2**62), too
+            raise ExecutionError(f"an input cannot have the shape {list(shape)}") from None
+        return values.astype(given.dtype)
 
     def _random(self, index: int) -> np.random.Generator:
         return np.random.default_rng(

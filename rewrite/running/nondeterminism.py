@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from ..facts.purity import RANDOM
-from ..storage.protos import body_protos
+from ..storage.protos import body_protos, containers
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+REDUCTIONS = frozenset(
+    {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
+)  # fmt: skip
 
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:
@@ -27,6 +31,15 @@ def recurrent_outputs(model: onnx.ModelProto) -> list[str]:
     return _depending(model, RECURRENT)
 
 
+def reduced_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on a reduction along axes that may be negative.
+
+    For an empty tensor and a negative axis, onnxruntime 1.31 returns an empty tensor of the same
+    shape instead of the reduced shape (ONNX operator specification: ReduceSum and others).
+    """
+    return _depending(model, REDUCTIONS)
+
+
 def _depending(model: onnx.ModelProto, sources: frozenset[str]) -> list[str]:
     dependent = _Dependence(model, sources).graph(model.graph)
     return [info.name for info in model.graph.output if info.name in dependent]
@@ -38,6 +51,7 @@ class _Dependence:
     def __init__(self, model: onnx.ModelProto, sources: frozenset[str]) -> None:
         self._sources = sources
         self._booleans = _constant_booleans(model.graph)
+        self._axes = _constant_integers(model) if sources is REDUCTIONS else {}
         self._functions: set[tuple[str, str]] = set()
         # Functions may call each other in any order: repeat until no more are found.
         changed = True
@@ -64,7 +78,10 @@ class _Dependence:
         return dependent - outer
 
     def _is_dependent(self, node: onnx.NodeProto, dependent: set[str]) -> bool:
-        if node.op_type in self._sources or (node.domain, node.op_type) in self._functions:
+        if node.op_type in REDUCTIONS and node.op_type in self._sources:
+            if _may_have_negative_axes(node, self._axes):
+                return True
+        elif node.op_type in self._sources or (node.domain, node.op_type) in self._functions:
             return True
         if not dependent.isdisjoint(node.input) or self._is_training(node):
             return True
@@ -77,6 +94,34 @@ class _Dependence:
         if node.op_type != "Dropout" or len(node.input) < 3 or not node.input[2]:
             return False
         return self._booleans.get(node.input[2], True)
+
+
+def _may_have_negative_axes(node: onnx.NodeProto, constants: Mapping[str, list[int]]) -> bool:
+    """Whether a reduction has a negative axis, or axes that are not known."""
+    if len(node.input) > 1 and node.input[1]:
+        return min(constants.get(node.input[1], [-1]), default=0) < 0
+    axes = (value for each in node.attribute if each.name == "axes" for value in each.ints)
+    return min(axes, default=0) < 0
+
+
+def _constant_integers(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """The integers of all small constants by name; all of them where bodies share a name."""
+    found: dict[str, list[int]] = {}
+    for root in (model.graph, *model.functions):
+        for owner in containers(root):
+            tensors = list(owner.initializer) if isinstance(owner, onnx.GraphProto) else []
+            named = [(tensor.name, tensor) for tensor in tensors]
+            for node in owner.node:
+                if node.op_type == "Constant":
+                    for each in node.attribute:
+                        found.setdefault(node.output[0], []).extend(each.ints)
+                        named += [(node.output[0], each.t)] if each.name == "value" else []
+            for name, tensor in named:
+                small = sum(tensor.dims) <= 64 and tensor.data_location != TensorProto.EXTERNAL
+                if tensor.data_type == TensorProto.INT64 and small:
+                    values = onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()
+                    found.setdefault(name, []).extend(values)
+    return found
 
 
 def _constant_booleans(graph: onnx.GraphProto) -> dict[str, bool]:

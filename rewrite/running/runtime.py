@@ -7,10 +7,12 @@ empty optional).
 from __future__ import annotations
 
 import ctypes
+import shutil
 import statistics
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from ..storage.external import linked_data
 from ..storage.files import load, save
 from ..storage.limits import newest_ir
 from .child_process import ChildDied, ChildProcess, RemoteObject, shared_process
@@ -56,7 +59,13 @@ class SerializedModel:
         proto, self.folder = (
             (model, base_dir) if isinstance(model, onnx.ModelProto) else load(model)
         )
-        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        linked = linked_data(proto, self.folder)
+        if linked:
+            self.folder = self._temporary_folder()
+            for location, real in linked.items():  # onnxruntime refuses hard links, too
+                target = Path(self.folder, location)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(real, target)
         self.source: bytes | str = self._source(_readable(proto))
         """The serialized model, or its path if it is too large to serialize."""
 
@@ -66,16 +75,20 @@ class SerializedModel:
     def _source(self, proto: onnx.ModelProto) -> bytes | str:
         if proto.ByteSize() <= LARGEST_MESSAGE:
             return bytes(proto.SerializeToString())
-        # Deleted with this object, which must outlive all sessions created from it.
-        self._spill = tempfile.TemporaryDirectory(prefix="looplift-")
-        path = Path(self._spill.name) / "model.onnx"
+        path = Path(self._temporary_folder()) / "model.onnx"
         save(proto, path, base_dir=self.folder)
         return str(path)
+
+    def _temporary_folder(self) -> str:
+        """A folder that is deleted with this object, which must outlive its sessions."""
+        folder = tempfile.mkdtemp(prefix="looplift-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
 
 def _unpacked(source: bytes | str, folder: str) -> SerializedModel:
     packed = SerializedModel.__new__(SerializedModel)
-    packed.source, packed.folder, packed._spill = source, folder, None
+    packed.source, packed.folder = source, folder
     return packed
 
 
@@ -170,10 +183,14 @@ class Isolated:
     """
 
     def __init__(
-        self, process: ChildProcess, factory: Callable[..., TimedExecutable], *args: Any
+        self,
+        process: ChildProcess,
+        factory: Callable[..., TimedExecutable],
+        *args: Any,
+        seconds: float | None = None,
     ) -> None:
         try:
-            self._remote = RemoteObject(process, factory, *args)
+            self._remote = RemoteObject(process, factory, *args, seconds=seconds)
         except ChildDied as death:
             raise ProcessCrashed(str(death)) from None
 
@@ -207,8 +224,11 @@ class IsolatedSession(Isolated):
         threads: int = 1,
         process: ChildProcess | None = None,
         optimizes: bool = True,
+        seconds: float | None = None,
     ) -> None:
-        super().__init__(process or shared_process(), Session, packed, threads, optimizes)
+        """`seconds` limits the time of loading, in which onnxruntime computes constants."""
+        process = process or shared_process()
+        super().__init__(process, Session, packed, threads, optimizes, seconds=seconds)
         self.inputs, self.defaults, self.outputs = self._ask("interface")
 
 

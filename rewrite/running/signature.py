@@ -193,7 +193,9 @@ def _read_tensor(name: str, kind: onnx.TypeProto.Tensor) -> TensorInput:
     return TensorInput(
         dtype,
         tuple(
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{name}[{axis}]"
+            dim.dim_value
+            if dim.HasField("dim_value") and dim.dim_value >= 0
+            else dim.dim_param or f"{name}[{axis}]"
             for axis, dim in enumerate(kind.shape.dim)
         ),
     )

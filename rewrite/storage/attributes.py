@@ -15,6 +15,7 @@ import onnx
 from onnx import AttributeProto, numpy_helper
 
 from ..graph import ir
+from ..graph.guard import GuardedList
 from ..graph.operators import operator
 from .lazy_values import StoredValues
 
@@ -27,11 +28,11 @@ def decode(attribute: AttributeProto, base_dir: str) -> Any:
     if kind == AttributeProto.INT:
         return attribute.i
     if kind == AttributeProto.INTS:
-        return list(attribute.ints)
+        return GuardedList(attribute.ints)
     if kind == AttributeProto.FLOAT:
         return attribute.f
     if kind == AttributeProto.FLOATS:
-        return list(attribute.floats)
+        return GuardedList(attribute.floats)
     if kind == AttributeProto.TENSOR:
         return ir.Constant(attribute.t.name, StoredValues(attribute.t, base_dir))
     return _decode_text(attribute)
@@ -42,7 +43,7 @@ def _decode_text(attribute: AttributeProto) -> Any:
         if attribute.type == AttributeProto.STRING:
             return attribute.s.decode()
         if attribute.type == AttributeProto.STRINGS:
-            return [text.decode() for text in attribute.strings]
+            return GuardedList(text.decode() for text in attribute.strings)
     except UnicodeDecodeError:
         return None
     return None

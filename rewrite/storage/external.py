@@ -84,7 +84,8 @@ def _parts(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
 def data_range(tensor: TensorProto, base_dir: str) -> DataRange:
     """The location of the values of an external tensor.
 
-    Raises ModelError if the file is missing, outside the folder of the model, or too short.
+    Raises ModelError if the file is missing, outside the folder of the model, or too short. A link
+    may lead to the folder of the model or to that of the real model file (see `Folder`) only.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -124,7 +125,65 @@ def _path(location: str, base_dir: str, place: str) -> Path:
     return Path(base_dir, inside)
 
 
+class Folder(str):
+    """The folder of a model, as a path, with the folders that its external data may really be in.
+
+    A hub's cache keeps a model and its data as links into one folder of blobs: data may be in the
+    folder that the model was named in, or in the one that the real model file is in.
+    """
+
+    real: tuple[str, ...]
+    follows_links: bool
+
+    @classmethod
+    def of(cls, model: Path, follows_links: bool = False) -> Folder:
+        """The folder of a model file. `follows_links` allows links to anywhere."""
+        folder = cls(model.absolute().parent)
+        folder.real = tuple({os.path.realpath(folder), str(Path(os.path.realpath(model)).parent)})
+        folder.follows_links = follows_links
+        return folder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _folder, (str(self), self.real, self.follows_links)
+
+
+def _folder(path: str, real: tuple[str, ...], follows_links: bool) -> Folder:
+    folder = Folder(path)
+    folder.real, folder.follows_links = real, follows_links
+    return folder
+
+
+def _check_real_path(path: Path, location: str, base_dir: str, place: str) -> None:
+    """Raises ModelError if links lead out of the folders that data may be in."""
+    if isinstance(base_dir, Folder) and base_dir.follows_links:
+        return
+    allowed = base_dir.real if isinstance(base_dir, Folder) else (os.path.realpath(base_dir),)
+    real = os.path.realpath(path)
+    if not any(os.path.commonpath((real, folder)) == folder for folder in allowed):
+        raise ModelError(
+            f"The external data file '{location}' is a link to '{real}', which is not in the "
+            "folder of the model",
+            where=place,
+            remedy="If you trust the model, copy the data there, or give --follow-links",
+        )
+
+
+def linked_data(proto: onnx.ModelProto, base_dir: str) -> dict[str, Path]:
+    """All external data files by location, if links lead some of them out of the folder.
+
+    onnxruntime refuses such files wherever the links lead.
+    """
+    files: dict[str, Path] = {}
+    for tensor in external_tensors(proto):
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        if location not in files:
+            files[location] = data_range(tensor, base_dir).path.resolve()
+    home = Path(base_dir).resolve()
+    return files if any(home not in file.parents for file in files.values()) else {}
+
+
 def _file_size(path: Path, location: str, base_dir: str, place: str) -> int:
+    _check_real_path(path, location, base_dir, place)
     if not path.is_file():
         raise ModelError(
             f"The external data file '{location}' is missing from {base_dir or 'the folder'}",

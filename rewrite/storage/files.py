@@ -8,7 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from ..errors import ModelError
-from .external import data_range, external_tensors
+from .external import Folder, data_range, external_tensors
 from .output_files import AtomicFiles, WeightsFile, move_weights
 
 _LARGEST_PROTOBUF = 2**31 - 1
@@ -31,11 +31,12 @@ ModelSource = str | Path | bytes | onnx.ModelProto
 """A path, the bytes of a file, or a model in memory."""
 
 
-def load(source: ModelSource) -> tuple[onnx.ModelProto, str]:
+def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelProto, str]:
     """Reads a model; external data stays on disk, but must exist.
 
-    Returns the model and the folder that its external data is relative to. Raises ModelError if
-    there is no model, if it is damaged or empty, or if external data is missing or too short.
+    `follows_links` allows external data through links to other folders. Returns the model and the
+    folder that its external data is relative to. Raises ModelError if there is no model, if it is
+    damaged or empty, or if external data is missing or too short.
     """
     base_dir = ""
     if isinstance(source, onnx.ModelProto):
@@ -46,7 +47,7 @@ def load(source: ModelSource) -> tuple[onnx.ModelProto, str]:
     else:
         place = f"file '{source}'"
         proto = _parse(_read(Path(source), place), place)
-        base_dir = str(Path(source).absolute().parent)
+        base_dir = Folder.of(Path(source), follows_links)
     _check_contents(proto, place)
     for tensor in external_tensors(proto):
         data_range(tensor, base_dir)
@@ -57,6 +58,12 @@ def _read(path: Path, place: str) -> bytes:
     if path.is_dir():
         raise ModelError("This is a folder, not a model", where=place, remedy="Name a file in it")
     try:
+        if path.exists() and not path.is_file():
+            raise ModelError(
+                "This is a device or pipe, not a file",
+                where=place,
+                remedy="Save the model to a file first",
+            )
         if path.stat().st_size > _LARGEST_PROTOBUF:
             raise ModelError(
                 "The file is larger than 2 GiB, which no ONNX file can be",

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 
 import onnx
 from onnx import inliner
+from onnx.checker import ValidationError
 
 from ..errors import ModelError
+from ..graph.labels import standard_name
 from .external import without_weights
-from .protos import NodeContainer, body_protos
+from .protos import NodeContainer, body_protos, nodes
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -28,6 +30,7 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not proto.functions:
         return proto
+    _check_calls(proto)
     light = without_weights(proto)
     _import_opsets_of_functions(light)
     for function in light.functions:
@@ -39,10 +42,82 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
+MOST_NODES = 2_000_000
+"""The most nodes after inlining: 31 functions that call each other twice are 2^30 calls."""
+_DEEPEST = 100
+"""The longest chain of calls that onnx's inliner takes."""
+
+
+def _check_calls(proto: onnx.ModelProto) -> None:
+    """Raises ModelError if inlining would not end, or make too many nodes."""
+    functions: dict[tuple[str, str], onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = (standard_name(function.domain), function.name)
+        if functions.setdefault(key, function) is not function:
+            raise ModelError(
+                "The model has two functions of one name",
+                where=f"function '{function.name}' of the domain '{function.domain}'",
+                remedy="Export the model again",
+            )
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}
+    """The number of nodes and the depth of calls of each function that is counted already."""
+    for key in functions:
+        _count_nodes(key, functions, sizes)
+    total = 0
+    for node in nodes(proto.graph):
+        total += sizes.get((standard_name(node.domain), node.op_type), (1, 0))[0]
+    if total > MOST_NODES:
+        raise ModelError(
+            f"The model has {total} nodes after its functions are inlined, more than {MOST_NODES}",
+            where="functions of the model",
+            remedy="Export the model without functions that call each other many times",
+        )
+
+
+def _count_nodes(
+    key: tuple[str, str],
+    functions: dict[tuple[str, str], onnx.FunctionProto],
+    sizes: dict[tuple[str, str], tuple[int, int]],
+) -> None:
+    """Counts the nodes of a function and of those that it calls, without recursion."""
+    active: dict[tuple[str, str], None] = {}
+    pending = [key]
+    while pending:
+        current = pending[-1]
+        called = [(standard_name(n.domain), n.op_type) for n in nodes(functions[current])]
+        missing = [each for each in called if each in functions and each not in sizes]
+        if current in sizes or not missing:
+            if current not in sizes:
+                found = [sizes.get(each, (1, -1)) for each in called]
+                depth = 1 + max((d for _, d in found), default=-1)
+                sizes[current] = (sum(n for n, _ in found), depth)
+                _check_depth(current, depth)
+            active.pop(current, None)
+            pending.pop()
+            continue
+        active[current] = None
+        if any(each in active for each in missing):
+            raise ModelError(
+                "A function of the model calls itself",
+                where=f"function '{current[1]}' of the domain '{current[0]}'",
+                remedy="ONNX has no recursion: use a Loop",
+            )
+        pending.append(missing[0])
+
+
+def _check_depth(key: tuple[str, str], depth: int) -> None:
+    if depth >= _DEEPEST:
+        raise ModelError(
+            f"Functions of the model call each other more than {_DEEPEST} deep",
+            where=f"function '{key[1]}' of the domain '{key[0]}'",
+            remedy="Inline the functions with onnx.inliner before",
+        )
+
+
 def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return inliner.inline_local_functions(model, convert_version=True)
-    except RuntimeError:
+    except (RuntimeError, ValidationError):
         # The version converter supports few operators. Without it, only functions of the model's
         # own opset are inlined.
         return _inline_same_opset(model)
@@ -51,7 +126,7 @@ def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
 def _inline_same_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return inliner.inline_local_functions(model, convert_version=False)
-    except RuntimeError as error:
+    except (RuntimeError, ValidationError) as error:
         names = ", ".join(f"{f.domain}.{f.name}" for f in model.functions)
         raise ModelError(
             f"The functions of the model cannot be inlined: {str(error).splitlines()[0]}",

@@ -25,6 +25,16 @@ FIRST_IR_WITH_DEFAULTS = 4
 override. Before, every initializer had to be repeated among the inputs."""
 
 
+def need_text(name: str | bytes) -> None:
+    """Raises ModelError for a name that is not UTF-8, which protobuf gives as bytes."""
+    if isinstance(name, bytes):
+        raise ModelError(
+            f"The name {name!r} is not text: it is not UTF-8",
+            where="the names of the model",
+            remedy="The file may be damaged: copy or export it again",
+        )
+
+
 class NameScope:
     """The values that one graph defines, by name, and those that it captures."""
 
@@ -35,7 +45,8 @@ class NameScope:
         self.captured: set[ir.Tensor] = set()
 
     def define(self, tensor: ir.Tensor, by: onnx.NodeProto | str) -> None:
-        """Raises ModelError if this graph already defines the name."""
+        """Raises ModelError if this graph already defines the name, or it is not text."""
+        need_text(tensor.name)
         if tensor.name in self.values:
             raise ModelError(
                 f"The value '{tensor.name}' is defined twice",
@@ -166,6 +177,8 @@ class Importer:
         return ordered
 
     def _node(self, proto: onnx.NodeProto, scope: NameScope) -> tuple[ir.Node, set[ir.Tensor]]:
+        for text in (proto.op_type, proto.domain, proto.name):
+            need_text(text)
         inputs = [scope.need(name, proto) if name else ir.Variable("") for name in proto.input]
         outputs = [scope.values[name] if name else ir.Variable("") for name in proto.output]
         attrs = {}

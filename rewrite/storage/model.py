@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper
 
+from ..errors import ModelError
 from ..garbage_collection import collector_paused
 from ..graph import ir
 from ..graph.declarations import numpy_type
@@ -50,6 +51,24 @@ def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
 
     Raises ModelError naming the place if the model is not valid.
     """
+    try:
+        return _imported(proto, base_dir)
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"A name in the model is not text: it has the byte 0x{error.object[error.start]:02x}, "
+            "which is not UTF-8",
+            where="the names of the model",
+            remedy="The file may be damaged: copy or export it again",
+        ) from None
+    except RecursionError:
+        raise ModelError(
+            "The bodies of the model are nested too deeply",
+            where="the graph of the model",
+            remedy="Export the model with fewer Ifs and Loops inside each other",
+        ) from None
+
+
+def _imported(proto: onnx.ModelProto, base_dir: str) -> Model:
     check_header(proto)
     inlined = inline_functions(proto)
     header = onnx.ModelProto()

@@ -170,12 +170,25 @@ def type_name(declared: onnx.TypeProto) -> str:
         if not element:
             return ""
         prefix = "tensor" if kind == "tensor_type" else "sparse_tensor"
-        return f"{prefix}({TensorProto.DataType.Name(element).lower()})"
+        return f"{prefix}({_element_name(element)})"
     if kind in ("sequence_type", "optional_type"):
         inner = type_name(getattr(declared, kind).elem_type)
         return f"{'seq' if kind == 'sequence_type' else 'optional'}({inner})" if inner else ""
     if kind == "map_type":
         inner = type_name(declared.map_type.value_type)
-        key = TensorProto.DataType.Name(declared.map_type.key_type).lower()
+        key = _element_name(declared.map_type.key_type)
         return f"map({key}, {inner})" if inner else ""
     return ""
+
+
+def _element_name(element: int) -> str:
+    """The name of an element type; raises ModelError for one that onnx does not know."""
+    try:
+        return str(TensorProto.DataType.Name(element)).lower()
+    except ValueError:
+        raise ModelError(
+            f"A value is declared with element type {element}, which onnx {onnx.__version__} does "
+            "not know",
+            where="the declared types of the model",
+            remedy="Export the model again, or upgrade onnx",
+        ) from None

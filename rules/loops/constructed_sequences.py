@@ -225,6 +225,8 @@ class ConcatOfConstructedSequence(Rule[JoinedElements]):
     fires = """g (float[3] x, float[3] z) => (float[2,3] y) {
       s = SequenceConstruct(x, z) y = ConcatFromSequence<axis=0, new_axis=1>(s) }"""
     spares = {
+        "different ranks": """g (float[2] x, float[1,N] z) => (float[K,3] y) {
+      s = SequenceConstruct(x, z) y = ConcatFromSequence<axis=0, new_axis=1>(s) }""",
         "is not made of known tensors": """g (float[4,3] x) => (float[K,3] y) { s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis=0>(s) }""",
     }
 
@@ -235,6 +237,8 @@ class ConcatOfConstructedSequence(Rule[JoinedElements]):
         if new_axis and axis < 0:
             rank = m.need(m.facts.rank(tensors[0]), "the rank of the elements is not known")
             axis %= rank + 1
+        ranks = {m.facts.rank(tensor) for tensor in tensors} - {None}
+        m.need(len(ranks) < 2, "the elements have different ranks")
         return JoinedElements(tensors, axis, new_axis)
 
     def apply(self, patch: Patch, found: JoinedElements) -> None:

@@ -5,6 +5,7 @@ y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,11 +139,15 @@ def _evaluated_outputs(m: Match) -> list[np.ndarray]:
         value = m.facts.constant(tensor) if tensor.name else None
         m.need(value is not None or not tensor.name, "{} cannot be read", tensor, at=tensor)
         operands.append(value)
-    budget = max(m.options.fold_bytes, sum(a.nbytes for a in operands if a is not None))
+    # An operand that is read twice counts once: else Concat(a, a) could double for ever.
+    replaced = dict(zip(node.inputs, operands))
+    budget = max(m.options.fold_bytes, sum(a.nbytes for a in replaced.values() if a is not None))
     for tensor in node.outputs:
         size = _bytes(m, tensor) if tensor.name else 0
         size = m.need(size, "the size of {} is not known", tensor, at=tensor)
         m.need(size <= budget, "the result has {} bytes, more than the {} allowed", size, budget)
+        total, most = m.index.added_bytes + size, m.options.all_fold_bytes
+        m.need(total <= most, "all new constants would have {} bytes, more than {}", total, most)
     try:
         return evaluate(node, operands, m.facts.opsets)
     except NotEvaluated as error:
@@ -158,7 +163,7 @@ def _bytes(m: Match, tensor: Tensor) -> int | None:
     if len(dims) < len(fact.shape):
         return None
     size = onnx.helper.tensor_dtype_to_np_dtype(fact.dtype).itemsize
-    return int(np.prod(dims, dtype=np.int64)) * size
+    return math.prod(dims) * size
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, checker, helper, numpy_helper, parser
 
+import looplift
 from looplift.rewrite.errors import ModelError
 from looplift.rewrite.storage.files import load, save
 from looplift.rewrite.storage.model import export_model, import_model
@@ -244,3 +245,55 @@ class TestSaveRefuses:
         with pytest.raises(ModelError, match=r"'other.bin' is missing .*tensor 'inner'"):
             save(model, tmp_path / "out" / "m.onnx", base_dir=str(tmp_path / "in"))
         assert files(tmp_path / "out") == []
+
+
+class TestLinks:
+    """What a link leads to counts, not where the link is."""
+
+    def linked(self, folder: Path, target: Path, location: str = "weights.bin") -> Path:
+        write_external(folder / "model.onnx", location)
+        (folder / location).rename(target)
+        (folder / location).symlink_to(target)
+        return folder / "model.onnx"
+
+    def test_out_of_the_folder(self, tmp_path: Path) -> None:
+        path = self.linked(tmp_path / "m", tmp_path / "secret")
+        with pytest.raises(ModelError, match=r"is a link to .*secret.*--follow-links"):
+            load(path)
+        model, folder = load(path, follows_links=True)
+        save(model, tmp_path / "copy.onnx", base_dir=folder)
+        assert run(tmp_path / "copy.onnx", c=np.array(True), x=X).tolist() == [
+            X[i] + W[i] * 12 for i in (0, 1)
+        ]
+
+    def test_of_a_folder(self, tmp_path: Path) -> None:
+        write_external(tmp_path / "m" / "model.onnx", "data/weights.bin")
+        (tmp_path / "m" / "data").rename(tmp_path / "elsewhere")
+        (tmp_path / "m" / "data").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ModelError, match="is a link to"):
+            load(tmp_path / "m" / "model.onnx")
+
+    def test_inside_of_the_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "m" / "sub").mkdir(parents=True)
+        load(self.linked(tmp_path / "m", tmp_path / "m" / "sub" / "data"))
+
+    def test_the_folder_is_a_link(self, tmp_path: Path) -> None:
+        write_external(tmp_path / "m" / "model.onnx")
+        (tmp_path / "link").symlink_to(tmp_path / "m")
+        load(tmp_path / "link" / "model.onnx")
+
+    def test_the_cache_of_a_hub(self, tmp_path: Path) -> None:
+        """The model and its data are links into one folder, under other names."""
+        snapshot, blobs = tmp_path / "snapshots" / "abc", tmp_path / "blobs"
+        blobs.mkdir()
+        snapshot.parent.mkdir()
+        path = self.linked(snapshot, blobs / "222")
+        path.rename(blobs / "111")
+        path.symlink_to("../../blobs/111")
+        result = looplift.rewrite(path, verify=True)
+        assert result.verification is not None
+        assert result.verification.verified, result.verification.reason
+        save(result.model, tmp_path / "out.onnx", base_dir=result.base_dir)
+        assert run(tmp_path / "out.onnx", c=np.array(False), x=X).tolist() == [
+            X[i] + W[i] * 2 for i in (0, 1)
+        ]

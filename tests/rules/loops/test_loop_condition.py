@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from looplift import Phase, rewrite
 from looplift.rules.loops.loop_condition import (
     ConditionIsTrueInBody,
     ConditionToTripCount,
@@ -13,6 +14,7 @@ from looplift.rules.loops.loop_condition import (
     EliminateUnreachableTripCount,
     FoldLoopCondition,
 )
+from looplift.rules.values.constants import ConstantToInitializer
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
@@ -161,3 +163,23 @@ def test_a_trip_count_that_is_too_large_to_reach_is_removed(start: str) -> None:
 )
 def test_trip_counts_that_stay(trip: str, condition: str, words: str) -> None:
     assert words in reason_of(EliminateUnreachableTripCount, _until(trip, condition))
+
+
+def test_a_condition_without_a_rank_can_be_dropped() -> None:
+    """onnxruntime needs the shape of a condition that nothing outside gives."""
+    before = parse(
+        """g (bool x, bool more) => (bool y) <int64 two = {2}> {
+        yes = Constant<value = bool {1}>()
+        y = Loop (two, yes, x) <body = b (int64 i, bool[] c, bool s) => (bool co, bool so) {
+            co = Identity(c) so = Identity(more) }> }""",
+        13,
+        10,
+    )
+    loop = before.graph.node[1]
+    loop.attribute[0].g.input[1].type.tensor_type.ClearField("shape")
+    result = rewrite(
+        before, rules=[Phase("p", (EliminateTrueCondition, ConstantToInitializer), "")], verify=True
+    )
+    assert result.report.commits["EliminateTrueCondition"] == 1
+    assert result.verification is not None
+    assert result.verification.verified

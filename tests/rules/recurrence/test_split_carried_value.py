@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from looplift import rewrite
 from looplift.rewrite.graph.views import LoopView, ScanView
 from looplift.rules.recurrence import SplitCarriedValue
 
@@ -139,3 +140,18 @@ def test_hidden_and_cell_state_in_one_carried_value() -> None:
         (s0, x) }}"""
     counts = ops(rewritten(parse(text, opset=21), Feeds(sizes=(1, 2, 5), most=24), 1e-5).model)
     assert (counts["LSTM"], counts.get("Scan", 0)) == (1, 0)
+
+
+def test_a_part_that_is_a_slice_from_which_another_part_reads() -> None:
+    """The parts are a slice that moves to the front and an outer value."""
+    before = parse(
+        """g (bool go, float[2] x, bool more, float[1] row) => (float[2] y) <int64 two = {2}> {
+        y = Loop (two, go, x) <body = b (int64 i, bool c, float[] s) => (bool co, float[] so)
+          <int64[1] one = {1}, int64[1] end = {99}, int64[1] zero = {0}> {
+            last = Slice(s, one, end, zero) so = Concat<axis = 0>(last, row) co = Identity(more) }> }""",
+        18,
+        10,
+    )
+    result = rewrite(before, verify=True)
+    assert not result.report.defects
+    assert result.report.commits["SplitCarriedValue"] == 1
