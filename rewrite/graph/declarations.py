@@ -30,10 +30,17 @@ def element_type(dtype: np.dtype[Any]) -> int:
 
 
 def shape_of(proto: onnx.TensorShapeProto) -> Shape:
-    """For each axis the size, the name of a symbolic size, or None where neither is given."""
-    return [
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in proto.dim
-    ]
+    """For each axis the size, the name of a symbolic size, or None where neither is given.
+
+    A negative size is not known: exporters write -1, and onnxruntime then accepts any size.
+    """
+    return [_size(dim) for dim in proto.dim]
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if not dim.HasField("dim_value"):
+        return dim.dim_param or None
+    return dim.dim_value if dim.dim_value >= 0 else None
 
 
 Summary = tuple[np.dtype[Any] | None, tuple[int | str | None, ...] | None, str]
