@@ -81,6 +81,8 @@ def _erase(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
 
 def _concat(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """ConcatFromSequence, see https://onnx.ai/onnx/operators/onnx__ConcatFromSequence.html."""
+    if attrs.get("new_axis", 0) not in (0, 1):
+        raise UnsupportedError(f"new_axis is {attrs['new_axis']}, and must be 0 or 1")
     sequence, axis, new_axis = inputs[0], attrs["axis"], bool(attrs.get("new_axis", 0))
     if isinstance(sequence, ListValue):
         return sequence_loops.concatenated(bb, sequence, axis, new_axis=new_axis)

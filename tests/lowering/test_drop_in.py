@@ -397,6 +397,23 @@ class TestOperators:
         (got,) = run(looplift.from_onnx(model, dims={"n": 2}), np.ones((2, 1, 3), np.float32))
         assert got.shape == (2, 3)
 
+    def test_a_bound_of_a_slice_may_lack_its_dimension(self) -> None:
+        model = parse("""g (float[6] x) => (float[2] y) {
+            axis = Constant <value = int64 {0}> () three = Constant <value = int64 {3}> ()
+            zero = Constant <value = int64[1] {0}> ()
+            s = Shape(x) n = Gather(s, axis) end = Div(n, three) y = Slice(x, zero, end, zero)
+        }""")
+        for importer in (emit, looplift.from_onnx):
+            (got,) = run(importer(model), np.arange(6, dtype=np.float32))
+            np.testing.assert_array_equal(got, [0, 1])
+
+    def test_a_new_axis_that_is_no_flag(self) -> None:
+        model = parse("""g (float[2] x) => (float[?] y) {
+            s = SequenceConstruct(x, x) y = ConcatFromSequence <axis = 0, new_axis = 2> (s)
+        }""")
+        with pytest.raises(ValueError, match="new_axis is 2"):
+            emit(model)
+
     @pytest.mark.parametrize("op_type", ["Sinh", "Cosh"])
     def test_hyperbolic_functions_are_compiled(self, op_type: str) -> None:
         module = looplift.from_onnx(
