@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -16,13 +16,14 @@ from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import Phase
 from .rewrite.engine.trace import Listener, Trace
-from .rewrite.errors import LoopliftError
+from .rewrite.errors import AssumptionError, LoopliftError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node
 from .rewrite.storage.files import ModelSource
 from .rewrite.storage.model import export_model
 from .rewrite.storage.protos import nodes
+from .rewrite.storage.redeclare import redeclare, with_opset
 
 if TYPE_CHECKING:
     import tvm
@@ -203,17 +204,21 @@ def from_onnx(
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 
     The parameters up to `sanitize_input_names` are those of TVM; the others are those of `rewrite`,
-    which runs first if the model has control flow, something is asserted, or rules are given. The
-    logger "looplift" warns of everything that the result relies on. `on_form` is called for every
+    which runs first, on the inputs as `shape_dict` and `dtype_dict` declare them. The parameters
+    that `keep_params_in_input` asks for keep their names and shapes. `on_form` is called for every
     loop and recurrence with the form that it takes, a kernel or a tower of functions, and why.
 
+    The logger "looplift" warns of everything that the result relies on, and of a model that cannot
+    be rewritten, which is imported as it is if nothing is asserted and no rules are given.
+
     Raises what `rewrite` raises, and UnsupportedError listing everything that cannot be converted.
+    Both can be caught as the ValueError, TypeError or OpNotImplemented that TVM's importer raises.
     """
     assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
     request = Request.of(model, assertions, strict=strict, phases=rules)
     return import_request(
         request,
-        always_rewrites=rules is not None,
+        needs_rewrite=rules is not None,
         shape_dict=shape_dict,
         dtype_dict=dtype_dict,
         opset=opset,
@@ -224,18 +229,90 @@ def from_onnx(
 
 
 def import_request(
-    request: Request, *, always_rewrites: bool = False, **arguments: Any
+    request: Request,
+    *,
+    needs_rewrite: bool = False,
+    shape_dict: Mapping[str, Sequence[Any]] | None = None,
+    dtype_dict: str | Mapping[str, str] | None = None,
+    opset: int | None = None,
+    keep_params_in_input: bool = False,
+    **arguments: Any,
 ) -> tvm.IRModule:
-    """Does what `from_onnx` does, for a request; `arguments` are those of `lowering.emit`."""
-    from .lowering.emit import emit
+    """Does what `from_onnx` does, for a request; `arguments` are others of `lowering.emit`.
 
-    proto = request.proto
-    if always_rewrites or request.assertions or not CONTROL_FLOW.isdisjoint(count_operators(proto)):
-        result = rewrite_request(request)
-        proto = result.model
-        for warning in (*result.report.notes, *result.report.defects):
-            _log.warning("%s", warning)
-    return emit(proto, base_dir=request.base_dir, **arguments)
+    Raises the error of a rewrite that fails if that is needed, or if anything is asserted.
+    """
+    from .lowering.emit import emit
+    from .lowering.weights import lift_weights
+
+    source, weights = request.proto, None
+    proto = source if opset is None else with_opset(source, opset)
+    if keep_params_in_input:
+        proto, weights = lift_weights(proto)
+    dtypes = dtype_dict if isinstance(dtype_dict, Mapping) else {}
+    proto = redeclare(proto, shape_dict or {}, dtypes)
+    request = replace(request, proto=proto)
+    failure: Exception | None = None
+    sizes: Mapping[str, int] = {}
+    try:
+        proto, sizes = _rewritten(request)
+    except Exception as error:  # any rule of any package may fail
+        if needs_rewrite or request.assertions:
+            raise
+        failure = error
+        _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)
+    try:
+        return emit(
+            proto,
+            source=source,
+            weights=weights,
+            sizes=sizes,
+            shape_dict=_expressions(shape_dict or {}, request.assertions),
+            dtype_dict=dtypes,
+            opset=opset,
+            keep_params_in_input=keep_params_in_input,
+            base_dir=request.base_dir,
+            **arguments,
+        )
+    except (LookupError, AttributeError, AssertionError):
+        # A model that is not valid ends here, too; the rewrite says better what is wrong.
+        if failure is None:
+            raise
+        raise failure from None
+
+
+@collector_paused()
+def _rewritten(request: Request) -> tuple[onnx.ModelProto, Mapping[str, int]]:
+    """The rewritten model, and the sizes of its named dims that are known."""
+    engine = request.engine()
+    engine.run()
+    trace = engine.trace
+    for warning in (*engine.assertions.notes(), *trace.notes()):
+        _log.warning("%s", warning)
+    for defect in trace.defects():
+        _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
+    is_changed = bool(trace.commits() or request.assertions)
+    return export_model(engine.model) if is_changed else request.proto, engine.assertions.dims
+
+
+def _expressions(
+    shape_dict: Mapping[str, Sequence[Any]], assertions: Assertions
+) -> dict[str, Sequence[Any]]:
+    """The shapes with expressions of TVM, which ONNX cannot declare.
+
+    Raises AssumptionError for one that `shapes` asserts, too.
+    """
+    found = {
+        name: shape
+        for name, shape in shape_dict.items()
+        if not all(size is None or isinstance(size, int | str) for size in shape)
+    }
+    for name in found.keys() & assertions.shapes.keys():
+        raise AssumptionError(
+            f"The shape of input '{name}' is given twice, in shape_dict and in shapes",
+            remedy="Assert it once",
+        )
+    return found
 
 
 def compile(  # noqa: A001  (called as `looplift.compile`, like `tvm.compile`)

@@ -133,7 +133,7 @@ class _Writer:
                 warnings.simplefilter("always")
                 module = import_request(
                     settings.request(source),
-                    always_rewrites=bool(settings.rules),
+                    needs_rewrite=bool(settings.rules),
                     on_form=lambda form: loops.append(_loop(form)),
                 )
         finally:

@@ -128,6 +128,8 @@ def read_trace(path: str | Path) -> RecordedTrace:
             where=f"file '{path}'",
             remedy="Write it with: looplift rewrite MODEL -o OUT --trace FILE",
         ) from error
+    except ModelError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise _not_a_trace(path, str(error)) from error
 

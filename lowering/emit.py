@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx
 from tvm import relax
 
 from ..rewrite.errors import ModelError
+from ..rewrite.storage.exporter import copy_fields
 from .bodies import read_body
 from .branches import emit_if
 from .control_checks import check_control, check_functions
@@ -22,6 +23,7 @@ from .loops.scan import emit_scan
 from .loops.unused import without_unused
 from .signature import Shape, Signature
 from .support import check_support
+from .weights import lift_weights
 
 CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if, "Loop": emit_loop, "Scan": emit_scan})
 """The operators with bodies, and what emits them."""
@@ -30,6 +32,9 @@ CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if, "Loop": emit_loop, 
 def emit(
     model: onnx.ModelProto,
     *,
+    source: onnx.ModelProto | None = None,
+    weights: Sequence[onnx.TensorProto] | None = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
     shape_dict: Mapping[str, Shape] | None = None,
     dtype_dict: str | Mapping[str, str] | None = "float32",
     opset: int | None = None,
@@ -43,9 +48,11 @@ def emit(
 
     The arguments are those of `tvm.relax.frontend.onnx.from_onnx`, and so is the result for a
     model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
-    `base_dir` is the folder of the model's external data. Without `loop_kernels`, every loop takes
-    its general form, a tower, even where it could be one kernel; `on_form` is told what became of
-    each.
+    `source` is the model before a rewrite, which warnings are about; `weights` are the parameters
+    of a model whose weights are inputs already (see `lift_weights`); `sizes` are the numbers of
+    named dims. `base_dir` is the folder of the model's external data. Without `loop_kernels`, every
+    loop takes its general form, a tower, even where it could be one kernel; `on_form` is called
+    with the form of each.
 
     Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
     operators, all of them at once, or the first node that cannot be translated as it is used.
@@ -55,18 +62,19 @@ def emit(
             f"the model has IR version {model.ir_version}; versions before 3 are not supported",
             remedy="Convert it with onnx.version_converter",
         )
-    _warn_of_defects(model)
+    _warn_of_defects(model if source is None else source)
     opset = _opset(model, opset)
+    if keep_params_in_input and weights is None:
+        model, weights = lift_weights(model)
     check_functions(model)
     model = decompose(model, opset)
     body = read_body(model.graph)
     check_control(body)
     check_support(body, opset, frozenset(CONTROL))
 
-    signature = Signature(shape_dict, dtype_dict, sanitize_input_names)
-    if keep_params_in_input:
-        signature.add_weights(model.graph, base_dir)
-    signature.add_inputs(model.graph)
+    signature = Signature(model.graph, shape_dict, dtype_dict, sanitize_input_names, sizes)
+    signature.add_weights(weights or (), base_dir)
+    signature.add_inputs()
 
     emitter = Emitter(
         relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters, loop_kernels
@@ -82,12 +90,31 @@ def emit(
     return module
 
 
+_SMALL = 1 << 10
+"""The most bytes of an initializer that the check for defects gets to see."""
+
+
 def _warn_of_defects(model: onnx.ModelProto) -> None:
     """A model that breaks ONNX's rules may still be translated, but not silently."""
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_without_contents(model))
     except (onnx.checker.ValidationError, ValueError) as error:
         warnings.warn(str(error), stacklevel=3)
+
+
+def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with large initializers empty: the checker serializes what it gets."""
+    if all(tensor.ByteSize() <= _SMALL for tensor in model.graph.initializer):
+        return model
+    light = onnx.ModelProto()
+    copy_fields(model, light, frozenset({"graph"}))
+    copy_fields(model.graph, light.graph, frozenset({"initializer"}))
+    for tensor in model.graph.initializer:
+        if tensor.ByteSize() <= _SMALL:
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+    return light
 
 
 def _opset(model: onnx.ModelProto, wanted: int | None) -> int:

@@ -20,7 +20,7 @@ from .forms import RECURRENT, Form
 from .operators import TAKES_ANY_RANK, TAKES_NARROW_SIZES, TAKES_SCALARS, TAKES_SIZES, find
 from .ranks import Ranks
 from .scope import Frame, Scope
-from .sequences.runtime import received
+from .sequences.runtime import received, received_optional
 from .tvm_onnx import EmptyOptional, InputList, building_function
 from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, is_tensor, with_shape
 
@@ -101,7 +101,8 @@ class Emitter:
     def _entered(self, value: Value) -> Value:
         """A value as the function works with it."""
         if isinstance(value, Received):
-            return received(self.bb, value.variable, value.element)
+            enter = received_optional if value.is_optional else received
+            return enter(self.bb, value.variable, value.element)
         return value
 
     def _bind_initializers(self, frame: Frame) -> None:

@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx
+import tvm
 
 from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
 from .bodies import place
+from .support import UnknownOperatorError
 from .values import Value, describe
+
+
+class UnsupportedTypeError(UnsupportedError, TypeError):
+    """A converter of TVM raised a TypeError."""
+
+
+class UnsupportedAttributeError(UnsupportedError, tvm.error.OpAttributeInvalid):  # type: ignore[misc]
+    """A converter of TVM raised OpAttributeInvalid."""
+
+
+_KINDS: dict[type[Exception], type[UnsupportedError]] = {
+    TypeError: UnsupportedTypeError,
+    tvm.error.OpAttributeInvalid: UnsupportedAttributeError,
+    tvm.error.OpNotImplemented: UnknownOperatorError,
+}
+"""What to raise for errors of TVM's converters that are neither ValueError nor
+NotImplementedError."""
 
 
 def failure(
@@ -25,7 +44,8 @@ def failure(
     ]
     what = f"{node.op_type} cannot be translated to Relax as it is used here: {_sentence(error)}"
     inputs_are = f"; inputs: {', '.join(kinds)}" if kinds else ""
-    return UnsupportedError(
+    matching = (kind for original, kind in _KINDS.items() if isinstance(error, original))
+    return next(matching, UnsupportedError)(
         what,
         where=place(node, path) + inputs_are,
         remedy=_remedy(reason, inputs),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -14,6 +15,8 @@ from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
 from ..rewrite.errors import UnsupportedError
+from ..rewrite.storage.dim_formulas import evaluate_formula, is_formula
+from ..rewrite.storage.protos import nodes
 from .constants import array
 from .values import Element, Received, Value
 
@@ -24,15 +27,29 @@ Shape = Sequence[Any]
 class Symbols:
     """The symbols of sizes: one for each name, one for each dimension without a name."""
 
-    def __init__(self) -> None:
-        self._by_name: dict[str, Any] = {}
+    def __init__(self, sizes: Mapping[str, int], plain: Iterable[str]) -> None:
+        """`sizes` are names whose numbers are known, `plain` names that stand alone somewhere."""
+        self._by_name: dict[str, Any] = {name: _number(size) for name, size in sizes.items()}
         self._taken: set[str] = set()
+        for name in plain:
+            self.named(name)
+        self._plain = {**self._by_name}
 
     def named(self, name: str) -> Any:
         """The symbol of a `dim_param`, which may be any text."""
         if name not in self._by_name:
             self._by_name[name] = self._new(re.sub(r"\W", "_", name, flags=re.ASCII))
         return self._by_name[name]
+
+    def size(self, text: str) -> Any:
+        """The size that a `dim_param` stands for.
+
+        A formula over names that stand alone elsewhere is their expression, which a run checks. In
+        a formula over other names, nothing would give those a value, so that it is a name itself.
+        """
+        if text in self._by_name or not is_formula(text, self._plain):
+            return self.named(text)
+        return evaluate_formula(text, self._plain)
 
     def unnamed(self, input_name: str, axis: int) -> Any:
         """The symbol of a dimension that nothing is known of."""
@@ -49,24 +66,39 @@ class Symbols:
         return tirx.Var(name, "int64")
 
 
+def _number(size: int) -> Any:
+    return tirx.IntImm("int64", size)
+
+
 class Signature:
     """Parameters of `main` in order: the inputs, then the weights if they are parameters.
 
     Arguments are those of TVM's `from_onnx`. Where this differs: two unnamed dimensions are two
-    symbols, and a `dim_param` is a name even if it looks like a formula.
+    symbols, formulas such as `1 + 2*n` follow the precedence of operators, and a text that is not
+    a formula over names of other dimensions is a name.
     """
 
     def __init__(
         self,
+        graph: onnx.GraphProto,
         shape_dict: Mapping[str, Shape] | None,
         dtype_dict: str | Mapping[str, str] | None,
         sanitize_names: bool,
+        sizes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        self._graph = graph
         self._shapes = dict(shape_dict or {})
         self._dtypes = dict(dtype_dict) if isinstance(dtype_dict, Mapping) else {}
         self._sanitize = sanitize_names
         self._names = UniqueNameSupply()
-        self._symbols = Symbols()
+        texts = [text for info in graph.input for text in self._texts(info)]
+        self._symbols = Symbols(sizes, [text for text in texts if text.isidentifier()])
+        self._tested = {
+            name
+            for node in nodes(graph)
+            if node.op_type == "OptionalHasElement"
+            for name in node.input
+        }
         self.values: dict[str, Value] = {}
         """By the model's names."""
         self.inputs: list[Any] = []
@@ -86,28 +118,43 @@ class Signature:
             attributes["params"] = [content for _, content in self.parameters.values()]
         return attributes
 
-    def add_weights(self, graph: onnx.GraphProto, base_dir: str) -> None:
-        """Make the initializers of a graph parameters."""
-        for tensor in graph.initializer:
+    def add_weights(self, weights: Sequence[onnx.TensorProto], base_dir: str) -> None:
+        """Makes weights parameters; those that the graph takes as inputs get their values."""
+        taken = {info.name for info in self._graph.input}
+        for tensor in weights:
             content = tvm.runtime.tensor(array(tensor, base_dir))
             # Exporters of PyTorch put this before the names of weights.
             name = tensor.name.removeprefix("onnx::")
             variable = relax.Var(name, relax.TensorType(content.shape, content.dtype))
-            self.values[tensor.name] = variable
             self.parameters[name] = (variable, content)
+            if tensor.name in taken:
+                self.values[tensor.name] = variable
 
-    def add_inputs(self, graph: onnx.GraphProto) -> None:
-        """Make the inputs of a graph parameters, except those that an initializer gives."""
-        given = {tensor.name for tensor in graph.initializer}
-        for info in graph.input:
+    def add_inputs(self) -> None:
+        """Makes the inputs of the graph parameters, except weights and initializers."""
+        given = {tensor.name for tensor in self._graph.initializer} | self.values.keys()
+        for info in self._graph.input:
             if info.name not in given:
-                element = _element(info)
-                kind = self._type(info) if element is None else relax.ObjectType()
-                variable = relax.Var(self._variable_name(info.name), kind)
-                self.values[info.name] = (
-                    variable if element is None else Received(variable, element)
-                )
+                variable, value = self._input(info)
+                self.values[info.name] = value
                 self.inputs.append(variable)
+
+    def _input(self, info: onnx.ValueInfoProto) -> tuple[Any, Value]:
+        """The parameter of an input, and the value that the graph works with."""
+        is_optional = info.type.HasField("optional_type")
+        # An optional that the model does not test is there in every run that succeeds.
+        kind = info.type.optional_type.elem_type if is_optional else info.type
+        if kind.HasField("sequence_type"):
+            element = _element(info.name, kind.sequence_type.elem_type.tensor_type)
+            variable = relax.Var(self._variable_name(info.name), relax.ObjectType())
+            return variable, Received(variable, element)
+        if is_optional and info.name in self._tested:
+            element = _element(info.name, kind.tensor_type)
+            variable = relax.Var(self._variable_name(info.name), relax.ObjectType())
+            return variable, Received(variable, element, is_optional=True)
+        tensor_type = self._type(info.name, kind)
+        variable = relax.Var(self._variable_name(info.name), tensor_type)
+        return variable, variable
 
     def _variable_name(self, name: str) -> str:
         if not self._sanitize:
@@ -122,19 +169,15 @@ class Signature:
             warnings.warn(f"Renaming name {name} to {unique}", stacklevel=2)
         return unique
 
-    def _type(self, info: onnx.ValueInfoProto) -> Any:
-        kind = info.type
-        if kind.HasField("optional_type"):
-            # TVM has no optional: an input declared as one is taken to be there.
-            kind = kind.optional_type.elem_type
+    def _type(self, name: str, kind: onnx.TypeProto) -> Any:
         if kind.WhichOneof("value") not in ("tensor_type", None):
             form = str(kind.WhichOneof("value")).removesuffix("_type")
             raise UnsupportedError(
-                f"input {info.name!r} is not a tensor but a {form}",
+                f"input {name!r} is not a tensor but a {form}",
                 remedy="Make the tensors in it inputs of their own",
             )
         tensor = kind.tensor_type
-        return relax.TensorType(self._shape(info.name, tensor), self._dtype(info.name, tensor))
+        return relax.TensorType(self._shape(name, tensor), self._dtype(name, tensor))
 
     def _dtype(self, name: str, tensor: onnx.TypeProto.Tensor) -> str | None:
         if name in self._dtypes:
@@ -160,33 +203,34 @@ class Signature:
 
     def _given(self, name: str, axis: int, size: Any) -> Any:
         if isinstance(size, str):
-            return self._symbols.named(size)
+            return self._symbols.size(size)
         return self._symbols.unnamed(name, axis) if size is None else size
 
     def _declared(self, name: str, axis: int, dim: onnx.TensorShapeProto.Dimension) -> Any:
-        if dim.dim_value:
+        if dim.dim_value > 0:
             return dim.dim_value
         if dim.dim_param.strip().isdigit():
             return int(dim.dim_param)
         if dim.dim_param in ("", "?"):
             return self._symbols.unnamed(name, axis)
-        return self._symbols.named(dim.dim_param)
+        return self._symbols.size(dim.dim_param)
+
+    def _texts(self, info: onnx.ValueInfoProto) -> list[str]:
+        """The sizes of an input that are given or declared as text."""
+        if info.name in self._shapes:
+            return [size for size in self._shapes[info.name] if isinstance(size, str)]
+        return [dim.dim_param for dim in info.type.tensor_type.shape.dim]
 
 
-def _element(info: onnx.ValueInfoProto) -> Element | None:
-    """What a declaration says of the tensors of a sequence; None for what is not a sequence.
+def _element(name: str, tensor: onnx.TypeProto.Tensor) -> Element:
+    """What a declaration says of the tensors of the sequence or optional `name`.
 
     The declared rank is checked whenever a tensor is taken out.
     """
-    kind = info.type
-    if kind.HasField("optional_type"):
-        kind = kind.optional_type.elem_type
-    if not kind.HasField("sequence_type"):
-        return None
-    tensor = kind.sequence_type.elem_type.tensor_type
     if not tensor.elem_type or tensor.elem_type == TensorProto.STRING:
-        raise UnsupportedError(f"input {info.name!r} is a sequence of something that TVM lacks")
+        raise UnsupportedError(f"input {name!r} holds tensors of a type that TVM lacks")
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     if not tensor.HasField("shape"):
         return Element(dtype)
-    return Element(dtype, tuple(dim.dim_value or None for dim in tensor.shape.dim))
+    sizes = [dim.dim_value for dim in tensor.shape.dim]
+    return Element(dtype, tuple(size if size > 0 else None for size in sizes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import onnx
+import tvm
 
 from ..rewrite.errors import UnsupportedError
 from .bodies import Body, place
@@ -33,9 +34,13 @@ def check_support(body: Body, opset: int, control: frozenset[str]) -> None:
         for (domain, op_type), places in unknown.items()
     )
     what = "1 node has" if count == 1 else f"{count} nodes have"
-    raise UnsupportedError(
+    raise UnknownOperatorError(
         f"{what} no translation to Relax: {listed}", remedy=_remedy(set(unknown))
     )
+
+
+class UnknownOperatorError(UnsupportedError, tvm.error.OpNotImplemented):  # type: ignore[misc]
+    """An operator has no translation; TVM's importer raises OpNotImplemented."""
 
 
 def _is_supported(

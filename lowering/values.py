@@ -71,6 +71,8 @@ class ListValue:
     element: Element
     is_owned: bool = False
     """Whether it is read once more only, by an operator that may change it in place."""
+    is_optional: bool = False
+    """Whether it stands for an optional: its one item is the tensor, or None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,8 @@ class Received:
 
     variable: Any
     element: Element
+    is_optional: bool = False
+    """Whether it is a tensor or None instead."""
 
 
 def is_tensor(value: Value) -> bool:

@@ -31,16 +31,23 @@ class LoopliftError(Exception):
         return f"{self.what}{place}.{remedy}"
 
 
-class ModelError(LoopliftError):
-    """The model cannot be read, is not valid ONNX, or cannot be written."""
+class ModelError(LoopliftError, ValueError):
+    """The model cannot be read, is not valid ONNX, or cannot be written.
+
+    Like TVM's importer, which raises ValueError for such a model.
+    """
 
 
-class AssumptionError(LoopliftError):
+class AssumptionError(LoopliftError, ValueError):
     """An assertion of the user (`--input`, `--dim`, `--shape`) does not fit the model."""
 
 
-class UnsupportedError(LoopliftError):
-    """The lowering has no translation for something in the model."""
+class UnsupportedError(LoopliftError, ValueError, NotImplementedError):
+    """The lowering has no translation for something in the model.
+
+    TVM's importer raises ValueError or NotImplementedError in such a case. `looplift.lowering`
+    raises a subclass where TVM's importer raises an error of another type.
+    """
 
 
 class MissingTvmError(UnsupportedError, ImportError):

@@ -5,7 +5,9 @@ TVM's converters give these a result of unknown shape, which cannot be compiled.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -23,16 +25,16 @@ _OPERATORS = (
     "Xor",
 )  # fmt: skip
 
-_STATIC_ONLY = frozenset({"Max", "Min"})
-"""Operators whose converters refuse to broadcast a size that may or may not be 1."""
+_EXTREMES = MappingProxyType({"Max": relax.op.maximum, "Min": relax.op.minimum})
+"""Operators whose converters broadcast all inputs, stack them, and never give an infinity."""
 
 
 def convert_elementwise(
     op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
 ) -> Any:
     """TVM's converter, on inputs broadcast beforehand where it would not know the shape."""
-    if op_type in _STATIC_ONLY:
-        return convert_as_tvm(op_type, bb, align(bb, inputs) or inputs, attrs, params)
+    if op_type in _EXTREMES:
+        return functools.reduce(functools.partial(_extreme, bb, _EXTREMES[op_type]), inputs)
     result = bb.normalize(convert_as_tvm(op_type, bb, inputs, attrs, params))
     if not lacks_shape(result):
         return result
@@ -40,6 +42,16 @@ def convert_elementwise(
     if aligned is None:
         return result
     return convert_as_tvm(op_type, bb, aligned, attrs, params)
+
+
+def _extreme(bb: Any, choose: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """The greater or lesser of two tensors; of a NaN on the left, the right one."""
+    result = bb.normalize(choose(left, right))
+    aligned = align(bb, [left, right]) if lacks_shape(result) else None
+    if aligned is not None:
+        left, right = aligned
+        result = bb.normalize(choose(left, right))
+    return result
 
 
 def lacks_shape(value: Any) -> bool:

@@ -15,7 +15,7 @@ from tvm import relax, te, tirx
 
 from ..processor import is_for_gpu
 from ..tvm_onnx import Converter
-from ..values import as_tensor
+from ..values import Constant, as_tensor, is_tensor
 from .broadcasting import known_dims
 from .tvm_converter import convert_as_tvm
 
@@ -25,37 +25,12 @@ _ONE = tirx.IntImm("int64", 1)
 def reduce_extreme(
     bb: Any, data: Any, axes: Sequence[int], *, greatest: bool, keepdims: bool
 ) -> Any:
-    """The extreme of floating point data of known shape along axes."""
-    if is_for_gpu():
-        return _by_known_reducers(bb, data, list(axes), greatest=greatest, keepdims=keepdims)
-    reduced = {axis % data.ty.ndim for axis in axes}
-    choose = tirx.max if greatest else tirx.min
-    worst = -math.inf if greatest else math.inf
-    extreme = te.comm_reducer(
-        lambda a, b: choose(a, b), lambda dtype: tirx.const(worst, dtype), name="extreme"
-    )
-
-    def compute(data: Any) -> Any:
-        along = {axis: te.reduce_axis((0, data.shape[axis])) for axis in sorted(reduced)}
-
-        def element(*at: Any) -> Any:
-            place = _source(along, at, keepdims)
-            return extreme(data(*place), axis=list(along.values()))
-
-        return te.compute(_shape(data, along, keepdims), element, name="extreme")
-
-    return bb.normalize(bb.call_te(compute, data, primfunc_name_hint="extreme"))
-
-
-def _by_known_reducers(
-    bb: Any, data: Any, axes: list[int], *, greatest: bool, keepdims: bool
-) -> Any:
-    """The same with TVM's kernels: its schedules for GPUs know no other reducers than its own."""
+    """The extreme of floating point data along axes: TVM's, or infinity where all elements are."""
     worst = relax.const(-math.inf if greatest else math.inf, data.ty.dtype)
     reduce = relax.op.max if greatest else relax.op.min
     better = relax.op.astype(bb.normalize(relax.op.not_equal(data, worst)), "int32")
-    found = relax.op.max(bb.normalize(better), axes, keepdims)
-    extreme = reduce(data, axes, keepdims)
+    found = relax.op.max(bb.normalize(better), list(axes), keepdims)
+    extreme = reduce(data, list(axes), keepdims)
     return bb.normalize(relax.op.where(relax.op.astype(found, "bool"), extreme, worst))
 
 
@@ -82,9 +57,21 @@ def _converter(op_type: str, *, greatest: bool) -> Converter:
             position, _ = te.compute(shape, element, name="found")
             return te.compute(shape, lambda *at: position(*at), name="position")
 
+        data = _in_own_type(bb, data)
         return bb.normalize(bb.call_te(compute, data, primfunc_name_hint="position"))
 
     return convert
+
+
+def _in_own_type(bb: Any, data: Any) -> Any:
+    """The data, cast to the type that it has.
+
+    ToMixedPrecision in TVM 0.27 fails where a kernel reads what it has turned into float16. The
+    cast, which it knows, turns that back, and is fused into the kernel otherwise.
+    """
+    if not is_tensor(data) or "float" not in str(data.ty.dtype) or isinstance(data, Constant):
+        return data
+    return bb.emit(relax.op.astype(data, data.ty.dtype))
 
 
 def _inside(bb: Any, position: Any, size: Any) -> Any:

@@ -81,6 +81,8 @@ def _erase(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
 
 def _concat(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """ConcatFromSequence, see https://onnx.ai/onnx/operators/onnx__ConcatFromSequence.html."""
+    if attrs.get("new_axis", 0) not in (0, 1):
+        raise UnsupportedError(f"new_axis is {attrs['new_axis']}, and must be 0 or 1")
     sequence, axis, new_axis = inputs[0], attrs["axis"], bool(attrs.get("new_axis", 0))
     if isinstance(sequence, ListValue):
         return sequence_loops.concatenated(bb, sequence, axis, new_axis=new_axis)
@@ -198,25 +200,34 @@ def _tensor(bb: Any, value: Any) -> Any:
 # --- Optional values -----------------------------------------------------------------------------
 
 
-def _on_list(op_type: str, of_list: Callable[[Any], Any]) -> Converter:
+def _on_list(op_type: str, of_list: Callable[[Any, Any], Any]) -> Converter:
     """TVM's converter, except for lists and absent inputs, which TVM does not know."""
 
     def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
         value = inputs[0]
         if value is None or isinstance(value, ListValue):
-            return of_list(value)
+            return of_list(bb, value)
         return convert_as_tvm(op_type, bb, inputs, attrs, params)
 
     return convert
 
 
-def _itself(value: Any) -> Any:
+def _itself(bb: Any, value: Any) -> Any:
     if value is None:
         raise UnsupportedError("there is no value")
     return value
 
 
-def _is_there(value: Any) -> Any:
+def _element(bb: Any, value: Any) -> Any:
+    """The tensor of an optional; a run in which there is none fails."""
+    if value is not None and value.is_optional:
+        return sequence_runtime.at(bb, value, tirx.IntImm("int64", 0))
+    return _itself(bb, value)
+
+
+def _has_element(bb: Any, value: Any) -> Any:
+    if value is not None and value.is_optional:
+        return sequence_runtime.has_element(bb, value)
     return relax.const(value is not None, "bool")
 
 
@@ -224,8 +235,8 @@ SEQUENCES = MappingProxyType[str, Converter](
     {
         "ConcatFromSequence": _concat,
         "Identity": _on_list("Identity", _itself),
-        "OptionalGetElement": _on_list("OptionalGetElement", _itself),
-        "OptionalHasElement": _on_list("OptionalHasElement", _is_there),
+        "OptionalGetElement": _on_list("OptionalGetElement", _element),
+        "OptionalHasElement": _on_list("OptionalHasElement", _has_element),
         "SequenceAt": _at,
         "SequenceConstruct": _construct,
         "SequenceEmpty": _empty,

@@ -24,7 +24,7 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
     recognised to be equal to, takes formulas to lie inside, turns some cuts backwards into empty
     ones, fails at run time where a cut is empty, and knows only the form with inputs.
     """
-    inputs = _with_known_length(bb, inputs)
+    inputs = _with_known_length(bb, InputList([inputs[0], *map(_as_vector, inputs[1:])]))
     data, cuts = inputs[0], _cuts(bb, inputs, attrs)
     sizes = read_symbolic([data])
     if sizes and cuts is not None and len(cuts) == 1 and cuts[0].is_constant:
@@ -40,6 +40,13 @@ def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> A
             data = bb.normalize(relax.op.flip(data, cut.axis))
     cuts = [cut for cut in cuts if not cut.is_whole]
     return _cut(bb, data, dims, cuts) if cuts else data
+
+
+def _as_vector(bound: Any) -> Any:
+    """A bound; exporters write one that is constant without a dimension."""
+    if isinstance(bound, Constant) and bound.ty.ndim == 0:
+        return relax.const(bound.value.numpy().reshape(1), str(bound.ty.dtype))
+    return bound
 
 
 def _is_static(cuts: Sequence[Cut], dims: Sequence[Any], attrs: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvm import relax
+from tvm import relax, sym
 
 from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import InputList
@@ -23,6 +23,12 @@ def convert_squeeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) ->
     axes = _axes(inputs, attrs)
     inputs = InputList([as_tensor(bb, inputs[0]), *inputs[1:]])
     dims = known_dims(inputs[0])
+    is_open = dims is not None and any(as_int(size) is None for size in dims)
+    if axes is None and inputs[1] is None and is_open:
+        axes = _unit_axes(dims or [])
+        if not axes:
+            return inputs[0]
+        inputs = InputList([inputs[0], relax.const(axes, "int64")])
     if axes is None or dims is None or isinstance(inputs[0], Constant):
         return convert_as_tvm("Squeeze", bb, inputs, attrs, params)
     for axis in axes:
@@ -35,6 +41,16 @@ def convert_squeeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) ->
         dims[axis] = 1
     unit = match(bb, inputs[0], relax.TensorType(dims, inputs[0].ty.dtype))
     return convert_as_tvm("Squeeze", bb, [unit, *inputs[1:]], attrs, params)
+
+
+def _unit_axes(dims: list[Any]) -> list[int]:
+    """The axes that a Squeeze without axes removes: all of size 1."""
+    for axis, size in enumerate(dims):
+        if as_int(size) is None and not sym.Analyzer().can_prove(size != 1):
+            raise UnsupportedError(
+                f"the rank of the result depends on whether axis {axis}, of size {size}, has size 1"
+            )
+    return [axis for axis, size in enumerate(dims) if as_int(size) == 1]
 
 
 def convert_unsqueeze(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:

@@ -3,7 +3,8 @@
     tvm.compile(module, target="llvm", relax_pipeline="looplift")
 
 TVM's default for CPUs neither fuses operators nor schedules the kernels it makes of them. This
-pipeline does both, for kernels of static and of dynamic shape. For GPUs it is TVM's own.
+pipeline does both, for kernels of static and of dynamic shape. For GPUs, and for targets that LLVM
+does not compile, it is TVM's own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def _run(module: tvm.IRModule) -> tvm.IRModule:
     with target:
         if target.kind.name == "llvm":
             return _for_cpu()(inference)
+        if "gpu" not in target.keys:  # such as C source
+            return relax.get_pipeline("default")(inference)
         return relax.get_default_pipeline(target)(bind_scheduled_kernels(inference))
 
 

@@ -24,7 +24,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from ..processor import vector_bytes
-from .blocks import Nest, has_truth_values, inlinable, nest, reads_along
+from .blocks import Nest, has_scalar_functions, has_truth_values, inlinable, nest, reads_along
 
 _MOST_LANES = 16
 _FEWEST_LANES = 4
@@ -64,7 +64,7 @@ def _inline(schedule: s_tir.Schedule, block: Any) -> None:
 
 def _vectorise(schedule: s_tir.Schedule, block: Any) -> None:
     loops = nest(schedule, block)
-    if loops is None or has_truth_values(loops.block):
+    if loops is None or has_truth_values(loops.block) or has_scalar_functions(loops.block):
         return
     if not loops.reduced:
         _vectorise_elementwise(schedule, loops)

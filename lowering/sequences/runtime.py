@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 
 from ..kinds import element_of
 from ..tower import call_runtime, new_list
@@ -31,6 +31,29 @@ def to_list(bb: Any, sequence: Value) -> ListValue:
 def received(bb: Any, variable: Any, element: Element) -> ListValue:
     """A sequence that comes from outside, as whatever object the caller has."""
     return ListValue(_call(bb, "sequence_copy", [variable], lambda copy: None), element)
+
+
+def received_optional(bb: Any, variable: Any, element: Element) -> ListValue:
+    """An optional that comes from outside, a tensor or None, as a list with this one item."""
+    return ListValue(new_list(bb, [variable]), element, is_optional=True)
+
+
+def has_element(bb: Any, optional: ListValue) -> Any:
+    """Whether an optional holds a tensor, as a prim expression."""
+    is_none = bb.emit(
+        relax.op.call_pure_packed(
+            "ffi.ListContains",
+            optional.variable,
+            bb.emit(relax.op.null_value()),
+            ty_args=ir.PrimType("bool"),
+        )
+    )
+    vector = bb.emit(
+        relax.op.call_pure_packed("ffi.Shape", is_none, ty_args=relax.ShapeType(ndim=1))
+    )
+    symbol = fresh_dim("is_none")
+    bb.match_cast(vector, relax.ShapeType([symbol]))
+    return tirx.EQ(symbol, tirx.IntImm("int64", 0))
 
 
 def length(bb: Any, sequence: ListValue) -> Any:

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 
 from ..errors import AssumptionError
+from ..graph.declarations import shape_of
 from ..graph.ir import Constant, Graph, Variable
 from ..storage.model import Model
 from ..storage.naming import graphs
@@ -84,10 +85,7 @@ def _declared(tensor: Variable | Constant) -> Shape:
     info = tensor.info
     if info is None or not _has_shape(tensor):
         return ()
-    return tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or None
-        for d in info.type.tensor_type.shape.dim
-    )
+    return tuple(shape_of(info.type.tensor_type.shape))
 
 
 def _has_shape(tensor: Variable | Constant) -> bool:

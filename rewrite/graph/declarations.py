@@ -37,7 +37,8 @@ MOST_AXES = 64
 def shape_of(proto: onnx.TensorShapeProto) -> Shape:
     """For each axis the size, the name of a symbolic size, or None where neither is given.
 
-    Raises ModelError for more axes than numpy supports.
+    A negative size is not known: exporters write -1, and onnxruntime then accepts any size. Raises
+    ModelError for more axes than numpy supports.
     """
     if len(proto.dim) > MOST_AXES:
         raise ModelError(
@@ -51,9 +52,13 @@ def shape_of(proto: onnx.TensorShapeProto) -> Shape:
             where="the declared shapes of the model",
             remedy="The file may be damaged: copy or export it again",
         )
-    return [
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in proto.dim
-    ]
+    return [_size(dim) for dim in proto.dim]
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if not dim.HasField("dim_value"):
+        return dim.dim_param or None
+    return dim.dim_value if dim.dim_value >= 0 else None
 
 
 Summary = tuple[np.dtype[Any] | None, tuple[int | str | None, ...] | None, str]

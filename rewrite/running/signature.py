@@ -6,15 +6,16 @@ has none. A name means the same size in all inputs.
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
+
+from ..graph.declarations import shape_of
+from ..storage.dim_formulas import evaluate_formula, is_formula
 
 DimSizes = Mapping[str, int]
 Dimension = int | str
@@ -108,7 +109,7 @@ class InputSignature:
             if isinstance(dim, str)
         )
         plain = {name for name in names if name.isidentifier()}
-        return [name for name in names if name in plain or not _is_formula(name, plain)]
+        return [name for name in names if name in plain or not is_formula(name, plain)]
 
     def shape(self, tensor: TensorInput, sizes: DimSizes) -> tuple[int, ...]:
         """The shape of an input under an assignment of sizes to `open_dims`."""
@@ -193,10 +194,8 @@ def _read_tensor(name: str, kind: onnx.TypeProto.Tensor) -> TensorInput:
     return TensorInput(
         dtype,
         tuple(
-            dim.dim_value
-            if dim.HasField("dim_value") and dim.dim_value >= 0
-            else dim.dim_param or f"{name}[{axis}]"
-            for axis, dim in enumerate(kind.shape.dim)
+            f"{name}[{axis}]" if dim is None else dim
+            for axis, dim in enumerate(shape_of(kind.shape))
         ),
     )
 
@@ -233,37 +232,6 @@ def _substitute(given: Input, known: Mapping[str, Dimension]) -> Input:
     return _with_dims(given, tuple(known.get(d, d) if isinstance(d, str) else d for d in dims))
 
 
-# --- names that are formulas over other names, as exporters write them: `2*n`, `(T - 1)//2` ---
-
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
 def evaluate_dim(text: str, sizes: DimSizes) -> int:
     """The value of a formula such as `2*n + 1`, at least 0; `sizes` must have all names in it."""
-    return max(0, _evaluate(ast.parse(text, mode="eval").body, sizes))
-
-
-def _evaluate(node: ast.expr, sizes: DimSizes) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name):
-        return sizes[node.id]
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        right = _evaluate(node.right, sizes)
-        return _OPERATORS[type(node.op)](_evaluate(node.left, sizes), right)
-    raise ValueError(ast.dump(node))
-
-
-def _is_formula(text: str, plain: set[str]) -> bool:
-    """Whether a name is a formula over names that occur alone elsewhere (`batch-size` is none)."""
-    try:
-        tree = ast.parse(text, mode="eval")
-        _evaluate(tree.body, dict.fromkeys(plain, 1))
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
-        return False
-    return any(isinstance(node, ast.Name) for node in ast.walk(tree))
+    return max(0, int(evaluate_formula(text, sizes)))

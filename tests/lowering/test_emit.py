@@ -157,8 +157,29 @@ def test_dimensions_of_one_name_are_equal() -> None:
     assert (a, b, c, d) == ("batch", "4", "batch", "time")
 
 
-def test_the_name_of_a_dimension_is_not_a_formula() -> None:
-    ((a, b), (c, d)) = dims(emit(with_dims(["m+1", "batch-size"], ["m+1", "m"])))
+def test_a_formula_over_other_dimensions_is_their_expression() -> None:
+    model = with_dims(["2*n", "1+2*n", "(n-1)//2"], ["n"])
+    ((a, b, c), (n,)) = dims(emit(model))
+    assert (a, b, c, n) == (
+        "T.int64(2) * n",
+        "T.int64(1) + T.int64(2) * n",
+        "(n - T.int64(1)) // T.int64(2)",
+        "n",
+    )
+
+
+def test_a_run_checks_a_formula(imported: Load) -> None:
+    model = imported(with_dims(["2*n", "1+2*n"], ["n"]).SerializeToString())
+    n = np.ones(2, np.float32)
+    (got,) = model.run(np.ones((4, 5), np.float32), n)
+    assert got.shape == (4, 5)
+    for wrong in ((4, 6), (5, 5), (4, 4)):
+        with pytest.raises(Exception, match="mismatch"):
+            model.run(np.ones(wrong, np.float32), n)
+
+
+def test_a_formula_over_unknown_names_is_a_name() -> None:
+    ((a, b), (c, d)) = dims(emit(with_dims(["m+1", "batch-size"], ["m+1", "k"])))
     assert a == c
     assert len({a, b, d}) == 3
     assert all(name.isidentifier() for name in (a, b, d))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 
 from ... import symbolic
+from ...graph.declarations import shape_of
 from ...graph.ir import Constant, Tensor
 from ...symbolic import Dim
 from ..fact import ABSENT, BOOL, INTEGERS, MOST_VALUES, UNKNOWN, Element, Fact
@@ -51,16 +52,13 @@ def _shape(facts: Facts, tensor: Tensor, type_: onnx.TypeProto.Tensor) -> tuple[
         return tuple(_dim(facts, tensor, axis, d) for axis, d in enumerate(asserted))
     if not type_.HasField("shape"):
         return None
-    return tuple(
-        _dim(facts, tensor, axis, d.dim_value if d.HasField("dim_value") else d.dim_param or None)
-        for axis, d in enumerate(type_.shape.dim)
-    )
+    return tuple(_dim(facts, tensor, axis, d) for axis, d in enumerate(shape_of(type_.shape)))
 
 
 def _dim(facts: Facts, tensor: Tensor, axis: int, dim: int | str | None) -> Dim:
     if isinstance(dim, str):
         return facts.assertions.dim(dim)
-    return facts.fresh(tensor, axis) if dim is None or dim < 0 else dim
+    return facts.fresh(tensor, axis) if dim is None else dim
 
 
 def _unknown_elements(

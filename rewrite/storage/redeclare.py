@@ -1,0 +1,78 @@
+"""Replaces what a model declares about its inputs, and drops what was inferred from that."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .protos import containers
+
+
+def redeclare(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]], dtypes: Mapping[str, str]
+) -> onnx.ModelProto:
+    """A model whose inputs have other shapes and element types; the model itself if none differ.
+
+    A size is a number, a name, or anything else for a dim that is not known. Shapes, and element
+    types if one of them changes, that the model declares for other values are dropped: they were
+    inferred from the old declarations. Names that are no inputs are ignored.
+    """
+    inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
+    resized = [info.name for info in inputs if info.name in shapes]
+    elements = {info.name: _element(dtypes[info.name]) for info in inputs if info.name in dtypes}
+    if not resized and not elements:
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for info in changed.graph.input:
+        if info.name in resized:
+            _write_shape(info.type.tensor_type, shapes[info.name])
+        if info.name in elements:
+            info.type.tensor_type.elem_type = elements[info.name]
+    for graph in containers(changed.graph):
+        assert isinstance(graph, onnx.GraphProto)
+        graph.ClearField("value_info")
+        inner = [] if graph is changed.graph else graph.input
+        for info in (*graph.output, *inner):
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
+                if elements:
+                    info.type.tensor_type.ClearField("elem_type")
+    return changed
+
+
+def _element(dtype: str) -> int:
+    """The element type of a name such as `float16`; undefined if there is none."""
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(str(dtype))))
+    except (TypeError, ValueError, KeyError):
+        return onnx.TensorProto.UNDEFINED
+
+
+def _write_shape(tensor: onnx.TypeProto.Tensor, shape: Sequence[Any]) -> None:
+    tensor.ClearField("shape")
+    tensor.shape.SetInParent()
+    for size in shape:
+        dim = tensor.shape.dim.add()
+        if isinstance(size, str):
+            dim.dim_param = size
+        elif isinstance(size, SupportsIndex):
+            dim.dim_value = operator.index(size)
+
+
+def with_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """A model that declares a version of the standard operators; the model itself if it does."""
+    standard = [entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if all(entry.version == version for entry in standard):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for entry in changed.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = version
+    return changed
