@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -12,48 +12,59 @@ from tvm.tirx.script import builder as ib
 from ...rewrite.errors import UnsupportedError
 from ..closure import Closure
 from ..small_kernels import advance, begins, for_each, sizes_or_symbols
-from ..tower import Store, as_size, emit_tower, new_list
+from ..loops.repeat import call_repeat, emit_repeat, unpacked
+from ..scalars import as_size
 from ..tvm_onnx import building_function
 from ..values import Element, ListValue, as_int, as_tensor, fresh_dim
-from .runtime import at, length
+from .lists import new_list
+from .runtime import appended_in_place, at, length
 
 _COUNT = relax.TensorType([], "int64")
-_ITERATION = 0
+_PROCEEDS, _ITERATION = "proceeds", "iteration"
 
-Piece = Callable[[Store, Closure, Any], None]
-"""Emits one iteration: (store, what it captures, the iteration's number as a scalar)."""
+Emit = Callable[[Mapping[str, Any], Closure, Any], dict[str, Any]]
+"""Emits one iteration: (carried values, captured values, iteration number) -> carried values."""
 
 
 def repeat(
-    bb: Any, name: str, count: Any, captured: dict[Any, Any], items: Sequence[Any], emit: Piece
-) -> Store:
-    """Emit a counted loop over a store whose slots from 1 on are `items`; gives the store.
+    bb: Any,
+    name: str,
+    count: Any,
+    captured: dict[Any, Any],
+    initial: Mapping[str, Any],
+    emit: Emit,
+) -> dict[str, Any]:
+    """Emits a counted loop in the current dataflow block; returns the final carried values.
 
-    `count` is a prim expression; `captured` are values that the iterations read.
+    `count` is a prim expression; `captured` are values that the iterations read. Carried tensors
+    keep their rank and type.
     """
     limit = bb.emit(as_tensor(bb, relax.prim_value(count)))
     closure = Closure({**captured, "limit": limit})
-    first = 1 + len(items)
-    inner = Store.parameter(bb)
-    with building_function(bb, f"{name}_step", [inner.variable], private=True, pure=False):
-        if closure.sizes:
-            sizes = inner.read(first, relax.ShapeType(ndim=len(closure.sizes)))
-            bb.match_cast(sizes, relax.ShapeType([symbol for _, symbol in closure.sizes]))
-        for offset, (_, variable) in enumerate(closure.variables, 1):
-            inner.read_into(variable, first + offset)
-        iteration = inner.read(_ITERATION, _COUNT)
-        emit(inner, closure, iteration)
-        both = bb.emit(bb.call_te(advance, iteration, closure.values["limit"]))
-        inner.write({_ITERATION: bb.emit(relax.TupleGetItem(both, 0))})
-        step = bb.emit_func_output(bb.emit(relax.TupleGetItem(both, 1)))
-    most = as_int(count)
-    tower = emit_tower(bb, f"{name}_times", step, most)
-    shape = relax.ShapeExpr([outer for outer, _ in closure.sizes])
-    outer = [variable for variable, _ in closure.variables]
-    store = Store.make(bb, [relax.const(0, "int64"), *items, shape, *outer])
-    goes_on = bb.emit(bb.call_te(begins, limit))
-    bb.emit(relax.If(goes_on, relax.Call(tower, [store.variable]), goes_on), "_")
-    return store
+    carry = {
+        _PROCEEDS: bb.emit(bb.call_te(begins, limit)),
+        _ITERATION: relax.const(0, "int64"),
+        **initial,
+    }
+    before = relax.Var("carry", relax.TupleType([_any_size(value.ty) for value in carry.values()]))
+    with building_function(bb, f"{name}_iteration", [before, *closure.params], private=True):
+        with bb.dataflow():
+            given = unpacked(bb, before, carry)
+            number = given[_ITERATION]
+            after = emit(given, closure, number)
+            both = bb.emit(bb.call_te(advance, number, closure.values["limit"]))
+            after[_ITERATION] = bb.emit(relax.TupleGetItem(both, 0))
+            after[_PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
+            result = bb.emit_output(relax.Tuple([after[key] for key in carry]))
+        iteration = bb.emit_func_output(result)
+    function = emit_repeat(bb, f"{name}_repeat", iteration)
+    return call_repeat(bb, function, count, carry, closure.args)
+
+
+def _any_size(kind: Any) -> Any:
+    if isinstance(kind, relax.TensorType) and kind.ndim > 0:
+        return relax.TensorType(None, kind.dtype, ndim=kind.ndim)
+    return kind
 
 
 def concatenated(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> Any:
@@ -68,10 +79,11 @@ def concatenated(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> 
     rank = len(element.dims) + (1 if new_axis else 0)
     kernel = _Concatenation(bb, sequence.element, axis % rank, new_axis)
     variable = relax.Var("sequence", relax.ObjectType())
-    pure_outside = {"relax.force_pure": True}
     name = "sequence_stack" if new_axis else "sequence_concat"
-    with building_function(bb, name, [variable], private=True, attributes=pure_outside):
-        function = bb.emit_func_output(kernel.emit(ListValue(variable, element)))
+    with building_function(bb, name, [variable], private=True):
+        with bb.dataflow():
+            joined = bb.emit_output(kernel.emit(ListValue(variable, element)))
+        function = bb.emit_func_output(joined)
     result = bb.emit(relax.Call(function, [sequence.variable]))
     dims: list[Any] = [fresh_dim("d") if size is None else size for size in element.dims]
     if new_axis:
@@ -100,41 +112,38 @@ class _Concatenation:
             del dims[axis]
         whole = relax.TensorType([*dims[:axis], total, *dims[axis:]], self._element.dtype)
         empty = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, self._element.dtype, 0))
-        zero = relax.const(0, "int64")
-        store = repeat(bb, "sequence_fill", count, {0: sequence}, [zero, empty], self._fill)
-        return store.read(2, whole)
+        initial = {"offset": relax.const(0, "int64"), "buffer": empty}
+        final = repeat(bb, "sequence_fill", count, {0: sequence}, initial, self._fill)
+        return bb.match_cast(final["buffer"], whole)
 
     def _total(self, sequence: ListValue, count: Any) -> Any:
         """The size of the result along the axis."""
         size = (self._element.dims or ())[self._axis]
         if size is not None:
             return count * size
-        zero = relax.const(0, "int64")
-        store = repeat(self._bb, "sequence_sum", count, {0: sequence}, [zero], self._add)
-        return as_size(self._bb, store.read(1, _COUNT))
+        initial = {"total": relax.const(0, "int64")}
+        final = repeat(self._bb, "sequence_sum", count, {0: sequence}, initial, self._add)
+        return as_size(self._bb, final["total"])
 
-    def _add(self, store: Store, closure: Closure, iteration: Any) -> None:
+    def _add(self, given: Mapping[str, Any], closure: Closure, iteration: Any) -> dict[str, Any]:
         item = self._item(closure, iteration)
-        total = self._plus(store.read(1, _COUNT), item.ty.shape.values[self._axis])
-        store.write({1: total})
+        return {"total": self._plus(given["total"], item.ty.shape.values[self._axis])}
 
-    def _fill(self, store: Store, closure: Closure, iteration: Any) -> None:
+    def _fill(self, given: Mapping[str, Any], closure: Closure, iteration: Any) -> dict[str, Any]:
         bb, axis = self._bb, self._axis
         item = self._item(closure, iteration)
-        offset = store.read(1, _COUNT)
         dims = list(item.ty.shape.values)
         size = tirx.IntImm("int64", 1) if self._new_axis else dims.pop(axis)
         shape = [*dims[:axis], fresh_dim("total"), *dims[axis:]]
         whole = relax.TensorType(shape, self._element.dtype)
-        untyped = relax.TensorType(None, self._element.dtype, ndim=len(shape))
-        buffer = bb.match_cast(store.read(2, untyped), whole)
+        buffer = bb.match_cast(given["buffer"], whole)
         kernel = bb.add_func(
             _filler([as_int(dim) for dim in dims], self._element.dtype, axis, self._new_axis),
             "fill_part",
         )
-        args = [buffer, item, offset]
-        store.renew(2, bb.emit(relax.op.call_tir_inplace(kernel, args, [0], whole)))
-        store.write({1: self._plus(offset, size)})
+        args = [buffer, item, given["offset"]]
+        filled = bb.emit(relax.op.call_tir_inplace(kernel, args, [0], whole))
+        return {"offset": self._plus(given["offset"], size), "buffer": filled}
 
     def _item(self, closure: Closure, iteration: Any) -> Any:
         return at(self._bb, closure.values[0], as_size(self._bb, iteration))
@@ -176,24 +185,24 @@ def pieces(bb: Any, data: Any, axis: int, size: Any, *, squeeze: bool) -> ListVa
     """
     data = data if isinstance(data, relax.Var) else bb.emit(data)
     closure = Closure({"data": data, "size": relax.prim_value(size)})
-    pure_outside = {"relax.force_pure": True}
-    with building_function(
-        bb, "sequence_split", closure.params, private=True, attributes=pure_outside
-    ):
+    with building_function(bb, "sequence_split", closure.params, private=True):
         inner, piece = closure.values["data"], closure.values["size"]
         extent = inner.ty.shape.values[axis]
         count = tirx.floordiv(extent + piece - 1, piece)
 
-        def cut(store: Store, captured: Closure, iteration: Any) -> None:
+        def cut(given: Mapping[str, Any], captured: Closure, iteration: Any) -> dict[str, Any]:
             source, step = captured.values["data"], captured.values["size"]
             start = as_size(bb, iteration) * step
             left = source.ty.shape.values[axis] - start
             part = bb.emit(bb.call_te(_part, source, start, tirx.min(step, left), axis, squeeze))
-            store.append(1, part)
+            return {"pieces": appended_in_place(bb, given["pieces"], part)}
 
-        items = [new_list(bb, [])]
-        store = repeat(bb, "split_piece", count, {"data": inner, "size": piece}, items, cut)
-        function = bb.emit_func_output(store.read(1, relax.ObjectType()))
+        with bb.dataflow():
+            initial = {"pieces": new_list(bb, [])}
+            captured = {"data": inner, "size": piece}
+            final = repeat(bb, "split_piece", count, captured, initial, cut)
+            result = bb.emit_output(final["pieces"])
+        function = bb.emit_func_output(result)
     result = bb.emit(relax.Call(function, closure.args))
     fixed: list[int | None] = [as_int(dim) for dim in data.ty.shape.values]
     if squeeze:

@@ -1,7 +1,6 @@
 """Sequences whose length is known at run time, as lists of the TVM runtime.
 
-A list is copied before it is changed, so that a sequence is a value like any other. What changes
-the copy is impure, and stands in private functions that are pure towards the outside.
+A list is copied before it is changed, so that a sequence is a value like any other.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from typing import Any
 from tvm import ir, relax
 
 from ..kinds import element_of
-from ..tower import call_runtime, new_list
-from ..tvm_onnx import building_function
+from .lists import call_runtime, call_shared, new_list, unique_tag
 from ..values import Element, ListValue, Value, as_tensor, fresh_dim
 
 _OBJECT = relax.ObjectType()
-_PURE_OUTSIDE = {"relax.force_pure": True}
 
 
 def to_list(bb: Any, sequence: Value) -> ListValue:
@@ -30,7 +27,13 @@ def to_list(bb: Any, sequence: Value) -> ListValue:
 
 def received(bb: Any, variable: Any, element: Element) -> ListValue:
     """A sequence that comes from outside, as whatever object the caller has."""
-    return ListValue(_call(bb, "sequence_copy", [variable], lambda copy: None), element)
+    return ListValue(_changed_copy(bb, "sequence_copy", [variable], None), element)
+
+
+def owned(bb: Any, sequence: ListValue) -> ListValue:
+    """A copy of a sequence that may be changed in place."""
+    args = [sequence.variable, unique_tag()]
+    return ListValue(_changed_copy(bb, "sequence_own", args, None), sequence.element)
 
 
 def length(bb: Any, sequence: ListValue) -> Any:
@@ -62,70 +65,53 @@ def inserted(bb: Any, sequence: ListValue, position: Any, tensor: Any) -> ListVa
     """The sequence with one tensor more. `position` None appends."""
     element = sequence.element.join(element_of(relax.Tuple([tensor])))
     if position is None:
-        append = _call_on_own if sequence.is_owned else _call
+        if sequence.is_owned:
+            return ListValue(appended_in_place(bb, sequence.variable, tensor), element)
         args = [sequence.variable, tensor]
-        return ListValue(append(bb, "sequence_append", args, _append), element)
-    variable = _call_at(
-        bb,
-        "sequence_insert",
-        [sequence.variable, tensor],
-        position,
-        lambda copy, place, item: call_runtime("ffi.ListInsert", copy, place, item),
-    )
-    return ListValue(variable, element)
+        return ListValue(_changed_copy(bb, "sequence_append", args, _append), element)
+    args = [sequence.variable, relax.prim_value(position), tensor]
+    return ListValue(_changed_copy(bb, "sequence_insert", args, _insert), element)
 
 
 def erased(bb: Any, sequence: ListValue, position: Any) -> ListValue:
-    """The sequence without one tensor."""
-    variable = _call_at(
-        bb,
-        "sequence_erase",
-        [sequence.variable],
-        position,
-        lambda copy, place: call_runtime("ffi.ListErase", copy, place),
-    )
-    return ListValue(variable, sequence.element)
+    """The sequence without one tensor. `position` is a prim expression, not negative."""
+    args = [sequence.variable, relax.prim_value(position)]
+    return ListValue(_changed_copy(bb, "sequence_erase", args, _erase), sequence.element)
 
 
-def _append(sequence: Any, tensor: Any) -> Any:
-    return call_runtime("ffi.ListAppend", sequence, tensor)
+def _append(copy: Any, tensor: Any) -> Any:
+    return call_runtime("ffi.ListAppend", copy, tensor)
 
 
-def _call_on_own(bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any]) -> Any:
-    """Call the function `name` of the module, which changes its first argument."""
-    params = [relax.Var(f"p{index}", _OBJECT) for index in range(len(args))]
-    with building_function(bb, f"{name}_in_place", params, private=True, attributes=_PURE_OUTSIDE):
-        bb.emit(change(*params), "_")
-        function = bb.emit_func_output(params[0])
-    return bb.emit(relax.Call(function, list(args)))
+def _insert(copy: Any, position: Any, tensor: Any) -> Any:
+    return call_runtime("ffi.ListInsert", copy, position, tensor)
 
 
-def _call(bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any]) -> Any:
-    """Call the function `name` of the module, which copies its first argument and changes it."""
-    params = [relax.Var(f"p{index}", _OBJECT) for index in range(len(args))]
-    return bb.emit(relax.Call(_function(bb, name, params, params[1:], change), list(args)))
+def _erase(copy: Any, position: Any) -> Any:
+    return call_runtime("ffi.ListErase", copy, position)
 
 
-def _call_at(
-    bb: Any, name: str, args: Sequence[Any], position: Any, change: Callable[..., Any]
+def appended_in_place(bb: Any, sequence: Any, tensor: Any) -> Any:
+    """The list, changed in place; nothing else may read it."""
+
+    def emit(given: Any, item: Any) -> Any:
+        bb.emit(call_runtime("ffi.ListAppend", given, item), "_")
+        return given
+
+    return call_shared(bb, "sequence_append_in_place", [sequence, tensor], emit)
+
+
+def _changed_copy(
+    bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any] | None
 ) -> Any:
-    """Likewise, for a change at a position."""
-    params = [relax.Var(f"p{index}", _OBJECT) for index in range(len(args))]
-    place = fresh_dim("place")
-    params.append(relax.Var("position", relax.ShapeType([place])))
-    others = [relax.prim_value(place), *params[1:-1]]
-    function = _function(bb, name, params, others, change)
-    return bb.emit(relax.Call(function, [*args, relax.ShapeExpr([position])]))
+    """Calls the function `name` of the module, which copies its first argument and changes it."""
 
-
-def _function(
-    bb: Any, name: str, params: Sequence[Any], others: Sequence[Any], change: Callable[..., Any]
-) -> Any:
-    with building_function(bb, name, params, private=True, attributes=_PURE_OUTSIDE):
+    def emit(given: Any, *others: Any) -> Any:
         copy = bb.emit(call_runtime("ffi.List"), "copy")
         start = relax.prim_value(0)
-        bb.emit(call_runtime("ffi.ListReplaceSlice", copy, start, start, params[0]), "_")
-        changed = change(copy, *others)
-        if changed is not None:
-            bb.emit(changed, "_")
-        return bb.emit_func_output(copy)
+        bb.emit(call_runtime("ffi.ListReplaceSlice", copy, start, start, given), "_")
+        if change is not None:
+            bb.emit(change(copy, *others), "_")
+        return copy
+
+    return call_shared(bb, name, args, emit)

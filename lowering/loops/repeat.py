@@ -1,0 +1,123 @@
+"""Iteration as a self-recursive function of bounded depth, in plain Relax.
+
+A loop as a tail-recursive function nests a call for each iteration and overflows the stack after
+some thousands. Here one function of level k calls itself at level k-1 up to 8 times, as long as
+the loop continues, and level 0 is one iteration: any number of iterations that a run can reach
+nests at most 15 calls.
+
+The function is pure: an iteration maps the carried values to new ones. `InlinePrivateFunctions`
+leaves recursive functions alone, so that the module does not grow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, relax, sym, tirx
+
+from ..values import fresh_dim
+
+RADIX = 8
+_LEVELS = (1, 3, 14)
+"""The levels to start at: the lowest that reaches the number of iterations. Each costs a call."""
+
+
+def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
+    """The GlobalVar of `(level, carry, captured…) -> carry`, which repeats an iteration.
+
+    `iteration` is the GlobalVar of `(carry, captured…) -> carry`. A carry is a tuple, whose first
+    field says whether there is another iteration: a bool scalar.
+    """
+    symbols: dict[Any, Any] = {}
+
+    def renamed(kind: Any) -> Any:
+        def rename(symbol: Any) -> Any:
+            return symbols.setdefault(symbol, fresh_dim(symbol.name))
+
+        return tvm_ffi.structural_map(kind, (ir.Var, rename), order="post")
+
+    carried, *others = (renamed(kind) for kind in iteration.ty.params)
+    level = tirx.Var("level", "int64")
+    carry = relax.Var("carry", carried)
+    captured = [relax.Var(f"captured{index}", kind) for index, kind in enumerate(others)]
+    defined = {s for kind in others for s in relax.analysis.definable_tir_vars_in_type(kind)}
+    result = _without_symbols(renamed(iteration.ty.ret), defined)
+    params = [level, carry, *captured]
+    repeat = bb.add_func(relax.Function.create_empty(params, result, is_pure=True), name)
+
+    is_lowest = relax.prim_value(tirx.EQ(level, tirx.IntImm("int64", 0)))
+    once = _sequence(
+        [(again := relax.Var("again", result), relax.Call(iteration, [carry, *captured]))], again
+    )
+    below = relax.prim_value(level - 1)
+    many = _chain(carry, result, lambda before: relax.Call(repeat, [below, before, *captured]))
+    body = _sequence(
+        [(final := relax.Var("final", result), relax.If(is_lowest, once, many))], final
+    )
+    bb.begin_scope(params)
+    body = bb.normalize(body)
+    bb.end_scope()
+    bb.update_func(repeat, relax.Function(params, body, result, is_pure=True))
+    return repeat
+
+
+def _chain(carry: Any, kind: Any, call: Callable[[Any], Any]) -> Any:
+    """Calls one after the other, for as long as the loop continues."""
+    bindings = []
+    before = carry
+    for _ in range(RADIX):
+        proceeds = relax.Var("proceeds", relax.TensorType([], "bool"))
+        bindings.append((proceeds, relax.TupleGetItem(before, 0)))
+        again, after = relax.Var("again", kind), relax.Var("carry", kind)
+        taken = _sequence([(again, call(before))], again)
+        bindings.append((after, relax.If(proceeds, taken, relax.SeqExpr([], before))))
+        before = after
+    return _sequence(bindings, before)
+
+
+def _sequence(bindings: list[tuple[Any, Any]], result: Any) -> Any:
+    block = relax.BindingBlock([relax.VarBinding(var, value) for var, value in bindings])
+    return relax.SeqExpr([block], result)
+
+
+def _without_symbols(kind: Any, defined: set[Any]) -> Any:
+    """A tuple type in which tensors whose sizes need other symbols have only a rank."""
+
+    def known(field: Any) -> Any:
+        if not isinstance(field, relax.TensorType):
+            return field
+        if set(relax.analysis.tir_vars_in_type(field)) <= defined:
+            return field
+        return relax.TensorType(None, field.dtype, ndim=field.ndim)
+
+    return relax.TupleType([known(field) for field in kind.fields])
+
+
+def call_repeat(
+    bb: Any, repeat: Any, most: Any, carry: Mapping[Any, Any], captured: list[Any]
+) -> dict[Any, Any]:
+    """Emits a call for up to `most` iterations; returns the carried values after the last one.
+
+    `most` is a number, a prim expression, or None if it is not known.
+    """
+    arguments = [relax.prim_value(_level(most)), relax.Tuple(list(carry.values())), *captured]
+    return unpacked(bb, bb.emit(relax.Call(repeat, arguments)), carry)
+
+
+def _level(most: Any) -> Any:
+    """The level to start at: at least 1, because level 0 runs without asking."""
+    if most is None:
+        return tirx.IntImm("int64", _LEVELS[-1])
+    level: Any = tirx.IntImm("int64", _LEVELS[0])
+    for lower, higher in itertools.pairwise(_LEVELS):
+        reach = tirx.IntImm("int64", RADIX**lower)
+        level += (higher - lower) * tirx.Cast("int64", most > reach)
+    return sym.Analyzer().simplify(level)
+
+
+def unpacked(bb: Any, carry: Any, slots: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The fields of a carry by the keys of `slots`, which are in their order."""
+    return {key: bb.emit(relax.TupleGetItem(carry, slot)) for slot, key in enumerate(slots)}
