@@ -157,7 +157,7 @@ def from_onnx(
     The parameters up to `sanitize_input_names` are those of TVM; the others are those of `rewrite`,
     which runs first if the model has control flow, something is asserted, or rules are given. The
     logger "looplift" warns of everything that the result relies on. `on_form` is called for every
-    loop and recurrence with the form that it takes, a kernel or a tower of functions, and why.
+    loop and recurrence with the form that it takes when compiled, a kernel or functions, and why.
 
     Raises what `rewrite` raises, and UnsupportedError listing everything that cannot be converted.
     """

@@ -1,4 +1,9 @@
-"""If: each branch is a private function, called only when it is taken."""
+"""If: each branch is a function, called only when it is taken.
+
+The functions are public, so that `InlinePrivateFunctions` leaves them alone, see `loops.function`.
+Inlined, they would be wrong as well because `StaticPlanBlockMemory` of TVM 0.27 lets the two
+branches of an If share memory that only one of them allocates.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,8 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
             body = step.bodies[attribute]
             closure = Closure({name: frame.values[name] for name in body.captures})
             name = f"{step.node.name or step.node.output[0]}_{suffix}"
-            branch = emitter.emit_function(name, closure.params, body, closure.values)
+            params, values = closure.params, closure.values
+            branch = emitter.emit_function(name, params, body, values, private=False)
             calls.append(relax.Call(branch.variable, closure.args))
             kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
         joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]

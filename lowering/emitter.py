@@ -49,8 +49,8 @@ class Emitter:
     """Where external data lies."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
-    loop_kernels: bool = True
-    """Whether a loop becomes one kernel where it can be."""
+    discarded: list[str] = field(default_factory=list)
+    """The names of bodies that were emitted again, which leaves functions that nothing calls."""
     ranks: Ranks = field(default_factory=Ranks)
     _forms: dict[int, Form] = field(default_factory=dict)
     """By the identity of the node: a body is emitted again if its types have to be wider."""

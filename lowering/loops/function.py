@@ -1,4 +1,4 @@
-"""Loop and Scan as private functions in plain Relax.
+"""Loop and Scan as functions in plain Relax.
 
 A loop named `grow` becomes
 
@@ -10,7 +10,9 @@ A loop named `grow` becomes
 - `grow(trip count, condition, carried values…, scan inputs…, captured values…)`: the whole loop,
   marked with its roles, see `LoopRoles`.
 
-All four are pure, and nothing in them depends on the target.
+All four are pure, and nothing in them depends on the target. They are public because
+`InlinePrivateFunctions` of TVM 0.27 leaves the symbols of an inlined function undefined wherever
+its body states a shape; `looplift.transform.InlineLoops` inlines them correctly.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ..tvm_onnx import building_function
 from ..values import Constant, Element, ListValue, Value, as_tensor, with_shape
 from .plan import Plan
 from .repeat import call_repeat, emit_repeat, unpacked
-from .roles import LoopRoles, Slices
+from .roles import LOOP_PART, LoopRoles, Slices
 from .rows import CAPACITY, Rows
 
 _COUNT = relax.TensorType([], "int64")
@@ -73,7 +75,6 @@ class _Body:
     """The function of the body graph."""
 
     variable: Any
-    name: str
     closure: Closure
     """What it captures from the function of the loop."""
     condition: bool | None
@@ -120,8 +121,7 @@ class _Loop:
         """Emits the functions: the GlobalVar of the loop, and the kinds of its results outside."""
         bb, plan = self._bb, self._plan
         params = [*map(_leaf, self._params.values()), *self._outer.params]
-        attributes: dict[str, Any] = {}
-        with building_function(bb, self._name, params, private=True, attributes=attributes):
+        with building_function(bb, self._name, params, private=False):
             scope = Scope(bb)
             limit = self._limit()
             body = self._emit_body()
@@ -195,6 +195,7 @@ class _Loop:
                 return self._try_body(attempt)
             except Misfit as misfit:
                 self._kinds = misfit.wider
+                self._emitter.discarded.append(self._name)
                 attempt += 1
 
     def _try_body(self, attempt: int) -> _Body:
@@ -217,7 +218,9 @@ class _Loop:
         seen.update((s.name, value) for s, value in zip(plan.states, states, strict=True))
         seen.update((s.name, part) for s, part in zip(plan.sliced, parts, strict=True))
         name = f"{self._name}_body"
-        with building_function(bb, name, [*params, *closure.params], private=True):
+        part = {LOOP_PART: "body"}
+        params += closure.params
+        with building_function(bb, name, params, private=False, attributes=part):
             scope = Scope(bb)
             if reads_iteration and plan.iteration is not None:
                 seen[plan.iteration] = self._shaped(plan.iteration, number)
@@ -235,7 +238,7 @@ class _Loop:
             types = [closure.outer_type(value.ty) for value in returned]
             variable = scope.finish([relax.Tuple(returned)])
         has_condition = None if condition is None else True
-        return _Body(variable, name, closure, has_condition, reads_iteration, types)
+        return _Body(variable, closure, has_condition, reads_iteration, types)
 
     @staticmethod
     def _slice_type(kind: Any, axis: int) -> Any:
@@ -310,7 +313,9 @@ class _Loop:
         closure = Closure(captured, [fields])
         before = relax.Var("carry", closure.inner_type(fields))
         name = f"{self._name}_iteration"
-        with building_function(bb, name, [before, *closure.params], private=True):
+        part = {LOOP_PART: "iteration"}
+        params = [before, *closure.params]
+        with building_function(bb, name, params, private=False, attributes=part):
             scope = Scope(bb)
             given = unpacked(bb, before, carry)
             number = given[_ITERATION]
@@ -381,7 +386,7 @@ class _Loop:
         return LoopRoles(
             operator=self._op_type,
             node=plan.place,
-            body=body.name,
+            body=body.variable.name_hint,
             trip_count=self._trip_count,
             has_limit="limit" in self._params,
             has_condition="condition" in self._params,

@@ -5,8 +5,7 @@ some thousands. Here one function of level k calls itself at level k-1 up to 8 t
 the loop continues, and level 0 is one iteration: any number of iterations that a run can reach
 nests at most 15 calls.
 
-The function is pure: an iteration maps the carried values to new ones. `InlinePrivateFunctions`
-leaves recursive functions alone, so that the module does not grow.
+The function is pure: an iteration maps the carried values to new ones.
 """
 
 from __future__ import annotations
@@ -15,10 +14,13 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
+from ..tvm_onnx import unused_name
 from ..values import fresh_dim
+from .roles import LOOP_PART
 
 RADIX = 8
 _LEVELS = (1, 3, 14)
@@ -46,7 +48,10 @@ def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
     defined = {s for kind in others for s in relax.analysis.definable_tir_vars_in_type(kind)}
     result = _without_symbols(renamed(iteration.ty.ret), defined)
     params = [level, carry, *captured]
-    repeat = bb.add_func(relax.Function.create_empty(params, result, is_pure=True), name)
+    name = unused_name(bb, name)
+    attributes = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, LOOP_PART: "repeat"})
+    empty = relax.Function.create_empty(params, result, is_pure=True, attrs=attributes)
+    repeat = bb.add_func(empty, name)
 
     is_lowest = relax.prim_value(tirx.EQ(level, tirx.IntImm("int64", 0)))
     once = _sequence(
@@ -60,7 +65,7 @@ def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
     bb.begin_scope(params)
     body = bb.normalize(body)
     bb.end_scope()
-    bb.update_func(repeat, relax.Function(params, body, result, is_pure=True))
+    bb.update_func(repeat, relax.Function(params, body, result, is_pure=True, attrs=attributes))
     return repeat
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+LOOP_PART = "looplift.loop_part"
+"""The attribute of functions that only one loop calls: its body, iteration and repetition."""
+
 
 @dataclass(frozen=True)
 class Slices:

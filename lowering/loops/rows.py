@@ -120,7 +120,7 @@ class Rows:
     def _emit_grow(self, closure: Closure) -> Any:
         """The function that copies all buffers to larger ones, and returns capacity and buffers."""
         bb = self.bb
-        with building_function(bb, f"{self.plan.name}_grow", closure.params, private=True):
+        with building_function(bb, f"{self.plan.name}_grow", closure.params, private=False):
             if self.is_bounded:
                 capacity = closure.values["limit"]
             else:

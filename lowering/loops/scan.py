@@ -15,7 +15,7 @@ from ..attributes import attributes
 from ..bodies import Step, place
 from ..emitter import Emitter
 from ..scope import Frame, Scope
-from ..values import ListValue, Value, as_tensor, match
+from ..values import ListValue, Value, match
 from .function import emit_loop_function
 from .loop import carried, is_wanted
 from .plan import Plan, Sliced, Stacked, State

@@ -9,10 +9,10 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..scalars import as_size
 from ..sequences import loops as sequence_loops
 from ..sequences import runtime as sequence_runtime
 from ..sequences.runtime import to_list
-from ..scalars import as_size
 from ..tvm_onnx import Converter, InputList
 from ..values import Constant, ListValue, as_int, as_tensor, is_prim
 from .broadcasting import known_dims

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..transform import FuseLoops, InlineLoops
 from .dataflow import split_blocks
 from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
@@ -31,8 +32,15 @@ def looplift_pipeline() -> Any:
 
 def _run(module: tvm.IRModule) -> tvm.IRModule:
     target = tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm")
-    inference = relax.transform.DecomposeOpsForInference()(module)
     with target:
+        loops = tvm.transform.Sequential(
+            [
+                relax.transform.DecomposeOpsForInference(),
+                FuseLoops(),
+                InlineLoops(),
+            ]
+        )
+        inference = loops(module)
         if target.kind.name == "llvm":
             return _for_cpu()(inference)
         return relax.get_default_pipeline(target)(bind_scheduled_kernels(inference))

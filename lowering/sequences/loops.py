@@ -11,9 +11,10 @@ from tvm.tirx.script import builder as ib
 
 from ...rewrite.errors import UnsupportedError
 from ..closure import Closure
-from ..small_kernels import advance, begins, for_each, sizes_or_symbols
 from ..loops.repeat import call_repeat, emit_repeat, unpacked
+from ..loops.roles import LOOP_PART
 from ..scalars import as_size
+from ..small_kernels import advance, begins, for_each, sizes_or_symbols
 from ..tvm_onnx import building_function
 from ..values import Element, ListValue, as_int, as_tensor, fresh_dim
 from .lists import new_list
@@ -47,7 +48,9 @@ def repeat(
         **initial,
     }
     before = relax.Var("carry", relax.TupleType([_any_size(value.ty) for value in carry.values()]))
-    with building_function(bb, f"{name}_iteration", [before, *closure.params], private=True):
+    part = {LOOP_PART: "iteration"}
+    params = [before, *closure.params]
+    with building_function(bb, f"{name}_iteration", params, private=False, attributes=part):
         with bb.dataflow():
             given = unpacked(bb, before, carry)
             number = given[_ITERATION]
@@ -80,7 +83,7 @@ def concatenated(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> 
     kernel = _Concatenation(bb, sequence.element, axis % rank, new_axis)
     variable = relax.Var("sequence", relax.ObjectType())
     name = "sequence_stack" if new_axis else "sequence_concat"
-    with building_function(bb, name, [variable], private=True):
+    with building_function(bb, name, [variable], private=False):
         with bb.dataflow():
             joined = bb.emit_output(kernel.emit(ListValue(variable, element)))
         function = bb.emit_func_output(joined)
@@ -185,7 +188,7 @@ def pieces(bb: Any, data: Any, axis: int, size: Any, *, squeeze: bool) -> ListVa
     """
     data = data if isinstance(data, relax.Var) else bb.emit(data)
     closure = Closure({"data": data, "size": relax.prim_value(size)})
-    with building_function(bb, "sequence_split", closure.params, private=True):
+    with building_function(bb, "sequence_split", closure.params, private=False):
         inner, piece = closure.values["data"], closure.values["size"]
         extent = inner.ty.shape.values[axis]
         count = tirx.floordiv(extent + piece - 1, piece)

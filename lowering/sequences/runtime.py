@@ -11,8 +11,8 @@ from typing import Any
 from tvm import ir, relax
 
 from ..kinds import element_of
-from .lists import call_runtime, call_shared, new_list, unique_tag
 from ..values import Element, ListValue, Value, as_tensor, fresh_dim
+from .lists import call_runtime, call_shared, new_list, unique_tag
 
 _OBJECT = relax.ObjectType()
 

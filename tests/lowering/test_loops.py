@@ -1,4 +1,4 @@
-"""Loop in its general form: a tower of functions that repeat one iteration."""
+"""Loop in its general form: functions that repeat one iteration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tvm
 Load = Callable[..., Any]
 
 COUNTS = (0, 1, 7, 8, 9, 65)
-"""Around the numbers of iterations that the lower levels of the tower reach."""
+"""Around the numbers of iterations that the lower levels reach."""
 
 
 def rows(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -40,10 +40,10 @@ NEXT = {
 @pytest.mark.parametrize("following", NEXT)
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("trip", ["m", "", "endless"])
-def test_trip_count_and_condition(as_tower: Load, trip: str, first: str, following: str) -> None:
+def test_trip_count_and_condition(stock: Load, trip: str, first: str, following: str) -> None:
     if trip != "m" and following != "computed":
         pytest.skip("it would never end")
-    model = as_tower(f"""
+    model = stock(f"""
     g (int64 m, bool first, int64 limit, float[2] x) => (float[2] y, int64 k, float[?, 2] r)
     <bool yes = {{1}}, int64 endless = {{9223372036854775807}}, int64 zero = {{0}}> {{
         y, k, r = Loop ({trip}, {FIRST[first]}, x, zero) <
@@ -78,18 +78,18 @@ g (int64 m, float[n, 2] x) => (float[n, 2] y, int64[k] counts) {
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_any_number_of_iterations(as_tower: Load, count: int) -> None:
-    as_tower(COUNTED).check(np.int64(count), rows(3, 2))
+def test_any_number_of_iterations(stock: Load, count: int) -> None:
+    stock(COUNTED).check(np.int64(count), rows(3, 2))
 
 
-def test_a_negative_trip_count_is_none(as_tower: Load) -> None:
-    state, counts = as_tower(COUNTED).run(np.int64(-3), rows(3, 2))
+def test_a_negative_trip_count_is_none(stock: Load) -> None:
+    state, counts = stock(COUNTED).run(np.int64(-3), rows(3, 2))
     np.testing.assert_array_equal(state, rows(3, 2))
     assert counts.shape == (0,)
 
 
-def test_the_depth_of_calls_is_bounded(as_tower: Load) -> None:
-    machine = as_tower(COUNTED).machine
+def test_the_depth_of_calls_is_bounded(stock: Load) -> None:
+    machine = stock(COUNTED).machine
     arguments = [tvm.runtime.tensor(x) for x in (np.array(100_000), np.zeros((1, 2), np.float32))]
     results: list[Any] = []
     before = threading.stack_size(256 * 1024)
@@ -102,8 +102,8 @@ def test_the_depth_of_calls_is_bounded(as_tower: Load) -> None:
     np.testing.assert_array_equal(results[1].numpy(), np.arange(100_000))
 
 
-def test_numbers_and_conditions_of_one_element(as_tower: Load) -> None:
-    model = as_tower("""
+def test_numbers_and_conditions_of_one_element(stock: Load) -> None:
+    model = stock("""
     g (int64[1] m, bool[1] first, float[2] x) => (float[2] y) {
         y = Loop (m, first, x) <
             body = b (int64[1] i, bool[1] c, float[2] s) => (bool[1] c2, float[2] s2) {
@@ -131,8 +131,8 @@ def test_numbers_and_conditions_of_one_element(as_tower: Load) -> None:
         ("double", 11, "Exp(s)"),
     ],
 )
-def test_types_of_states(as_tower: Load, dtype: str, code: int, update: str) -> None:
-    model = as_tower(f"""
+def test_types_of_states(stock: Load, dtype: str, code: int, update: str) -> None:
+    model = stock(f"""
     g (int64 m, float[3] x) => ({dtype}[3] y, {dtype}[k, 3] r) {{
         x0 = Cast <to = {code}> (x)
         y, r = Loop (m, , x0) <
@@ -147,9 +147,9 @@ def test_types_of_states(as_tower: Load, dtype: str, code: int, update: str) -> 
         model.check(np.int64(count), np.array([0, 1, -1], np.float32))
 
 
-def test_states_that_change_places(as_tower: Load) -> None:
+def test_states_that_change_places(stock: Load) -> None:
     """Nothing is overwritten while it is still to be read."""
-    model = as_tower("""
+    model = stock("""
     g (int64 m, float[2] x, float[2] y) => (float[2] a, float[2] b, float[2] d) {
         a, b, d = Loop (m, , x, y, y) <
             body = l (int64 i, bool c, float[2] s, float[2] t, float[2] u)
@@ -182,16 +182,16 @@ g (int64 m, float[n, 2] x) => (float[p, 2] y, float[q, 2] z, float[2] sum) {
 """
 
 
-def test_states_that_grow_together(as_tower: Load) -> None:
+def test_states_that_grow_together(stock: Load) -> None:
     """Their common size is one symbol, so that adding them needs no broadcasting."""
-    model = as_tower(GROWS)
+    model = stock(GROWS)
     for count in (0, 1, 4):
         model.check(np.int64(count), rows(3, 2))
     assert not any("expand" in variable.name_hint for variable in model.module.get_global_vars())
 
 
-def test_a_size_that_each_iteration_decides(as_tower: Load) -> None:
-    model = as_tower("""
+def test_a_size_that_each_iteration_decides(stock: Load) -> None:
+    model = stock("""
     g (int64 m, float[n] x) => (float[p] y, int64[k] sizes) {
         y, sizes = Loop (m, , x) <
             body = b (int64 i, bool c, float[u] s) => (bool c2, float[v] s2, int64 size)
@@ -209,13 +209,13 @@ def test_a_size_that_each_iteration_decides(as_tower: Load) -> None:
         model.check(np.int64(count), np.abs(rows(20)) * 8)
 
 
-def test_attempts_leave_no_functions(as_tower: Load) -> None:
-    names = as_tower(GROWS).functions()
+def test_attempts_leave_no_functions(stock: Load) -> None:
+    names = stock(GROWS).functions()
     assert [name for name in names if "iteration" in name] == ["y_iteration"]
 
 
-def test_captures_and_inputs_stay_as_they_are(as_tower: Load) -> None:
-    model = as_tower(COUNTED)
+def test_captures_and_inputs_stay_as_they_are(stock: Load) -> None:
+    model = stock(COUNTED)
     x = tvm.runtime.tensor(rows(3, 2))
     for _ in range(2):
         model.machine["main"](tvm.runtime.tensor(np.array(5)), x)
@@ -225,8 +225,8 @@ def test_captures_and_inputs_stay_as_they_are(as_tower: Load) -> None:
 # --- Scan outputs --------------------------------------------------------------------------------
 
 
-def test_rows_of_no_iteration_have_their_shape_and_type(as_tower: Load) -> None:
-    model = as_tower("""
+def test_rows_of_no_iteration_have_their_shape_and_type(stock: Load) -> None:
+    model = stock("""
     g (int64 m, bool first, float[n, 2] x) => (float[n, 2] y, float16[k, n, 2] r, bool[k, 3] t) {
         y, r, t = Loop (m, first, x) <
             body = b (int64 i, bool c, float[n, 2] s)
@@ -265,12 +265,12 @@ g (int64 limit, float[n] x) => (int64 k, float[r, s] wide, int64[t] numbers) <in
 
 
 @pytest.mark.parametrize("limit", [1, 15, 16, 17, 100])
-def test_rows_of_unknown_number_and_size(as_tower: Load, limit: int) -> None:
-    as_tower(WHILE).check(np.int64(limit), rows(6))
+def test_rows_of_unknown_number_and_size(stock: Load, limit: int) -> None:
+    stock(WHILE).check(np.int64(limit), rows(6))
 
 
-def test_rows_of_different_sizes_are_an_error(as_tower: Load) -> None:
-    model = as_tower("""
+def test_rows_of_different_sizes_are_an_error(stock: Load) -> None:
+    model = stock("""
     g (int64 m, float[n] x) => (float[k, r] rows) <bool yes = {1}> {
         rows = Loop (m, yes) <
             body = b (int64 i, bool c) => (bool c2, float[u] row) <int64[1] start = {0}> {
@@ -284,8 +284,8 @@ def test_rows_of_different_sizes_are_an_error(as_tower: Load) -> None:
         model.run(np.int64(3), rows(5))
 
 
-def test_outputs_that_nobody_wants(as_tower: Load) -> None:
-    model = as_tower("""
+def test_outputs_that_nobody_wants(stock: Load) -> None:
+    model = stock("""
     g (int64 m, float[2] x) => (float[k, 2] r) {
         , , r = Loop (m, , x) <
             body = b (int64 i, bool c, float[2] s)
@@ -306,8 +306,8 @@ def test_outputs_that_nobody_wants(as_tower: Load) -> None:
 # --- Nesting -------------------------------------------------------------------------------------
 
 
-def test_loops_and_branches_in_loops(as_tower: Load) -> None:
-    model = as_tower("""
+def test_loops_and_branches_in_loops(stock: Load) -> None:
+    model = stock("""
     g (int64 m, int64 n, float[2] x) => (float[2] y, float[a, b, 2] r) {
         y, r = Loop (m, , x) <
             body = outer (int64 i, bool c, float[2] s) => (bool c2, float[2] s2, float[d, 2] t) {
@@ -333,8 +333,8 @@ def test_loops_and_branches_in_loops(as_tower: Load) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_loop_in_a_branch(as_tower: Load, taken: bool) -> None:
-    model = as_tower("""
+def test_a_loop_in_a_branch(stock: Load, taken: bool) -> None:
+    model = stock("""
     g (int64 m, bool c, float[n] x) => (float[p] y) {
         y = If (c) <
             then_branch = t () => (float[p1] a) {
@@ -351,8 +351,8 @@ def test_a_loop_in_a_branch(as_tower: Load, taken: bool) -> None:
     model.check(np.int64(3), np.array(taken), rows(4))
 
 
-def test_equal_loops_of_a_function(as_tower: Load) -> None:
-    model = as_tower("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+def test_equal_loops_of_a_function(stock: Load) -> None:
+    model = stock("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
     g (int64 m, float[2] x, float[2] y) => (float[2] z) {
         a = local.repeat(m, x)
         b = local.repeat(m, y)
@@ -384,7 +384,7 @@ assert (state.numpy() == 4950).all() and (counts.numpy() == np.arange(100)).all(
 """
 
 
-def test_an_exported_library_runs_without_looplift(as_tower: Load, tmp_path: Path) -> None:
+def test_an_exported_library_runs_without_looplift(stock: Load, tmp_path: Path) -> None:
     library = tmp_path / "loop.so"
-    tvm.compile(as_tower(COUNTED).module, target="llvm").export_library(str(library))
+    tvm.compile(stock(COUNTED).module, target="llvm").export_library(str(library))
     subprocess.run([sys.executable, "-c", ALONE, str(library)], check=True, cwd=tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -12,13 +12,9 @@ from tvm import ir, relax, s_tir, tirx
 from tvm.ir import is_prim_var
 
 from ...rewrite.errors import summary_line
-from ..bodies import Body
-from ..emitter import Emitter
 from ..scheduling.math_functions import with_fast_math
 from ..scheduling.schedule import schedule_kernel
-from ..scope import Scope
-from ..tvm_onnx import building_function
-from ..values import Constant, Value
+from ..values import Constant
 
 _NAME = "body"
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -52,14 +48,13 @@ class FusedBody:
         return list(self.buffers[variable].ty.shape)
 
 
-def fuse_body(
-    emitter: Emitter, body: Body, values: Mapping[str, Value], params: Sequence[Any]
-) -> FusedBody:
-    """Emit and fuse a body; `values` are the names it sees, over the variables `params`.
+def fuse_body(module: tvm.IRModule, body: Any) -> FusedBody:
+    """Legalizes, fuses and schedules the function of a body, which may call kernels of a module.
 
-    NoKernelError: it computes something whose shape depends on values, or that is no loop nest.
+    Variables are those of `body`. NoKernelError: it computes something whose shape depends on
+    values, or that is no loop nest.
     """
-    emitted = _emit(emitter, body, values, params)
+    emitted = _alone(module, body)
     _check_shapes(emitted[_NAME])
     module = _legalize(emitted)
     function = module[_NAME]
@@ -82,7 +77,7 @@ def fuse_body(
         if unread not in buffers:
             buffers[unread] = _buffer(unread, symbols)
     # The passes may have replaced the parameters.
-    given = dict(zip(function.params, params, strict=True))
+    given = dict(zip(function.params, body.params, strict=True))
     return FusedBody(
         kernel.body,
         {given.get(variable, variable): buffer for variable, buffer in buffers.items()},
@@ -112,15 +107,20 @@ def _buffer(variable: Any, symbols: Mapping[Any, Any]) -> Any:
     return tirx.decl_buffer(shape, variable.ty.dtype, variable.name)
 
 
-def _emit(
-    emitter: Emitter, body: Body, values: Mapping[str, Value], params: Sequence[Any]
-) -> tvm.IRModule:
-    """The body as a function of a module of its own."""
-    inner = replace(emitter, bb=relax.BlockBuilder())
-    with building_function(inner.bb, _NAME, params, private=False):
-        scope = Scope(inner.bb)
-        scope.finish(scope.results(inner.emit_body(scope, body, dict(values))))
-    return inner.bb.get()
+def _alone(module: tvm.IRModule, body: Any) -> tvm.IRModule:
+    """The body in a module with only the kernels that it calls."""
+    functions: dict[Any, Any] = {}
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, ir.GlobalVar):
+            functions[expression] = module[expression]
+
+    relax.analysis.post_order_visit(body.body, visit)
+    for variable, callee in functions.items():
+        if not isinstance(callee, tirx.PrimFunc):
+            raise NoKernelError(f"its body calls the function {variable.name_hint!r}")
+    functions[ir.GlobalVar(_NAME)] = body.with_attr("global_symbol", _NAME)
+    return tvm.IRModule(functions)
 
 
 def _check_shapes(function: Any) -> None:

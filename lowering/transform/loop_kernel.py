@@ -17,7 +17,7 @@ from tvm.ir import is_prim_var
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from .kernel_body import FusedBody, NoKernelError
+from .loop_body import FusedBody, NoKernelError
 
 Variable = Any
 """A Relax variable of the body."""

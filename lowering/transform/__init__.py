@@ -1,0 +1,35 @@
+"""Passes over Relax modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from .fuse_loops import fuse_loops
+from .inline_loops import inline_loops
+
+__all__ = ["FuseLoops", "InlineLoops"]
+
+
+def FuseLoops() -> Any:  # noqa: N802  (named like the passes of relax.transform)
+    """Replaces loops by one kernel each, where the shapes in a body are the same in all iterations.
+
+    A loop is a private function with the attribute `looplift.loop`, as `looplift.from_onnx` emits
+    them. The pass legalizes, fuses and schedules the body for the target in scope. It leaves loops
+    that are no such kernel as they are, and all loops for targets other than CPUs.
+    """
+    return tvm.transform.module_pass(
+        lambda module, _: fuse_loops(module)[0], opt_level=0, name="looplift.FuseLoops"
+    )
+
+
+def InlineLoops() -> Any:  # noqa: N802
+    """Inlines the functions of loops where they are called, except those that call themselves.
+
+    Loops that `FuseLoops` left alone then cost one call for an iteration, and the operators around
+    a loop that is a kernel can be fused with each other and planned together.
+    """
+    return tvm.transform.module_pass(
+        lambda module, _: inline_loops(module), opt_level=0, name="looplift.InlineLoops"
+    )
