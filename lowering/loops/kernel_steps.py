@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..operators.runtime_shapes import sizes_of
+from ..operators.sizes import sizes_of
 from ..values import Constant, Value, as_int
 from .kernel_body import NoKernelError
 from .kernel_inputs import dims_of

@@ -15,7 +15,7 @@ from ..join import unpack
 from ..kinds import Kind, Misfit, check_fit, kind_of
 from ..scalars import scalar
 from ..scope import Scope
-from ..sequences.runtime import received, to_list
+from ..sequences.lists import copy_received, to_list
 from ..small_kernels import advance, begins, slice_at
 from ..tower import Store, emit_tower
 from ..tvm_onnx import building_function
@@ -130,7 +130,7 @@ class _Loop:
         initial = self._plan.states[index].initial
         if isinstance(initial, ListValue) and self._plan.accumulates(index):
             # Iterations append to it in place, and the list that was given stays as it is.
-            initial = received(self._bb, initial.variable, initial.element)
+            initial = copy_received(self._bb, initial.variable, initial.element)
         return _leaf(initial)
 
     def _run(self, iteration: _Iteration, store: Store) -> None:

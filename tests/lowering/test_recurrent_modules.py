@@ -17,7 +17,9 @@ import tvm
 from tvm import relax
 
 from looplift.lowering.emit import emit
-from looplift.lowering.operators.recurrent import convert_lstm
+from looplift.lowering.operators.recurrent_operator import recurrent
+from looplift.lowering.operators.registry import ConverterContext
+from looplift.lowering.tvm_onnx import InputList
 
 from .compiled import Array, Compiled, Feed
 
@@ -181,7 +183,9 @@ def test_shape_unknown_to_relax() -> None:
     w, r = (relax.const(feed[name]) for name in ("w", "r"))
     with bb.function("main", [x]):
         with bb.dataflow():
-            outputs = bb.emit_output(convert_lstm(bb, [x, w, r], {"hidden_size": 5}, None))
+            inputs = InputList([x, w, r])
+            ctx = ConverterContext(bb, "LSTM", inputs, {"hidden_size": 5}, [{}, {}])
+            outputs = bb.emit_output(recurrent(ctx))
         bb.emit_func_output(outputs)
     machine = relax.VirtualMachine(tvm.compile(bb.get(), tvm.target.Target("llvm")), tvm.cpu())
     twice = onnxruntime_outputs(model, feed)[0]

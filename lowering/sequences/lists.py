@@ -1,7 +1,7 @@
-"""Sequences whose length is known at run time, as lists of the TVM runtime.
+"""Operations on sequences that are lists of the TVM runtime.
 
-A list is copied before it is changed, so that a sequence is a value like any other. What changes
-the copy is impure, and stands in private functions that are pure towards the outside.
+A list is copied before it changes, so that a sequence is a value like any other. The changes of the
+copy are impure; they are in private functions whose calls are pure.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from ..tower import call_runtime, new_list
 from ..tvm_onnx import building_function
 from ..values import Element, ListValue, Value, as_tensor, fresh_dim
 
+PURE_CALLS = {"relax.force_pure": True}
+"""The attribute of a function with impure operations whose calls are pure."""
+
 _OBJECT = relax.ObjectType()
-_PURE_OUTSIDE = {"relax.force_pure": True}
 
 
 def to_list(bb: Any, sequence: Value) -> ListValue:
-    """A sequence as a list."""
+    """A sequence, a tuple or a list, as a list."""
     if isinstance(sequence, ListValue):
         return sequence
     tensors = [as_tensor(bb, field) for field in sequence.fields]
     return ListValue(new_list(bb, tensors), element_of(relax.Tuple(tensors)))
 
 
-def received(bb: Any, variable: Any, element: Element) -> ListValue:
-    """A sequence that comes from outside, as whatever object the caller has."""
-    return ListValue(_call(bb, "sequence_copy", [variable], lambda copy: None), element)
+def copy_received(bb: Any, variable: Any, element: Element) -> ListValue:
+    """A sequence that the caller of the module passes, in any object, copied to a list."""
+    return ListValue(_call_on_copy(bb, "sequence_copy", [variable], lambda copy: None), element)
 
 
 def length(bb: Any, sequence: ListValue) -> Any:
-    """The number of tensors, as a symbol."""
+    """The number of tensors, as a new symbol."""
     count = bb.emit(
         relax.op.call_pure_packed("ffi.ListSize", sequence.variable, ty_args=ir.PrimType("int64"))
     )
@@ -44,8 +46,11 @@ def length(bb: Any, sequence: ListValue) -> Any:
     return symbol
 
 
-def at(bb: Any, sequence: ListValue, position: Any) -> Any:
-    """One tensor. `position` is a prim expression, not negative; beyond the end, a run fails."""
+def get(bb: Any, sequence: ListValue, position: Any) -> Value:
+    """One tensor; a run fails for a position beyond the end.
+
+    `position` is a prim expression that is not negative.
+    """
     item = bb.emit(
         relax.op.call_pure_packed(
             "ffi.ListGetItem", sequence.variable, relax.prim_value(position), ty_args=_OBJECT
@@ -58,11 +63,14 @@ def at(bb: Any, sequence: ListValue, position: Any) -> Any:
     return bb.match_cast(item, relax.TensorType(sizes, element.dtype))
 
 
-def inserted(bb: Any, sequence: ListValue, position: Any, tensor: Any) -> ListValue:
-    """The sequence with one tensor more. `position` None appends."""
+def insert(bb: Any, sequence: ListValue, position: Any, tensor: Value) -> ListValue:
+    """The sequence with a tensor inserted before `position`, or appended if that is None.
+
+    A list that no other operator reads is appended to in place.
+    """
     element = sequence.element.join(element_of(relax.Tuple([tensor])))
     if position is None:
-        append = _call_on_own if sequence.is_owned else _call
+        append = _call_in_place if sequence.is_owned else _call_on_copy
         args = [sequence.variable, tensor]
         return ListValue(append(bb, "sequence_append", args, _append), element)
     variable = _call_at(
@@ -75,8 +83,8 @@ def inserted(bb: Any, sequence: ListValue, position: Any, tensor: Any) -> ListVa
     return ListValue(variable, element)
 
 
-def erased(bb: Any, sequence: ListValue, position: Any) -> ListValue:
-    """The sequence without one tensor."""
+def erase(bb: Any, sequence: ListValue, position: Any) -> ListValue:
+    """The sequence without the tensor at `position`."""
     variable = _call_at(
         bb,
         "sequence_erase",
@@ -91,17 +99,17 @@ def _append(sequence: Any, tensor: Any) -> Any:
     return call_runtime("ffi.ListAppend", sequence, tensor)
 
 
-def _call_on_own(bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any]) -> Any:
-    """Call the function `name` of the module, which changes its first argument."""
+def _call_in_place(bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any]) -> Any:
+    """A call of a new function of the module that changes its first argument and returns it."""
     params = [relax.Var(f"p{index}", _OBJECT) for index in range(len(args))]
-    with building_function(bb, f"{name}_in_place", params, private=True, attributes=_PURE_OUTSIDE):
+    with building_function(bb, f"{name}_in_place", params, private=True, attributes=PURE_CALLS):
         bb.emit(change(*params), "_")
         function = bb.emit_func_output(params[0])
     return bb.emit(relax.Call(function, list(args)))
 
 
-def _call(bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any]) -> Any:
-    """Call the function `name` of the module, which copies its first argument and changes it."""
+def _call_on_copy(bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any]) -> Any:
+    """A call of a new function of the module that returns a changed copy of its first argument."""
     params = [relax.Var(f"p{index}", _OBJECT) for index in range(len(args))]
     return bb.emit(relax.Call(_function(bb, name, params, params[1:], change), list(args)))
 
@@ -121,7 +129,8 @@ def _call_at(
 def _function(
     bb: Any, name: str, params: Sequence[Any], others: Sequence[Any], change: Callable[..., Any]
 ) -> Any:
-    with building_function(bb, name, params, private=True, attributes=_PURE_OUTSIDE):
+    """The function that applies `change(copy, *others)` to a copy of its first parameter."""
+    with building_function(bb, name, params, private=True, attributes=PURE_CALLS):
         copy = bb.emit(call_runtime("ffi.List"), "copy")
         start = relax.prim_value(0)
         bb.emit(call_runtime("ffi.ListReplaceSlice", copy, start, start, params[0]), "_")
