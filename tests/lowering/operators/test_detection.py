@@ -1,14 +1,16 @@
-"""NonMaxSuppression against onnxruntime: one module for all numbers of boxes and thresholds."""
+"""NonMaxSuppression and RoiAlign against onnxruntime: one module for all sizes and thresholds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-Load = Callable[..., Any]
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, random
+
 Array = np.ndarray[Any, Any]
 
 INPUTS = """
@@ -82,3 +84,29 @@ def test_the_rows_go_on_into_other_operators(imported: Load) -> None:
     )
     for count in (1, 12, 30):
         model.check(*boxes(1, 2, count), np.array([4]))
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("scale", [1.0, 0.25, 2.0])
+def test_roi_align_scales_regions_before_it_moves_them(
+    imported: Load, mode: str, scale: float
+) -> None:
+    model = imported(
+        f"""
+        g (float[b, 2, h, w] x, float[n, 4] regions, int64[n] entries) => (float[n, 2, 3, 4] y) {{
+            y = RoiAlign <coordinate_transformation_mode = "{mode}", spatial_scale = {scale},
+                output_height = 3, output_width = 4, sampling_ratio = 2> (x, regions, entries)
+        }}"""
+    )
+    regions = np.array([[0, 0, 9, 9], [2, 3, 17, 12], [1, 1, 5, 5.5]], np.float32)
+    for count in (1, 3):
+        model.check(random(2, 2, 10, 12), regions[:count], np.array([0, 1, 1])[:count])
+
+
+def test_roi_align_by_maximum_is_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="mode 'max' is not supported"):
+        imported(
+            """
+            g (float[1, 2, 9, 9] x, float[n, 4] regions, int64[n] entries) => (float[n, 2, 1, 1] y)
+            { y = RoiAlign <mode = "max"> (x, regions, entries) }"""
+        )

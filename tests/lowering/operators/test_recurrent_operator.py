@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from .compiled import Array, Compiled
+from ..compiled import Array, Compiled
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS_PER_DIRECTION = {"LSTM": 3, "GRU": 2, "RNN": 1}

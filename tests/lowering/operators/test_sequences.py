@@ -152,21 +152,24 @@ def test_a_map(imported: Load) -> None:
     assert [size.numpy().tolist() for size in sizes] == [[1, 2], [3, 2]]
 
 
-@pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
-def test_reverse_sequence(imported: Load, time: int, batch: int) -> None:
-    model = imported(f"""
-    g (float[a, b, 3] x, int64[k] lengths) => (float[a, b, 3] y) {{
-        y = ReverseSequence <time_axis = {time}, batch_axis = {batch}> (x, lengths)
-    }}""")
-    shape = (4, 3) if time == 0 else (3, 4)
-    model.check(values(*shape, 3), np.array([1, 4, 2]))
-
-
 def test_the_end_of_an_empty_sequence(imported: Load) -> None:
-    with pytest.raises(UnsupportedError, match="position -1 lies outside of a sequence of 0"):
+    with pytest.raises(UnsupportedError, match="position -1 is outside of a sequence of 0"):
         imported("""
         g (float[2] x) => (float[2] y) {
             s = SequenceEmpty <dtype = 1> ()
             e = Constant <value_int = -1> ()
             y = SequenceAt(s, e)
         }""")
+
+
+def test_split_of_a_known_size(imported: Load) -> None:
+    model = imported("""
+    g (float[4, 2] x) => (float[2, 2] y, int64 n) {
+        two = Constant <value_int = 2> ()
+        one = Constant <value_int = 1> ()
+        s = SplitToSequence(x, two)
+        same = Identity(s)
+        y = SequenceAt(same, one)
+        n = SequenceLength(same)
+    }""")
+    model.check(np.arange(8, dtype=np.float32).reshape(4, 2))

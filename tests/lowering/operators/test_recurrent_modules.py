@@ -21,7 +21,7 @@ from looplift.lowering.operators.recurrent_operator import recurrent
 from looplift.lowering.operators.registry import ConverterContext
 from looplift.lowering.tvm_onnx import InputList
 
-from .compiled import Array, Compiled, Feed
+from ..compiled import Array, Compiled, Feed
 
 LAYER = """
 <ir_version: 8, opset_import: ["" : 14]>
