@@ -51,11 +51,17 @@ _BROADCASTING_PRELU = 7
 """The opset since which PRelu broadcasts its slope."""
 
 
-@converts("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum")
+@converts("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 @converts("Where", accepts=Accepts.SIZES)
 def elementwise(ctx: ConverterContext) -> Value:
     """Operators whose only defect in TVM is a result of unknown shape."""
     return convert_broadcast(ctx)
+
+
+@converts("Mean", "Sum")
+def variadic(ctx: ConverterContext) -> Value:
+    """Operators of any number of inputs. TVM refuses symbolic sizes that are not known to agree."""
+    return ctx.by_tvm(broadcast_together(ctx.bb, ctx.inputs))
 
 
 @converts(*_ARITHMETIC, accepts=Accepts.SYMBOLIC)
@@ -65,10 +71,8 @@ def arithmetic(ctx: ConverterContext) -> Value:
     if operands:
         compute = functools.partial(map_sizes, _ARITHMETIC[ctx.op_type])
         return write_sizes(functools.reduce(compute, operands))
-    tensors = ctx.tensors()
-    if ctx.op_type in ("Max", "Min"):  # TVM's converters refuse a size that may or may not be 1
-        return ctx.by_tvm(broadcast_together(ctx.bb, tensors) or tensors)
-    return convert_broadcast(ctx.derive(inputs=tensors))
+    of_tensors = ctx.derive(inputs=ctx.tensors())
+    return variadic(of_tensors) if ctx.op_type in ("Max", "Min") else convert_broadcast(of_tensors)
 
 
 @converts("Mod", accepts=Accepts.SYMBOLIC)

@@ -18,6 +18,9 @@ SUMS = {
     "mean": "float16[?, ?] y) { y = ReduceMean <axes = [1]> (x)",
     "norm": "float16[?, ?] y) { y = ReduceL2 <axes = [1]> (x)",
     "softmax": "float16[n, m] y) { y = Softmax (x)",
+    "log_softmax": "float16[n, m] y) { y = LogSoftmax (x)",
+    "normalization": "float16[n, m] y) { y = MeanVarianceNormalization <axes = [1]> (x)",
+    "prefix_sum": "float16[n, m] y) <int64 axis = {1}> { y = CumSum (x, axis)",
     "product": "float16[n, n] y) { t = Transpose (x) y = MatMul (x, t)",
     "gemm": "float16[n, n] y) { y = Gemm <transB = 1, alpha = 0.5> (x, x)",
     "einsum": 'float16[n, n] y) { y = Einsum <equation = "ij,kj->ik"> (x, x)',
@@ -40,3 +43,17 @@ def test_convolution_of_many_channels(imported: Load) -> None:
         y = Conv (x, w)
     }}""")
     model.check(np.ones((1, LONG, 3), np.float16))
+
+
+def test_sums_along_an_axis(imported: Load) -> None:
+    model = imported(f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float16[n, 2, {LONG}] x) => (float16[n, 2, 1] y, float16[n, 2, {LONG}] z,
+        float16[n, 2, {LONG}] v, float16[n, 2, ?] w) {{
+        one = Constant <value = float16[2] {{1, 1}}> ()
+        y = GlobalAveragePool (x)
+        z = GroupNormalization <num_groups = 1> (x, one, one)
+        v = InstanceNormalization (x, one, one)
+        w = AveragePool <kernel_shape = [4999]> (x)
+    }}""")
+    model.check(np.ones((1, 2, LONG), np.float16))

@@ -41,3 +41,15 @@ def test_broadcasting_of_logic(imported: Load, op_type: str) -> None:
     g (bool[n, m] x, bool[k, m] t) => (bool[a, b] y) {{ z = {op_type}(x, t) y = Not(z) }}""")
     for left, right in (((3, 2), (1, 2)), ((1, 3), (5, 3)), ((5, 1), (5, 1)), ((0, 2), (1, 2))):
         model.check(random(*left) > 0, random(*right) > 0)
+
+
+def test_broadcasting_of_bits_and_of_several_inputs(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, m] x, float[k, m] t) => (float[a, b] y, float[a, b] z, bool[a, b] c, int32[a, b] w) {
+        y = Sum(x, t, x) z = Mean(t, x) c = LessOrEqual(x, t)
+        i = Cast <to = 6> (x) j = Cast <to = 6> (t)
+        p = BitwiseAnd(i, j) q = BitwiseOr(p, j) w = BitwiseXor(q, i)
+    }""")
+    for left, right in (((3, 2), (1, 2)), ((1, 3), (5, 3)), ((5, 1), (5, 1))):
+        model.check(random(*left) * 9, random(*right) * 9)

@@ -69,3 +69,13 @@ def test_types_without_tensors_are_refused(imported: Load) -> None:
         imported("""
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[n] x) => (float[n] z) { y = Cast <to = 22> (x) z = Cast <to = 1> (y) }""")
+
+
+def test_cast_like(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 9, opset_import: ["" : 19]>
+    g (float[n] x, int32[k] i) => (int32[n] y, float[n] z) {
+        like = Constant <value = float8e5m2[1] {1}> ()
+        y = CastLike (x, i) f = CastLike (x, like) z = CastLike (f, x)
+    }""")
+    model.check(np.array([1.5, -2.25, 1e9], np.float32)[:2], np.array([1], np.int32))

@@ -91,3 +91,13 @@ def test_reverse_sequence(imported: Load, time: int, batch: int) -> None:
     }}""")
     shape = (4, 3) if time == 0 else (3, 4)
     model.check(random(*shape, 3), np.array([1, 4, 2]))
+
+
+def test_scatter_of_updates_whose_sizes_are_checked_at_run_time(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x, int64[k, 1] places, float[j, m] updates) => (float[n, m] y) {
+        y = ScatterND (x, places, updates)
+    }""")
+    model.check(random(4, 3), np.array([[2], [0]]), random(2, 3))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(4, 3), np.array([[2], [0]]), random(1, 3))

@@ -173,3 +173,10 @@ def test_split_of_a_known_size(imported: Load) -> None:
         n = SequenceLength(same)
     }""")
     model.check(np.arange(8, dtype=np.float32).reshape(4, 2))
+
+
+def test_an_optional_tensor(imported: Load) -> None:
+    imported("""
+    g (float[n] x) => (float[n] y, bool b) {
+        o = Optional (x) y = OptionalGetElement (o) b = OptionalHasElement (o)
+    }""").check(values(3))
