@@ -126,7 +126,7 @@ def _encode_float8(ctx: ConverterContext, data: Value, dtype: str, *, saturates:
 def _rounding_limits(dtype: str) -> npt.NDArray[Any]:
     """For every positive code, the largest number that rounds to the code before it.
 
-    The last entry is for the code after all finite ones, which stands for infinity or NaN.
+    The last entry is for the code after all finite ones, which encodes infinity or NaN.
     """
     finite = _numbers(dtype, _SIGN)
     finite = finite[np.isfinite(finite)]

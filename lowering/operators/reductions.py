@@ -92,7 +92,7 @@ def _reduce(ctx: ConverterContext) -> Value:
 
 
 def _axes(ctx: ConverterContext) -> list[int]:
-    """The reduced axes; none stand for all."""
+    """The reduced axes; an empty list means all."""
     if "axes" in ctx.attrs:
         return list(ctx.attrs["axes"])
     content = ctx.known_elements(ctx.inputs[1])

@@ -25,8 +25,8 @@ _LARGEST_DENOMINATOR = 64
 
 
 @dataclass(frozen=True)
-class _Request:
-    """The axes to resize, and how to sample them."""
+class _ResizeOperands:
+    """The data, the axes to resize, and how to sample them."""
 
     ctx: ConverterContext
     data: Value
@@ -69,14 +69,14 @@ def convert_resize(ctx: ConverterContext) -> Value:
     sampling = _sampling(ctx, is_old=is_old)
     rank = len(dims_of(data, "data"))
     axes = [axis % rank for axis in ctx.attr("axes", range(rank))]
-    request = _Request(ctx, data, axes, _windows(ctx, roi, sampling, len(axes)), sampling)
+    operands = _ResizeOperands(ctx, data, axes, _windows(ctx, roi, sampling, len(axes)), sampling)
     if not _is_absent(ctx, scales):
-        return _by_scales(request, scales)
+        return _by_scales(operands, scales)
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
-    wanted = _wanted_sizes(request, sizes)
+    wanted = _wanted_sizes(operands, sizes)
     if policy == "stretch":
-        return request.resize(wanted)
-    return _by_computed_scales(request, _common_scale(request, wanted, policy), rounded=True)
+        return operands.resize(wanted)
+    return _by_computed_scales(operands, _common_scale(operands, wanted, policy), rounded=True)
 
 
 @converts("Upsample")
@@ -91,7 +91,9 @@ def convert_upsample(ctx: ConverterContext) -> Value:
     if not isinstance(scales, relax.Expr):
         scales = relax.const(np.array(scales, "float32"))
     sampling = _sampling(ctx, is_old=True)
-    return _by_scales(_Request(ctx, data, range(rank), [(0.0, 1.0)] * rank, sampling), scales)
+    return _by_scales(
+        _ResizeOperands(ctx, data, range(rank), [(0.0, 1.0)] * rank, sampling), scales
+    )
 
 
 def _sampling(ctx: ConverterContext, *, is_old: bool) -> Sampling:
@@ -126,48 +128,50 @@ def _windows(
     return [(float(start), float(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _wanted_sizes(request: _Request, sizes: Value) -> list[Any]:
+def _wanted_sizes(operands: _ResizeOperands, sizes: Value) -> list[Any]:
     if sizes is None:
         raise UnsupportedError("the node has neither scales nor sizes")
-    wanted = sizes_of(request.ctx.bb, sizes)
-    if len(wanted) != len(request.axes):
-        raise UnsupportedError(f"there are {len(wanted)} sizes for {len(request.axes)} axes")
+    wanted = sizes_of(operands.ctx.bb, sizes)
+    if len(wanted) != len(operands.axes):
+        raise UnsupportedError(f"there are {len(wanted)} sizes for {len(operands.axes)} axes")
     return wanted
 
 
-def _common_scale(request: _Request, wanted: Sequence[Any], policy: str) -> Value:
+def _common_scale(operands: _ResizeOperands, wanted: Sequence[Any], policy: str) -> Value:
     """The scales of the axes, all equal, that keep the aspect ratio within the wanted sizes."""
-    bb = request.ctx.bb
+    bb = operands.ctx.bb
     choose = {"not_larger": relax.op.min, "not_smaller": relax.op.max}.get(policy)
     if choose is None:
         raise UnsupportedError(f"keep_aspect_ratio_policy {policy!r} is not known")
-    ratios = relax.op.divide(_as_floats(bb, wanted), _as_floats(bb, request.sizes))
+    ratios = relax.op.divide(_as_floats(bb, wanted), _as_floats(bb, operands.sizes))
     scale = bb.normalize(choose(bb.normalize(ratios), axis=0, keepdims=True))
-    return bb.normalize(relax.op.broadcast_to(scale, (len(request.axes),)))
+    return bb.normalize(relax.op.broadcast_to(scale, (len(operands.axes),)))
 
 
 def _as_floats(bb: Any, sizes: Sequence[Any]) -> Value:
     return bb.normalize(relax.op.astype(as_tensor(bb, relax.ShapeExpr(sizes)), "float32"))
 
 
-def _by_scales(request: _Request, scales: Value) -> Value:
-    factors = request.ctx.known_elements(scales)
+def _by_scales(operands: _ResizeOperands, scales: Value) -> Value:
+    factors = operands.ctx.known_elements(scales)
     if factors is None:
-        return _by_computed_scales(request, scales)
-    if len(factors) != len(request.axes):
-        raise UnsupportedError(f"there are {len(factors)} scales for {len(request.axes)} axes")
-    sizes = [scale_size(size, f) for size, f in zip(request.sizes, factors, strict=True)]
-    return request.resize(sizes, [float(factor) for factor in factors])
+        return _by_computed_scales(operands, scales)
+    if len(factors) != len(operands.axes):
+        raise UnsupportedError(f"there are {len(factors)} scales for {len(operands.axes)} axes")
+    sizes = [scale_size(size, f) for size, f in zip(operands.sizes, factors, strict=True)]
+    return operands.resize(sizes, [float(factor) for factor in factors])
 
 
-def _by_computed_scales(request: _Request, scales: Value, *, rounded: bool = False) -> Value:
-    """Resizes to sizes that a run computes, rounded or truncated; a symbol stands for each."""
-    bb = request.ctx.bb
-    products = relax.op.multiply(_as_floats(bb, request.sizes), scales)
+def _by_computed_scales(
+    operands: _ResizeOperands, scales: Value, *, rounded: bool = False
+) -> Value:
+    """Resizes to sizes that a run computes, rounded or truncated; each size is a new symbol."""
+    bb = operands.ctx.bb
+    products = relax.op.multiply(_as_floats(bb, operands.sizes), scales)
     if rounded:
         products = relax.op.add(products, relax.const(0.5, "float32"))
     sizes = sizes_of(bb, bb.normalize(relax.op.astype(relax.op.floor(products), "int64")))
-    return request.resize(sizes, scales=scales)
+    return operands.resize(sizes, scales=scales)
 
 
 def scale_size(size: Any, factor: np.float32) -> Any:

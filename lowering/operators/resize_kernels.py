@@ -16,12 +16,15 @@ from ...rewrite.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How values between elements are interpolated: attributes of Resize."""
+    """How values between elements are interpolated: attributes of Resize, under shorter names."""
 
     mode: str
     coordinates: str
+    """coordinate_transformation_mode."""
     nearest: str
+    """nearest_mode."""
     cubic: float
+    """cubic_coeff_a."""
     excludes_outside: bool
     extrapolation: float
 
@@ -37,7 +40,9 @@ class Axis:
 
     index: int
     before: Any
+    """The size of the axis in the data."""
     after: Any
+    """The size of the axis in the result."""
     scale: float | None
     """None if it is the ratio of the sizes, or an element of a tensor of scales."""
     window: tuple[float, float]

@@ -28,7 +28,7 @@ _LONGEST = 64
 
 
 def read_sizes(value: Value) -> Sizes | None:
-    """The integers that a value stands for; None if it is data."""
+    """The integers of a value that may be sizes; None if it is data."""
     if value is None or isinstance(value, Sizes):
         return value
     if not isinstance(value, Constant) and is_tensor(value):
