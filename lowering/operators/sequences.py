@@ -1,4 +1,4 @@
-"""Sequences and optionals. A sequence of known length is a tuple, others are lists of the runtime."""
+"""Sequences and optionals. A sequence of known length is a tuple; any other is a runtime list."""
 
 from __future__ import annotations
 

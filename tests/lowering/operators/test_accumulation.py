@@ -1,4 +1,4 @@
-"""Sums of float16: wide enough that onnxruntime gives the same."""
+"""Sums of float16 accumulate in float32, as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 Load = Callable[..., Any]
 
 LONG = 5000
-"""More ones than float16 can count one by one."""
+"""A float16 sum of so many ones is wrong if it accumulates in float16."""
 
 SUMS = {
     "sum": "float16[?, ?] y) { y = ReduceSum (x)",

@@ -1,4 +1,4 @@
-"""Cast to and from float8, of all codes and of numbers next to every limit."""
+"""Casts to and from float8: all codes, and numbers next to every rounding limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rounding(target: str, saturate: int) -> bytes:
 
 
 def numbers(target: str) -> Any:
-    """All numbers of a type, those between two of them, and what is next to these."""
+    """All numbers of a type, the midpoints between two of them, and the neighbours of these."""
     dtype = {
         "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn,
         "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
@@ -52,13 +52,13 @@ def test_rounding(imported: Load, target: str, saturate: int) -> None:
 
 
 @pytest.mark.parametrize("target", TYPES)
-def test_what_is_too_large_saturates(imported: Load, target: str) -> None:
+def test_overflow_saturates(imported: Load, target: str) -> None:
     large = np.array([1e30, 7e4, 470, 250, np.inf, np.nan], np.float32)
     imported(rounding(target, 1)).check(np.concatenate([large, -large]))
 
 
 @pytest.mark.parametrize("target", TYPES)
-def test_what_is_too_large_is_no_number(imported: Load, target: str) -> None:
+def test_overflow_without_saturation(imported: Load, target: str) -> None:
     (got,) = imported(rounding(target, 0)).run(np.array([1e30, -np.inf, np.nan], np.float32))
     infinite = np.array([np.inf, -np.inf, np.nan]) if target == "FLOAT8E5M2" else [np.nan] * 3
     np.testing.assert_array_equal(got, infinite)

@@ -71,7 +71,7 @@ def test_boxes_without_area_and_equal_boxes(imported: Load) -> None:
     model.check(same, np.full((1, 1, 6), 0.5, np.float32), np.array(6), one(0.0), one(0.0))
 
 
-def test_the_rows_go_on_into_other_operators(imported: Load) -> None:
+def test_other_operators_read_the_selection(imported: Load) -> None:
     model = imported(
         """
         g (float[1, n, 4] boxes, float[1, c, n] scores, int64[1] most) => (float[k, 4] kept)

@@ -1,4 +1,4 @@
-"""Greatest and least elements of data that may be infinite, and their positions."""
+"""ReduceMax, ReduceMin, ArgMax and ArgMin of data that may be infinite, against onnxruntime."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_real_data(imported: Load, onesided: int) -> None:
         model.check(random(2, 3, length, 1))
 
 
-def test_data_is_cut_and_filled_up_to_the_length(imported: Load) -> None:
+def test_data_is_truncated_or_padded_to_the_length(imported: Load) -> None:
     model = imported(dft("axis = 1, inverse = 0", more=", eight"))
     for size in (5, 8, 11):
         model.check(random(1, size, 2, 2))
@@ -53,7 +53,7 @@ def test_the_axis_as_an_input(imported: Load) -> None:
 
 @pytest.mark.parametrize("length", [6, 7])
 def test_half_a_spectrum_gives_a_real_signal(imported: Load, length: int) -> None:
-    """onnxruntime has no such transform, so this is held against numpy."""
+    """onnxruntime has no such transform, so numpy is the reference."""
     text = dft("inverse = 1, onesided = 1", opset=20, more=", eight").replace(
         "{8}", f"{{{length}}}"
     )

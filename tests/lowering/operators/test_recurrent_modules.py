@@ -123,7 +123,7 @@ def test_node_case(case: Any) -> None:
 
 @pytest.mark.parametrize("version", [1, 3, 7, 22])
 def test_every_version_of_the_operators(version: int) -> None:
-    """onnxruntime runs the present version; old ones say that they want the sequence."""
+    """onnxruntime runs the newest version; old ones ask for Y by `output_sequence`."""
     old = "output_sequence = 1, " if version < 7 else ""
     text = f"""
     <ir_version: 8, opset_import: ["" : {version}]>
@@ -164,7 +164,7 @@ def test_a_length_out_of_range_is_an_error(layer: Compiled, wrong: int) -> None:
         layer(feed)
 
 
-def test_sizes_unknown_to_the_model_are_checked_when_it_runs() -> None:
+def test_sizes_unknown_to_the_model_are_checked_at_run_time() -> None:
     model = onnx.parser.parse_model(UNKNOWN_SIZES)
     shapes = {"x": (4, 2, 3), "w": (1, 15, 3), "r": (1, 15, 5), "bias": (1, 30), "h": (1, 2, 5)}
     feed = random_feed(model, shapes)

@@ -36,7 +36,7 @@ class Layer:
     op: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ("B",)
-    """The optional inputs it has."""
+    """The optional inputs of the node."""
     hidden: int = 5
 
     @property
@@ -283,7 +283,7 @@ def swap_outputs(outputs: Sequence[Array]) -> list[Array]:
 
 @pytest.mark.parametrize("op", GATES)
 def test_batch_first_equals_the_transposed_other_layout(op: str) -> None:
-    """onnxruntime has no layout 1."""
+    """onnxruntime does not support layout 1."""
     rng = np.random.default_rng(0)
     optional = ("B", "sequence_lens", "initial_h", *(("initial_c",) if op == "LSTM" else ()))
     plain = Layer(op, {"direction": "bidirectional"}, optional)

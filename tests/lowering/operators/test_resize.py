@@ -1,4 +1,4 @@
-"""Resize and Upsample against onnxruntime: every way to place samples, one module for all sizes."""
+"""Resize and Upsample in all modes against onnxruntime: one module for all sizes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_types(imported: Load, dtype: str) -> None:
 
 
 def test_sizes_of_another_tensor(imported: Load) -> None:
-    """What a decoder does to bring features to the size of a skip connection."""
+    """A decoder resizes features to the size of a skip connection like this."""
     model = imported("""
     g (float[1, 2, h, w] x, float[1, 2, h2, w2] skip) => (float[1, 2, ?, ?] y) {
         sizes = Shape (skip)
@@ -107,7 +107,7 @@ def test_sizes_and_scales_known_at_run_time(imported: Load) -> None:
     ("scale", "formula"),
     [(2048, "n * 2048"), (0.5, "n // 2"), (1.5, "n * 3 // 2"), (0.2, "n // 5")],
 )
-def test_sizes_are_formulas_of_integers(imported: Load, scale: float, formula: str) -> None:
+def test_sizes_are_integer_expressions(imported: Load, scale: float, formula: str) -> None:
     model = imported(f"""
     g (float[1, 1, n] x) => (float[1, 1, m] y) <float[3] scales = {{1, 1, {scale}}}>
     {{ y = Resize (x, "", scales) }}""")
@@ -117,7 +117,7 @@ def test_sizes_are_formulas_of_integers(imported: Load, scale: float, formula: s
 
 
 def test_a_scale_that_rounds_down_is_multiplied_as_onnxruntime_does(imported: Load) -> None:
-    """float32(0.7) is less than 7 / 10, so that `n * 7 // 10` could be one too many."""
+    """float32(0.7) is less than 7 / 10, so `n * 7 // 10` could be one too many."""
     model = imported(by_scales('mode = "nearest"', 1, 1, 0.7))
     for size in (1, 5, 10, 20, 1000):
         model.check(random(1, 1, size))

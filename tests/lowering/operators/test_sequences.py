@@ -85,8 +85,8 @@ g (float[4] x, int64 n, int64 p) => (float[a, 4] y, int64 count, float[b] z, flo
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_sequences_as_states(imported: Load, count: int) -> None:
-    """One that is only appended to, in place; one that holds tensors of different sizes."""
+def test_sequences_as_carried_values(imported: Load, count: int) -> None:
+    """One sequence is appended to in place; the other has tensors of different sizes."""
     for position in (0, -1):
         imported(LOOP).check(values(4), np.int64(count), np.int64(position))
 
