@@ -1,10 +1,10 @@
 """Loops at scale: many iterations, much state, on a small stack.
 
-    python benchmarks/loop_scale.py [--form tower|chosen] [--most 1000000]
+    python benchmarks/loop_scale.py [--form functions|chosen] [--most 1000000]
 
 Each loop runs once with five iterations, then with many, in a thread with a stack of 256 KiB. The
 memory is what the process held more at its peak than before the long run; the outputs are part of
-it. `tower` takes the general form of a loop even where it could be one kernel; `most` bounds the
+it. `functions` takes the general form of a loop even where it could be one kernel; `most` bounds the
 trip counts.
 """
 
@@ -25,6 +25,7 @@ from harness import report
 from tvm import relax
 
 from looplift.lowering import emit
+from looplift.lowering.scheduling.pipeline import looplift_pipeline
 
 STACK = 256 * 1024
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -136,8 +137,9 @@ def peak() -> float:
 def measure(case: Case, form: str) -> dict[str, object]:
     """Compile, warm up, run; raises AssertionError if the outputs are wrong."""
     model = onnx.parser.parse_model(HEADER + case.model)
-    module = emit(model, loop_kernels=form == "chosen")
-    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    pipeline = looplift_pipeline(fuse_loops=form == "chosen")
+    executable = tvm.compile(emit(model), target="llvm", relax_pipeline=pipeline)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
     results: list[Any] = []
 
     def run(count: int) -> None:
@@ -166,7 +168,7 @@ def measure(case: Case, form: str) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--form", choices=["tower", "chosen"], default="tower")
+    parser.add_argument("--form", choices=["functions", "chosen"], default="functions")
     parser.add_argument("--most", type=int, default=10**6)
     arguments = parser.parse_args()
     form = arguments.form

@@ -146,7 +146,9 @@ class _Writer:
 
 
 def _loop(form: Form) -> LoopSummary:
-    return LoopSummary(form.op_type, form.place, KERNEL if form.is_kernel else FUNCTIONS, form.reason)
+    return LoopSummary(
+        form.op_type, form.place, KERNEL if form.is_kernel else FUNCTIONS, form.reason
+    )
 
 
 class _Messages(logging.Handler):

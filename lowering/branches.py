@@ -18,7 +18,7 @@ from .join import join, unpack
 from .kinds import Kind, element_of_type
 from .scalars import scalar
 from .scope import Frame, Scope
-from .sequences.runtime import received
+from .sequences.lists import copy_received
 from .values import Constant, Element, Value, as_int, is_prim
 
 _BRANCHES = {"then_branch": "then", "else_branch": "else"}
@@ -53,7 +53,7 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
         items = unpack(scope.bb, result, [_type(kind) for kind in joined])
         # A branch may give a tuple where the other gives a list.
         outputs = [
-            received(scope.bb, item, kind) if isinstance(kind, Element) else item
+            copy_received(scope.bb, item, kind) if isinstance(kind, Element) else item
             for item, kind in zip(items, joined, strict=True)
         ]
     emitter.ranks.note(step.node, outputs, *kinds)

@@ -60,7 +60,7 @@ def emit(
     model = decompose(model, opset)
     body = read_body(model.graph)
     check_control(body)
-    check_support(body, opset, frozenset(CONTROL))
+    check_support(body, frozenset(CONTROL))
 
     signature = Signature(shape_dict, dtype_dict, sanitize_input_names)
     if keep_params_in_input:

@@ -19,7 +19,7 @@ import tvm
 
 from ..rewrite.errors import UnsupportedError
 
-Converter = Callable[[Any, Any, dict[str, Any], list[Any]], Any]
+TvmConverter = Callable[[Any, Any, dict[str, Any], list[Any]], Any]
 """`convert(block_builder, inputs, attributes, [values by name, parameters by name]) -> expression`.
 
 `attributes["tvm_custom"]` holds the node's `name`, its `num_outputs`, and the `opset`.
@@ -54,9 +54,9 @@ def operators() -> frozenset[str]:
 
 
 @functools.cache
-def converter(op_type: str, opset: int) -> Converter:
+def converter(op_type: str, opset: int) -> TvmConverter:
     """TVM's converter of an operator, in the version that `opset` asks for."""
-    chosen: Converter = _CONVERTERS[op_type].get_converter(opset)
+    chosen: TvmConverter = _CONVERTERS[op_type].get_converter(opset)
     return chosen
 
 

@@ -30,7 +30,7 @@ from ..join import unpack
 from ..kinds import Kind, Misfit, check_fit, kind_of
 from ..scalars import as_size, scalar
 from ..scope import Scope
-from ..sequences.runtime import owned, to_list
+from ..sequences.lists import owned, to_list
 from ..small_kernels import advance, begins, slice_at
 from ..tvm_onnx import building_function
 from ..values import Constant, Element, ListValue, Value, as_tensor, with_shape
@@ -126,7 +126,10 @@ class _Loop:
             limit = self._limit()
             body = self._emit_body()
             rows = self._rows(body, limit)
-            carry = {_PROCEEDS: self._begins(limit), _ITERATION: relax.const(0, "int64")}
+            carry: dict[Any, Any] = {
+                _PROCEEDS: self._begins(limit),
+                _ITERATION: relax.const(0, "int64"),
+            }
             carry.update(rows.before(limit, plan.condition))
             carry.update((("state", i), self._initial(i)) for i in range(len(plan.states)))
             iteration, captured = self._emit_iteration(body, rows, limit, carry)
@@ -406,7 +409,8 @@ def _param_name(plan: Plan, key: Any) -> str:
     if key == "condition":
         return "condition"
     role, index = key
-    return plan.states[index].name if role == "state" else plan.sliced[index].name
+    named: Any = plan.states[index] if role == "state" else plan.sliced[index]
+    return str(named.name)
 
 
 def _like(value: Value, name: str, closure: Closure) -> Value:

@@ -16,7 +16,7 @@ from ..bodies import Step, place
 from ..emitter import Emitter
 from ..scalars import scalar
 from ..scope import Frame, Scope
-from ..sequences.runtime import to_list
+from ..sequences.lists import to_list
 from ..values import Constant, ListValue, Value, as_tensor, with_shape
 from .function import emit_loop_function
 from .plan import Plan, Stacked, State

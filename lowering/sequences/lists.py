@@ -1,64 +1,123 @@
-"""List objects of the TVM runtime, and functions of the module that read and change them.
+"""Sequences whose length is known at run time, as lists of the TVM runtime.
 
-What changes a list is impure. It stands in functions that are pure for their callers, and that are
-public, because `InlinePrivateFunctions` would put impure calls into pure functions otherwise. A
-function boundary is needed for another reason as well: the memory planner of TVM 0.27 assumes that
-a call of the runtime does not retain its arguments, and would reuse the memory of a tensor in a list.
+A list is copied before it is changed, so that a sequence is a value like any other.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import ir, relax
 
-from ..tvm_onnx import building_function
-from ..values import is_prim
+from ..kinds import element_of
+from ..values import Element, ListValue, Value, as_tensor, fresh_dim
+from .list_functions import call_runtime, call_shared, new_list, unique_tag
 
 _OBJECT = relax.ObjectType()
-_TAGS = itertools.count()
 
 
-def call_shared(bb: Any, name: str, args: Sequence[Any], emit: Callable[..., Any]) -> Any:
-    """Emits a call of the function `name` of the module, which `emit` builds if there is none.
+def to_list(bb: Any, sequence: Value) -> ListValue:
+    """A sequence as a list."""
+    if isinstance(sequence, ListValue):
+        return sequence
+    tensors = [as_tensor(bb, field) for field in sequence.fields]
+    return ListValue(new_list(bb, tensors), element_of(relax.Tuple(tensors)))
 
-    `emit` gets one parameter per argument and returns the result, an object.
+
+def copy_received(bb: Any, variable: Any, element: Element) -> ListValue:
+    """A sequence that the caller of the module passes, in any object, copied to a list."""
+    return ListValue(_changed_copy(bb, "sequence_copy", [variable], None), element)
+
+
+def owned(bb: Any, sequence: ListValue) -> ListValue:
+    """A copy of a sequence that may be changed in place."""
+    args = [sequence.variable, unique_tag(bb)]
+    return ListValue(_changed_copy(bb, "sequence_own", args, None), sequence.element)
+
+
+def length(bb: Any, sequence: ListValue) -> Any:
+    """The number of tensors, as a symbol."""
+    count = bb.emit(
+        relax.op.call_pure_packed("ffi.ListSize", sequence.variable, ty_args=ir.PrimType("int64"))
+    )
+    vector = bb.emit(relax.op.call_pure_packed("ffi.Shape", count, ty_args=relax.ShapeType(ndim=1)))
+    symbol = fresh_dim("length")
+    bb.match_cast(vector, relax.ShapeType([symbol]))
+    return symbol
+
+
+def get(bb: Any, sequence: ListValue, position: Any) -> Any:
+    """One tensor; a run fails for a position beyond the end.
+
+    `position` is a prim expression that is not negative.
     """
-    known = {variable.name_hint: variable for variable in bb.get().get_global_vars()}
-    function = known.get(name)
-    if function is None:
-        params = [_parameter(index, arg) for index, arg in enumerate(args)]
-        attributes = {"relax.force_pure": True}
-        with building_function(bb, name, params, private=False, attributes=attributes):
-            function = bb.emit_func_output(emit(*params))
-    return bb.emit(relax.Call(function, list(args)))
+    item = bb.emit(
+        relax.op.call_pure_packed(
+            "ffi.ListGetItem", sequence.variable, relax.prim_value(position), ty_args=_OBJECT
+        )
+    )
+    element = sequence.element
+    if element.dims is None:
+        return bb.match_cast(item, relax.TensorType(None, element.dtype))
+    sizes = [fresh_dim(f"d{axis}") if d is None else d for axis, d in enumerate(element.dims)]
+    return bb.match_cast(item, relax.TensorType(sizes, element.dtype))
 
 
-def _parameter(index: int, arg: Any) -> Any:
-    if is_prim(arg):
-        return tirx.Var(f"p{index}", "int64")
-    return relax.Var(f"p{index}", _OBJECT)
+def insert(bb: Any, sequence: ListValue, position: Any, tensor: Value) -> ListValue:
+    """The sequence with a tensor inserted before `position`, or appended if that is None.
 
-
-def new_list(bb: Any, items: Sequence[Any]) -> Any:
-    """A new list of the TVM runtime."""
-
-    def emit(_tag: Any, *given: Any) -> Any:
-        return bb.emit(call_runtime("ffi.List", *given))
-
-    return call_shared(bb, f"new_list_{len(items)}", [unique_tag(), *items], emit)
-
-
-def unique_tag() -> Any:
-    """A number that no other call has.
-
-    As an argument it keeps passes from merging calls of which each must return an object of its own.
+    A list that no other operator reads is appended to in place.
     """
-    return relax.prim_value(tirx.IntImm("int64", next(_TAGS)))
+    element = sequence.element.join(element_of(relax.Tuple([tensor])))
+    if position is None:
+        if sequence.is_owned:
+            return ListValue(append_in_place(bb, sequence.variable, tensor), element)
+        args = [sequence.variable, tensor]
+        return ListValue(_changed_copy(bb, "sequence_append", args, _append), element)
+    args = [sequence.variable, relax.prim_value(position), tensor]
+    return ListValue(_changed_copy(bb, "sequence_insert", args, _insert), element)
 
 
-def call_runtime(function: str, *args: Any) -> Any:
-    """A call of a function of the TVM runtime that has, or sees, side effects."""
-    return relax.Call(relax.ExternFunc(function), list(args), ty_args=[_OBJECT])
+def erase(bb: Any, sequence: ListValue, position: Any) -> ListValue:
+    """The sequence without the tensor at `position`."""
+    args = [sequence.variable, relax.prim_value(position)]
+    return ListValue(_changed_copy(bb, "sequence_erase", args, _erase), sequence.element)
+
+
+def _append(copy: Any, tensor: Any) -> Any:
+    return call_runtime("ffi.ListAppend", copy, tensor)
+
+
+def _insert(copy: Any, position: Any, tensor: Any) -> Any:
+    return call_runtime("ffi.ListInsert", copy, position, tensor)
+
+
+def _erase(copy: Any, position: Any) -> Any:
+    return call_runtime("ffi.ListErase", copy, position)
+
+
+def append_in_place(bb: Any, sequence: Any, tensor: Any) -> Any:
+    """The list, changed in place; nothing else may read it."""
+
+    def emit(given: Any, item: Any) -> Any:
+        bb.emit(call_runtime("ffi.ListAppend", given, item), "_")
+        return given
+
+    return call_shared(bb, "sequence_append_in_place", [sequence, tensor], emit)
+
+
+def _changed_copy(
+    bb: Any, name: str, args: Sequence[Any], change: Callable[..., Any] | None
+) -> Any:
+    """Calls the function `name` of the module, which copies its first argument and changes it."""
+
+    def emit(given: Any, *others: Any) -> Any:
+        copy = bb.emit(call_runtime("ffi.List"), "copy")
+        start = relax.prim_value(0)
+        bb.emit(call_runtime("ffi.ListReplaceSlice", copy, start, start, given), "_")
+        if change is not None:
+            bb.emit(change(copy, *others), "_")
+        return copy
+
+    return call_shared(bb, name, args, emit)

@@ -1,11 +1,11 @@
-"""Loops over sequences whose length only a run knows: concatenating, and cutting into pieces."""
+"""Loops over sequences whose length is known at run time: concatenation and split."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
@@ -14,11 +14,11 @@ from ..closure import Closure
 from ..loops.repeat import call_repeat, emit_repeat, unpacked
 from ..loops.roles import LOOP_PART
 from ..scalars import as_size
-from ..small_kernels import advance, begins, for_each, sizes_or_symbols
+from ..small_kernels import advance, begins, for_each, range_along, sizes_or_symbols
 from ..tvm_onnx import building_function
-from ..values import Element, ListValue, as_int, as_tensor, fresh_dim
-from .lists import new_list
-from .runtime import appended_in_place, at, length
+from ..values import Element, ListValue, Value, as_int, as_tensor, fresh_dim
+from .list_functions import new_list
+from .lists import append_in_place, get, length
 
 _COUNT = relax.TensorType([], "int64")
 _PROCEEDS, _ITERATION = "proceeds", "iteration"
@@ -27,7 +27,7 @@ Emit = Callable[[Mapping[str, Any], Closure, Any], dict[str, Any]]
 """Emits one iteration: (carried values, captured values, iteration number) -> carried values."""
 
 
-def repeat(
+def _repeat(
     bb: Any,
     name: str,
     count: Any,
@@ -70,22 +70,22 @@ def _any_size(kind: Any) -> Any:
     return kind
 
 
-def concatenated(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> Any:
+def concatenate(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> Value:
     """The tensors of a list joined along an axis, which is new if `new_axis`.
 
-    At run time there must be a tensor, and the shapes must agree. Raises UnsupportedError if the
-    rank or the type of the tensors is not known.
+    A run fails for an empty list, or if other axes differ. Raises UnsupportedError if the rank or
+    the type of the tensors is not known.
     """
     element = sequence.element
     if element.dims is None or element.dtype is None:
         raise UnsupportedError("the rank of the tensors in the sequence is not known")
     rank = len(element.dims) + (1 if new_axis else 0)
-    kernel = _Concatenation(bb, sequence.element, axis % rank, new_axis)
+    concatenation = _Concatenation(bb, element, axis % rank, new_axis)
     variable = relax.Var("sequence", relax.ObjectType())
     name = "sequence_stack" if new_axis else "sequence_concat"
     with building_function(bb, name, [variable], private=False):
         with bb.dataflow():
-            joined = bb.emit_output(kernel.emit(ListValue(variable, element)))
+            joined = bb.emit_output(concatenation.emit(ListValue(variable, element)))
         function = bb.emit_func_output(joined)
     result = bb.emit(relax.Call(function, [sequence.variable]))
     dims: list[Any] = [fresh_dim("d") if size is None else size for size in element.dims]
@@ -97,7 +97,10 @@ def concatenated(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> 
 
 
 class _Concatenation:
-    """The function `sequence -> tensor` under construction."""
+    """Emits the function `sequence -> tensor`.
+
+    It allocates the result, and copies one tensor into it in each iteration.
+    """
 
     def __init__(self, bb: Any, element: Element, axis: int, new_axis: bool) -> None:
         self._bb = bb
@@ -105,18 +108,18 @@ class _Concatenation:
         self._axis = axis
         self._new_axis = new_axis
 
-    def emit(self, sequence: ListValue) -> Any:
+    def emit(self, sequence: ListValue) -> Value:
         bb, axis = self._bb, self._axis
         count = length(bb, sequence)
         total = count if self._new_axis else self._total(sequence, count)
-        # The first tensor tells the other sizes; the kernel asserts that all agree.
-        dims = list(at(bb, sequence, tirx.IntImm("int64", 0)).ty.shape.values)
+        # The first tensor decides the other sizes; the kernel asserts that all tensors agree.
+        dims = list(get(bb, sequence, tirx.IntImm("int64", 0)).ty.shape.values)
         if not self._new_axis:
             del dims[axis]
         whole = relax.TensorType([*dims[:axis], total, *dims[axis:]], self._element.dtype)
         empty = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, self._element.dtype, 0))
         initial = {"offset": relax.const(0, "int64"), "buffer": empty}
-        final = repeat(bb, "sequence_fill", count, {0: sequence}, initial, self._fill)
+        final = _repeat(bb, "sequence_fill", count, {0: sequence}, initial, self._fill)
         return bb.match_cast(final["buffer"], whole)
 
     def _total(self, sequence: ListValue, count: Any) -> Any:
@@ -125,14 +128,16 @@ class _Concatenation:
         if size is not None:
             return count * size
         initial = {"total": relax.const(0, "int64")}
-        final = repeat(self._bb, "sequence_sum", count, {0: sequence}, initial, self._add)
+        final = _repeat(self._bb, "sequence_sum", count, {0: sequence}, initial, self._add)
         return as_size(self._bb, final["total"])
 
     def _add(self, given: Mapping[str, Any], closure: Closure, iteration: Any) -> dict[str, Any]:
+        """An iteration of the loop that sums the sizes along the axis."""
         item = self._item(closure, iteration)
         return {"total": self._plus(given["total"], item.ty.shape.values[self._axis])}
 
     def _fill(self, given: Mapping[str, Any], closure: Closure, iteration: Any) -> dict[str, Any]:
+        """An iteration of the loop that copies the tensors into the result."""
         bb, axis = self._bb, self._axis
         item = self._item(closure, iteration)
         dims = list(item.ty.shape.values)
@@ -141,25 +146,27 @@ class _Concatenation:
         whole = relax.TensorType(shape, self._element.dtype)
         buffer = bb.match_cast(given["buffer"], whole)
         kernel = bb.add_func(
-            _filler([as_int(dim) for dim in dims], self._element.dtype, axis, self._new_axis),
+            _copy_kernel([as_int(dim) for dim in dims], self._element.dtype, axis, self._new_axis),
             "fill_part",
         )
         args = [buffer, item, given["offset"]]
         filled = bb.emit(relax.op.call_tir_inplace(kernel, args, [0], whole))
         return {"offset": self._plus(given["offset"], size), "buffer": filled}
 
-    def _item(self, closure: Closure, iteration: Any) -> Any:
-        return at(self._bb, closure.values[0], as_size(self._bb, iteration))
+    def _item(self, closure: Closure, iteration: Any) -> Value:
+        return get(self._bb, closure.values[0], as_size(self._bb, iteration))
 
     def _plus(self, scalar: Any, size: Any) -> Any:
         number = as_tensor(self._bb, relax.prim_value(size))
         return self._bb.emit(relax.op.add(scalar, number))
 
 
-def _filler(dims: Sequence[int | None], dtype: Any, axis: int, new_axis: bool) -> tirx.PrimFunc:
+def _copy_kernel(
+    dims: Sequence[int | None], dtype: Any, axis: int, new_axis: bool
+) -> tirx.PrimFunc:
     """The kernel `(buffer, item, offset)` that copies an item into a part of a buffer, in place.
 
-    `dims` are the item's sizes but for the one along the axis.
+    `dims` are the item's sizes except the one along the axis.
     """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True})
@@ -181,30 +188,33 @@ def _filler(dims: Sequence[int | None], dtype: Any, axis: int, new_axis: bool) -
     return builder.get()
 
 
-def pieces(bb: Any, data: Any, axis: int, size: Any, *, squeeze: bool) -> ListValue:
-    """A tensor cut along an axis into a list of pieces of one size, the last one maybe smaller.
+def split(bb: Any, data: Value, axis: int, size: Any, *, squeeze: bool) -> ListValue:
+    """A tensor split along an axis into a list of parts of one size; the last may be smaller.
 
-    `size` is a prim expression. `squeeze` leaves the axis out; the size must be 1 then.
+    `size` is a prim expression. `squeeze` removes the axis; the size must then be 1.
     """
     data = data if isinstance(data, relax.Var) else bb.emit(data)
     closure = Closure({"data": data, "size": relax.prim_value(size)})
     with building_function(bb, "sequence_split", closure.params, private=False):
-        inner, piece = closure.values["data"], closure.values["size"]
-        extent = inner.ty.shape.values[axis]
-        count = tirx.floordiv(extent + piece - 1, piece)
+        inner, part_size = closure.values["data"], closure.values["size"]
+        count = tirx.floordiv(inner.ty.shape.values[axis] + part_size - 1, part_size)
 
-        def cut(given: Mapping[str, Any], captured: Closure, iteration: Any) -> dict[str, Any]:
-            source, step = captured.values["data"], captured.values["size"]
-            start = as_size(bb, iteration) * step
-            left = source.ty.shape.values[axis] - start
-            part = bb.emit(bb.call_te(_part, source, start, tirx.min(step, left), axis, squeeze))
-            return {"pieces": appended_in_place(bb, given["pieces"], part)}
+        def append_part(
+            given: Mapping[str, Any], captured: Closure, iteration: Any
+        ) -> dict[str, Any]:
+            source, part_size = captured.values["data"], captured.values["size"]
+            start = as_size(bb, iteration) * part_size
+            rest = tirx.min(part_size, source.ty.shape.values[axis] - start)
+            part = bb.call_te(
+                range_along, source, start, rest, axis, squeeze, primfunc_name_hint="part"
+            )
+            return {"parts": append_in_place(bb, given["parts"], bb.emit(part))}
 
         with bb.dataflow():
-            initial = {"pieces": new_list(bb, [])}
-            captured = {"data": inner, "size": piece}
-            final = repeat(bb, "split_piece", count, captured, initial, cut)
-            result = bb.emit_output(final["pieces"])
+            initial = {"parts": new_list(bb, [])}
+            captured = {"data": inner, "size": part_size}
+            final = _repeat(bb, "split_part", count, captured, initial, append_part)
+            result = bb.emit_output(final["parts"])
         function = bb.emit_func_output(result)
     result = bb.emit(relax.Call(function, closure.args))
     fixed: list[int | None] = [as_int(dim) for dim in data.ty.shape.values]
@@ -213,17 +223,3 @@ def pieces(bb: Any, data: Any, axis: int, size: Any, *, squeeze: bool) -> ListVa
     else:
         fixed[axis] = 1 if as_int(size) == 1 else None
     return ListValue(result, Element(str(data.ty.dtype), tuple(fixed)))
-
-
-def _part(data: Any, start: Any, size: Any, axis: int, squeeze: bool) -> Any:
-    shape = list(data.shape)
-    shape[axis] = size
-    if squeeze:
-        del shape[axis]
-
-    def element(*indices: Any) -> Any:
-        if squeeze:
-            return data(*indices[:axis], start, *indices[axis:])
-        return data(*indices[:axis], indices[axis] + start, *indices[axis + 1 :])
-
-    return te.compute(shape, element, name="part")

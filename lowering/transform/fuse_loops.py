@@ -18,7 +18,7 @@ from tvm.ir import is_prim_var
 from ..forms import Form
 from ..kernel_call import call_kernel
 from ..loops.roles import LOOP_PART, LoopRoles, Slices
-from ..operators.runtime_shapes import sizes_of
+from ..operators.sizes import sizes_of
 from ..processor import is_for_gpu
 from ..tvm_onnx import building_function
 from ..values import as_int, fresh_dim

@@ -53,7 +53,7 @@ def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
 
 
 @mutator
-class _Inliner(PyExprMutator):
+class _Inliner(PyExprMutator):  # type: ignore[misc]
     """Replaces calls by the bodies of what they call.
 
     `InlinePrivateFunctions` of TVM 0.27 leaves the symbols of an inlined function undefined
@@ -120,5 +120,5 @@ def _named_sizes(kind: Any, given: Any) -> Iterator[Any]:
     elif isinstance(kind, relax.ShapeType) and isinstance(given, relax.ShapeType):
         yield from filter(is_prim_var, (kind.values or ()) if given.values is not None else ())
     elif isinstance(kind, relax.TensorType) and isinstance(given, relax.TensorType):
-        if isinstance(kind.shape, relax.ShapeExpr) and isinstance(given.shape, relax.ShapeExpr):
-            yield from filter(is_prim_var, kind.shape.values)
+        has_sizes = all(isinstance(each.shape, relax.ShapeExpr) for each in (kind, given))
+        yield from filter(is_prim_var, kind.shape.values if has_sizes else ())
