@@ -18,13 +18,22 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
-from ..tvm_onnx import unused_name
-from ..values import fresh_dim
+from ..closure import Closure
+from ..small_kernels import advance, begins
+from ..tvm_onnx import building_function, unused_name
+from ..values import as_tensor, fresh_dim
 from .roles import LOOP_PART
 
 RADIX = 8
 _LEVELS = (1, 3, 14)
 """The levels to start at: the lowest that reaches the number of iterations. Each costs a call."""
+
+
+_COUNT = relax.TensorType([], "int64")
+_PROCEEDS, _ITERATION = "proceeds", "iteration"
+
+Emit = Callable[[Mapping[str, Any], Closure, Any], dict[str, Any]]
+"""Emits one iteration: (carried values, captured values, iteration number) -> carried values."""
 
 
 def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
@@ -46,7 +55,7 @@ def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
     carry = relax.Var("carry", carried)
     captured = [relax.Var(f"captured{index}", kind) for index, kind in enumerate(others)]
     defined = {s for kind in others for s in relax.analysis.definable_tir_vars_in_type(kind)}
-    result = _without_symbols(renamed(iteration.ty.ret), defined)
+    result = _common(carried, renamed(iteration.ty.ret), defined)
     params = [level, carry, *captured]
     name = unused_name(bb, name)
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, LOOP_PART: "repeat"})
@@ -88,17 +97,24 @@ def _sequence(bindings: list[tuple[Any, Any]], result: Any) -> Any:
     return relax.SeqExpr([block], result)
 
 
-def _without_symbols(kind: Any, defined: set[Any]) -> Any:
-    """A tuple type in which tensors whose sizes need other symbols have only a rank."""
+def _common(before: Any, after: Any, defined: set[Any]) -> Any:
+    """The type of a carry before and after an iteration.
 
-    def known(field: Any) -> Any:
+    Tensors have only a rank where the types differ or their sizes need other symbols than
+    `defined`.
+    """
+
+    def common(field: Any, other: Any) -> Any:
         if not isinstance(field, relax.TensorType):
             return field
-        if set(relax.analysis.tir_vars_in_type(field)) <= defined:
+        has_sizes = set(relax.analysis.tir_vars_in_type(field)) <= defined
+        if has_sizes and tvm_ffi.structural_equal(field, other):
             return field
-        return relax.TensorType(None, field.dtype, ndim=field.ndim)
+        ndim = field.ndim if field.ndim == other.ndim else -1
+        return relax.TensorType(None, field.dtype, ndim=ndim)
 
-    return relax.TupleType([known(field) for field in kind.fields])
+    pairs = zip(before.fields, after.fields, strict=True)
+    return relax.TupleType([common(*pair) for pair in pairs])
 
 
 def call_repeat(
@@ -126,3 +142,46 @@ def _level(most: Any) -> Any:
 def unpacked(bb: Any, carry: Any, slots: Mapping[Any, Any]) -> dict[Any, Any]:
     """The fields of a carry by the keys of `slots`, which are in their order."""
     return {key: bb.emit(relax.TupleGetItem(carry, slot)) for slot, key in enumerate(slots)}
+
+
+def emit_counted(
+    bb: Any,
+    name: str,
+    count: Any,
+    captured: dict[Any, Any],
+    initial: Mapping[str, Any],
+    emit: Emit,
+) -> dict[str, Any]:
+    """Emits a counted loop in the current dataflow block; returns the final carried values.
+
+    `count` is a prim expression; `captured` are values that the iterations read. Carried tensors
+    keep their rank and type.
+    """
+    limit = bb.emit(as_tensor(bb, relax.prim_value(count)))
+    closure = Closure({**captured, "limit": limit})
+    carry = {
+        _PROCEEDS: bb.emit(bb.call_te(begins, limit)),
+        _ITERATION: relax.const(0, "int64"),
+        **initial,
+    }
+    before = relax.Var("carry", relax.TupleType([_any_size(value.ty) for value in carry.values()]))
+    part = {LOOP_PART: "iteration"}
+    params = [before, *closure.params]
+    with building_function(bb, f"{name}_iteration", params, private=False, attributes=part):
+        with bb.dataflow():
+            given = unpacked(bb, before, carry)
+            number = given[_ITERATION]
+            after = emit(given, closure, number)
+            both = bb.emit(bb.call_te(advance, number, closure.values["limit"]))
+            after[_ITERATION] = bb.emit(relax.TupleGetItem(both, 0))
+            after[_PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
+            result = bb.emit_output(relax.Tuple([after[key] for key in carry]))
+        iteration = bb.emit_func_output(result)
+    function = emit_repeat(bb, f"{name}_repeat", iteration)
+    return call_repeat(bb, function, count, carry, closure.args)
+
+
+def _any_size(kind: Any) -> Any:
+    if isinstance(kind, relax.TensorType) and kind.ndim > 0:
+        return relax.TensorType(None, kind.dtype, ndim=kind.ndim)
+    return kind

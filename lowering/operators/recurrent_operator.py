@@ -1,4 +1,6 @@
-"""LSTM, GRU and RNN: one product for the inputs of all time steps, one kernel for the recurrence.
+"""LSTM, GRU and RNN: a marked function in plain Relax, and the kernels that replace it.
+
+The kernels are one product for the inputs of all time steps, and one kernel for the recurrence:
 
     X ──▶ x·W + Wb for all time steps ──▶ recurrence ──▶ Y, Y_h, Y_c
                                              ▲
@@ -10,7 +12,7 @@ bfloat16 are computed in float32. See https://onnx.ai/onnx/operators/onnx__LSTM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,17 +21,24 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 
 from ...rewrite.errors import ModelError, UnsupportedError
+from ..closure import Closure
 from ..constants import constant
 from ..kernel_call import call_kernel
+from ..tvm_onnx import building_function
 from ..values import Constant, Value
 from .broadcasting import known_dims
 from .recurrent_attributes import Layer, parse_layer
 from .recurrent_kernel import input_product, recurrence_kernel
 from .recurrent_layout import PEEPHOLES, Layout, Recurrence, choose_layout, pack
+from .recurrent_mark import RecurrentOperator
+from .recurrent_reference import Operands, emit_reference
 from .registry import ConverterContext, converts
 
 Dim = Any
 """A dim: an int, or a tirx expression over symbolic sizes."""
+
+_NAMES = ("x", "w", "r", "b", "sequence_lens", "initial_h", "initial_c", "p")
+_SLOTS = len(_NAMES)
 
 _COMPUTATION_TYPES: Mapping[str, str] = {
     "bfloat16": "float32",
@@ -43,41 +52,97 @@ _COMPUTATION_TYPES: Mapping[str, str] = {
 def recurrent(ctx: ConverterContext) -> Value:
     """The tuple of all outputs of an LSTM (Y, Y_h, Y_c), a GRU or an RNN (Y, Y_h).
 
-    The inputs are X, W, R, B, sequence_lens, initial_h, and for an LSTM initial_c and P. Raises
-    ModelError for attributes or shapes that contradict the specification, UnsupportedError for a
-    layer whose sizes are not known or whose type is not floating point.
+    The inputs are X, W, R, B, sequence_lens, initial_h, and for an LSTM initial_c and P. It calls a
+    function in plain Relax with a mark, see `RecurrentOperator`.
+    Raises ModelError for attributes or shapes that contradict the specification, UnsupportedError
+    for a layer whose sizes are not known or whose type is not floating point.
     """
     bb, op = ctx.bb, ctx.op_type
-    x, w, r, b, lengths, h, c, p = (ctx.inputs[slot] for slot in range(8))
-    layer = parse_layer(op, ctx.attrs, _hidden_size(op, r, ctx.attrs))
+    given = [ctx.inputs[slot] for slot in range(_SLOTS)]
+    present = [slot for slot, value in enumerate(given) if value is not None]
+    values = {slot: as_parameter(bb, given[slot]) for slot in present}
+    operator = RecurrentOperator(op, tuple(present), _described(ctx.attrs))
+    closure = Closure({}, [value.ty for value in values.values()])
+    params = [relax.Var(_NAMES[slot], closure.inner_type(values[slot].ty)) for slot in present]
+    attributes = {RecurrentOperator.ATTRIBUTE: operator.encoded()}
+    name = op.lower()
+    with building_function(bb, name, params, private=False, attributes=attributes):
+        with bb.dataflow():
+            outputs = _outputs(bb, operator, params, emit_reference)
+            result = bb.emit_output(relax.Tuple(outputs))
+        function = bb.emit_func_output(result)
+    result = bb.emit(relax.Call(function, list(values.values())))
+    return relax.Tuple([bb.emit(relax.TupleGetItem(result, slot)) for slot in range(len(outputs))])
+
+
+def emit_kernels(bb: Any, operator: RecurrentOperator, arguments: Sequence[Value]) -> list[Value]:
+    """All outputs of an operator, computed by kernels for the target in scope."""
+    return _outputs(bb, operator, arguments, _call_kernels)
+
+
+def _outputs(
+    bb: Any,
+    operator: RecurrentOperator,
+    arguments: Sequence[Value],
+    emit: Callable[[Any, Layer, Operands], list[Value]],
+) -> list[Value]:
+    """All outputs, by a function that takes checked operands."""
+    op, attrs = operator.operator, operator.attributes
+    slots = dict(zip(operator.present, arguments, strict=True))
+    x, w, r = (slots[slot] for slot in range(3))
+    b, lengths, h, c, p = (slots.get(slot) for slot in range(3, _SLOTS))
+    layer = parse_layer(op, attrs, _hidden_size(op, r, attrs))
     outer_type = str(x.ty.dtype)
     dtype = _computation_type(op, outer_type)
-    layout = choose_layout(layer.gates, layer.hidden, dtype)
     directions, columns = len(layer.directions), _input_size(op, x, w)
-
     x = _batch_second(bb, layer, _with_shape(bb, "X", x, (None, None, columns), dtype))
-    steps, batch, _ = _dims(x)
-    w = _with_shape(bb, "W", w, (directions, layer.gates * layer.hidden, columns), dtype)
-    r = _with_shape(bb, "R", r, (directions, layer.gates * layer.hidden, layer.hidden), dtype)
-    input_bias, recurrent_bias = _biases(bb, layer, b, dtype)
-    product = _input_product(bb, x, pack(bb, w, layout), pack(bb, input_bias, layout))
-
-    arguments = [product, pack(bb, r, layout), pack(bb, recurrent_bias, layout)]
-    if p is not None:
-        arguments.append(_peepholes(bb, layer, layout, p, dtype))
+    batch = _dims(x)[1]
+    rows, peepholes = layer.gates * layer.hidden, PEEPHOLES * layer.hidden
     states = {"initial_h": h, "initial_c": c} if op == "LSTM" else {"initial_h": h}
-    for name, state in states.items():
-        arguments.append(_initial_state(bb, layer, name, state, batch, dtype))
-    if lengths is not None:
-        arguments.append(_with_shape(bb, "sequence_lens", lengths, (batch,), "int32"))
+    operands = Operands(
+        x,
+        _with_shape(bb, "W", w, (directions, rows, columns), dtype),
+        _with_shape(bb, "R", r, (directions, rows, layer.hidden), dtype),
+        None if b is None else _with_shape(bb, "B", b, (directions, 2 * rows), dtype),
+        None if lengths is None else _with_shape(bb, "sequence_lens", lengths, (batch,), "int32"),
+        [_initial_state(bb, layer, name, state, batch, dtype) for name, state in states.items()],
+        None if p is None else _with_shape(bb, "P", p, (directions, peepholes), dtype),
+    )
+    return [_as_declared(bb, layer, y, outer_type) for y in emit(bb, layer, operands)]
+
+
+def _call_kernels(bb: Any, layer: Layer, given: Operands) -> list[Value]:
+    """Y [steps, directions, batch, hidden] and the final states, computed by kernels."""
+    dtype = str(given.x.ty.dtype)
+    layout = choose_layout(layer.gates, layer.hidden, dtype)
+    directions = len(layer.directions)
+    steps, batch, _ = _dims(given.x)
+    input_bias, recurrent_bias = _biases(bb, layer, given.b, dtype)
+    product = _input_product(bb, given.x, pack(bb, given.w, layout), pack(bb, input_bias, layout))
+    arguments = [product, pack(bb, given.r, layout), pack(bb, recurrent_bias, layout)]
+    if given.p is not None:
+        arguments.append(_peepholes(bb, layout, given.p))
+    arguments += given.states
+    if given.lengths is not None:
+        arguments.append(given.lengths)
     rows = batch if isinstance(batch, int) else None
-    recurrence = Recurrence(layer, layout, dtype, rows, p is not None, lengths is not None)
+    has_lengths = given.lengths is not None
+    recurrence = Recurrence(layer, layout, dtype, rows, given.p is not None, has_lengths)
     kernel = recurrence_kernel(recurrence)
     state_type = relax.TensorType((directions, batch, layer.hidden), dtype)
     sequence_type = relax.TensorType((steps, directions, batch, layer.hidden), dtype)
-    types = [sequence_type] + [state_type] * len(states)
-    outputs = call_kernel(bb, f"{op.lower()}_recurrence", kernel, arguments, types)
-    return relax.Tuple([_as_declared(bb, layer, y, outer_type) for y in outputs])
+    types = [sequence_type] + [state_type] * len(given.states)
+    return call_kernel(bb, f"{layer.op.lower()}_recurrence", kernel, arguments, types)
+
+
+def as_parameter(bb: Any, value: Value) -> Value:
+    """A value that can be an argument of a function."""
+    return value if isinstance(value, relax.Var | Constant) else bb.emit(value)
+
+
+def _described(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of the node, without what TVM's converters read."""
+    return {name: value for name, value in attrs.items() if name != "tvm_custom"}
 
 
 def _computation_type(op: str, dtype: str) -> str:
@@ -122,7 +187,6 @@ def _biases(
     if b is None:
         zeros = constant(np.zeros((directions, rows, 1), dtype))
         return zeros, zeros
-    b = _with_shape(bb, "B", b, (directions, 2 * rows), dtype)
     if isinstance(b, Constant):
         halves = np.split(b.value.numpy()[..., None], 2, axis=1)
         return constant(halves[0]), constant(halves[1])
@@ -130,9 +194,8 @@ def _biases(
     return bb.emit(halves[0]), bb.emit(halves[1])
 
 
-def _peepholes(bb: relax.BlockBuilder, layer: Layer, layout: Layout, p: Value, dtype: str) -> Value:
+def _peepholes(bb: relax.BlockBuilder, layout: Layout, p: Value) -> Value:
     """P, packed like the biases."""
-    p = _with_shape(bb, "P", p, (len(layer.directions), PEEPHOLES * layer.hidden), dtype)
     if isinstance(p, Constant):
         column = constant(p.value.numpy()[..., None])
     else:

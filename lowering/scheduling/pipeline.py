@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from ..transform import FuseLoops, InlineLoops
+from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .dataflow import split_blocks
 from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
@@ -41,6 +41,7 @@ def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
         loops = tvm.transform.Sequential(
             [
                 relax.transform.DecomposeOpsForInference(),
+                LowerRecurrent(),
                 *([FuseLoops()] if fuse_loops else []),
                 InlineLoops(),
             ]

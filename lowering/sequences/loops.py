@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax, tirx
@@ -11,63 +11,13 @@ from tvm.tirx.script import builder as ib
 
 from ...rewrite.errors import UnsupportedError
 from ..closure import Closure
-from ..loops.repeat import call_repeat, emit_repeat, unpacked
-from ..loops.roles import LOOP_PART
+from ..loops.repeat import emit_counted
 from ..scalars import as_size
-from ..small_kernels import advance, begins, for_each, range_along, sizes_or_symbols
+from ..small_kernels import for_each, range_along, sizes_or_symbols
 from ..tvm_onnx import building_function
 from ..values import Element, ListValue, Value, as_int, as_tensor, fresh_dim
 from .list_functions import new_list
 from .lists import append_in_place, get, length
-
-_COUNT = relax.TensorType([], "int64")
-_PROCEEDS, _ITERATION = "proceeds", "iteration"
-
-Emit = Callable[[Mapping[str, Any], Closure, Any], dict[str, Any]]
-"""Emits one iteration: (carried values, captured values, iteration number) -> carried values."""
-
-
-def _repeat(
-    bb: Any,
-    name: str,
-    count: Any,
-    captured: dict[Any, Any],
-    initial: Mapping[str, Any],
-    emit: Emit,
-) -> dict[str, Any]:
-    """Emits a counted loop in the current dataflow block; returns the final carried values.
-
-    `count` is a prim expression; `captured` are values that the iterations read. Carried tensors
-    keep their rank and type.
-    """
-    limit = bb.emit(as_tensor(bb, relax.prim_value(count)))
-    closure = Closure({**captured, "limit": limit})
-    carry = {
-        _PROCEEDS: bb.emit(bb.call_te(begins, limit)),
-        _ITERATION: relax.const(0, "int64"),
-        **initial,
-    }
-    before = relax.Var("carry", relax.TupleType([_any_size(value.ty) for value in carry.values()]))
-    part = {LOOP_PART: "iteration"}
-    params = [before, *closure.params]
-    with building_function(bb, f"{name}_iteration", params, private=False, attributes=part):
-        with bb.dataflow():
-            given = unpacked(bb, before, carry)
-            number = given[_ITERATION]
-            after = emit(given, closure, number)
-            both = bb.emit(bb.call_te(advance, number, closure.values["limit"]))
-            after[_ITERATION] = bb.emit(relax.TupleGetItem(both, 0))
-            after[_PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
-            result = bb.emit_output(relax.Tuple([after[key] for key in carry]))
-        iteration = bb.emit_func_output(result)
-    function = emit_repeat(bb, f"{name}_repeat", iteration)
-    return call_repeat(bb, function, count, carry, closure.args)
-
-
-def _any_size(kind: Any) -> Any:
-    if isinstance(kind, relax.TensorType) and kind.ndim > 0:
-        return relax.TensorType(None, kind.dtype, ndim=kind.ndim)
-    return kind
 
 
 def concatenate(bb: Any, sequence: ListValue, axis: int, *, new_axis: bool) -> Value:
@@ -119,7 +69,7 @@ class _Concatenation:
         whole = relax.TensorType([*dims[:axis], total, *dims[axis:]], self._element.dtype)
         empty = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, self._element.dtype, 0))
         initial = {"offset": relax.const(0, "int64"), "buffer": empty}
-        final = _repeat(bb, "sequence_fill", count, {0: sequence}, initial, self._fill)
+        final = emit_counted(bb, "sequence_fill", count, {0: sequence}, initial, self._fill)
         return bb.match_cast(final["buffer"], whole)
 
     def _total(self, sequence: ListValue, count: Any) -> Any:
@@ -128,7 +78,7 @@ class _Concatenation:
         if size is not None:
             return count * size
         initial = {"total": relax.const(0, "int64")}
-        final = _repeat(self._bb, "sequence_sum", count, {0: sequence}, initial, self._add)
+        final = emit_counted(self._bb, "sequence_sum", count, {0: sequence}, initial, self._add)
         return as_size(self._bb, final["total"])
 
     def _add(self, given: Mapping[str, Any], closure: Closure, iteration: Any) -> dict[str, Any]:
@@ -213,7 +163,7 @@ def split(bb: Any, data: Value, axis: int, size: Any, *, squeeze: bool) -> ListV
         with bb.dataflow():
             initial = {"parts": new_list(bb, [])}
             captured = {"data": inner, "size": part_size}
-            final = _repeat(bb, "split_part", count, captured, initial, append_part)
+            final = emit_counted(bb, "split_part", count, captured, initial, append_part)
             result = bb.emit_output(final["parts"])
         function = bb.emit_func_output(result)
     result = bb.emit(relax.Call(function, closure.args))

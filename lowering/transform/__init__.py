@@ -8,8 +8,9 @@ import tvm
 
 from .fuse_loops import fuse_loops
 from .inline_loops import inline_loops
+from .lower_recurrent import lower_recurrent
 
-__all__ = ["FuseLoops", "InlineLoops"]
+__all__ = ["FuseLoops", "InlineLoops", "LowerRecurrent"]
 
 
 def FuseLoops() -> Any:  # noqa: N802  (named like the passes of relax.transform)
@@ -32,4 +33,16 @@ def InlineLoops() -> Any:  # noqa: N802
     """
     return tvm.transform.module_pass(
         lambda module, _: inline_loops(module), opt_level=0, name="looplift.InlineLoops"
+    )
+
+
+def LowerRecurrent() -> Any:  # noqa: N802
+    """Replaces calls of functions that are marked as LSTM, GRU or RNN by calls of kernels.
+
+    A marked function has the attribute `looplift.recurrent` with the operator and its attributes;
+    its body is the operator in plain Relax. The kernels are for the target in scope: one product
+    for the inputs of all time steps, and one kernel for the recurrence.
+    """
+    return tvm.transform.module_pass(
+        lambda module, _: lower_recurrent(module), opt_level=0, name="looplift.LowerRecurrent"
     )

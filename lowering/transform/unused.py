@@ -8,12 +8,14 @@ import tvm
 from tvm import relax
 
 from ..loops.roles import LOOP_PART, LoopRoles
+from ..operators.recurrent_mark import RecurrentOperator
 
 
 def without_unused(module: Any, before: Any = None) -> Any:
     """The module without the functions that nothing reaches from a public function.
 
-    Loops and their parts count only if something calls them, although they are public.
+    Loops, their parts and marked functions count only if something calls them, although they are
+    public.
     Kernels stay that no Relax function called in `before`, the module before a pass: other kernels
     may call them by name.
     """
@@ -35,8 +37,8 @@ def without_unused(module: Any, before: Any = None) -> Any:
 
 
 def _is_root(attributes: Any) -> bool:
-    is_loop = LoopRoles.ATTRIBUTE in attributes or LOOP_PART in attributes
-    return "global_symbol" in attributes and not is_loop
+    parts = (LoopRoles.ATTRIBUTE, LOOP_PART, RecurrentOperator.ATTRIBUTE)
+    return "global_symbol" in attributes and not any(part in attributes for part in parts)
 
 
 def _all_callees(module: Any) -> dict[Any, set[Any]]:
