@@ -19,6 +19,7 @@ from .emitter import ControlFlow, Emitter
 from .forms import Hear
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
+from .scheduling.dataflow import split_blocks
 from .signature import Shape, Signature
 from .support import check_support
 from .transform.fuse_loops import fuse_loops
@@ -72,6 +73,7 @@ def emit(
     module = emitter.bb.get()
     if emitter.discarded:
         module = without_unused(module)
+    module = split_blocks(module)
     module["main"] = module["main"].with_attrs(signature.attributes)
     if on_form is not None:
         for form in (*emitter.forms, *fuse_loops(module)[1]):

@@ -51,45 +51,49 @@ def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
         return tvm_ffi.structural_map(kind, (ir.Var, rename), order="post")
 
     carried, *others = (renamed(kind) for kind in iteration.ty.params)
-    level = tirx.Var("level", "int64")
+    level = fresh_dim("level")
+    levels = relax.Var("level", relax.ShapeType([level]))
     carry = relax.Var("carry", carried)
     captured = [relax.Var(f"captured{index}", kind) for index, kind in enumerate(others)]
     defined = {s for kind in others for s in relax.analysis.definable_tir_vars_in_type(kind)}
     result = _common(carried, renamed(iteration.ty.ret), defined)
-    params = [level, carry, *captured]
+    params = [levels, carry, *captured]
     name = unused_name(bb, name)
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, LOOP_PART: "repeat"})
     empty = relax.Function.create_empty(params, result, is_pure=True, attrs=attributes)
     repeat = bb.add_func(empty, name)
 
-    is_lowest = relax.prim_value(tirx.EQ(level, tirx.IntImm("int64", 0)))
-    once = _sequence(
-        [(again := relax.Var("again", result), relax.Call(iteration, [carry, *captured]))], again
-    )
-    below = relax.prim_value(level - 1)
-    many = _chain(carry, result, lambda before: relax.Call(repeat, [below, before, *captured]))
-    body = _sequence(
-        [(final := relax.Var("final", result), relax.If(is_lowest, once, many))], final
-    )
     bb.begin_scope(params)
-    body = bb.normalize(body)
+    below = relax.ShapeExpr([level - 1])
+    once = _called(bb, relax.Call(iteration, [carry, *captured]))
+    many = _chain(bb, carry, result, lambda before: relax.Call(repeat, [below, before, *captured]))
+    is_lowest = relax.prim_value(tirx.EQ(level, tirx.IntImm("int64", 0)))
+    final = relax.Var("final", result)
+    body = bb.normalize(_sequence([(final, relax.If(is_lowest, once, many))], final))
     bb.end_scope()
     bb.update_func(repeat, relax.Function(params, body, result, is_pure=True, attrs=attributes))
     return repeat
 
 
-def _chain(carry: Any, kind: Any, call: Callable[[Any], Any]) -> Any:
+def _chain(bb: Any, carry: Any, kind: Any, call: Callable[[Any], Any]) -> Any:
     """Calls one after the other, for as long as the loop continues."""
     bindings = []
     before = carry
     for _ in range(RADIX):
         proceeds = relax.Var("proceeds", relax.TensorType([], "bool"))
         bindings.append((proceeds, relax.TupleGetItem(before, 0)))
-        again, after = relax.Var("again", kind), relax.Var("carry", kind)
-        taken = _sequence([(again, call(before))], again)
+        after = relax.Var("carry", kind)
+        taken = _called(bb, call(before))
         bindings.append((after, relax.If(proceeds, taken, relax.SeqExpr([], before))))
         before = after
     return _sequence(bindings, before)
+
+
+def _called(bb: Any, call: Any) -> Any:
+    """The result of a call, as a branch."""
+    call = bb.normalize(call)
+    again = relax.Var("again", call.ty)
+    return _sequence([(again, call)], again)
 
 
 def _sequence(bindings: list[tuple[Any, Any]], result: Any) -> Any:
@@ -124,7 +128,7 @@ def call_repeat(
 
     `most` is a number, a prim expression, or None if it is not known.
     """
-    arguments = [relax.prim_value(_level(most)), relax.Tuple(list(carry.values())), *captured]
+    arguments = [relax.ShapeExpr([_level(most)]), relax.Tuple(list(carry.values())), *captured]
     return unpacked(bb, bb.emit(relax.Call(repeat, arguments)), carry)
 
 

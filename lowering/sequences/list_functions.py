@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ..tvm_onnx import building_function
-from ..values import is_prim
+from ..values import fresh_dim
 
 _OBJECT = relax.ObjectType()
 _TAG = "tag_"
@@ -23,7 +23,8 @@ _TAG = "tag_"
 def call_shared(bb: Any, name: str, args: Sequence[Any], emit: Callable[..., Any]) -> Any:
     """Emits a call of the function `name` of the module, which `emit` builds if there is none.
 
-    `emit` gets one parameter per argument and returns the result, an object.
+    Arguments are objects, and numbers as shapes of rank 1. `emit` gets one parameter per argument
+    and returns the result, an object.
     """
     known = {variable.name_hint: variable for variable in bb.get().get_global_vars()}
     function = known.get(name)
@@ -36,8 +37,8 @@ def call_shared(bb: Any, name: str, args: Sequence[Any], emit: Callable[..., Any
 
 
 def _parameter(index: int, arg: Any) -> Any:
-    if is_prim(arg):
-        return tirx.Var(f"p{index}", "int64")
+    if isinstance(arg, relax.ShapeExpr):
+        return relax.Var(f"p{index}", relax.ShapeType([fresh_dim("number")]))
     return relax.Var(f"p{index}", _OBJECT)
 
 
@@ -56,7 +57,7 @@ def unique_tag(bb: Any) -> Any:
     As an argument it keeps passes from merging calls that must each return an object of their own.
     """
     number = bb.get_unique_name(_TAG).removeprefix(_TAG)
-    return relax.prim_value(tirx.IntImm("int64", int(number or 0)))
+    return relax.ShapeExpr([tirx.IntImm("int64", int(number or 0))])
 
 
 def call_runtime(function: str, *args: Any) -> Any:

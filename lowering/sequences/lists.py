@@ -75,13 +75,13 @@ def insert(bb: Any, sequence: ListValue, position: Any, tensor: Value) -> ListVa
             return ListValue(append_in_place(bb, sequence.variable, tensor), element)
         args = [sequence.variable, tensor]
         return ListValue(_changed_copy(bb, "sequence_append", args, _append), element)
-    args = [sequence.variable, relax.prim_value(position), tensor]
+    args = [sequence.variable, relax.ShapeExpr([position]), tensor]
     return ListValue(_changed_copy(bb, "sequence_insert", args, _insert), element)
 
 
 def erase(bb: Any, sequence: ListValue, position: Any) -> ListValue:
     """The sequence without the tensor at `position`."""
-    args = [sequence.variable, relax.prim_value(position)]
+    args = [sequence.variable, relax.ShapeExpr([position])]
     return ListValue(_changed_copy(bb, "sequence_erase", args, _erase), sequence.element)
 
 
@@ -90,11 +90,16 @@ def _append(copy: Any, tensor: Any) -> Any:
 
 
 def _insert(copy: Any, position: Any, tensor: Any) -> Any:
-    return call_runtime("ffi.ListInsert", copy, position, tensor)
+    return call_runtime("ffi.ListInsert", copy, _number(position), tensor)
 
 
 def _erase(copy: Any, position: Any) -> Any:
-    return call_runtime("ffi.ListErase", copy, position)
+    return call_runtime("ffi.ListErase", copy, _number(position))
+
+
+def _number(position: Any) -> Any:
+    """The number that a parameter of rank 1 holds."""
+    return relax.prim_value(position.ty.values[0])
 
 
 def append_in_place(bb: Any, sequence: Any, tensor: Any) -> Any:

@@ -39,12 +39,13 @@ def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
         for callee in callees:
             visit(callee)
         if callees:
-            # `split_blocks` looks at outermost blocks only: what goes into a branch is split here.
+            # `split_blocks` looks at outermost blocks only: what goes into a branch stays split.
             functions = {
-                v: split_function(result[v]) if _part(result[v]) == _ITERATION else result[v]
+                v: result[v] if _part(result[v]) == _ITERATION else _as_one_block(result[v])
                 for v in callees
             }
-            result.update_func(variable, _Inliner(functions).visit_expr(result[variable]))
+            inlined = _Inliner(functions).visit_expr(result[variable])
+            result.update_func(variable, split_function(inlined))
 
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function):
@@ -99,8 +100,20 @@ def _may_inline(function: Any) -> bool:
     if part == _ITERATION:
         return True
     # Others are called in dataflow blocks, which have no control flow.
-    blocks = function.body.blocks
-    return bool(part) and all(isinstance(block, relax.DataflowBlock) for block in blocks)
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    return bool(part) and not any(_is_choice(binding) for binding in bindings)
+
+
+def _is_choice(binding: Any) -> bool:
+    return isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.If)
+
+
+def _as_one_block(function: Any) -> Any:
+    """A function without control flow as a single dataflow block."""
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], function.body.body)
+    attrs = function.attrs
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, attrs=attrs)
 
 
 def _knows_sizes(function: Any, call: Any) -> bool:

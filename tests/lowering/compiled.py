@@ -1,4 +1,4 @@
-"""Modules that are compiled by plain `tvm.compile` and take their inputs by name."""
+"""Modules that are compiled by the pipeline of looplift and take their inputs by name."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Compiled:
 
     def __init__(self, model: onnx.ModelProto, module: Any = None, **options: Any) -> None:
         module = emit(model) if module is None else module
+        options.setdefault("relax_pipeline", "looplift")
         self.executable = tvm.compile(module, tvm.target.Target("llvm"), **options)
         self.machine = relax.VirtualMachine(self.executable, tvm.cpu())
         self.inputs = [i.name for i in model.graph.input]
