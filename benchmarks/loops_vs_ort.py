@@ -3,8 +3,8 @@
     python benchmarks/loops_vs_ort.py [--target native] [--rounds 9] [--most 10000]
 
 Times are medians of calls that take turns in one process. looplift is faster where the ratio is
-below 1. A loop is one kernel if the shapes in its body never change, otherwise a tower of
-functions that the virtual machine runs. Models are rewritten only where they are marked so;
+below 1. A loop is one kernel if the shapes in its body never change, otherwise functions
+that the virtual machine runs. Models are rewritten only where they are marked so;
 elsewhere the loop of the file is measured. `most` bounds the trip counts.
 """
 
@@ -30,6 +30,9 @@ from tvm import relax
 
 import looplift
 from looplift.lowering import emit
+from looplift.lowering.compile import as_target
+from looplift.lowering.forms import Form
+from looplift.lowering.scheduling.pipeline import looplift_pipeline
 
 Array = np.ndarray[Any, Any]
 COLUMNS, HIDDEN = 64, 128
@@ -213,7 +216,7 @@ def cases() -> Iterator[Case]:
         "Loop, scalar", SCALAR_LOOP, "kernel", (100, 1000, 10_000),
         lambda n: {"n": np.array(n), "s0": zeros()},
     )  # fmt: skip
-    for form in ("kernel", "tower"):
+    for form in ("kernel", "functions"):
         yield Case(
             "while", WHILE, form, (100, 1000, 10_000),
             lambda n: {"s0": zeros(4), "most": np.array(n, np.float32)},
@@ -232,10 +235,13 @@ def measure(case: Case, target: str, rounds: int, most: int) -> Iterator[dict[st
     """One row for each trip count."""
     model = case.model()
     to_emit = looplift.rewrite(model).model if case.is_rewritten else model
-    module = emit(to_emit, loop_kernels=case.form == "kernel")
-    kernel = any("loop_kernel" in variable.name_hint for variable in module.get_global_vars())
-    assert kernel == (case.form == "kernel"), f"{case.name} is no {case.form}"
-    machine = relax.VirtualMachine(looplift.compile(module, target), tvm.cpu())
+    forms: list[Form] = []
+    module = emit(to_emit, on_form=forms.append)
+    if case.form == "kernel":
+        assert all(form.is_kernel for form in forms), f"{case.name} is no kernel"
+    pipeline = looplift_pipeline(fuse_loops=case.form == "kernel")
+    executable = tvm.compile(module, target=as_target(target), relax_pipeline=pipeline)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
     oracle = session(model)
     for steps in sorted({min(steps, most) for steps in case.steps}):
         feed = case.feed(steps)

@@ -188,7 +188,7 @@ def import_(
 ) -> None:
     """Rewrite a model and convert it into a TVM Relax module.
 
-    Prints which loops became one kernel and which a tower of functions, with the reason, and the
+    Prints which loops become one kernel and which stay functions, with the reason, and the
     operators of the module.
     """
     from ..debug.relax import check_format, write_module

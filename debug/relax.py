@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..lowering.forms import Form
 
 FORMATS = (".py", ".json", ".so")
-KERNEL, TOWER = "kernel", "tower"
+KERNEL, FUNCTIONS = "kernel", "functions"
 
 
 def check_format(output: Path) -> None:
@@ -59,10 +59,10 @@ class LoopSummary:
     operator: str
     node: str
     form: str
-    """`kernel` for one kernel with the loop inside, or `tower` for a tower of functions that the
+    """`kernel` for one kernel with the loop inside, or `functions` for functions that the
     virtual machine runs."""
     reason: str
-    """Why it is a tower; empty for a kernel."""
+    """Why it is not a kernel; empty for a kernel."""
 
 
 @dataclass
@@ -140,13 +140,15 @@ class _Writer:
             log.removeHandler(messages)
         _write(module, output, target)
         operators = dict(_operators(module).most_common())
-        operators.pop("If", None)  # most of them belong to towers
+        operators.pop("If", None)  # most of them belong to loops
         tvm_warnings = list(dict.fromkeys(str(warning.message) for warning in caught))
         return ModuleSummary(loops, operators, messages.texts, tvm_warnings)
 
 
 def _loop(form: Form) -> LoopSummary:
-    return LoopSummary(form.op_type, form.place, KERNEL if form.is_kernel else TOWER, form.reason)
+    return LoopSummary(
+        form.op_type, form.place, KERNEL if form.is_kernel else FUNCTIONS, form.reason
+    )
 
 
 class _Messages(logging.Handler):

@@ -1,4 +1,9 @@
-"""If: each branch is a private function, called only when it is taken."""
+"""If: each branch is a function, called only when it is taken.
+
+The functions are public, so that `InlinePrivateFunctions` leaves them alone, see `loops.function`.
+Inlined, they would be wrong as well because `StaticPlanBlockMemory` of TVM 0.27 lets the two
+branches of an If share memory that only one of them allocates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from .join import join, unpack
 from .kinds import Kind, element_of_type
 from .scalars import scalar
 from .scope import Frame, Scope
-from .sequences.runtime import received
+from .sequences.lists import copy_received
 from .values import Constant, Element, Value, as_int, is_prim
 
 _BRANCHES = {"then_branch": "then", "else_branch": "else"}
@@ -39,7 +44,8 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
             body = step.bodies[attribute]
             closure = Closure({name: frame.values[name] for name in body.captures})
             name = f"{step.node.name or step.node.output[0]}_{suffix}"
-            branch = emitter.emit_function(name, closure.params, body, closure.values)
+            params, values = closure.params, closure.values
+            branch = emitter.emit_function(name, params, body, values, private=False)
             calls.append(relax.Call(branch.variable, closure.args))
             kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
         joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]
@@ -47,7 +53,7 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
         items = unpack(scope.bb, result, [_type(kind) for kind in joined])
         # A branch may give a tuple where the other gives a list.
         outputs = [
-            received(scope.bb, item, kind) if isinstance(kind, Element) else item
+            copy_received(scope.bb, item, kind) if isinstance(kind, Element) else item
             for item, kind in zip(items, joined, strict=True)
         ]
     emitter.ranks.note(step.node, outputs, *kinds)

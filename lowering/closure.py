@@ -6,12 +6,13 @@ and a last parameter, an `R.Shape`, for those that no tensor parameter has as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, tirx
+from tvm.ir import is_prim_var
 
 from .tvm_onnx import EmptyOptional
 from .values import Constant, Element, ListValue, Sizes, Value, flatten, fresh_dim, is_prim
@@ -20,19 +21,46 @@ from .values import Constant, Element, ListValue, Sizes, Value, flatten, fresh_d
 class Closure:
     """Values of one function, seen from inside another.
 
-    `params` and `args` correspond; `values` are the inner forms by name. `symbols` are sizes that
-    the inner function needs besides those of the values.
+    `params` and `args` correspond; `values` are the inner forms by name. `types` are those of
+    further parameters, which come before `params` and define the sizes that are their dimensions.
+    A size computed from symbols that are dimensions of nothing that is handed over, such as the
+    2·n of a tensor where there is no n, becomes a symbol of its own.
     """
 
-    def __init__(self, captured: Mapping[Any, Value], symbols: Iterable[Any] = ()) -> None:
+    def __init__(self, captured: Mapping[Any, Value], types: Iterable[Any] = ()) -> None:
         self._sizes: dict[Any, Any] = {}
+        self._computed: list[tuple[Any, Any]] = []
+        """Sizes of the outer function that are a symbol in the inner one."""
         self._variables: dict[Any, Any] = {}
         self._local: dict[Any, Any] = {}
         """Symbols that stand for no size of the outer function, by their outer forms."""
-        for leaf in flatten(list(captured.values())):
-            self._add(leaf)
-        self._add_symbols(symbols)
+        leaves = [leaf for leaf in flatten(list(captured.values())) if not _is_nothing(leaf)]
+        types = [*types, *(leaf.ty for leaf in leaves if _is_variable(leaf))]
+        numbers = [leaf for leaf in leaves if not _is_variable(leaf)]
+        self._add_sizes(types, {symbol for leaf in numbers for symbol in _symbols(leaf)})
+        for leaf in leaves:
+            if _is_variable(leaf) and leaf not in self._variables:
+                # The name is kept: TVM's converters recognise a model's parameters by it.
+                self._variables[leaf] = relax.Var(leaf.name, self.inner_type(leaf.ty))
+        self._defined = set(_dimensions(map(self.inner_type, types)))
         self.values = {name: self._inner(value) for name, value in captured.items()}
+
+    def _add_sizes(self, types: Sequence[Any], direct: Iterable[Any]) -> None:
+        """Gives each symbol its inner form; `direct` are those of captured sizes."""
+        dims = [dim for kind in types for dim in _dims(kind)]
+        known = {*direct, *(dim for dim in dims if is_prim_var(dim))}
+        for dim in dims:
+            symbols = tirx.analysis.undefined_vars(dim)
+            if not known.issuperset(symbols) and self._symbol_of(dim) is None:
+                self._computed.append((dim, fresh_dim("size")))
+        for symbol in (*direct, *(s for d in dims for s in tirx.analysis.undefined_vars(d))):
+            if symbol in known and symbol not in self._sizes:
+                self._sizes[symbol] = fresh_dim(symbol.name)
+
+    def _symbol_of(self, dim: Any) -> Any:
+        """The inner symbol of a computed size; None if it has none."""
+        same = (inner for outer, inner in self._computed if tvm_ffi.structural_equal(outer, dim))
+        return next(same, None)
 
     @property
     def variables(self) -> list[tuple[Any, Any]]:
@@ -62,7 +90,8 @@ class Closure:
 
         A symbol that exists only inside becomes a new one, equal to no other.
         """
-        back = {inner: outer for outer, inner in [*self._sizes.items(), *self._local.items()]}
+        pairs = [*self._sizes.items(), *self._computed, *self._local.items()]
+        back = {inner: outer for outer, inner in pairs}
 
         def translate(symbol: Any) -> Any:
             if symbol not in back:
@@ -81,6 +110,16 @@ class Closure:
 
         A symbol that was not captured becomes a new one, which the inner function has to define.
         """
+        if isinstance(kind, relax.TupleType):
+            return relax.TupleType([self.inner_type(field) for field in kind.fields])
+        if isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr):
+            return relax.TensorType([self._inner_dim(dim) for dim in kind.shape.values], kind.dtype)
+        return self._inner_dim(kind)
+
+    def _inner_dim(self, dim: Any) -> Any:
+        computed = self._symbol_of(dim) if self._computed and is_prim(dim) else None
+        if computed is not None:
+            return computed
 
         def translate(symbol: Any) -> Any:
             if symbol in self._sizes:
@@ -89,32 +128,14 @@ class Closure:
                 self._local[symbol] = fresh_dim(symbol.name)
             return self._local[symbol]
 
-        return tvm_ffi.structural_map(kind, (ir.Var, translate), order="post")
-
-    def _add(self, leaf: Value) -> None:
-        if isinstance(leaf, EmptyOptional | Constant):
-            return
-        if isinstance(leaf, Sizes):
-            for item in leaf.items:
-                self._add(item)
-            return
-        self._add_symbols(_symbols(leaf))
-        if is_prim(leaf) or isinstance(leaf, relax.ShapeExpr) or leaf in self._variables:
-            return
-        # The name is kept: TVM's converters recognise a model's parameters by it.
-        self._variables[leaf] = relax.Var(leaf.name, self._substitute(leaf.ty, self._sizes))
-
-    def _add_symbols(self, symbols: Iterable[Any]) -> None:
-        for symbol in symbols:
-            if symbol not in self._sizes:
-                self._sizes[symbol] = fresh_dim(symbol.name)
+        return tvm_ffi.structural_map(dim, (ir.Var, translate), order="post")
 
     def _missing_sizes(self) -> list[tuple[Any, Any]]:
-        defined = set(_dimensions(self._variables.values()))
-        return [(outer, inner) for outer, inner in self._sizes.items() if inner not in defined]
+        pairs = self._sizes.items()
+        return [(outer, inner) for outer, inner in pairs if inner not in self._defined]
 
     def _inner(self, value: Value) -> Value:
-        if isinstance(value, EmptyOptional | Constant):
+        if _is_nothing(value):
             return value
         if isinstance(value, Sizes):
             return replace(value, items=[self._inner(item) for item in value.items])
@@ -123,25 +144,40 @@ class Closure:
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._inner(field) for field in value.fields])
         if isinstance(value, relax.ShapeExpr):
-            return relax.ShapeExpr([self._inner(size) for size in value.values])
+            return relax.ShapeExpr([self._inner_dim(size) for size in value.values])
         if is_prim(value):
-            return self._substitute(value, self._sizes)
+            return self._inner_dim(value)
         return self._variables[value]
 
-    @staticmethod
-    def _substitute(item: Any, mapping: Mapping[Any, Any]) -> Any:
-        replacement = (ir.Var, lambda var: mapping.get(var, var))
-        return tvm_ffi.structural_map(item, replacement, order="post")
+
+def _is_nothing(value: Value) -> bool:
+    """Whether a value need not be handed over."""
+    return isinstance(value, EmptyOptional | Constant)
+
+
+def _is_variable(leaf: Value) -> bool:
+    return not (is_prim(leaf) or isinstance(leaf, relax.ShapeExpr | Sizes))
 
 
 def _symbols(leaf: Value) -> Iterable[Any]:
-    """The symbols of sizes in a value or its type."""
-    if is_prim(leaf):
-        return list(tirx.analysis.undefined_vars(leaf))
-    return list(relax.analysis.tir_vars_in_type(leaf.ty))
+    """The symbols in sizes."""
+    if isinstance(leaf, Sizes):
+        return [symbol for item in leaf.items for symbol in _symbols(item)]
+    items = leaf.values if isinstance(leaf, relax.ShapeExpr) else [leaf]
+    return [symbol for item in items for symbol in tirx.analysis.undefined_vars(item)]
 
 
-def _dimensions(params: Iterable[Any]) -> Iterable[Any]:
-    """The symbols that the types of parameters define by themselves."""
-    for param in params:
-        yield from relax.analysis.definable_tir_vars_in_type(param.ty)
+def _dims(kind: Any) -> list[Any]:
+    """The sizes in a type."""
+    if isinstance(kind, relax.TupleType):
+        return [dim for field in kind.fields for dim in _dims(field)]
+    shape = kind.shape if isinstance(kind, relax.TensorType) else None
+    if isinstance(kind, relax.ShapeType):
+        return list(kind.values or ())
+    return list(shape.values) if isinstance(shape, relax.ShapeExpr) else []
+
+
+def _dimensions(types: Iterable[Any]) -> Iterable[Any]:
+    """The symbols that types of parameters define by themselves."""
+    for kind in types:
+        yield from relax.analysis.definable_tir_vars_in_type(kind)

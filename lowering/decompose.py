@@ -66,7 +66,7 @@ def _operator(node: onnx.NodeProto) -> Operator:
 
 
 def _is_composed(domain: str, op_type: str, opset: int) -> bool:
-    if find(domain, op_type, opset) is not None:
+    if find(domain, op_type) is not None:
         return False
     try:
         # The type stubs of onnx leave out the flags.

@@ -20,9 +20,11 @@ from .emitter import ControlFlow, Emitter
 from .forms import Hear
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
-from .loops.unused import without_unused
+from .scheduling.dataflow import split_blocks
 from .signature import Shape, Signature
 from .support import check_support
+from .transform.fuse_loops import fuse_loops
+from .transform.unused import without_unused
 from .weights import lift_weights
 
 CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if, "Loop": emit_loop, "Scan": emit_scan})
@@ -41,7 +43,6 @@ def emit(
     keep_params_in_input: bool = False,
     sanitize_input_names: bool = True,
     base_dir: str = "",
-    loop_kernels: bool = True,
     on_form: Hear | None = None,
 ) -> Any:
     """The model as a Relax module with one public function, `main`.
@@ -50,9 +51,8 @@ def emit(
     model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
     `source` is the model before a rewrite, which warnings are about; `weights` are the parameters
     of a model whose weights are inputs already (see `lift_weights`); `sizes` are the numbers of
-    named dims. `base_dir` is the folder of the model's external data. Without `loop_kernels`, every
-    loop takes its general form, a tower, even where it could be one kernel; `on_form` is called
-    with the form of each.
+    named dims. `base_dir` is the folder of the model's external data. `on_form` is called with the
+    form that each loop and recurrence takes when the module is compiled for the target in scope.
 
     Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
     operators, all of them at once, or the first node that cannot be translated as it is used.
@@ -70,23 +70,22 @@ def emit(
     model = decompose(model, opset)
     body = read_body(model.graph)
     check_control(body)
-    check_support(body, opset, frozenset(CONTROL))
+    check_support(body, frozenset(CONTROL))
 
     signature = Signature(model.graph, shape_dict, dtype_dict, sanitize_input_names, sizes)
     signature.add_weights(weights or (), base_dir)
     signature.add_inputs()
 
-    emitter = Emitter(
-        relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters, loop_kernels
-    )
+    emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
-    if on_form is not None:
-        for form in emitter.forms:
-            on_form(form)
     module = emitter.bb.get()
-    if emitter.forms:  # only attempts at loops leave functions that nobody calls
+    if emitter.discarded:
         module = without_unused(module)
+    module = split_blocks(module)
     module["main"] = module["main"].with_attrs(signature.attributes)
+    if on_form is not None:
+        for form in (*emitter.forms, *fuse_loops(module)[1]):
+            on_form(form)
     return module
 
 

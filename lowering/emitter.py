@@ -17,10 +17,10 @@ from .bodies import Body, Step, place
 from .constants import array, constant, dense
 from .failures import failure
 from .forms import RECURRENT, Form
-from .operators import TAKES_ANY_RANK, TAKES_NARROW_SIZES, TAKES_SCALARS, TAKES_SIZES, find
+from .operators import Accepts, ConverterContext, find
 from .ranks import Ranks
 from .scope import Frame, Scope
-from .sequences.runtime import received, received_optional
+from .sequences.lists import copy_received, wrap_optional
 from .tvm_onnx import EmptyOptional, InputList, building_function
 from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, is_tensor, with_shape
 
@@ -49,8 +49,8 @@ class Emitter:
     """Where external data lies."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
-    loop_kernels: bool = True
-    """Whether a loop becomes one kernel where it can be."""
+    discarded: list[str] = field(default_factory=list)
+    """The names of bodies that were emitted again, which leaves functions that nothing calls."""
     ranks: Ranks = field(default_factory=Ranks)
     _forms: dict[int, Form] = field(default_factory=dict)
     """By the identity of the node: a body is emitted again if its types have to be wider."""
@@ -101,7 +101,7 @@ class Emitter:
     def _entered(self, value: Value) -> Value:
         """A value as the function works with it."""
         if isinstance(value, Received):
-            enter = received_optional if value.is_optional else received
+            enter = wrap_optional if value.is_optional else copy_received
             return enter(self.bb, value.variable, value.element)
         return value
 
@@ -127,38 +127,41 @@ class Emitter:
         }
         if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
             self.note_form(node, Form(node.op_type, place(node, frame.body.path)))
-        convert = find(node.domain, node.op_type, self.opset)
-        assert convert is not None, "the model was searched for unknown operators beforehand"
+        converter = find(node.domain, node.op_type)
+        assert converter is not None, "the model was searched for unknown operators beforehand"
         try:
-            inputs = InputList([self._input(frame, node, name) for name in node.input])
-            value = convert(self.bb, inputs, named, [frame.values, self.parameters])
+            inputs = InputList([self._input(frame, name, converter.accepts) for name in node.input])
+            params = [frame.values, self.parameters]
+            value = converter.convert(
+                ConverterContext(self.bb, node.op_type, inputs, named, params)
+            )
             return self._outputs(frame, node, value)
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[name] if name else None for name in node.input]
             raise failure(node, frame.body.path, given, self.ranks.explain(given), error) from error
 
-    def _input(self, frame: Frame, node: onnx.NodeProto, name: str) -> Value:
+    def _input(self, frame: Frame, name: str, accepts: Accepts) -> Value:
         """An input in a form that the node's converter takes."""
         if not name:
             return None
         value = frame.values[name]
         if is_tensor(value):
-            return self._shaped(frame, node, name, value)
+            return self._shaped(frame, name, value, accepts)
         if isinstance(value, EmptyOptional | ListValue):
             return value
         if isinstance(value, Sizes):
-            return value if node.op_type in TAKES_NARROW_SIZES else as_tensor(self.bb, value)
+            return value if Accepts.NARROW_SIZES in accepts else as_tensor(self.bb, value)
         if is_prim(value):
-            return value if node.op_type in TAKES_SCALARS else as_tensor(self.bb, value)
+            return value if Accepts.SCALARS in accepts else as_tensor(self.bb, value)
         if isinstance(value.ty, relax.ShapeType):
-            return value if node.op_type in TAKES_SIZES else as_tensor(self.bb, value)
+            return value if Accepts.SIZES in accepts else as_tensor(self.bb, value)
         return value
 
-    def _shaped(self, frame: Frame, node: onnx.NodeProto, name: str, value: Value) -> Value:
+    def _shaped(self, frame: Frame, name: str, value: Value, accepts: Accepts) -> Value:
         """A tensor with a shape, if its rank is known."""
         if value.ty.shape is not None:
             return value
-        if value.ty.ndim < 0 and node.op_type not in TAKES_ANY_RANK:
+        if value.ty.ndim < 0 and Accepts.ANY_RANK not in accepts:
             raise UnsupportedError(f"the rank of {name!r} is not known")
         shaped = frame.values[name] = with_shape(self.bb, value)
         return shaped

@@ -17,7 +17,7 @@ class Form:
     place: str
     """The node, for messages."""
     reason: str = ""
-    """A sentence on why it is a tower of functions; empty if it is one kernel."""
+    """Why it stays functions that the virtual machine runs; empty if it is one kernel."""
 
     @property
     def is_kernel(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax
 
 from ..rewrite.errors import ModelError
-from .values import ListValue, Value, as_int, as_tensor, describe
+from .values import ListValue, Value, as_int, as_tensor, describe, fresh_dim
 
 
 def scalar(bb: Any, value: Value, dtype: str, role: str, where: str) -> Value:
@@ -25,6 +25,14 @@ def scalar(bb: Any, value: Value, dtype: str, role: str, where: str) -> Value:
     if tensor.ty.ndim == 0:
         return tensor
     return bb.normalize(relax.op.reshape(tensor, ()))
+
+
+def as_size(bb: Any, value: Value) -> Any:
+    """An int64 scalar as a symbol."""
+    vector = bb.emit(relax.op.reshape(value, (1,)))
+    symbol = fresh_dim("count")
+    bb.match_cast(bb.emit(relax.op.tensor_to_shape(vector)), relax.ShapeType([symbol]))
+    return symbol
 
 
 def _has_other_size(tensor: Any) -> bool:

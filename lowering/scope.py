@@ -74,6 +74,13 @@ class Scope:
         yield settled
         self._open()
 
+    def bound(self, values: Sequence[Value]) -> list[Value]:
+        """The values with each call bound to a variable of the current segment."""
+        leaves = [leaf for leaf in flatten(values) if not _is_bound(leaf)]
+        # As the fields of one tuple, calls that the block has computed already are not repeated.
+        fields = self.bb.normalize(relax.Tuple(leaves)).fields
+        return _replaced(values, dict(zip(leaves, fields, strict=True)))
+
     def close(self, values: Sequence[Value]) -> list[Value]:
         """End the last segment: what follows in the function stands outside of any.
 
@@ -129,19 +136,31 @@ class Scope:
                 outputs[variable] = self.bb.emit_output(variable)
             settled[leaf] = outputs[variable]
 
-        def visible(value: Value) -> Value:
-            if isinstance(value, relax.Tuple):
-                return relax.Tuple([visible(field) for field in value.fields])
-            if isinstance(value, ListValue):
-                return replace(value, variable=visible(value.variable))
-            return settled[value] if _ends_with_segment(value) else value
+        return _replaced(values, settled)
 
-        return [visible(value) for value in values]
+
+def _replaced(values: Sequence[Value], found: dict[Any, Any]) -> list[Value]:
+    """The values with some leaves replaced, by identity."""
+
+    def replaced(value: Value) -> Value:
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([replaced(field) for field in value.fields])
+        if isinstance(value, ListValue):
+            return replace(value, variable=replaced(value.variable))
+        return value if _is_no_expression(value) else found.get(value, value)
+
+    return [replaced(value) for value in values]
 
 
 def _ends_with_segment(value: Value) -> bool:
     """Whether a value is not visible, or not even computed, outside of the current segment."""
-    if isinstance(value, relax.DataflowVar):
-        return True
-    placed = (relax.Var, Constant, relax.ShapeExpr, EmptyOptional, Sizes)
-    return not isinstance(value, placed) and not is_prim(value)
+    return isinstance(value, relax.DataflowVar) or not _is_bound(value)
+
+
+def _is_bound(value: Value) -> bool:
+    """Whether a leaf is a variable, or needs none."""
+    return isinstance(value, relax.Var | Constant) or _is_no_expression(value)
+
+
+def _is_no_expression(value: Value) -> bool:
+    return isinstance(value, relax.ShapeExpr | EmptyOptional | Sizes) or is_prim(value)

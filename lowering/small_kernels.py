@@ -49,6 +49,22 @@ def slice_at(data: Any, position: Any, axis: int, reverse: bool) -> Any:
     return te.compute(shape, element, name="slice")
 
 
+def range_along(data: Any, start: Any, size: Any, axis: int, squeeze: bool = False) -> Any:
+    """`size` elements of a tensor along an axis from `start` on.
+
+    `squeeze` removes the axis; the size must then be 1.
+    """
+    shape = list(data.shape)
+    shape[axis : axis + 1] = [] if squeeze else [size]
+
+    def element(*indices: Any) -> Any:
+        if squeeze:
+            return data(*indices[:axis], start, *indices[axis:])
+        return data(*indices[:axis], start + indices[axis], *indices[axis + 1 :])
+
+    return te.compute(shape, element, name="part")
+
+
 def leading(data: Any, shape: Sequence[Any]) -> Any:
     """The part of a tensor that has a smaller shape and starts at its first element."""
     return te.compute(list(shape), lambda *indices: data(*indices), name="leading")

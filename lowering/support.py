@@ -15,7 +15,7 @@ _SHOWN = 3
 """How many nodes of one operator are named."""
 
 
-def check_support(body: Body, opset: int, control: frozenset[str]) -> None:
+def check_support(body: Body, control: frozenset[str]) -> None:
     """Raise one UnsupportedError for all operators, in bodies too, that have no converter.
 
     `control` names the operators with bodies that can be emitted.
@@ -24,7 +24,7 @@ def check_support(body: Body, opset: int, control: frozenset[str]) -> None:
     for inner in body.inside():
         for step in inner.steps:
             node = step.node
-            if not _is_supported(node, bool(step.bodies), opset, control):
+            if not _is_supported(node, bool(step.bodies), control):
                 unknown[node.domain or "ai.onnx", node.op_type].append(place(node, inner.path))
     if not unknown:
         return
@@ -43,12 +43,10 @@ class UnknownOperatorError(UnsupportedError, tvm.error.OpNotImplemented):  # typ
     """An operator has no translation; TVM's importer raises OpNotImplemented."""
 
 
-def _is_supported(
-    node: onnx.NodeProto, has_bodies: bool, opset: int, control: frozenset[str]
-) -> bool:
+def _is_supported(node: onnx.NodeProto, has_bodies: bool, control: frozenset[str]) -> bool:
     if has_bodies:
         return node.domain in ("", "ai.onnx") and node.op_type in control
-    return find(node.domain, node.op_type, opset) is not None
+    return find(node.domain, node.op_type) is not None
 
 
 def _shown(places: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -18,7 +19,7 @@ import tvm
 
 from ..rewrite.errors import UnsupportedError
 
-Converter = Callable[[Any, Any, dict[str, Any], list[Any]], Any]
+TvmConverter = Callable[[Any, Any, dict[str, Any], list[Any]], Any]
 """`convert(block_builder, inputs, attributes, [values by name, parameters by name]) -> expression`.
 
 `attributes["tvm_custom"]` holds the node's `name`, its `num_outputs`, and the `opset`.
@@ -53,10 +54,17 @@ def operators() -> frozenset[str]:
 
 
 @functools.cache
-def converter(op_type: str, opset: int) -> Converter:
+def converter(op_type: str, opset: int) -> TvmConverter:
     """TVM's converter of an operator, in the version that `opset` asks for."""
-    chosen: Converter = _CONVERTERS[op_type].get_converter(opset)
+    chosen: TvmConverter = _CONVERTERS[op_type].get_converter(opset)
     return chosen
+
+
+def unused_name(bb: Any, name: str) -> str:
+    """A name that no function of the module has: `name`, with a number if that is taken."""
+    taken = {variable.name_hint for variable in bb.get().get_global_vars()}
+    names = (f"{name}_{number}" for number in itertools.count(1))
+    return name if name not in taken else next(other for other in names if other not in taken)
 
 
 @contextmanager
@@ -69,10 +77,13 @@ def building_function(
     pure: bool = True,
     attributes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[None]:
-    """Build a function with a block builder; if that fails, leave the builder in order.
+    """Builds a function; if that fails, leaves the block builder in order.
 
-    Without that it prints a warning when it is destroyed.
+    Otherwise it would print a warning when it is destroyed. A public function whose name is taken
+    gets a number.
     """
+    if not private:
+        name = unused_name(bb, name)
     with bb.function(name, list(params), dict(attributes), pure, private):
         try:
             yield

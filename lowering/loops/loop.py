@@ -16,9 +16,9 @@ from ..bodies import Step, place
 from ..emitter import Emitter
 from ..scalars import scalar
 from ..scope import Frame, Scope
-from ..sequences.runtime import to_list
+from ..sequences.lists import to_list
 from ..values import Constant, ListValue, Value, as_tensor, with_shape
-from .choice import emit_plan
+from .function import emit_loop_function
 from .plan import Plan, Stacked, State
 
 _ENDLESS = 2**63 - 1
@@ -27,7 +27,7 @@ _ENDLESS = 2**63 - 1
 
 def emit_loop(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Value]:
     """The outputs of a Loop: the states after the last iteration, and rows of all iterations."""
-    return emit_plan(emitter, scope, step.node, _plan(scope.bb, frame, step))
+    return emit_loop_function(emitter, scope, "Loop", _plan(scope.bb, frame, step))[0]
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
@@ -54,7 +54,11 @@ def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
 
 
 def _condition(bb: Any, condition: Value | None, where: str) -> Value | None:
-    return None if condition is None else scalar(bb, condition, "bool", "condition", where)
+    if condition is None:
+        return None
+    first = scalar(bb, condition, "bool", "condition", where)
+    is_true = isinstance(first, Constant) and bool(first.value.numpy().item())
+    return None if is_true else first
 
 
 def carried(bb: Any, value: Value) -> Value:

@@ -56,7 +56,7 @@ class Plan:
     body: Body
     captured: Mapping[str, Value]
     limit: Value | None
-    """The trip count, an int64 scalar."""
+    """The trip count, an int64 scalar; None if there is none, or if scan inputs determine it."""
     condition: Value | None
     """Whether there is a first iteration, a bool scalar; None for true."""
     iteration: str | None

@@ -1,13 +1,13 @@
-"""Scan outputs: a row of every iteration, written in place into one buffer.
+"""Scan outputs: each iteration writes one slice into a buffer, in place.
 
-Where the trip count and the row's shape are known before the first iteration, so is the buffer.
-Otherwise there is none at first; when an iteration finds it full, it moves to one of twice the
-capacity, so that n rows take O(n) time.
+If the trip count and the shape of the slices are known before the first iteration, so is the size
+of the buffer. Otherwise it starts empty, and an iteration that finds it full copies it to one of
+twice the capacity, so that n slices take O(n) time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,121 +15,131 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import ModelError
 from ..closure import Closure
+from ..scalars import as_size
 from ..small_kernels import copier, leading, writer
-from ..tower import Store, as_size
 from ..tvm_onnx import building_function
 from ..values import Constant, as_int, fresh_dim
 from .plan import Plan, Stacked
 
-ITERATION, CAPACITY, FIRST_BUFFER = range(3)
-"""Slots of the store: the number of the iteration, the rows the buffers have room for, buffers."""
+CAPACITY = "capacity"
+"""The key of the number of slices that the buffers have room for."""
 
-_COUNT = relax.TensorType([], "int64")
 _FIRST_CAPACITY = 16
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The scan outputs of a loop."""
+    """The scan outputs of a loop. Buffers are carried values; their keys are ("buffer", n)."""
 
     bb: Any
     plan: Plan
     kinds: Sequence[Any]
-    """The types of the rows, in the symbols of the function that makes the buffers."""
+    """The types of the slices, in the symbols of the function that makes the buffers."""
     is_bounded: bool
-    """Whether the trip count alone says how many iterations there are."""
+    """Whether the trip count alone determines the number of iterations."""
     is_known: bool
-    """Whether so, and the shapes of the rows are known before the first iteration."""
+    """Whether so, and the shapes of the slices are known before the first iteration."""
 
-    # Inside an iteration.
-
-    def write(self, store: Store, rows: Sequence[Any], limit: Any) -> None:
-        """Write the rows of one iteration."""
-        if not rows:
-            return
-        bb, iteration = self.bb, store.read(ITERATION, _COUNT)
-        if not self.is_known:
-            capacity = store.read(CAPACITY, _COUNT)
-            is_full = bb.emit(relax.op.equal(iteration, capacity))
-            values: dict[Any, Any] = {"limit": limit} if self.is_bounded else {}
-            values.update(enumerate(rows))
-            closure = Closure(values)
-            grow = self._emit_grow(closure, len(rows))
-            args = [store.variable, *closure.args]
-            bb.emit(relax.If(is_full, relax.Call(grow, args), is_full), "_")
-        for slot, (stacked, row) in enumerate(zip(self.plan.wanted, rows, strict=True)):
-            self._write(store, FIRST_BUFFER + slot, stacked, row, iteration)
-
-    def _write(self, store: Store, slot: int, stacked: Stacked, row: Any, iteration: Any) -> None:
-        bb, kind = self.bb, row.ty
-        axis = axis_of(stacked, kind)
-        dims = list(kind.shape.values)
-        whole = relax.TensorType([*dims[:axis], fresh_dim("room"), *dims[axis:]], kind.dtype)
-        buffer = bb.match_cast(store.read(slot, _any_of(whole)), whole)
-        sizes = [as_int(dim) for dim in dims]
-        kernel = bb.add_func(writer(sizes, str(kind.dtype), axis, stacked.reverse), "write_row")
-        args = [buffer, row, iteration]
-        store.renew(slot, bb.emit(relax.op.call_tir_inplace(kernel, args, [0], whole)))
-
-    def _emit_grow(self, closure: Closure, count: int) -> Any:
-        """The function `(store, limit, rows) -> true` that moves all buffers to larger ones."""
-        bb, store = self.bb, Store.parameter(self.bb)
-        params = [store.variable, *closure.params]
-        with building_function(bb, f"{self.plan.name}_grow", params, private=True, pure=False):
-            if self.is_bounded:
-                capacity = closure.values["limit"]
-            else:
-                capacity = bb.emit(bb.call_te(_larger, store.read(CAPACITY, _COUNT)))
-            store.write({CAPACITY: capacity})
-            room = as_size(bb, capacity)
-            for index in range(count):
-                self._move(store, index, closure.values[index].ty, room)
-            return bb.emit_func_output(relax.const(True, "bool"))
-
-    def _move(self, store: Store, index: int, row: Any, room: Any) -> None:
-        bb, slot = self.bb, FIRST_BUFFER + index
-        axis = axis_of(self.plan.wanted[index], row)
-        dims = list(row.shape.values)
-        whole = relax.TensorType([*dims[:axis], room, *dims[axis:]], row.dtype)
-        new = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, str(row.dtype), 0))
-        old = _with_sizes(bb, store.read(slot, _any_of(whole)))
-        kernel = bb.add_func(copier(len(dims) + 1, str(row.dtype)), "copy_rows")
-        store.write({slot: bb.emit(relax.op.call_tir_inplace(kernel, [new, old], [0], whole))})
-
-    # Before and after all iterations.
-
-    def empty(self, limit: Any, condition: Any) -> list[Any]:
-        """The buffers before the first iteration."""
+    def before(self, limit: Any, condition: Any) -> dict[Any, Any]:
+        """The carried values before the first iteration."""
+        carried: dict[Any, Any] = {}
         room: Any = tirx.IntImm("int64", 0)
         if self.is_known and self.kinds:
             room = self._room(limit, condition)
-        buffers = []
-        for stacked, kind in zip(self.plan.wanted, self.kinds, strict=True):
-            axis = axis_of(stacked, kind)
-            dims = self._first_dims(stacked, kind)
-            shape = relax.ShapeExpr([*dims[:axis], room, *dims[axis:]])
-            buffers.append(
-                self.bb.emit(relax.op.builtin.alloc_tensor(shape, str(kind.dtype), 0), "rows")
-            )
-        return buffers
+        elif self.kinds:
+            carried[CAPACITY] = relax.const(0, "int64")
+        for number, (stacked, kind) in enumerate(zip(self.plan.wanted, self.kinds, strict=True)):
+            shape = relax.ShapeExpr(_inserted(self._first_dims(stacked, kind), stacked, kind, room))
+            empty = relax.op.builtin.alloc_tensor(shape, str(kind.dtype), 0)
+            carried["buffer", number] = self.bb.emit(empty, "buffer")
+        return carried
 
-    def finished(self, store: Store, empty: Sequence[Any]) -> list[Any]:
-        """The scan outputs after the last iteration."""
+    def written(
+        self, carried: Mapping[Any, Any], rows: Sequence[Any], iteration: Any, limit: Any
+    ) -> dict[Any, Any]:
+        """The carried values after the slices of one iteration were written."""
+        after: dict[Any, Any] = {}
+        if not rows:
+            return after
+        buffers = [carried["buffer", number] for number in range(len(rows))]
+        if not self.is_known:
+            capacity, *buffers = self._with_room(carried[CAPACITY], buffers, rows, iteration, limit)
+            after[CAPACITY] = capacity
+        for number, (stacked, row) in enumerate(zip(self.plan.wanted, rows, strict=True)):
+            after["buffer", number] = self._write(buffers[number], stacked, row, iteration)
+        return after
+
+    def finished(
+        self, carried: Mapping[Any, Any], iteration: Any, types: Sequence[Any]
+    ) -> list[Any]:
+        """The scan outputs after the last iteration; `types` are those of the first buffers."""
         results = []
         count = None
-        for index, (stacked, kind) in enumerate(zip(self.plan.wanted, self.kinds, strict=True)):
-            slot = FIRST_BUFFER + index
+        for number, (stacked, kind) in enumerate(zip(self.plan.wanted, self.kinds, strict=True)):
+            buffer = carried["buffer", number]
             if self.is_known:
-                results.append(store.read(slot, empty[index].ty))
+                results.append(self.bb.match_cast(buffer, types[number]))
                 continue
-            whole = relax.TensorType(None, kind.dtype, ndim=kind.ndim + 1)
-            buffer = _with_sizes(self.bb, store.read(slot, whole))
+            buffer = _with_sizes(self.bb, buffer)
             if not self.is_bounded:
-                if count is None:
-                    count = as_size(self.bb, store.read(ITERATION, _COUNT))
-                buffer = self._cut(buffer, axis_of(stacked, kind), count)
+                count = as_size(self.bb, iteration) if count is None else count
+                shape = list(buffer.ty.shape.values)
+                shape[axis_of(stacked, kind)] = count
+                buffer = self.bb.emit(self.bb.call_te(leading, buffer, shape))
             results.append(buffer)
         return results
+
+    def _write(self, buffer: Any, stacked: Stacked, row: Any, iteration: Any) -> Any:
+        kind, axis = row.ty, axis_of(stacked, row.ty)
+        dims = list(kind.shape.values)
+        whole = relax.TensorType(_inserted(dims, stacked, kind, fresh_dim("room")), kind.dtype)
+        buffer = self.bb.match_cast(buffer, whole)
+        sizes = [as_int(dim) for dim in dims]
+        kernel = writer(sizes, str(kind.dtype), axis, stacked.reverse)
+        args = [buffer, row, iteration]
+        function = self.bb.add_func(kernel, "write_slice")
+        return self.bb.emit(relax.op.call_tir_inplace(function, args, [0], whole))
+
+    def _with_room(
+        self, capacity: Any, buffers: list[Any], rows: Sequence[Any], iteration: Any, limit: Any
+    ) -> list[Any]:
+        """The capacity and the buffers, with room for one more slice."""
+        bb = self.bb
+        values: dict[Any, Any] = {CAPACITY: capacity}
+        if self.is_bounded:
+            values["limit"] = limit
+        values.update((("row", number), row) for number, row in enumerate(rows))
+        values.update((("buffer", number), buffer) for number, buffer in enumerate(buffers))
+        closure = Closure(values)
+        grow = self._emit_grow(closure)
+        is_full = bb.emit(relax.op.equal(iteration, capacity))
+        unchanged = relax.Tuple([capacity, *buffers])
+        either = bb.emit(relax.If(is_full, relax.Call(grow, closure.args), unchanged))
+        return [bb.emit(relax.TupleGetItem(either, slot)) for slot in range(1 + len(buffers))]
+
+    def _emit_grow(self, closure: Closure) -> Any:
+        """The function that copies all buffers to larger ones, and returns capacity and buffers."""
+        bb = self.bb
+        with building_function(bb, f"{self.plan.name}_grow", closure.params, private=False):
+            if self.is_bounded:
+                capacity = closure.values["limit"]
+            else:
+                capacity = bb.emit(bb.call_te(_larger, closure.values[CAPACITY]))
+            room = as_size(bb, capacity)
+            grown = [
+                self._moved(closure.values["buffer", n], closure.values["row", n].ty, stacked, room)
+                for n, stacked in enumerate(self.plan.wanted)
+            ]
+            return bb.emit_func_output(bb.emit(relax.Tuple([capacity, *grown])))
+
+    def _moved(self, buffer: Any, row: Any, stacked: Stacked, room: Any) -> Any:
+        bb = self.bb
+        shape = _inserted(list(row.shape.values), stacked, row, room)
+        whole = relax.TensorType(shape, row.dtype)
+        new = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, str(row.dtype), 0))
+        kernel = bb.add_func(copier(len(shape), str(row.dtype)), "copy_slices")
+        args = [new, _with_sizes(bb, buffer)]
+        return bb.emit(relax.op.call_tir_inplace(kernel, args, [0], whole))
 
     def _room(self, limit: Any, condition: Any) -> Any:
         if isinstance(limit, Constant) and condition is None:
@@ -138,7 +148,7 @@ class Rows:
         return as_size(self.bb, self.bb.emit(self.bb.call_te(_room, *given)))
 
     def _first_dims(self, stacked: Stacked, kind: Any) -> list[Any]:
-        """The row's sizes; for those that only an iteration knows, what the body declares, or 0."""
+        """The sizes of a slice; the declared ones, or 0, where only an iteration knows them."""
         if self.is_known:
             return list(kind.shape.values)
         declared = self.plan.body.graph.output[stacked.row].type.tensor_type.shape.dim
@@ -148,20 +158,21 @@ class Rows:
         own = list(kind.shape.values) if isinstance(kind.shape, relax.ShapeExpr) else known
         return [known[i] if as_int(size) is None else size for i, size in enumerate(own)]
 
-    def _cut(self, buffer: Any, axis: int, count: Any) -> Any:
-        shape = list(buffer.ty.shape.values)
-        shape[axis] = count
-        return self.bb.emit(self.bb.call_te(leading, buffer, shape))
-
 
 def axis_of(stacked: Stacked, row: Any) -> int:
-    """The axis along which rows of a type are stacked. Raises ModelError if there is none."""
+    """The axis along which slices of a type are stacked. Raises ModelError if there is none."""
     rank = int(row.ndim) + 1
     if not -rank <= stacked.axis < rank:
         raise ModelError(
             f"scan output {stacked.output} has {rank} dimensions, and none is number {stacked.axis}"
         )
     return stacked.axis % rank
+
+
+def _inserted(dims: list[Any], stacked: Stacked, row: Any, size: Any) -> list[Any]:
+    """The shape of stacked slices, `size` of them."""
+    axis = axis_of(stacked, row)
+    return [*dims[:axis], size, *dims[axis:]]
 
 
 def _room(limit: Any, condition: Any = None) -> Any:
@@ -178,10 +189,6 @@ def _room(limit: Any, condition: Any = None) -> Any:
 def _larger(capacity: Any) -> Any:
     first = tirx.IntImm("int64", _FIRST_CAPACITY)
     return te.compute((), lambda: tirx.max(capacity() * 2, first), name="larger")
-
-
-def _any_of(kind: Any) -> Any:
-    return relax.TensorType(None, kind.dtype, ndim=kind.ndim)
 
 
 def _with_sizes(bb: Any, tensor: Any) -> Any:

@@ -15,8 +15,8 @@ from ..attributes import attributes
 from ..bodies import Step, place
 from ..emitter import Emitter
 from ..scope import Frame, Scope
-from ..values import ListValue, Value, as_tensor, match
-from .choice import emit_plan
+from ..values import ListValue, Value, match
+from .function import emit_loop_function
 from .loop import carried, is_wanted
 from .plan import Plan, Sliced, Stacked, State
 from .scan_batched import ENTRY, emit_batched_scan
@@ -31,7 +31,7 @@ def emit_scan(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[
         emitter = replace(emitter, opset=_BATCHED)
     elif emitter.opset <= _BATCHED:
         return emit_batched_scan(emitter, scope, frame, step)
-    return emit_plan(emitter, scope, step.node, _plan(scope.bb, frame, step))
+    return emit_loop_function(emitter, scope, "Scan", _plan(scope.bb, frame, step))[0]
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
@@ -56,7 +56,7 @@ def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
         place=where,
         body=body,
         captured={name: frame.values[name] for name in body.captures},
-        limit=as_tensor(bb, relax.prim_value(data[0].ty.shape.values[axes[0]])),
+        limit=None,
         condition=None,
         iteration=None,
         given_condition=None,

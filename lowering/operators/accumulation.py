@@ -1,42 +1,38 @@
-"""Sums of narrow floating point numbers, added up as float32 like in onnxruntime.
+"""Sums of float16 and bfloat16 elements accumulate in float32, as in onnxruntime.
 
-TVM's kernels add in the type of the data: from 2048 on, a float16 sum of ones no longer grows.
+TVM's kernels accumulate in the type of the data: from 2048 on, a float16 sum of ones stops growing.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tvm import relax
 
-from ..tvm_onnx import Converter, InputList
-
-SUMMING = frozenset(
-    {
-        "AveragePool", "Conv", "ConvTranspose", "CumSum", "Einsum", "Gemm", "GlobalAveragePool",
-        "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax",
-        "LpNormalization", "LpPool", "MatMul", "MeanVarianceNormalization", "RMSNormalization",
-        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd",
-        "ReduceSum", "ReduceSumSquare", "Softmax",
-    }
-)  # fmt: skip
-"""Operators of the standard domain whose first result is made of sums of their inputs' elements."""
+from ..values import Value
+from .registry import ConverterContext, ConverterFunction, converts
 
 _NARROW = ("float16", "bfloat16")
 
 
-def summing_widely(convert: Converter) -> Converter:
-    """A converter of one of these operators, that gives `convert` float32 for narrower data."""
+def accumulate_in_float32(convert: ConverterFunction) -> ConverterFunction:
+    """Makes a converter compute in float32 where the first input is narrower.
 
-    def converted(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-        dtype = _dtype(inputs[0])
+    For operators whose first output sums elements of the inputs. That output gets the type of the
+    input back; the other outputs keep the type that the converter gives them.
+    """
+
+    @functools.wraps(convert)
+    def converted(ctx: ConverterContext) -> Value:
+        bb, dtype = ctx.bb, _dtype(ctx.inputs[0])
         if dtype not in _NARROW:
-            return convert(bb, inputs, attrs, params)
+            return convert(ctx)
         wide = [
             bb.normalize(relax.op.astype(value, "float32")) if _dtype(value) == dtype else value
-            for value in inputs
+            for value in ctx.inputs
         ]
-        result = bb.normalize(convert(bb, InputList(wide), attrs, params))
+        result = bb.normalize(convert(ctx.derive(inputs=wide)))
         if not isinstance(result, relax.Tuple):
             return relax.op.astype(result, dtype)
         first, *others = result.fields
@@ -48,3 +44,13 @@ def summing_widely(convert: Converter) -> Converter:
 def _dtype(value: Any) -> str:
     kind = getattr(value, "ty", None)
     return str(kind.dtype) if isinstance(kind, relax.TensorType) else ""
+
+
+@converts(
+    "AveragePool", "CumSum", "Einsum", "GlobalAveragePool", "GroupNormalization",
+    "InstanceNormalization", "LogSoftmax", "MeanVarianceNormalization", "Softmax",
+)  # fmt: skip
+@accumulate_in_float32
+def sum_by_tvm(ctx: ConverterContext) -> Value:
+    """Operators whose only defect in TVM is the type they accumulate in."""
+    return ctx.by_tvm()

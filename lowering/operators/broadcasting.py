@@ -1,4 +1,7 @@
-"""ONNX's broadcasting where sizes are symbolic: which of two sizes is 1 is known at run time."""
+"""Broadcasting of symbolic shapes: the run decides which of two sizes is 1.
+
+The rules are those of https://onnx.ai/onnx/repo-docs/Broadcasting.html.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,32 @@ from typing import Any
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import as_int, fresh_dim, match
+from ..values import Value, as_int, fresh_dim, match
+from .registry import ConverterContext
+
+ZERO = tirx.IntImm("int64", 0)
+ONE = tirx.IntImm("int64", 1)
 
 
-def known_dims(tensor: Any) -> list[Any] | None:
-    """The sizes of a tensor, numbers or formulas, or None if they are not known."""
+def known_dims(tensor: Value) -> list[Any] | None:
+    """The dims of a tensor, numbers or symbolic expressions; None if its shape is not known."""
     kind = tensor.ty
     if isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr):
         return list(kind.shape.values)
     return None
+
+
+def dims_of(tensor: Value, name: str) -> list[Any]:
+    """The dims of a tensor. Raises UnsupportedError, with the name of the input, if not known."""
+    dims = known_dims(tensor)
+    if dims is None:
+        raise UnsupportedError(f"the shape of the {name} is not known")
+    return dims
+
+
+def lacks_shape(value: Value) -> bool:
+    """Whether TVM could not derive the shape of a result."""
+    return isinstance(value.ty, relax.TensorType) and value.ty.shape is None
 
 
 def broadcast_dims(shapes: Sequence[Sequence[Any]]) -> list[Any]:
@@ -25,13 +45,13 @@ def broadcast_dims(shapes: Sequence[Sequence[Any]]) -> list[Any]:
     result: list[Any] = []
     for shape in shapes:
         rank = max(len(result), len(shape))
-        pairs = zip(_pad(result, rank), _pad(shape, rank), strict=True)
+        pairs = zip(_pad_rank(result, rank), _pad_rank(shape, rank), strict=True)
         result = [_broadcast_dim(a, b, analyzer) for a, b in pairs]
     return result
 
 
-def _pad(shape: Sequence[Any], rank: int) -> list[Any]:
-    return [tirx.IntImm("int64", 1)] * (rank - len(shape)) + list(shape)
+def _pad_rank(shape: Sequence[Any], rank: int) -> list[Any]:
+    return [ONE] * (rank - len(shape)) + list(shape)
 
 
 def _broadcast_dim(left: Any, right: Any, analyzer: Any) -> Any:
@@ -47,11 +67,11 @@ def _broadcast_dim(left: Any, right: Any, analyzer: Any) -> Any:
     return tirx.Select(left == 1, right, left)
 
 
-def expand(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
-    """A tensor of known shape, broadcast to a shape that `broadcast_dims` gave."""
+def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
+    """A tensor of known shape, broadcast to a shape that `broadcast_dims` returned."""
     analyzer = sym.Analyzer()
     dims = known_dims(tensor) or []
-    pairs = list(zip(_pad(dims, len(shape)), shape, strict=True))
+    pairs = list(zip(_pad_rank(dims, len(shape)), shape, strict=True))
     if all(analyzer.can_prove_equal(own, out) for own, out in pairs) and len(dims) == len(shape):
         return tensor
     if all(as_int(own) == 1 or analyzer.can_prove_equal(own, out) for own, out in pairs):
@@ -60,6 +80,7 @@ def expand(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
 
 
 def _expand(tensor: Any, shape: Sequence[Any]) -> Any:
+    """Broadcasting where the run decides whether an axis of the tensor has size 1."""
     analyzer = sym.Analyzer()
     offset = len(shape) - len(tensor.shape)
 
@@ -68,7 +89,7 @@ def _expand(tensor: Any, shape: Sequence[Any]) -> Any:
             return 0
         if analyzer.can_prove_equal(size, shape[offset + axis]):
             return position
-        return tirx.Select(size == 1, tirx.IntImm("int64", 0), position)
+        return tirx.Select(size == 1, ZERO, position)
 
     def element(*positions: Any) -> Any:
         axes = enumerate(zip(tensor.shape, positions[offset:], strict=True))
@@ -77,36 +98,35 @@ def _expand(tensor: Any, shape: Sequence[Any]) -> Any:
     return te.compute(list(shape), element, name="expand")
 
 
-def align(bb: Any, inputs: Sequence[Any]) -> list[Any] | None:
-    """Tensors broadcast to their common shape, or None if that is not known."""
+def broadcast_together(bb: Any, inputs: Sequence[Value]) -> list[Value] | None:
+    """Tensors broadcast to their common shape; None if a shape is not known."""
     shapes = [known_dims(tensor) for tensor in inputs]
     if None in shapes:
         return None
     common = broadcast_dims([shape for shape in shapes if shape is not None])
-    aligned = [expand(bb, tensor, common) for tensor in inputs]
+    aligned = [broadcast_to(bb, tensor, common) for tensor in inputs]
     if not any(isinstance(size, tirx.Select) for size in common):
         return aligned
-    # A choice between two sizes becomes a symbol: choices among choices would grow without end.
+    # A symbol replaces each choice between two sizes: nested choices would grow exponentially.
     named = [fresh_dim("d") if isinstance(size, tirx.Select) else size for size in common]
-    return [cast_sizes(bb, tensor, named) for tensor in aligned]
+    return [match_dims(bb, tensor, named) for tensor in aligned]
 
 
-def agree(bb: Any, inputs: Sequence[Any], *, except_axis: int) -> list[Any]:
-    """Tensors cast to have the sizes of the first but along one axis; a run where not, fails."""
-    shapes = [known_dims(tensor) for tensor in inputs]
-    first = shapes[0]
-    if first is None:
-        return list(inputs)
-    axis = except_axis % len(first)
-    cast = []
-    for tensor, shape in zip(inputs, shapes, strict=True):
-        own = first if shape is None else [*first[:axis], shape[axis], *first[axis + 1 :]]
-        cast.append(cast_sizes(bb, tensor, own))
-    return cast
+def convert_broadcast(ctx: ConverterContext) -> Value:
+    """What TVM's converter gives for an elementwise operator, with a shape that is known.
+
+    TVM gives a result of unknown shape where symbolic sizes are not known to agree, and that cannot
+    be compiled. In this case the inputs are broadcast first.
+    """
+    result = ctx.bb.normalize(ctx.by_tvm())
+    if not lacks_shape(result):
+        return result
+    aligned = broadcast_together(ctx.bb, ctx.inputs)
+    return result if aligned is None else ctx.by_tvm(aligned)
 
 
-def cast_sizes(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
-    """A tensor cast to sizes that are not known to be its own; a run where not, fails."""
+def match_dims(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
+    """A tensor of type `shape`; a run in which it has another shape fails."""
     analyzer = sym.Analyzer()
     dims = known_dims(tensor)
     if dims is None or len(dims) != len(shape):
@@ -117,14 +137,31 @@ def cast_sizes(bb: Any, tensor: Any, shape: Sequence[Any]) -> Any:
     return match(bb, tensor, relax.TensorType(list(shape), tensor.ty.dtype))
 
 
-def with_size(bb: Any, tensor: Any, axis: int, size: Any) -> Any:
-    """A tensor of known shape as it is; a run in which the axis does not have the size, fails.
+def match_other_axes(bb: Any, inputs: Sequence[Value], axis: int) -> list[Value]:
+    """Tensors that have the sizes of the first one along every axis except `axis`.
 
-    UnsupportedError: no run has it.
+    A run in which they have other sizes fails.
+    """
+    shapes = [known_dims(tensor) for tensor in inputs]
+    first = shapes[0]
+    if first is None:
+        return list(inputs)
+    axis %= len(first)
+    matched = []
+    for tensor, shape in zip(inputs, shapes, strict=True):
+        wanted = first if shape is None else [*first[:axis], shape[axis], *first[axis + 1 :]]
+        matched.append(match_dims(bb, tensor, wanted))
+    return matched
+
+
+def require_size(bb: Any, tensor: Value, axis: int, size: Any) -> Value:
+    """A tensor of known shape, unchanged; a run in which `axis` does not have `size` fails.
+
+    Raises UnsupportedError if every run would fail.
     """
     dims = known_dims(tensor) or []
     own, wanted = as_int(dims[axis]), as_int(sym.Analyzer().simplify(size))
     if own is not None and wanted is not None and own != wanted:
-        raise UnsupportedError(f"axis {axis} has {own} elements, and should have {wanted}")
-    checked = cast_sizes(bb, tensor, [*dims[:axis], size, *dims[axis + 1 :]])
-    return cast_sizes(bb, checked, dims)
+        raise UnsupportedError(f"axis {axis} has size {own}, but the operator needs size {wanted}")
+    checked = match_dims(bb, tensor, [*dims[:axis], size, *dims[axis + 1 :]])
+    return match_dims(bb, checked, dims)

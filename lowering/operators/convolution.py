@@ -1,146 +1,149 @@
-"""Conv, MaxPool and ConvTranspose where the padding follows from sizes."""
+"""Conv, MaxPool, LpPool and ConvTranspose where the padding depends on symbolic sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..tvm_onnx import InputList
-from ..values import as_int
-from .broadcasting import known_dims
-from .padding import pad_constant
-from .reductions import lowest
-from .tvm_converter import convert_as_tvm
+from ..values import Value, as_int
+from .accumulation import accumulate_in_float32
+from .broadcasting import ZERO, dims_of
+from .extremes import lowest
+from .padding import pad_with
+from .registry import ConverterContext, converts
 
-_ZERO = tirx.IntImm("int64", 0)
+_SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def convert_conv(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("Conv")
+@accumulate_in_float32
+def conv(ctx: ConverterContext) -> Value:
     """Conv, see https://onnx.ai/onnx/operators/onnx__Conv.html."""
-    return _convert_window("Conv", bb, inputs, attrs, params)
+    return _by_tvm_after_padding(ctx, 0)
 
 
-def convert_max_pool(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("MaxPool")
+def max_pool(ctx: ConverterContext) -> Value:
     """MaxPool, see https://onnx.ai/onnx/operators/onnx__MaxPool.html."""
-    return _convert_window("MaxPool", bb, inputs, attrs, params)
+    return _by_tvm_after_padding(ctx, lowest(str(ctx.inputs[0].ty.dtype)))
 
 
-def convert_conv_transpose(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """ConvTranspose; TVM's converter ignores the shape of the output.
+def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:
+    """TVM's converter, on data padded by looplift where `auto_pad` depends on symbolic sizes."""
+    data = ctx.inputs[0]
+    is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
+    if not is_same or all(as_int(size) is not None for size in _spatial_dims(data)):
+        return ctx.by_tvm()
+    before, after = _same_padding(ctx, _spatial_dims(data), _kernel_shape(ctx))
+    padded = pad_with(ctx, data, relax.const(fill, str(data.ty.dtype)), before, after)
+    return ctx.by_tvm([padded, *ctx.inputs[1:]], auto_pad=b"VALID")
 
-    See https://onnx.ai/onnx/operators/onnx__ConvTranspose.html.
+
+@converts("ConvTranspose")
+@accumulate_in_float32
+def conv_transpose(ctx: ConverterContext) -> Value:
+    """ConvTranspose, see https://onnx.ai/onnx/operators/onnx__ConvTranspose.html.
+
+    TVM's converter ignores `output_shape`. Here it decides the padding, as in the specification.
     """
-    if "output_shape" not in attrs:
-        return convert_as_tvm("ConvTranspose", bb, inputs, attrs, params)
-    sizes = _spatial(inputs[0])
-    wanted = attrs["output_shape"][-len(sizes) :]
-    spans = _spans(attrs, _kernel(inputs, attrs))
-    strides = attrs.get("strides", [1] * len(sizes))
-    more = list(attrs.get("output_padding", [0] * len(sizes)))
+    if "output_shape" not in ctx.attrs:
+        return ctx.by_tvm()
+    sizes = _spatial_dims(ctx.inputs[0])
+    wanted = ctx.attrs["output_shape"][-len(sizes) :]
+    extents = _window_extents(ctx, _kernel_shape(ctx))
+    strides = ctx.attr("strides", [1] * len(sizes))
+    output_padding = list(ctx.attr("output_padding", [0] * len(sizes)))
     sides = []
-    for axis, (size, stride, span) in enumerate(zip(sizes, strides, spans, strict=True)):
+    for axis, (size, stride, extent) in enumerate(zip(sizes, strides, extents, strict=True)):
         known = as_int(size)
         if known is None:
-            raise UnsupportedError("the size of the data is not known, but that of the result is")
-        total = stride * (known - 1) + more[axis] + span - wanted[axis]
-        more[axis] += max(-total, 0)
-        sides.append(_sides(max(total, 0), attrs))
+            raise UnsupportedError(
+                f"`output_shape` is given, but the size of axis {axis + 2} of the data is not known"
+            )
+        total = stride * (known - 1) + output_padding[axis] + extent - wanted[axis]
+        output_padding[axis] += max(-total, 0)
+        sides.append(_split_padding(ctx, max(total, 0)))
     pads = [before for before, _ in sides] + [after for _, after in sides]
-    fixed = {**attrs, "auto_pad": b"NOTSET", "pads": pads, "output_padding": more}
-    return convert_as_tvm("ConvTranspose", bb, inputs, fixed, params)
+    return ctx.by_tvm(auto_pad=b"NOTSET", pads=pads, output_padding=output_padding)
 
 
-def convert_lp_pool(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("LpPool")
+@accumulate_in_float32
+def lp_pool(ctx: ConverterContext) -> Value:
     """LpPool, see https://onnx.ai/onnx/operators/onnx__LpPool.html.
 
-    TVM's converter takes an average for a sum that has fewer elements where a window reaches past
-    the end of the padded data. Here the padding, zeros, reaches as far as the windows.
+    TVM's converter computes a sum as an average times the window size, which is wrong for a window
+    that reaches past the padded data. Here the zeros of the padding reach as far as the windows.
     """
-    data, sizes = inputs[0], _spatial(inputs[0])
-    zero = relax.const(0, data.ty.dtype)
-    before, after = _window_padding(attrs, sizes)
-    padded = bb.call_te(pad_constant, data, zero, before, after, primfunc_name_hint="pad")
-    kept = {key: value for key, value in attrs.items() if key not in ("pads", "ceil_mode")}
-    operands = InputList([bb.normalize(padded)])
-    return convert_as_tvm("LpPool", bb, operands, {**kept, "auto_pad": b"VALID"}, params)
+    data = ctx.inputs[0]
+    before, after = _pooling_padding(ctx, _spatial_dims(data))
+    padded = pad_with(ctx, data, relax.const(0, data.ty.dtype), before, after)
+    kept = {name: value for name, value in ctx.attrs.items() if name not in ("pads", "ceil_mode")}
+    return replace(ctx, attrs=kept).by_tvm([padded], auto_pad=b"VALID")
 
 
-def _window_padding(attrs: dict[str, Any], sizes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """How much to add so that the windows end where the data does, as `_amounts` does."""
-    mode = attrs.get("auto_pad", b"NOTSET")
-    if mode in (b"SAME_UPPER", b"SAME_LOWER"):
-        return _amounts(attrs, sizes, attrs["kernel_shape"])
-    pads = attrs.get("pads", [0] * 2 * len(sizes)) if mode == b"NOTSET" else [0] * 2 * len(sizes)
-    before = [_ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[: len(sizes)]]
-    after = [_ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[len(sizes) :]]
-    if not attrs.get("ceil_mode", 0):
+def _pooling_padding(ctx: ConverterContext, sizes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The padding before and after each axis that makes the last window end where the data does."""
+    mode = ctx.attr("auto_pad", "NOTSET")
+    if mode in _SAME:
+        return _same_padding(ctx, sizes, ctx.attrs["kernel_shape"])
+    none = [0] * 2 * len(sizes)
+    pads = ctx.attr("pads", none) if mode == "NOTSET" else none
+    before = [ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[: len(sizes)]]
+    after = [ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[len(sizes) :]]
+    if not ctx.attr("ceil_mode", 0):
         return before, after
-    strides = attrs.get("strides", [1] * len(sizes))
-    spans = _spans(attrs, attrs["kernel_shape"])
-    for axis, (size, stride, span) in enumerate(zip(sizes, strides, spans, strict=True), 2):
-        steps = tirx.floordiv(size + before[axis] + after[axis] - span + stride - 1, stride)
-        # A window that would begin behind the data and the padding before it is left out.
-        steps = tirx.min(steps, tirx.floordiv(size + before[axis] - 1, stride))
-        total = steps * stride + span - size - before[axis]
+    strides = ctx.attr("strides", [1] * len(sizes))
+    extents = _window_extents(ctx, ctx.attrs["kernel_shape"])
+    for axis, (size, stride, extent) in enumerate(zip(sizes, strides, extents, strict=True), 2):
+        last = tirx.floordiv(size + before[axis] + after[axis] - extent + stride - 1, stride)
+        # A window that would begin after the data and the padding before it is left out.
+        last = tirx.min(last, tirx.floordiv(size + before[axis] - 1, stride))
+        total = last * stride + extent - size - before[axis]
         after[axis] = sym.Analyzer().simplify(tirx.max(total, after[axis]))
     return before, after
 
 
-def _convert_window(op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """With symbolic sizes and as many results as strides fit, the padding depends on the sizes."""
-    is_same = attrs.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
-    if not is_same or all(as_int(size) is not None for size in _spatial(inputs[0])):
-        return convert_as_tvm(op_type, bb, inputs, attrs, params)
-    dtype = str(inputs[0].ty.dtype)
-    fill = relax.const(0 if op_type == "Conv" else lowest(dtype), dtype)
-    before, after = _amounts(attrs, _spatial(inputs[0]), _kernel(inputs, attrs))
-    padded = bb.call_te(pad_constant, inputs[0], fill, before, after, primfunc_name_hint="pad")
-    fixed = {**attrs, "auto_pad": b"VALID"}
-    operands = InputList([bb.normalize(padded), *inputs[1:]])
-    return convert_as_tvm(op_type, bb, operands, fixed, params)
-
-
-def _amounts(
-    attrs: dict[str, Any], sizes: Sequence[Any], kernel: Sequence[int]
+def _same_padding(
+    ctx: ConverterContext, sizes: Sequence[Any], kernel: Sequence[int]
 ) -> tuple[list[Any], list[Any]]:
-    """How much to add before and after each axis, those of batch and channels included."""
+    """The padding of `auto_pad` SAME before and after each axis, batch and channels included."""
     analyzer = sym.Analyzer()
-    sides = [(_ZERO, _ZERO)] * 2
-    strides = attrs.get("strides", [1] * len(sizes))
-    for size, stride, span in zip(sizes, strides, _spans(attrs, kernel), strict=True):
+    sides = [(ZERO, ZERO)] * 2
+    strides = ctx.attr("strides", [1] * len(sizes))
+    for size, stride, extent in zip(sizes, strides, _window_extents(ctx, kernel), strict=True):
         results = tirx.floordiv(size + (stride - 1), stride)
-        total = analyzer.simplify((results - 1) * stride + span - size)
-        sides.append(_sides(tirx.max(total, _ZERO), attrs))
+        total = analyzer.simplify((results - 1) * stride + extent - size)
+        sides.append(_split_padding(ctx, tirx.max(total, ZERO)))
     return [before for before, _ in sides], [after for _, after in sides]
 
 
-def _sides(total: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
-    """An amount split into two; what is odd goes to the end if the attribute says so."""
+def _split_padding(ctx: ConverterContext, total: Any) -> tuple[Any, Any]:
+    """The padding before and after an axis; SAME_UPPER puts the odd element at the end."""
     half = total // 2 if isinstance(total, int) else tirx.floordiv(total, 2)
-    is_upper = attrs.get("auto_pad") == b"SAME_UPPER"
+    is_upper = ctx.attr("auto_pad") == "SAME_UPPER"
     return (half, total - half) if is_upper else (total - half, half)
 
 
-def _spatial(data: Any) -> list[Any]:
-    dims = known_dims(data)
-    if dims is None:
-        raise UnsupportedError("the shape of the data is not known")
-    return dims[2:]
+def _spatial_dims(data: Value) -> list[Any]:
+    return dims_of(data, "data")[2:]
 
 
-def _kernel(inputs: Any, attrs: dict[str, Any]) -> list[int]:
-    if "kernel_shape" in attrs:
-        return list(attrs["kernel_shape"])
-    sizes = [as_int(size) for size in _spatial(inputs[1])]
-    if None in sizes:
+def _kernel_shape(ctx: ConverterContext) -> list[int]:
+    if "kernel_shape" in ctx.attrs:
+        return list(ctx.attrs["kernel_shape"])
+    sizes = [as_int(size) for size in _spatial_dims(ctx.inputs[1])]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
         raise UnsupportedError("the size of the kernel is not known")
-    return [size for size in sizes if size is not None]
+    return known
 
 
-def _spans(attrs: dict[str, Any], kernel: Sequence[int]) -> list[int]:
-    """How many elements lie between the first and the last that a window reads, these included."""
-    dilations = attrs.get("dilations", [1] * len(kernel))
-    return [(size - 1) * gap + 1 for size, gap in zip(kernel, dilations, strict=True)]
+def _window_extents(ctx: ConverterContext, kernel: Sequence[int]) -> list[int]:
+    """The number of elements from the first to the last one that a dilated window covers."""
+    dilations = ctx.attr("dilations", [1] * len(kernel))
+    return [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]

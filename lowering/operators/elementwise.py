@@ -1,144 +1,255 @@
-"""Elementwise operators on tensors whose symbolic sizes are not known to agree.
+"""Elementwise operators: arithmetic, comparisons, logic, and others.
 
-TVM's converters give these a result of unknown shape, which cannot be compiled.
+Arithmetic and comparisons of sizes stay symbolic. Tensors are broadcast where TVM's converters
+cannot derive the shape of the result.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from types import MappingProxyType
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..tvm_onnx import Converter, InputList
-from ..values import as_int
-from .broadcasting import align, known_dims
-from .tvm_converter import convert_as_tvm
+from ..values import Constant, Value, as_int
+from .broadcasting import (
+    broadcast_together,
+    convert_broadcast,
+    known_dims,
+    lacks_shape,
+    require_size,
+)
+from .registry import Accepts, ConverterContext, converts
+from .sizes import divide, map_sizes, read_symbolic, size_constant, size_of, write_sizes
 
-_OPERATORS = (
-    "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Or", "Sum", "Where",
-    "Xor",
-)  # fmt: skip
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": divide,
+    "Min": tirx.min,
+    "Max": tirx.max,
+}
+_EXTREMES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Max": relax.op.maximum,
+    "Min": relax.op.minimum,
+}
+"""TVM's converters broadcast all inputs, stack them, and never return an infinity."""
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Equal": tirx.EQ,
+    "Less": tirx.LT,
+    "LessOrEqual": tirx.LE,
+    "Greater": tirx.GT,
+    "GreaterOrEqual": tirx.GE,
+}
+_LOGIC: Mapping[str, Callable[..., Any]] = {
+    "And": np.logical_and,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Xor": np.logical_xor,
+}
+_DROPOUT_RATIO = 0.5
+"""The default of Dropout's `ratio`."""
+_BOOL_DROPOUT_MASK = 10
+"""The opset since which Dropout's mask is bool."""
+_BROADCASTING_PRELU = 7
+"""The opset since which PRelu broadcasts its slope."""
 
-_EXTREMES = MappingProxyType({"Max": relax.op.maximum, "Min": relax.op.minimum})
-"""Operators whose converters broadcast all inputs, stack them, and never give an infinity."""
+
+@converts("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+@converts("Where", accepts=Accepts.SIZES)
+def elementwise(ctx: ConverterContext) -> Value:
+    """Operators whose only defect in TVM is a result of unknown shape."""
+    return convert_broadcast(ctx)
 
 
-def convert_elementwise(
-    op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
-) -> Any:
-    """TVM's converter, on inputs broadcast beforehand where it would not know the shape."""
-    if op_type in _EXTREMES:
-        return functools.reduce(functools.partial(_extreme, bb, _EXTREMES[op_type]), inputs)
-    result = bb.normalize(convert_as_tvm(op_type, bb, inputs, attrs, params))
-    if not lacks_shape(result):
-        return result
-    aligned = align(bb, inputs)
-    if aligned is None:
-        return result
-    return convert_as_tvm(op_type, bb, aligned, attrs, params)
+@converts("Mean", "Sum")
+def variadic(ctx: ConverterContext) -> Value:
+    """Operators of any number of inputs. TVM refuses symbolic sizes that are not known to agree."""
+    return ctx.by_tvm(broadcast_together(ctx.bb, ctx.inputs))
 
 
-def _extreme(bb: Any, choose: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+@converts(*_ARITHMETIC, accepts=Accepts.SYMBOLIC)
+def arithmetic(ctx: ConverterContext) -> Value:
+    """Add, Sub, Mul, Div, Min and Max."""
+    operands = read_symbolic(ctx.inputs)
+    if operands:
+        compute = functools.partial(map_sizes, _ARITHMETIC[ctx.op_type])
+        return write_sizes(functools.reduce(compute, operands))
+    of_tensors = ctx.derive(inputs=ctx.tensors())
+    choose = _EXTREMES.get(ctx.op_type)
+    if choose is None:
+        return convert_broadcast(of_tensors)
+    return functools.reduce(functools.partial(_extreme, ctx.bb, choose), of_tensors.inputs)
+
+
+def _extreme(bb: Any, choose: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
     """The greater or lesser of two tensors; of a NaN on the left, the right one."""
     result = bb.normalize(choose(left, right))
-    aligned = align(bb, [left, right]) if lacks_shape(result) else None
-    if aligned is not None:
-        left, right = aligned
-        result = bb.normalize(choose(left, right))
-    return result
+    aligned = broadcast_together(bb, [left, right]) if lacks_shape(result) else None
+    return result if aligned is None else bb.normalize(choose(*aligned))
 
 
-def lacks_shape(value: Any) -> bool:
-    """Whether TVM could not derive the shape of a result."""
-    return isinstance(value.ty, relax.TensorType) and value.ty.shape is None
+@converts("Mod", accepts=Accepts.SYMBOLIC)
+def modulo(ctx: ConverterContext) -> Value:
+    """Mod, see https://onnx.ai/onnx/operators/onnx__Mod.html.
+
+    The result has the sign of the divisor, and a dividend is unchanged by an infinite divisor, as
+    in onnxruntime.
+    """
+    operands = read_symbolic(ctx.inputs)
+    if operands and not ctx.attr("fmod", 0):
+        return write_sizes(map_sizes(tirx.floormod, *operands))
+    tensors = ctx.tensors()
+    dtype = tensors[1].ty.dtype
+    if ctx.attr("fmod", 0) or "float" not in str(dtype):
+        return convert_broadcast(ctx.derive(inputs=tensors))
+    aligned = broadcast_together(ctx.bb, tensors)
+    if aligned is None:
+        raise UnsupportedError("the shapes of the inputs are not known")
+    rest = ctx.bb.normalize(ctx.by_tvm(aligned, fmod=1))
+    zero, divisor = relax.const(0, dtype), aligned[1]
+    signs = [ctx.bb.normalize(relax.op.less(value, zero)) for value in (rest, divisor)]
+    differs = relax.op.logical_and(relax.op.logical_xor(*signs), relax.op.not_equal(rest, zero))
+    return relax.op.where(ctx.bb.normalize(differs), relax.op.add(rest, divisor), rest)
 
 
-def _converter(op_type: str) -> Converter:
-    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-        return convert_elementwise(op_type, bb, inputs, attrs, params)
+@converts("Neg", accepts=Accepts.SYMBOLIC)
+def negative(ctx: ConverterContext) -> Value:
+    """Neg, see https://onnx.ai/onnx/operators/onnx__Neg.html."""
+    sizes = read_symbolic(ctx.inputs)
+    if not sizes:
+        return ctx.by_tvm(ctx.tensors())
+    zero = replace(size_constant(0), dtype=sizes[0].dtype)
+    return write_sizes(map_sizes(operator.sub, zero, sizes[0]))
 
-    return convert
+
+@converts(*_COMPARISONS, accepts=Accepts.SYMBOLIC)
+def comparison(ctx: ConverterContext) -> Value:
+    """Comparisons. A comparison of symbolic sizes becomes a bool scalar that the run computes.
+
+    TVM's Equal decides it during the import: sizes are equal only if they are written alike.
+    """
+    operands = read_symbolic(ctx.inputs)
+    if operands:
+        result = map_sizes(_COMPARISONS[ctx.op_type], *operands)
+        known = [as_int(item) for item in result.items]
+        if None not in known:
+            outcome = np.array(known, "bool").reshape((-1,) if result.rank else ())
+            return relax.const(outcome, "bool")
+        if not result.rank:
+            return result.items[0]
+    return convert_broadcast(ctx.derive(inputs=ctx.tensors()))
 
 
-def _prelu(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """Before version 7 there was no broadcasting: several slopes are those of the channels."""
-    data, slope = inputs[0], inputs[1]
+@converts(*_LOGIC)
+def logic(ctx: ConverterContext) -> Value:
+    """And, Or, Xor and Not, folded for constants: known sizes decide the branch of an If."""
+    if not all(isinstance(value, Constant) for value in ctx.inputs):
+        return convert_broadcast(ctx)
+    arrays = [value.value.numpy() for value in ctx.inputs]
+    return relax.const(np.asarray(_LOGIC[ctx.op_type](*arrays)), "bool")
+
+
+@converts("PRelu")
+def prelu(ctx: ConverterContext) -> Value:
+    """PRelu, see https://onnx.ai/onnx/operators/onnx__PRelu.html.
+
+    Before opset 7, which brought broadcasting, there is one slope for each channel.
+    """
+    data, slope = ctx.inputs[0], ctx.inputs[1]
     dims = known_dims(slope)
     is_per_channel = dims is not None and len(dims) == 1 and as_int(dims[0]) != 1
-    if attrs["tvm_custom"]["opset"] < 7 and is_per_channel:
+    if ctx.opset < _BROADCASTING_PRELU and is_per_channel:
         shape = [*(dims or []), *[1] * (data.ty.ndim - 2)]
-        slope = bb.normalize(relax.op.reshape(slope, shape))
-    return convert_elementwise("PRelu", bb, InputList([data, slope]), attrs, params)
+        slope = ctx.bb.normalize(relax.op.reshape(slope, shape))
+    return convert_broadcast(ctx.derive(inputs=[data, slope]))
 
 
-def _power(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """The base and the exponent may differ in type; powers of integers are computed as doubles."""
-    base, exponent = inputs[0], inputs[1]
-    dtype = base.ty.dtype
+@converts("Pow")
+def power(ctx: ConverterContext) -> Value:
+    """Pow, see https://onnx.ai/onnx/operators/onnx__Pow.html.
+
+    The base and the exponent may differ in type. Powers of integers are computed in float64.
+    """
+    dtype = ctx.inputs[0].ty.dtype
     kind = str(dtype) if "float" in str(dtype) else "float64"
     operands = [
-        value if str(value.ty.dtype) == kind else bb.normalize(relax.op.astype(value, kind))
-        for value in (base, exponent)
+        value if str(value.ty.dtype) == kind else ctx.bb.normalize(relax.op.astype(value, kind))
+        for value in (ctx.inputs[0], ctx.inputs[1])
     ]
-    result = convert_elementwise("Pow", bb, InputList(operands), attrs, params)
-    return result if kind == str(dtype) else relax.op.astype(bb.normalize(result), dtype)
+    result = convert_broadcast(ctx.derive(inputs=operands))
+    return result if kind == str(dtype) else relax.op.astype(ctx.bb.normalize(result), dtype)
 
 
-def _bit_shift(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """By an amount that is negative, or no less than there are bits, all bits are shifted out."""
-    data, amount = inputs[0], inputs[1]
+@converts("BitShift")
+def bit_shift(ctx: ConverterContext) -> Value:
+    """BitShift, see https://onnx.ai/onnx/operators/onnx__BitShift.html.
+
+    A negative amount, or one of at least the number of bits, shifts all bits out.
+    """
+    bb, data, amount = ctx.bb, ctx.inputs[0], ctx.inputs[1]
     dtype = str(amount.ty.dtype)
     last, zero = (relax.const(number, dtype) for number in (np.iinfo(dtype).bits - 1, 0))
     is_out = relax.op.greater(amount, last)
     if not dtype.startswith("u"):
         is_out = relax.op.logical_or(is_out, relax.op.less(amount, zero))
     is_out = bb.normalize(is_out)
-    clamped = InputList([data, bb.normalize(relax.op.where(is_out, last, amount))])
-    shifted = bb.normalize(convert_elementwise("BitShift", bb, clamped, attrs, params))
-    if attrs["direction"] == b"RIGHT" and not dtype.startswith("u"):
-        return shifted  # the sign in every bit, as shifting by all bits but one gives
-    return convert_elementwise("Where", bb, InputList([is_out, zero, shifted]), attrs, params)
+    clamped = bb.normalize(relax.op.where(is_out, last, amount))
+    shifted = bb.normalize(convert_broadcast(ctx.derive(inputs=[data, clamped])))
+    if ctx.attr("direction") == "RIGHT" and not dtype.startswith("u"):
+        return shifted  # a shift by all bits but one leaves the sign in every bit
+    return convert_broadcast(ctx.derive("Where", [is_out, zero, shifted]))
 
 
-def convert_modulo(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """Mod; what divides decides the sign, and dividing by infinity leaves what is divided."""
-    dtype = inputs[1].ty.dtype
-    if attrs.get("fmod", 0) or "float" not in str(dtype):
-        return convert_elementwise("Mod", bb, inputs, attrs, params)
-    aligned = align(bb, inputs)
-    if aligned is None:
-        raise UnsupportedError("the shapes are not known")
-    rest = bb.normalize(convert_as_tvm("Mod", bb, aligned, {**attrs, "fmod": 1}, params))
-    zero, divisor = relax.const(0, dtype), aligned[1]
-    signs = [bb.normalize(relax.op.less(value, zero)) for value in (rest, divisor)]
-    differs = relax.op.logical_and(relax.op.logical_xor(*signs), relax.op.not_equal(rest, zero))
-    return relax.op.where(bb.normalize(differs), relax.op.add(rest, divisor), rest)
+@converts("IsInf")
+def is_infinite(ctx: ConverterContext) -> Value:
+    """IsInf, see https://onnx.ai/onnx/operators/onnx__IsInf.html.
+
+    TVM's converter ignores `detect_negative` and `detect_positive`.
+    """
+    data = ctx.inputs[0]
+    negative, positive = ctx.attr("detect_negative", 1), ctx.attr("detect_positive", 1)
+    if negative and positive:
+        return ctx.by_tvm()
+    if not negative and not positive:
+        return relax.op.full_like(data, relax.const(False, "bool"), "bool")
+    return relax.op.equal(data, relax.const(-math.inf if negative else math.inf, data.ty.dtype))
 
 
-def _is_infinite(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """TVM's converter ignores which of the two infinities are asked for."""
-    wanted = attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
-    if all(wanted):
-        return convert_as_tvm("IsInf", bb, inputs, attrs, params)
-    if not any(wanted):
-        return relax.op.full_like(inputs[0], relax.const(False, "bool"), "bool")
-    infinity = relax.const(-math.inf if wanted[0] else math.inf, inputs[0].ty.dtype)
-    return relax.op.equal(inputs[0], infinity)
+@converts("Dropout")
+def dropout(ctx: ConverterContext) -> Value:
+    """Dropout, see https://onnx.ai/onnx/operators/onnx__Dropout.html: the data and a mask of ones.
+
+    A run that would drop elements fails. Raises UnsupportedError if every run would.
+    """
+    data, ratio, training = (ctx.inputs[slot] for slot in range(3))
+    if training is not None:
+        data = _require_no_drop(ctx, data, ratio, training)
+    if ctx.num_outputs == 1:
+        return data
+    dtype = "bool" if ctx.opset >= _BOOL_DROPOUT_MASK else str(data.ty.dtype)
+    return relax.Tuple([data, relax.op.full_like(data, relax.const(1, dtype), dtype)])
 
 
-ELEMENTWISE = MappingProxyType[str, Converter](
-    {
-        "BitShift": _bit_shift,
-        "IsInf": _is_infinite,
-        "PRelu": _prelu,
-        "Pow": _power,
-        **{name: _converter(name) for name in _OPERATORS},
-    }
-)
-"""Those of the standard domain that have no other converter of ours."""
+def _require_no_drop(ctx: ConverterContext, data: Value, ratio: Value, training: Value) -> Value:
+    """The data, matched with sizes that it has only if the node drops nothing."""
+    bb = ctx.bb
+    if ratio is None:
+        ratio = relax.const(_DROPOUT_RATIO, data.ty.dtype)
+    known = [ctx.known_elements(value) for value in (ratio, training)]
+    if any(content is not None and not content.any() for content in known):
+        return data
+    dims = known_dims(data)
+    if not dims or all(content is not None for content in known):
+        raise UnsupportedError("the node is in training mode and drops elements at random")
+    is_positive = relax.op.greater(ratio, relax.const(0, ratio.ty.dtype))
+    drops = bb.normalize(relax.op.logical_and(is_positive, training))
+    number = size_of(ctx, bb.normalize(relax.op.astype(drops, "int64")))
+    return require_size(bb, data, 0, dims[0] + number)

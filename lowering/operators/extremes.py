@@ -1,31 +1,44 @@
-"""The greatest and least element of axes, and its position, for data that may be infinite.
+"""The minimum or maximum along axes, and its position (ArgMin, ArgMax), for infinite data too.
 
-TVM's kernels begin with the least finite number: of elements that are all -inf they give that
-number, and -1 for its position.
+TVM's kernels start from the lowest finite number: for elements that are all -inf they give that
+number as the maximum, and -1 as its position.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from ..processor import is_for_gpu
-from ..tvm_onnx import Converter
-from ..values import Constant, as_tensor, is_tensor
-from .broadcasting import known_dims
-from .tvm_converter import convert_as_tvm
+from ..values import Constant, Value, is_tensor
+from .broadcasting import ONE, ZERO, known_dims
+from .registry import ConverterContext, converts
 
-_ONE = tirx.IntImm("int64", 1)
+
+def lowest(dtype: str) -> float:
+    """The lowest number of a type."""
+    kind = np.dtype(dtype)
+    return int(np.iinfo(kind).min) if kind.kind in "iu" else -np.inf
+
+
+def highest(dtype: str) -> float:
+    """The highest number of a type."""
+    kind = np.dtype(dtype)
+    return int(np.iinfo(kind).max) if kind.kind in "iu" else np.inf
 
 
 def reduce_extreme(
-    bb: Any, data: Any, axes: Sequence[int], *, greatest: bool, keepdims: bool
-) -> Any:
-    """The extreme of floating point data along axes: TVM's, or infinity where all elements are."""
+    ctx: ConverterContext, data: Value, axes: Sequence[int], *, greatest: bool, keepdims: bool
+) -> Value:
+    """The minimum or maximum of floating point data along axes.
+
+    It is TVM's, or infinity where all elements are.
+    """
+    bb = ctx.bb
     worst = relax.const(-math.inf if greatest else math.inf, data.ty.dtype)
     reduce = relax.op.max if greatest else relax.op.min
     better = relax.op.astype(bb.normalize(relax.op.not_equal(data, worst)), "int32")
@@ -34,36 +47,34 @@ def reduce_extreme(
     return bb.normalize(relax.op.where(relax.op.astype(found, "bool"), extreme, worst))
 
 
-def _converter(op_type: str, *, greatest: bool) -> Converter:
-    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-        data = as_tensor(bb, inputs[0])
-        if known_dims(data) is None:
-            return convert_as_tvm(op_type, bb, [data], attrs, params)
-        if is_for_gpu():
-            position = bb.normalize(convert_as_tvm(op_type, bb, [data], attrs, params))
-            return _inside(bb, position, data.ty.shape.values[attrs.get("axis", 0)])
-        axis, keepdims = attrs.get("axis", 0) % data.ty.ndim, bool(attrs.get("keepdims", 1))
-        takes_last = bool(attrs.get("select_last_index", 0))
+@converts("ArgMax", "ArgMin")
+def arg_extreme(ctx: ConverterContext) -> Value:
+    """ArgMax and ArgMin, see https://onnx.ai/onnx/operators/onnx__ArgMax.html."""
+    data = ctx.inputs[0]
+    dims = known_dims(data)
+    if dims is None:
+        return ctx.by_tvm()
+    axis, keepdims = ctx.attr("axis", 0) % len(dims), bool(ctx.attr("keepdims", 1))
+    if is_for_gpu():
+        return _clamp_position(ctx, ctx.bb.normalize(ctx.by_tvm()), dims[axis])
+    better = _better(ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0)))
 
-        def compute(data: Any) -> Any:
-            along = {axis: te.reduce_axis((0, data.shape[axis]))}
-            search = te.comm_reducer(_better(greatest, takes_last), _nothing, name="position")
+    def compute(data: Any) -> Any:
+        along = {axis: te.reduce_axis((0, data.shape[axis]))}
+        search = te.comm_reducer(better, _nothing, name="position")
 
-            def element(*at: Any) -> Any:
-                position = along[axis].var
-                return search((position, data(*_source(along, at, keepdims))), axis=along[axis])
+        def element(*at: Any) -> Any:
+            position = along[axis].var
+            return search((position, data(*_source(along, at, keepdims))), axis=along[axis])
 
-            shape = _shape(data, along, keepdims)
-            position, _ = te.compute(shape, element, name="found")
-            return te.compute(shape, lambda *at: position(*at), name="position")
+        shape = _shape(data, along, keepdims)
+        position, _ = te.compute(shape, element, name="found")
+        return te.compute(shape, lambda *at: position(*at), name="position")
 
-        data = _in_own_type(bb, data)
-        return bb.normalize(bb.call_te(compute, data, primfunc_name_hint="position"))
-
-    return convert
+    return ctx.call_te(compute, _in_own_type(ctx.bb, data), name="position")
 
 
-def _in_own_type(bb: Any, data: Any) -> Any:
+def _in_own_type(bb: Any, data: Value) -> Value:
     """The data, cast to the type that it has.
 
     ToMixedPrecision in TVM 0.27 fails where a kernel reads what it has turned into float16. The
@@ -74,24 +85,25 @@ def _in_own_type(bb: Any, data: Any) -> Any:
     return bb.emit(relax.op.astype(data, data.ty.dtype))
 
 
-def _inside(bb: Any, position: Any, size: Any) -> Any:
-    """Positions that are the first or the last where TVM's kernels found none."""
+def _clamp_position(ctx: ConverterContext, position: Value, size: Any) -> Value:
+    """Positions of TVM's kernels, clamped to the axis where the kernels found no element."""
 
     def compute(position: Any, size: Any) -> Any:
         def element(*at: Any) -> Any:
-            return tirx.max(tirx.min(position(*at), size - 1), tirx.IntImm("int64", 0))
+            return tirx.max(tirx.min(position(*at), size - 1), ZERO)
 
         return te.compute(position.shape, element, name="inside")
 
-    return bb.normalize(bb.call_te(compute, position, size, primfunc_name_hint="inside"))
+    return ctx.call_te(compute, position, size, name="inside")
 
 
 def _nothing(position: str, dtype: str) -> tuple[Any, Any]:
+    """The initial (position, value) of the search."""
     return tirx.const(-1, position), tirx.const(0, dtype)
 
 
-def _better(greatest: bool, takes_last: bool) -> Any:
-    """Which of two found elements, (position, value), to keep. A negative position is none."""
+def _better(greatest: bool, takes_last: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """The reducer that keeps one of two pairs (position, value); no element has position -1."""
 
     def choose(left: Any, right: Any) -> tuple[Any, Any]:
         wins = right[1] > left[1] if greatest else right[1] < left[1]
@@ -106,12 +118,12 @@ def _better(greatest: bool, takes_last: bool) -> Any:
 
 
 def _shape(data: Any, along: dict[int, Any], keepdims: bool) -> list[Any]:
-    sizes = [_ONE if axis in along else size for axis, size in enumerate(data.shape)]
+    sizes = [ONE if axis in along else size for axis, size in enumerate(data.shape)]
     return [size for axis, size in enumerate(sizes) if keepdims or axis not in along]
 
 
 def _source(along: dict[int, Any], at: Sequence[Any], keepdims: bool) -> list[Any]:
-    """Where in the data the elements of one result are."""
+    """The indices of the elements of the data that one element of the result reduces."""
     rank = len(at) if keepdims else len(at) + len(along)
     kept = iter(at)
     place = []
@@ -119,12 +131,3 @@ def _source(along: dict[int, Any], at: Sequence[Any], keepdims: bool) -> list[An
         position = next(kept) if keepdims or axis not in along else None
         place.append(along.get(axis, position))
     return place
-
-
-POSITIONS = MappingProxyType[str, Converter](
-    {
-        "ArgMax": _converter("ArgMax", greatest=True),
-        "ArgMin": _converter("ArgMin", greatest=False),
-    }
-)
-"""All of the standard domain that give positions."""

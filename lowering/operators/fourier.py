@@ -1,8 +1,8 @@
-"""DFT and STFT as one product with a matrix of waves.
+"""DFT and STFT as one matrix product with the cosines and sines of all frequencies.
 
-That takes time quadratic in the length of a transform, which for the frames of audio is little next
-to the network behind them. A complex number is two neighbours, so that real and complex data
-differ in the matrix only.
+That takes time quadratic in the transform length, which is little for audio frames next to the
+network that reads them. A complex number is two neighbouring elements of the last axis, so real and
+complex data differ only in the matrix.
 """
 
 from __future__ import annotations
@@ -15,79 +15,74 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..tvm_onnx import InputList
-from ..values import as_int
-from .broadcasting import known_dims
-from .runtime_shapes import size_of
-from .tvm_converter import known_content
+from ..values import Value, as_int
+from .broadcasting import dims_of
+from .registry import ConverterContext, converts
+from .sizes import size_of
 
 _AXIS_IS_INPUT = 20
-"""The version from which on the axis of a DFT is no attribute."""
+"""The opset since which the axis of a DFT is an input instead of an attribute."""
 _COMPUTED_IN = "float64"
 
 
 @dataclass(frozen=True)
 class _Transform:
-    """Which waves are summed."""
+    """A discrete Fourier transform along one axis."""
 
     length: Any
     """The period of the lowest frequency; data beyond it is left out."""
     results: Any
+    """The number of elements of the result along the axis."""
     is_inverse: bool = False
     is_of_half: bool = False
-    """Whether the data is the first half of a spectrum whose second half mirrors it, so that what
-    results is real."""
+    """Whether the data is the first half of a spectrum whose second half mirrors it, so that the
+    result is real."""
 
 
-def convert_dft(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("DFT")
+def dft(ctx: ConverterContext) -> Value:
     """DFT, see https://onnx.ai/onnx/operators/onnx__DFT.html."""
-    data, given, axis = (InputList(inputs)[index] for index in range(3))
-    dims = _dims(data)
-    where = _axis(axis, attrs, params) % len(dims)
-    is_inverse, is_half = bool(attrs.get("inverse", 0)), bool(attrs.get("onesided", 0))
+    data, given, axis = (ctx.inputs[slot] for slot in range(3))
+    dims = dims_of(data, "data")
+    along = _axis(ctx, axis) % len(dims)
+    is_inverse, is_half = bool(ctx.attr("inverse", 0)), bool(ctx.attr("onesided", 0))
     if given is not None:
-        length = size_of(bb, given, params)
+        length = size_of(ctx, given)
     else:
-        length = 2 * (dims[where] - 1) if is_inverse and is_half else dims[where]
+        length = 2 * (dims[along] - 1) if is_inverse and is_half else dims[along]
     results = tirx.floordiv(length, 2) + 1 if is_half and not is_inverse else length
     transform = _Transform(length, results, is_inverse, is_inverse and is_half)
-    return _transformed(bb, data, where, transform)
+    return _apply(ctx, data, along, transform)
 
 
-def convert_stft(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """STFT: (signal [b, n, 1 or 2], step, window, length) -> [b, frames, frequencies, 2].
+@converts("STFT")
+def stft(ctx: ConverterContext) -> Value:
+    """STFT, see https://onnx.ai/onnx/operators/onnx__STFT.html.
 
-    See https://onnx.ai/onnx/operators/onnx__STFT.html.
+    (signal [b, n, 1 or 2], frame step, window, frame length) -> [b, frames, frequencies, 2].
     """
-    signal, step, window, given = (InputList(inputs)[index] for index in range(4))
+    signal, step, window, given = (ctx.inputs[slot] for slot in range(4))
     if given is None and window is None:
-        raise UnsupportedError("it has neither a window nor the length of a frame")
-    length = _dims(window)[0] if given is None else size_of(bb, given, params)
-    framed = _framed(bb, signal, length, size_of(bb, step, params), window)
-    results = tirx.floordiv(length, 2) + 1 if attrs.get("onesided", 1) else length
-    return _transformed(bb, framed, 2, _Transform(length, results))
+        raise UnsupportedError("the node has neither `window` nor `frame_length`")
+    length = dims_of(window, "window")[0] if given is None else size_of(ctx, given)
+    frames = _frames(ctx, signal, length, size_of(ctx, step), window)
+    results = tirx.floordiv(length, 2) + 1 if ctx.attr("onesided", 1) else length
+    return _apply(ctx, frames, 2, _Transform(length, results))
 
 
-def _dims(tensor: Any) -> list[Any]:
-    dims = known_dims(tensor)
-    if dims is None:
-        raise UnsupportedError("the shape of an input is not known")
-    return dims
-
-
-def _axis(given: Any, attrs: dict[str, Any], params: Any) -> int:
-    if attrs["tvm_custom"]["opset"] < _AXIS_IS_INPUT:
-        return int(attrs.get("axis", 1))
+def _axis(ctx: ConverterContext, given: Value) -> int:
+    if ctx.opset < _AXIS_IS_INPUT:
+        return int(ctx.attr("axis", 1))
     if given is None:
         return -2
-    content = known_content(given, params)
+    content = ctx.known_elements(given)
     if content is None:
         raise UnsupportedError("the axis is not constant")
     return int(content.item())
 
 
-def _framed(bb: Any, signal: Any, length: Any, step: Any, window: Any) -> Any:
-    """The frames of a signal, [b, frames, length, 1 or 2]."""
+def _frames(ctx: ConverterContext, signal: Value, length: Any, step: Any, window: Value) -> Value:
+    """The windowed frames of a signal, [b, frames, length, 1 or 2]."""
 
     def compute(signal: Any, length: Any, step: Any, *window: Any) -> Any:
         batch, size, parts = signal.shape
@@ -99,43 +94,46 @@ def _framed(bb: Any, signal: Any, length: Any, step: Any, window: Any) -> Any:
 
         return te.compute([batch, frames, length, parts], element, name="frames")
 
-    _dims(signal)
+    dims_of(signal, "signal")
     windows = [] if window is None else [window]
-    call = bb.call_te(compute, signal, length, step, *windows, primfunc_name_hint="frames")
-    return bb.normalize(call)
+    return ctx.call_te(compute, signal, length, step, *windows, name="frames")
 
 
-def _transformed(bb: Any, data: Any, axis: int, transform: _Transform) -> Any:
-    """Data with its numbers in the last axis, transformed along another."""
-    parts = as_int(_dims(data)[-1])
+def _apply(ctx: ConverterContext, data: Value, axis: int, transform: _Transform) -> Value:
+    """Data [..., 1 or 2] of real or complex numbers, transformed along an axis."""
+    bb = ctx.bb
+    parts = as_int(dims_of(data, "data")[-1])
     if parts not in (1, 2):
-        raise UnsupportedError("the last axis is not known to hold real or complex numbers")
+        raise UnsupportedError(
+            "the size of the last axis must be known: 1 for real, 2 for complex numbers"
+        )
     last = data.ty.ndim - 2
-    data = _moved(bb, data, axis, last)
-    *outer, size, _ = _dims(data)
+    data = _move_axis(bb, data, axis, last)
+    *outer, size, _ = dims_of(data, "data")
     rows = bb.normalize(relax.op.reshape(data, relax.ShapeExpr([*outer, size * parts])))
-    made = 1 if transform.is_of_half else 2
-    matrix = _waves(bb, transform, size, (parts, made), str(data.ty.dtype))
+    result_parts = 1 if transform.is_of_half else 2
+    matrix = _matrix(ctx, transform, size, (parts, result_parts), str(data.ty.dtype))
     product = bb.normalize(relax.op.matmul(rows, matrix))
-    shape = relax.ShapeExpr([*outer, transform.results, made])
-    return _moved(bb, bb.normalize(relax.op.reshape(product, shape)), last, axis)
+    shape = relax.ShapeExpr([*outer, transform.results, result_parts])
+    return _move_axis(bb, bb.normalize(relax.op.reshape(product, shape)), last, axis)
 
 
-def _moved(bb: Any, data: Any, source: int, target: int) -> Any:
-    """The tensor with one axis moved to another place."""
+def _move_axis(bb: Any, data: Value, source: int, target: int) -> Value:
     order = [axis for axis in range(data.ty.ndim) if axis != source]
     order.insert(target, source)
     return data if source == target else bb.normalize(relax.op.permute_dims(data, order))
 
 
-def _waves(bb: Any, transform: _Transform, size: Any, parts: Sequence[int], dtype: str) -> Any:
-    """What each part of each of `size` numbers adds to each part of each result, as a matrix."""
-    taken, made = parts
+def _matrix(
+    ctx: ConverterContext, transform: _Transform, size: Any, parts: Sequence[int], dtype: str
+) -> Value:
+    """The matrix [size·parts, results·result parts] of the transform."""
+    data_parts, result_parts = parts
 
     def compute(size: Any, length: Any, results: Any) -> Any:
         def element(row: Any, column: Any) -> Any:
-            place, part = tirx.floordiv(row, taken), tirx.floormod(row, taken)
-            wave, result = tirx.floordiv(column, made), tirx.floormod(column, made)
+            place, part = tirx.floordiv(row, data_parts), tirx.floormod(row, data_parts)
+            wave, result = tirx.floordiv(column, result_parts), tirx.floormod(column, result_parts)
             # The product is reduced as an integer: a float32 angle would lose the precision.
             turn = _float(tirx.floormod(place * wave, length)) / _float(length)
             quarters = _float(part - result)
@@ -145,14 +143,14 @@ def _waves(bb: Any, transform: _Transform, size: Any, parts: Sequence[int], dtyp
             inside = tirx.Select(place < length, value * weight, tirx.const(0, _COMPUTED_IN))
             return tirx.Cast(dtype, inside)
 
-        return te.compute([size * taken, results * made], element, name="waves")
+        return te.compute([size * data_parts, results * result_parts], element, name="waves")
 
     sizes = size, transform.length, transform.results
-    return bb.normalize(bb.call_te(compute, *sizes, primfunc_name_hint="waves"))
+    return ctx.call_te(compute, *sizes, name="waves")
 
 
 def _weight(transform: _Transform, place: Any, length: Any) -> Any:
-    """How often a frequency counts."""
+    """The factor of one frequency in the sum."""
     one, two = (tirx.const(number, _COMPUTED_IN) for number in (1, 2))
     if not transform.is_inverse:
         return one

@@ -1,4 +1,4 @@
-"""Pad by amounts that are computed, or with a value that is."""
+"""Pad by amounts or with a value computed at run time."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..tvm_onnx import InputList
-from ..values import Constant, as_tensor
-from .broadcasting import known_dims
-from .runtime_shapes import sizes_of
-from .tvm_converter import convert_as_tvm, is_weight
+from ..values import Value
+from .broadcasting import ZERO, dims_of
+from .registry import Accepts, ConverterContext, converts
+from .sizes import sizes_of
 
 
-def convert_pad(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("Pad", accepts=Accepts.SIZES)
+def pad(ctx: ConverterContext) -> Value:
     """Pad, see https://onnx.ai/onnx/operators/onnx__Pad.html; a negative amount removes."""
-    data = as_tensor(bb, inputs[0])
-    inputs = InputList([data, *inputs[1:]])
-    given = [inputs[1], inputs[2], inputs[3]]
-    fixed = (Constant, type(None))
-    if all(isinstance(value, fixed) or is_weight(value, params) for value in given):
-        return convert_as_tvm("Pad", bb, inputs, attrs, params)
-    dims = known_dims(data)
-    if dims is None:
-        raise UnsupportedError("the rank of the data is not known")
-    before, after = _amounts(sizes_of(bb, inputs[1]), _axes(inputs[3], len(dims)), len(dims))
-    mode = attrs.get("mode", b"constant").decode()
+    data = ctx.tensor(0)
+    _, pads, fill, axes = (ctx.inputs[slot] for slot in range(4))
+    if all(v is None or ctx.known_elements(v) is not None for v in (pads, fill, axes)):
+        return ctx.by_tvm([data, *ctx.inputs[1:]])
+    rank = len(dims_of(data, "data"))
+    before, after = _amounts(sizes_of(ctx.bb, pads), _axes(ctx, axes, rank), rank)
+    mode = ctx.attr("mode", "constant")
     if mode == "constant":
-        fill = inputs[2] if inputs[2] is not None else relax.const(0, data.ty.dtype)
-        return bb.call_te(pad_constant, data, fill, before, after, primfunc_name_hint="pad")
-    copy = partial(_pad_copy, _SOURCES[mode])
-    return bb.call_te(copy, data, before, after, primfunc_name_hint="pad")
+        fill = relax.const(0, data.ty.dtype) if fill is None else fill
+        return pad_with(ctx, data, fill, before, after)
+    return ctx.call_te(partial(_pad_by_copies, _SOURCES[mode]), data, before, after, name="pad")
 
 
-def _axes(value: Any, rank: int) -> list[int]:
+def _axes(ctx: ConverterContext, value: Value, rank: int) -> list[int]:
     if value is None:
         return list(range(rank))
-    if not isinstance(value, Constant):
+    axes = ctx.known_elements(value)
+    if axes is None:
         raise UnsupportedError("the axes to pad are not constant")
-    return [int(axis) % rank for axis in value.value.numpy()]
+    return [int(axis) % rank for axis in axes]
 
 
 def _amounts(pads: Sequence[Any], axes: Sequence[int], rank: int) -> tuple[list[Any], list[Any]]:
-    """What to add before and after each axis."""
+    """The padding before and after each axis."""
     if len(pads) != 2 * len(axes):
-        raise UnsupportedError(f"there are {len(pads)} amounts to pad {len(axes)} axes by")
-    sides = []
-    for given in (pads[: len(axes)], pads[len(axes) :]):
-        amounts = [tirx.IntImm("int64", 0)] * rank
-        for axis, amount in zip(axes, given, strict=True):
-            amounts[axis] = amount
-        sides.append(amounts)
-    return sides[0], sides[1]
+        raise UnsupportedError(
+            f"`pads` has {len(pads)} elements, but {len(axes)} axes need {2 * len(axes)}"
+        )
+    before, after = [ZERO] * rank, [ZERO] * rank
+    for place, axis in enumerate(axes):
+        before[axis], after[axis] = pads[place], pads[len(axes) + place]
+    return before, after
 
 
-def _padded(data: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+def _padded_shape(data: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     return [size + a + b for size, a, b in zip(data.shape, before, after, strict=True)]
 
 
-def pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
-    """The computation of a tensor with `fill`, a scalar, around it."""
+def pad_with(
+    ctx: ConverterContext, data: Value, fill: Value, before: Sequence[Any], after: Sequence[Any]
+) -> Value:
+    """Data padded with `fill`, a scalar; the amounts are one symbolic expression for each axis."""
+    return ctx.call_te(_pad_constant, data, fill, before, after, name="pad")
 
+
+def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
     def element(*positions: Any) -> Any:
         places = [position - a for position, a in zip(positions, before, strict=True)]
         inside = [
@@ -73,21 +73,21 @@ def pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[An
         value = fill(*[0] * len(fill.shape))
         return tirx.if_then_else(tirx.all(*inside), data(*places), value) if places else data()
 
-    return te.compute(_padded(data, before, after), element, name="pad")
+    return te.compute(_padded_shape(data, before, after), element, name="pad")
 
 
-def _pad_copy(
+def _pad_by_copies(
     source: Callable[[Any, Any], Any], data: Any, before: Sequence[Any], after: Sequence[Any]
 ) -> Any:
     def element(*positions: Any) -> Any:
         triples = zip(positions, before, data.shape, strict=True)
         return data(*(source(position - a, size) for position, a, size in triples))
 
-    return te.compute(_padded(data, before, after), element, name="pad")
+    return te.compute(_padded_shape(data, before, after), element, name="pad")
 
 
-def _mirrored(place: Any, size: Any) -> Any:
-    """Reflection without repeating the edge; one size further it goes back and forth."""
+def _reflected(place: Any, size: Any) -> Any:
+    """Reflection that does not repeat the edge, and goes back and forth beyond one size."""
     period = tirx.max(2 * (size - 1), 1)
     within = tirx.floormod(place, period)
     return tirx.min(within, period - within)
@@ -95,7 +95,7 @@ def _mirrored(place: Any, size: Any) -> Any:
 
 _SOURCES: dict[str, Callable[[Any, Any], Any]] = {
     "edge": lambda place, size: tirx.max(tirx.min(place, size - 1), 0),
-    "reflect": _mirrored,
+    "reflect": _reflected,
     "wrap": tirx.floormod,
 }
-"""Which element of an axis stands at a place outside of it."""
+"""The position of the element that a position outside of an axis copies, by mode."""

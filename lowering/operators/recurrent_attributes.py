@@ -1,15 +1,15 @@
-"""What an ONNX LSTM, GRU or RNN node says about its layer, checked and with defaults filled in.
+"""The attributes of an ONNX LSTM, GRU or RNN node, checked and with defaults filled in.
 
 Source: the ONNX operator specifications of LSTM, GRU and RNN, versions 1 to 22. Where the text
-leaves a choice open, or onnxruntime departs from it, onnxruntime decides, because it is what a
-rewritten model is checked against:
+leaves a choice open, or onnxruntime departs from it, this follows onnxruntime, because rewritten
+models are checked against it:
 
-- an activation that takes alpha or beta uses up one entry of `activation_alpha` or
-  `activation_beta`; when the list has run out, Affine, ScaledTanh and ThresholdedRelu get 0;
-- `clip` bounds what goes into the gates' activations, but not the cell state that goes into `h`;
-- a sequence of length 0 leaves zeros in `Y_h` and `Y_c`.
+- an activation with a parameter alpha or beta consumes one element of `activation_alpha` or
+  `activation_beta`; when the list is exhausted, Affine, ScaledTanh and ThresholdedRelu get 0;
+- `clip` bounds the inputs of the gates' activations, but not the cell state in the activation h;
+- `Y_h` and `Y_c` are 0 for a sequence of length 0.
 
-`output_sequence` of the first versions only says whether `Y` may be left out; it never is.
+`output_sequence` of version 1 allows to omit `Y`; it is ignored, and `Y` is always computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from ...rewrite.errors import ModelError
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Number of gates: iofc, zrh, i."""
+"""The number of gates: iofc, zrh, i."""
 
 _DEFAULT_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
@@ -37,7 +37,7 @@ _DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
 
 @dataclass(frozen=True)
 class _Parameters:
-    """The default of each parameter an activation takes, None where it takes none."""
+    """The defaults of an activation's parameters; None for one that it does not have."""
 
     alpha: float | None = None
     beta: float | None = None
@@ -78,7 +78,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class Layer:
-    """A recurrent layer, everything but its weights."""
+    """A recurrent layer without its weights."""
 
     op: str
     """"LSTM", "GRU" or "RNN"."""
@@ -98,10 +98,10 @@ class Layer:
 
 
 def parse_layer(op: str, attrs: Mapping[str, Any], hidden: int) -> Layer:
-    """Read the attributes of a node. `hidden` is the size found in R's shape.
+    """The layer that the attributes of a node describe. `hidden` is the size in the shape of R.
 
-    ModelError: an unknown direction, layout or activation, a wrong number of activations,
-    a clip that is not positive, a hidden_size that R contradicts.
+    Raises ModelError for an unknown direction, layout or activation, a wrong number of activations,
+    a clip that is not positive, or a hidden_size that contradicts R.
     """
     declared = attrs.get("hidden_size", hidden)
     if declared != hidden:
@@ -111,10 +111,10 @@ def parse_layer(op: str, attrs: Mapping[str, Any], hidden: int) -> Layer:
         )
     clip = attrs.get("clip")
     if clip is not None and not clip > 0:
-        raise ModelError(f"{op} has clip {clip}", remedy="clip must be positive, or absent")
+        raise ModelError(f"{op} has clip {clip}", remedy="use a positive clip, or none")
     layout = attrs.get("layout", 0)
     if layout not in (0, 1):
-        raise ModelError(f"{op} has layout {layout}", remedy="layout is 0 or 1")
+        raise ModelError(f"{op} has layout {layout}", remedy="use 0 or 1")
     return Layer(
         op=op,
         hidden=hidden,
@@ -136,7 +136,7 @@ def _directions(op: str, attrs: Mapping[str, Any]) -> tuple[Direction, ...]:
     defaults = _DEFAULT_ACTIVATIONS[op]
     names = [_text(n) for n in attrs.get("activations", ())] or list(defaults) * len(passes)
     if op == "RNN":
-        # The specification's default lists two activations whatever the direction.
+        # The specification's default has two activations for every direction.
         names = names[: len(passes)]
     if len(names) != len(defaults) * len(passes):
         raise ModelError(
@@ -154,7 +154,7 @@ def _directions(op: str, attrs: Mapping[str, Any]) -> tuple[Direction, ...]:
 def _activations(
     op: str, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 ) -> tuple[Activation, ...]:
-    """Hand out alphas and betas in order, each only to the functions that take one."""
+    """The activations with alphas and betas in order, each for the functions that have one."""
     next_alpha, next_beta = iter(alphas), iter(betas)
     found = []
     for name in names:
@@ -162,14 +162,14 @@ def _activations(
         if parameters is None:
             raise ModelError(
                 f"{op} has the unknown activation {name!r}",
-                remedy=f"the specification knows {', '.join(sorted(_PARAMETERS))}",
+                remedy=f"use one of {', '.join(sorted(_PARAMETERS))}",
             )
-        alpha = _take(parameters.alpha, next_alpha)
-        found.append(Activation(name.lower(), alpha, _take(parameters.beta, next_beta)))
+        alpha = _next_parameter(parameters.alpha, next_alpha)
+        found.append(Activation(name.lower(), alpha, _next_parameter(parameters.beta, next_beta)))
     return tuple(found)
 
 
-def _take(default: float | None, given: Iterator[float]) -> float:
+def _next_parameter(default: float | None, given: Iterator[float]) -> float:
     return 0.0 if default is None else float(next(given, default))
 
 

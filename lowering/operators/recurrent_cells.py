@@ -1,8 +1,10 @@
-"""One time step of an LSTM, a GRU and an RNN: the equations of the ONNX operator specification.
+"""One time step of an LSTM, a GRU and an RNN: vector values, activations and update equations.
 
-A step is computed in blocks of hidden units. For each block, all gates are summed up in registers
-(x·W + Wb + h·R + Rb) and turned into new state at once. As every block needs the whole previous
-`h`, the new one goes to a second place, and the two change roles from step to step.
+Hidden units are updated in blocks. For each block, the sums of all gates (x·W + Wb + h·R + Rb) are
+computed in registers and turned into the new state at once. Every block reads the whole previous
+`h`, so the new one is written to a second place, and the two swap from time step to time step.
+
+The equations are those of the ONNX operator specification of LSTM, GRU and RNN.
 """
 
 from __future__ import annotations
@@ -11,18 +13,141 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.tirx.script import builder as ib
 
-from .recurrent_activations import apply
-from .recurrent_attributes import Layer
-from .recurrent_buffers import Buffers, Recurrence
-from .recurrent_layout import Layout
-from .recurrent_vectors import Expr, add_to, clamp, constant, keep, span
+from .recurrent_attributes import Activation, Layer
+from .recurrent_layout import Buffers, Layout, Recurrence
+
+Expr = Any
+"""A tirx expression, a vector unless said otherwise."""
+
+
+# --- Vector values -------------------------------------------------------------------------------
+#
+# A kernel is written in whole vectors rather than in vectorised loops, because a value that is used
+# more than once can then be named by storing it in a buffer of its own, which becomes a register.
+# TVM's simplifier would inline bound names, and nested activations would grow without bound.
+
+
+def span(start: Expr | int, lanes: int) -> Expr:
+    """The `lanes` consecutive indices from the scalar `start` on."""
+    return tirx.Ramp(start, 1, lanes)
+
+
+def keep(value: Expr) -> Expr:
+    """Stores a value, so that a second use does not compute it again. Emits statements."""
+    dtype = value.ty.dtype
+    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), scope="local")
+    ib.buffer_store(place, value, [span(0, dtype.lanes)])
+    return place[span(0, dtype.lanes)]
+
+
+def add_to(kept: Expr, value: Expr) -> None:
+    """Adds to a value that `keep` returned, in place. Emits a statement."""
+    ib.buffer_store(kept.source, kept + value, kept.indices)
+
+
+def constant(value: float, like: Expr) -> Expr:
+    """`value` in every lane, in the type of `like`."""
+    return tirx.const(value, like.ty.dtype)
+
+
+def clamp(x: Expr, low: float, high: float) -> Expr:
+    """x clamped to [low, high]; NaN stays NaN, unlike with min and max."""
+    low_, high_ = constant(low, x), constant(high, x)
+    return tirx.Select(x < low_, low_, tirx.Select(x > high_, high_, x))
+
+
+# --- Activations ---------------------------------------------------------------------------------
+#
+# In float32, tanh and the sigmoid are a rational polynomial: a call of the C library's tanhf for
+# each element would cost more than the recurrence itself. Other types and functions use TVM's own.
+
+# tanh(x) = x · P(x²) / Q(x²) for |x| <= 9, fitted for the least relative error (2e-8); in float32
+# the rounding of the evaluation dominates (4e-7). Beyond 9, tanh is 1 to float32 precision.
+TANH_LIMIT = 9.0
+TANH_NUMERATOR = (
+    0.9999999794462844,
+    0.13381025109514377,
+    0.003495587524069089,
+    2.0609073105895753e-05,
+    1.3354649678551454e-08,
+)
+TANH_DENOMINATOR = (
+    1.0,
+    0.4671434070011233,
+    0.025876979841549682,
+    0.0003285633865955965,
+    7.776553282958186e-07,
+)
+
+
+def apply(activation: Activation, x: Expr) -> Expr:
+    """activation(x), stored by `keep`. Emits statements."""
+    x = keep(x)
+    function = _FUNCTIONS[activation.name]
+    return keep(function(x, constant(activation.alpha, x), constant(activation.beta, x)))
+
+
+def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
+    total = constant(coefficients[-1], x)
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + constant(coefficient, x)
+    return total
+
+
+def _tanh(x: Expr) -> Expr:
+    if x.ty.dtype.with_lanes(1) != "float32":
+        return ib.tanh(x)
+    bounded = keep(clamp(x, -TANH_LIMIT, TANH_LIMIT))
+    square = keep(bounded * bounded)
+    return bounded * _polynomial(TANH_NUMERATOR, square) / _polynomial(TANH_DENOMINATOR, square)
+
+
+def _sigmoid(x: Expr) -> Expr:
+    half = constant(0.5, x)
+    return _tanh(x * half) * half + half
+
+
+def _softplus(x: Expr) -> Expr:
+    """log(1 + e^x), in a form in which e^x does not overflow."""
+    zero, one = constant(0, x), constant(1, x)
+    magnitude = keep(tirx.Select(x < zero, -x, x))
+    return tirx.Select(x < zero, zero, x) + ib.log(one + ib.exp(-magnitude))
+
+
+def _elu(x: Expr, alpha: Expr) -> Expr:
+    negative = keep(alpha * (ib.exp(x) - constant(1, x)))
+    return tirx.Select(x >= constant(0, x), x, negative)
+
+
+def _softsign(x: Expr) -> Expr:
+    zero, one = constant(0, x), constant(1, x)
+    return x / (one + tirx.Select(x < zero, -x, x))
+
+
+_FUNCTIONS: Mapping[str, Callable[[Expr, Expr, Expr], Expr]] = {
+    "affine": lambda x, alpha, beta: alpha * x + beta,
+    "elu": lambda x, alpha, beta: _elu(x, alpha),
+    "hardsigmoid": lambda x, alpha, beta: clamp(keep(alpha * x + beta), 0, 1),
+    "leakyrelu": lambda x, alpha, beta: tirx.Select(x >= constant(0, x), x, alpha * x),
+    "relu": lambda x, alpha, beta: tirx.Select(x < constant(0, x), constant(0, x), x),
+    "scaledtanh": lambda x, alpha, beta: alpha * _tanh(beta * x),
+    "sigmoid": lambda x, alpha, beta: _sigmoid(x),
+    "softplus": lambda x, alpha, beta: _softplus(x),
+    "softsign": lambda x, alpha, beta: _softsign(x),
+    "tanh": lambda x, alpha, beta: _tanh(x),
+    "thresholdedrelu": lambda x, alpha, beta: tirx.Select(x >= alpha, x, constant(0, x)),
+}
+
+
+# --- Update equations ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A few rows of the batch in one direction, and the state they are in."""
+class BatchRows:
+    """A group of rows of the batch in one direction, and their state."""
 
     recurrence: Recurrence
     buffers: Buffers
@@ -31,7 +156,7 @@ class Rows:
     """Index in the batch of the first row."""
     count: int
     hidden: Any
-    """h before and after a step, [2, count, padded]."""
+    """h before and after a time step, [2, count, padded]."""
     cell: Any
     """LSTM: c, [count, padded]."""
     update: Any
@@ -41,16 +166,16 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One time step of `rows`, and what the equations are written in."""
+class TimeStep:
+    """One time step of a group of rows, with the terms of the update equations."""
 
-    rows: Rows
+    rows: BatchRows
     time: Expr
     """Position in the sequence."""
     before: Expr
-    """Index in `rows.hidden` of h before the step."""
+    """Index in `rows.hidden` of h before the time step."""
     after: Expr
-    """Index in `rows.hidden` of h after the step."""
+    """Index in `rows.hidden` of h after the time step."""
 
     @property
     def layer(self) -> Layer:
@@ -69,11 +194,11 @@ class Step:
         return span(block * self.layout.lanes, self.layout.lanes)
 
     def panel(self, block: Expr) -> Expr:
-        """Where the weights of a block are."""
+        """The index of the panel with the weights of a block."""
         return self.rows.direction * self.layout.blocks + block
 
     def place(self, gate: int) -> Expr:
-        """Where a gate is in its panel."""
+        """The indices of a gate in its panel."""
         return span(gate * self.layout.lanes, self.layout.lanes)
 
     def input(self, row: int, block: Expr, gate: int) -> Expr:
@@ -94,22 +219,22 @@ class Step:
         return weight[self.panel(block), 0, self.place(index)] * cell
 
     def gate(self, index: int, value: Expr) -> Expr:
-        """Clip, then apply the activation f (0) or g (1)."""
+        """The activation f (0) or g (1) of a clipped value."""
         clip = self.layer.clip
         return self.activate(index, value if clip is None else clamp(keep(value), -clip, clip))
 
     def activate(self, index: int, value: Expr) -> Expr:
-        """Apply the activation f (0), g (1) or h (2) of the equations."""
+        """The activation f (0), g (1) or h (2) of a value."""
         return apply(self.layer.directions[self.rows.direction].activations[index], value)
 
     def hidden(self, row: int, units: Expr) -> Expr:
-        """h before the step."""
+        """h before the time step."""
         return self.rows.hidden[self.before, row, units]
 
     def add_products(
         self, block: Expr, sums: Sequence[Mapping[int, Expr]], state: Callable[[int, Expr], Expr]
     ) -> None:
-        """Add `state·R` to the sums, given per row and gate."""
+        """Emits the addition of `state·R` to the sums, which are given by row and gate."""
         with ib.serial(self.layer.hidden) as unit:
             for row, gates in enumerate(sums):
                 for gate, total in gates.items():
@@ -119,7 +244,7 @@ class Step:
     def gates(
         self, block: Expr, gates: Sequence[int], state: Callable[[int, Expr], Expr]
     ) -> list[dict[int, Expr]]:
-        """x·W + Wb + state·R + Rb, per row and gate."""
+        """x·W + Wb + state·R + Rb, by row and gate."""
         sums = [
             {g: keep(self.input(row, block, g) + self.recurrent_bias(block, g)) for g in gates}
             for row in range(self.rows.count)
@@ -128,8 +253,8 @@ class Step:
         return sums
 
 
-def emit_step(step: Step) -> None:
-    """Emit the update of the state of `step.rows`."""
+def emit_time_step(step: TimeStep) -> None:
+    """Emits the update of the state of `step.rows`."""
     if step.layer.op == "LSTM":
         _lstm(step)
     elif step.layer.op == "RNN":
@@ -140,8 +265,8 @@ def emit_step(step: Step) -> None:
         _gru(step)
 
 
-def _lstm(step: Step) -> None:
-    """c' = f∘c + i∘g(c̃) and h' = o∘h(c'); the gates in the order i, o, f, c̃."""
+def _lstm(step: TimeStep) -> None:
+    """LSTM: c' = f∘c + i∘g(c̃) and h' = o∘h(c'); the gates in the order i, o, f, c̃."""
     rows = step.rows
     with step.blocks() as block:
         units = step.units(block)
@@ -159,8 +284,8 @@ def _lstm(step: Step) -> None:
             ib.buffer_store(rows.hidden, hidden, [step.after, row, units])
 
 
-def _gru(step: Step) -> None:
-    """h' = (1 - z)∘g(x·W + (r∘h)·R) + z∘h; the gates in the order z, r, h̃."""
+def _gru(step: TimeStep) -> None:
+    """GRU: h' = (1 - z)∘g(x·W + (r∘h)·R) + z∘h; the gates in the order z, r, h̃."""
     rows = step.rows
     with step.blocks() as block:
         units = step.units(block)
@@ -175,8 +300,8 @@ def _gru(step: Step) -> None:
             _mix(step, row, units, keep(rows.update[row, units]), step.gate(1, sums[2]))
 
 
-def _gru_reset_after(step: Step) -> None:
-    """The same with linear_before_reset: h̃ = g(x·W + Wb + r∘(h·R + Rb))."""
+def _gru_reset_after(step: TimeStep) -> None:
+    """GRU with linear_before_reset: h̃ = g(x·W + Wb + r∘(h·R + Rb))."""
     with step.blocks() as block:
         sums = [
             {
@@ -193,15 +318,15 @@ def _gru_reset_after(step: Step) -> None:
             _mix(step, row, step.units(block), update, candidate)
 
 
-def _mix(step: Step, row: int, units: Expr, update: Expr, candidate: Expr) -> None:
+def _mix(step: TimeStep, row: int, units: Expr, update: Expr, candidate: Expr) -> None:
     """h' = (1 - z)∘h̃ + z∘h."""
     kept = update * step.hidden(row, units)
     hidden = (constant(1, update) - update) * candidate + kept
     ib.buffer_store(step.rows.hidden, hidden, [step.after, row, units])
 
 
-def _rnn(step: Step) -> None:
-    """h' = f(x·W + h·R)."""
+def _rnn(step: TimeStep) -> None:
+    """RNN: h' = f(x·W + h·R)."""
     with step.blocks() as block:
         for row, sums in enumerate(step.gates(block, (0,), step.hidden)):
             hidden = step.gate(0, sums[0])

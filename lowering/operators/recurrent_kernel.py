@@ -1,12 +1,13 @@
-"""The recurrence of an LSTM, GRU or RNN as one kernel: the loops over rows and steps.
+"""The kernels of a recurrent layer: the product of all inputs, and the loops of the recurrence.
 
-The kernel is generated for a layer (its directions, activations, clip and so on) and holds for any
+The kernels are generated for a layer (its directions, activations, clip and so on) and work for any
 sequence length; the batch may be fixed or not. The rows of a batch are independent, so the loop
-over rows is outside and the loop over steps inside, where the state stays in the cache.
+over rows is outside and the loop over time steps inside, where the state stays in the cache.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from tvm import tirx
@@ -14,21 +15,70 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
-from .recurrent_buffers import Buffers, Recurrence, declare_buffers
-from .recurrent_cells import Rows, Step, emit_step
-from .recurrent_layout import vector_lanes
+from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, span
+from .recurrent_layout import Buffers, Recurrence, declare_buffers, vector_lanes
 
 _SUMS = {MOST_VECTOR_BYTES: 16}
-"""Vectors of sums that are kept in registers, by the size of those; AVX-512 has 32 of them."""
+"""The number of vectors of sums kept in registers, by the size of a register; AVX-512 has 32."""
 _FEWER_SUMS = 12
-_GROUPS = (4, 2)
-"""Rows that can be taken together."""
+"""The same for smaller registers."""
+_GROUP_SIZES = (4, 2)
+"""The numbers of batch rows that the recurrence can compute together."""
+_PRODUCT_ROWS = 8
+"""The number of rows that the product computes together. It loads a vector of the weight once for
+all of them, and has enough independent sums to keep multiply-add busy."""
+
+
+def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.PrimFunc:
+    """The kernel (x, weight, bias) -> product for any sequence length n and batch b.
+
+    x [n, b, columns]; weight [panels, columns, panel] and bias [panels, 1, panel], both packed;
+    product [n, b, panels·panel].
+    """
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        handles = [ib.arg(name, ib.handle()) for name in ("x", "weight", "bias", "product")]
+        n, b = ib.int64(), ib.int64()
+        x = ib.match_buffer(handles[0], (n, b, columns), dtype)
+        weight = ib.match_buffer(handles[1], (panels, columns, panel), dtype)
+        bias = ib.match_buffer(handles[2], (panels, 1, panel), dtype)
+        product = ib.match_buffer(handles[3], (n, b, panels * panel), dtype)
+        # The same memory with time steps and batch as one axis.
+        rows = n * b
+        x = ib.decl_buffer((rows, columns), dtype, data=x.data)
+        product = ib.decl_buffer((rows, panels * panel), dtype, data=product.data)
+        with ib.serial(rows // _PRODUCT_ROWS) as group:
+            _multiply(x, weight, bias, product, group * _PRODUCT_ROWS, _PRODUCT_ROWS, vectors=1)
+        with ib.serial(rows % _PRODUCT_ROWS) as rest:
+            row = rows // _PRODUCT_ROWS * _PRODUCT_ROWS + rest
+            _multiply(x, weight, bias, product, row, 1, vectors=panel // vector_lanes(dtype))
+    return builder.get()
+
+
+def _multiply(
+    x: Any, weight: Any, bias: Any, product: Any, first: Any, rows: int, vectors: int
+) -> None:
+    """Emits the product of `rows` rows of x from `first` on with the whole weight.
+
+    It computes `vectors` vectors of a panel at once.
+    """
+    panels, columns, panel = (int(size) for size in weight.shape)
+    lanes = vector_lanes(str(x.dtype))
+    with ib.serial(panels) as block, ib.serial(panel // lanes // vectors) as part:
+        places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
+        sums = [[keep(bias[block, 0, place]) for place in places] for _ in range(rows)]
+        with ib.serial(columns) as column:
+            for row, i in itertools.product(range(rows), range(vectors)):
+                add_to(sums[row][i], x[first + row, column] * weight[block, column, places[i]])
+        for row, i in itertools.product(range(rows), range(vectors)):
+            column = block * panel + (part * vectors + i) * lanes
+            ib.buffer_store(product, sums[row][i], [first + row, span(column, lanes)])
 
 
 def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
     """The kernel (x·W + Wb, R, Rb, [P], h, [c], [lengths]) -> (Y, Y_h, [Y_c]).
 
-    At run time, a length below 0 or above the number of steps is a RuntimeError.
+    A run raises RuntimeError for a length below 0 or above the number of time steps.
     """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -39,57 +89,57 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
 
 
 def _emit_direction(recurrence: Recurrence, buffers: Buffers, direction: int) -> None:
-    """All rows, several at a time where they have equally many steps.
+    """Emits the recurrence of all batch rows in one direction.
 
-    Then a vector of R is loaded once for all of them.
+    Rows of equal length are computed in groups, which load a vector of R once for all of them.
     """
     done: Any = tirx.IntImm("int64", 0)
-    for together in _group_sizes(recurrence):
-        groups = (buffers.rows - done) // together
+    for size in _group_sizes(recurrence):
+        groups = (buffers.rows - done) // size
         with ib.serial(groups) as group:
-            first = done + group * together
-            _emit_rows(_start(recurrence, buffers, direction, first, together))
-        done = done + groups * together
+            first = done + group * size
+            _emit_rows(_initialise(recurrence, buffers, direction, first, size))
+        done = done + groups * size
 
 
 def _group_sizes(recurrence: Recurrence) -> list[int]:
-    """Numbers of rows to take together, falling to one, as far as there can be so many."""
+    """The sizes of the groups of rows, from the largest that fits into the registers down to 1."""
     if recurrence.lengths:
         return [1]
     vectors = recurrence.layout.panel // vector_lanes(recurrence.dtype)
     most = _SUMS.get(vector_bytes(), _FEWER_SUMS) // vectors
     if recurrence.batch is not None:
         most = min(most, recurrence.batch)
-    return [*(size for size in _GROUPS if size <= most), 1]
+    return [*(size for size in _GROUP_SIZES if size <= most), 1]
 
 
-def _start(
+def _initialise(
     recurrence: Recurrence, buffers: Buffers, direction: int, first: Any, count: int
-) -> Rows:
-    """Make room for the state of some rows and fill in the initial one."""
+) -> BatchRows:
+    """Allocates the state of a group of rows, and emits its initialisation."""
     padded = recurrence.layout.padded
 
-    # A thread of a GPU has memory of its own only; on a CPU, that would be the stack.
+    # Local memory belongs to a thread of a GPU, which has no other; on a CPU it is the stack.
     scope = "local" if is_for_gpu() else "global"
 
-    def room(*shape: int) -> Any:
+    def allocate(*shape: int) -> Any:
         return ib.alloc_buffer(shape, recurrence.dtype, scope=scope)
 
     is_gru = recurrence.layer.op == "GRU"
-    rows = Rows(
+    rows = BatchRows(
         recurrence,
         buffers,
         direction,
         first,
         count,
-        hidden=room(2, count, padded),
-        cell=room(count, padded) if "c" in recurrence.states else None,
-        update=room(count, padded) if is_gru else None,
-        reset=room(count, padded) if is_gru else None,
+        hidden=allocate(2, count, padded),
+        cell=allocate(count, padded) if "c" in recurrence.states else None,
+        update=allocate(count, padded) if is_gru else None,
+        reset=allocate(count, padded) if is_gru else None,
     )
     zero = tirx.const(0, recurrence.dtype)
     with ib.serial(count) as row, ib.serial(padded) as unit:
-        # The padding starts at zero: left as found, it could be denormal and slow.
+        # The padding starts at zero: uninitialised, it could hold denormals, which are slow.
         given = [state[direction, first + row, unit] for state in buffers.initial]
         hidden, *cell = (
             tirx.if_then_else(unit < recurrence.layer.hidden, value, zero) for value in given
@@ -100,21 +150,21 @@ def _start(
     return rows
 
 
-def _emit_rows(rows: Rows) -> None:
-    """The whole sequence for some rows."""
+def _emit_rows(rows: BatchRows) -> None:
+    """Emits the loop over the time steps for a group of rows."""
     buffers, direction = rows.buffers, rows.recurrence.layer.directions[rows.direction]
     steps = _checked_length(rows)
     with ib.serial(steps) as step:
         time = steps - 1 - step if direction.reverse else step
-        emit_step(Step(rows, time, before=step % 2, after=(step + 1) % 2))
+        emit_time_step(TimeStep(rows, time, before=step % 2, after=(step + 1) % 2))
         with ib.serial(rows.count) as row, ib.serial(rows.recurrence.layer.hidden) as unit:
             place = [time, rows.direction, rows.first + row, unit]
             ib.buffer_store(buffers.sequence, rows.hidden[(step + 1) % 2, row, unit], place)
     _emit_final(rows, steps)
 
 
-def _checked_length(rows: Rows) -> Any:
-    """The number of steps these rows take."""
+def _checked_length(rows: BatchRows) -> Any:
+    """The number of time steps of a group of rows."""
     buffers = rows.buffers
     if buffers.lengths is None:
         return buffers.steps
@@ -124,8 +174,8 @@ def _checked_length(rows: Rows) -> Any:
         return length
 
 
-def _emit_final(rows: Rows, steps: Any) -> None:
-    """Write the last state, and zeros to the steps beyond a row's length."""
+def _emit_final(rows: BatchRows, steps: Any) -> None:
+    """Emits the copy of the final state to the results, and zeros beyond a row's length."""
     buffers, hidden = rows.buffers, rows.recurrence.layer.hidden
     zero = tirx.const(0, rows.recurrence.dtype)
     with ib.serial(rows.count) as row, ib.serial(hidden) as unit:

@@ -1,9 +1,9 @@
-"""How the weights of a recurrent layer lie in memory, and how they get there.
+"""The memory layout of a recurrence: packed weights, and the parameters of its kernel.
 
-A weight [directions, gates·hidden, columns] becomes [directions·blocks, columns, panel]: the
-hidden units are taken in blocks of `lanes`, and a panel holds every gate of one block side by
-side, so that one pass over the columns reads memory in order and yields whole gates. The last
-block is padded with zeros.
+A weight [directions, gates·hidden, columns] becomes [directions·blocks, columns, panel]. The hidden
+units are taken in blocks of `lanes`, and a panel has all gates of one block side by side, so that
+one pass over the columns reads memory in order and computes whole gates. The last block is padded
+with zeros.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
+import numpy.typing as npt
 from tvm import relax, te, tirx
+from tvm.tirx.script import builder as ib
 
 from ..constants import constant
 from ..processor import vector_bytes
+from ..values import Constant, Value
+from .recurrent_attributes import Layer
+
+PEEPHOLES = 3
+"""Pi, Po and Pf."""
 
 _PANEL_VECTORS = 6
-"""As many independent sums as hide the latency of multiply-add; twice as many still fit into 16
-registers."""
+"""The vectors in a panel: enough independent sums to hide the latency of multiply-add. Twice as
+many fit into 16 registers."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The blocking of one weight."""
+    """How one weight is packed into blocks of hidden units."""
 
     gates: int
     hidden: int
@@ -35,45 +41,46 @@ class Layout:
 
     @property
     def blocks(self) -> int:
+        """The number of blocks."""
         return -(-self.hidden // self.lanes)
 
     @property
     def padded(self) -> int:
-        """Hidden units with padding."""
+        """The number of hidden units with padding."""
         return self.blocks * self.lanes
 
     @property
     def panel(self) -> int:
-        """Values of one block: all its gates."""
+        """The number of values of one block: all its gates."""
         return self.gates * self.lanes
 
 
 def vector_lanes(dtype: str) -> int:
-    """Values in one vector of the kernels."""
+    """The number of values in one vector of the kernels."""
     return vector_bytes() // np.dtype(dtype).itemsize
 
 
 def choose_layout(gates: int, hidden: int, dtype: str) -> Layout:
-    """Blocks wide enough to keep the processor busy, not wider than the layer."""
+    """A layout with blocks wide enough to keep the processor busy, but no wider than the layer."""
     lanes = vector = vector_lanes(dtype)
     while lanes < hidden and 2 * lanes * gates <= _PANEL_VECTORS * vector:
         lanes *= 2
     return Layout(gates, hidden, lanes)
 
 
-def pack(bb: relax.BlockBuilder, weight: Any, layout: Layout) -> Any:
-    """[directions, gates·hidden, columns] to [directions·blocks, columns, panel].
+def pack(bb: relax.BlockBuilder, weight: Value, layout: Layout) -> Value:
+    """A weight [directions, gates·hidden, columns], packed to [directions·blocks, columns, panel].
 
-    Constants are packed here, once; anything else at run time.
+    A constant is packed now, other weights at run time.
     """
-    if isinstance(weight, tvm.ir.GenericConst):
+    if isinstance(weight, Constant):
         return constant(pack_array(weight.value.numpy(), layout))
     packed = functools.partial(_packed, layout=layout)
     return bb.emit_te(packed, weight, primfunc_name_hint="pack_recurrent_weight")
 
 
-def pack_array(weight: np.ndarray[Any, Any], layout: Layout) -> np.ndarray[Any, Any]:
-    """`pack` on an array."""
+def pack_array(weight: npt.NDArray[Any], layout: Layout) -> npt.NDArray[Any]:
+    """`pack` for an array."""
     directions, _, columns = weight.shape
     gates = weight.reshape(directions, layout.gates, layout.hidden, columns)
     missing = layout.padded - layout.hidden
@@ -93,3 +100,88 @@ def _packed(weight: te.Tensor, layout: Layout) -> te.Tensor:
 
     shape = (directions * layout.blocks, columns, layout.panel)
     return te.compute(shape, element, name="packed")
+
+
+# --- The parameters of the kernel ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The properties of a recurrence that its kernel is generated from."""
+
+    layer: Layer
+    layout: Layout
+    dtype: str
+    batch: int | None
+    """The size of the batch; None if it is known at run time only."""
+    peepholes: bool
+    lengths: bool
+    """Whether each row of the batch has its own length (`sequence_lens`)."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The tensors of the state."""
+        return ("h", "c") if self.layer.op == "LSTM" else ("h",)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The parameters, for D directions, n time steps, b rows of the batch and H hidden units.
+
+    `product`, `weight`, `bias` and `peepholes` are packed as `Layout` describes.
+    """
+
+    product: Any
+    """x·W + Wb, [n, b, D·blocks·panel]."""
+    weight: Any
+    """R, [D·blocks, H, panel]."""
+    bias: Any
+    """Rb, [D·blocks, 1, panel]."""
+    peepholes: Any
+    """[D·blocks, 1, 3·lanes], or None."""
+    initial: tuple[Any, ...]
+    """The initial state: h and, for an LSTM, c, each [D, b, H]."""
+    lengths: Any
+    """[b], int32, or None."""
+    sequence: Any
+    """Y, [n, D, b, H]."""
+    final: tuple[Any, ...]
+    """The final state: Y_h and, for an LSTM, Y_c, each [D, b, H]."""
+    steps: Any
+    """n."""
+    rows: Any
+    """b."""
+
+
+def declare_buffers(recurrence: Recurrence) -> Buffers:
+    """Declares the parameters in the order of `Buffers`, without those that are None."""
+    layer, layout, states = recurrence.layer, recurrence.layout, recurrence.states
+    directions = len(layer.directions)
+    panels = directions * layout.blocks
+    names = ["product", "weight", "bias"]
+    if recurrence.peepholes:
+        names.append("peepholes")
+    names += [f"initial_{state}" for state in states]
+    if recurrence.lengths:
+        names.append("lengths")
+    names += ["sequence", *(f"final_{state}" for state in states)]
+    handles = {name: ib.arg(name, ib.handle()) for name in names}
+    steps = ib.int64()
+    rows = ib.int64() if recurrence.batch is None else tirx.IntImm("int64", recurrence.batch)
+
+    def match(name: str, *shape: Any, dtype: str = recurrence.dtype) -> Any:
+        return ib.match_buffer(handles[name], shape, dtype) if name in handles else None
+
+    state_shape = (directions, rows, layer.hidden)
+    return Buffers(
+        product=match("product", steps, rows, panels * layout.panel),
+        weight=match("weight", panels, layer.hidden, layout.panel),
+        bias=match("bias", panels, 1, layout.panel),
+        peepholes=match("peepholes", panels, 1, PEEPHOLES * layout.lanes),
+        initial=tuple(match(f"initial_{state}", *state_shape) for state in states),
+        lengths=match("lengths", rows, dtype="int32"),
+        sequence=match("sequence", steps, directions, rows, layer.hidden),
+        final=tuple(match(f"final_{state}", *state_shape) for state in states),
+        steps=steps,
+        rows=rows,
+    )

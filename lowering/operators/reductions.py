@@ -1,120 +1,23 @@
-"""Reductions along axes that may have no elements.
+"""Reductions: over axes without elements, and over axes that are computed at run time.
 
-A kernel of TVM writes the neutral element when it meets the first element of an axis. Where there
-is none, the result is whatever the memory held before.
+A TVM kernel writes the neutral element when it meets the first element of an axis. Without any
+element, the result keeps whatever the memory held before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from tvm import relax, sym, te, tirx
+from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..tvm_onnx import Converter, InputList
-from ..values import as_int, as_tensor
-from .broadcasting import known_dims
-from .extremes import reduce_extreme
-from .reduction_axes import gather_reduced, sizes_left
-from .sizes import is_nonnegative
-from .tvm_converter import convert_as_tvm, known_content
-
-
-def may_be_zero(size: Any) -> bool:
-    """Whether a size is not known to be at least 1."""
-    known = as_int(size)
-    if known is not None:
-        return known < 1
-    return not is_nonnegative(sym.Analyzer().simplify(size - 1))
-
-
-def where_empty(bb: Any, tensor: Any, sizes: Sequence[Any], value: float) -> Any:
-    """The tensor, or one of equal shape that is full of `value` if one of the sizes is 0."""
-    uncertain = [size for size in sizes if may_be_zero(size)]
-    dims = known_dims(tensor)
-    if not uncertain or dims is None:
-        return tensor
-    dtype = str(tensor.ty.dtype)
-    if any(as_int(size) == 0 for size in uncertain):
-        return bb.normalize(relax.op.full(relax.ShapeExpr(dims), relax.const(value, dtype), dtype))
-
-    def select(data: Any, sizes: Sequence[Any]) -> Any:
-        is_empty = tirx.any(*(size == 0 for size in sizes))
-        filling = tirx.const(value, dtype)
-        return te.compute(
-            data.shape,
-            lambda *indices: tirx.Select(is_empty, filling, data(*indices)),
-            name="unless_empty",
-        )
-
-    call = bb.call_te(select, tensor, uncertain, primfunc_name_hint="unless_empty")
-    return bb.normalize(call)
-
-
-def convert_reduction(
-    op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
-) -> Any:
-    """A reduction of the standard domain, as onnxruntime defines it for empty axes."""
-    tensors = InputList([None if value is None else as_tensor(bb, value) for value in inputs])
-    if str(tensors[0].ty.dtype) == "bool":  # TVM has no least and no greatest bool
-        tensors[0] = bb.normalize(relax.op.astype(tensors[0], "uint8"))
-        result = bb.normalize(convert_reduction(op_type, bb, tensors, attrs, params))
-        return relax.op.astype(result, "bool")
-    if tensors[1] is not None and known_content(tensors[1], params) is None:
-        return _along_computed_axes(op_type, bb, tensors, attrs, params)
-    dims = known_dims(tensors[0])
-    axes = _axes(tensors[1], attrs, params)
-    if dims is None or (not axes and attrs.get("noop_with_empty_axes", 0)):
-        return convert_as_tvm(op_type, bb, tensors, attrs, params)
-    axes = axes or list(range(len(dims)))
-    if op_type in _EXTREMES and axes and "float" in str(tensors[0].ty.dtype):
-        keepdims = bool(attrs.get("keepdims", 1))
-        greatest = op_type == "ReduceMax"
-        result = reduce_extreme(bb, tensors[0], axes, greatest=greatest, keepdims=keepdims)
-    else:
-        result = bb.normalize(convert_as_tvm(op_type, bb, tensors, attrs, params))
-    reduced = [dims[axis] for axis in axes]
-    return where_empty(bb, result, reduced, _OF_NOTHING[op_type](str(result.ty.dtype)))
-
-
-def _along_computed_axes(
-    op_type: str, bb: Any, inputs: Any, attrs: dict[str, Any], params: Any
-) -> Any:
-    data, axes = inputs[0], inputs[1]
-    if attrs.get("noop_with_empty_axes", 0) and may_be_zero((known_dims(axes) or [0])[0]):
-        raise UnsupportedError("whether there are axes to reduce is not known")
-    gathered = gather_reduced(bb, data, axes)
-    last = relax.const([data.ty.ndim], "int64")
-    without = {**attrs, "keepdims": 0}
-    result = convert_reduction(op_type, bb, InputList([gathered, last]), without, params)
-    if attrs.get("keepdims", 1):
-        return result
-    return relax.op.reshape(bb.normalize(result), relax.ShapeExpr(sizes_left(bb, data, axes)))
-
-
-def _axes(given: Any, attrs: dict[str, Any], params: Any) -> list[int]:
-    """The reduced axes; none stand for all."""
-    if "axes" in attrs:
-        return list(attrs["axes"])
-    content = known_content(given, params)
-    return [] if content is None else [int(axis) for axis in content]
-
-
-def lowest(dtype: str) -> float:
-    """The least number of a type."""
-    kind = np.dtype(dtype)
-    return int(np.iinfo(kind).min) if kind.kind in "iu" else -np.inf
-
-
-def _highest(dtype: str) -> float:
-    kind = np.dtype(dtype)
-    return int(np.iinfo(kind).max) if kind.kind in "iu" else np.inf
-
-
-_EXTREMES = ("ReduceMax", "ReduceMin")
+from ..values import Constant, Value, as_int, as_tensor
+from .accumulation import accumulate_in_float32
+from .broadcasting import ONE, ZERO, dims_of, known_dims
+from .extremes import highest, lowest, reduce_extreme
+from .registry import Accepts, ConverterContext, converts
+from .sizes import may_be_zero, product_of_sizes, read_sizes, sizes_of
 
 
 def _zero(_: str) -> float:
@@ -125,27 +28,202 @@ def _one(_: str) -> float:
     return 1
 
 
-_OF_NOTHING: dict[str, Callable[[str], float]] = {
+_SUMS: dict[str, Callable[[str], float]] = {
     "ReduceL1": _zero,
     "ReduceL2": _zero,
     "ReduceLogSum": lowest,
     "ReduceLogSumExp": lowest,
-    "ReduceMax": lowest,
     "ReduceMean": _zero,
-    "ReduceMin": _highest,
-    "ReduceProd": _one,
     "ReduceSum": _zero,
     "ReduceSumSquare": _zero,
 }
-"""What a reduction of no elements gives, by the type of the result."""
+_EXTREMES = {"ReduceMax": lowest, "ReduceMin": highest}
+_OF_NO_ELEMENTS = {**_SUMS, **_EXTREMES, "ReduceProd": _one}
+"""The reduction of no elements, by the type of the result; as in onnxruntime."""
 
 
-def _converter(op_type: str) -> Converter:
-    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-        return convert_reduction(op_type, bb, inputs, attrs, params)
+@converts(*_SUMS)
+@accumulate_in_float32
+def reduce_sum(ctx: ConverterContext) -> Value:
+    """Sums and means, see https://onnx.ai/onnx/operators/onnx__ReduceSum.html."""
+    return _reduce(ctx)
 
-    return convert
+
+@converts(*_EXTREMES)
+def reduce_max(ctx: ConverterContext) -> Value:
+    """ReduceMax and ReduceMin, see https://onnx.ai/onnx/operators/onnx__ReduceMax.html."""
+    return _reduce(ctx)
 
 
-REDUCTIONS = MappingProxyType[str, Converter]({name: _converter(name) for name in _OF_NOTHING})
-"""All of the standard domain but those that give positions."""
+@converts("ReduceProd", accepts=Accepts.SYMBOLIC)
+@accumulate_in_float32
+def reduce_prod(ctx: ConverterContext) -> Value:
+    """ReduceProd, see https://onnx.ai/onnx/operators/onnx__ReduceProd.html.
+
+    The product of a vector of sizes stays symbolic.
+    """
+    sizes = read_sizes(ctx.inputs[0])
+    is_of_all = ctx.attr("axes") in (None, (0,), (-1,)) and len(ctx.inputs) == 1
+    if sizes is None or isinstance(ctx.inputs[0], Constant) or not is_of_all:
+        return _reduce(ctx.derive(inputs=ctx.tensors()))
+    return product_of_sizes(sizes, ctx.attr("keepdims", 1))
+
+
+def _reduce(ctx: ConverterContext) -> Value:
+    bb, data, given = ctx.bb, ctx.inputs[0], ctx.inputs[1]
+    if str(data.ty.dtype) == "bool":  # TVM has no least and no greatest bool
+        wide = bb.normalize(relax.op.astype(data, "uint8"))
+        result = bb.normalize(_reduce(ctx.derive(inputs=[wide, *ctx.inputs[1:]])))
+        return relax.op.astype(result, "bool")
+    if given is not None and ctx.known_elements(given) is None:
+        return _reduce_computed_axes(ctx)
+    dims, axes = known_dims(data), _axes(ctx)
+    if dims is None or (not axes and ctx.attr("noop_with_empty_axes", 0)):
+        return ctx.by_tvm()
+    axes = axes or list(range(len(dims)))
+    if ctx.op_type in _EXTREMES and axes and "float" in str(data.ty.dtype):
+        keepdims = bool(ctx.attr("keepdims", 1))
+        greatest = ctx.op_type == "ReduceMax"
+        result = reduce_extreme(ctx, data, axes, greatest=greatest, keepdims=keepdims)
+    else:
+        result = bb.normalize(ctx.by_tvm())
+    of_no_elements = _OF_NO_ELEMENTS[ctx.op_type](str(result.ty.dtype))
+    return fill_if_empty(ctx, result, [dims[axis] for axis in axes], of_no_elements)
+
+
+def _axes(ctx: ConverterContext) -> list[int]:
+    """The reduced axes; an empty list means all."""
+    if "axes" in ctx.attrs:
+        return list(ctx.attrs["axes"])
+    content = ctx.known_elements(ctx.inputs[1])
+    return [] if content is None else [int(axis) for axis in content]
+
+
+def fill_if_empty(
+    ctx: ConverterContext, tensor: Value, sizes: Sequence[Any], value: float
+) -> Value:
+    """The tensor, filled with `value` instead in a run in which one of the sizes is 0."""
+    uncertain = [size for size in sizes if may_be_zero(size)]
+    dims = known_dims(tensor)
+    if not uncertain or dims is None:
+        return tensor
+    dtype = str(tensor.ty.dtype)
+    if any(as_int(size) == 0 for size in uncertain):
+        filled = relax.op.full(relax.ShapeExpr(dims), relax.const(value, dtype), dtype)
+        return ctx.bb.normalize(filled)
+
+    def select(data: Any, sizes: Sequence[Any]) -> Any:
+        is_empty = tirx.any(*(size == 0 for size in sizes))
+        filling = tirx.const(value, dtype)
+        return te.compute(
+            data.shape,
+            lambda *indices: tirx.Select(is_empty, filling, data(*indices)),
+            name="unless_empty",
+        )
+
+    return ctx.call_te(select, tensor, uncertain, name="unless_empty")
+
+
+# --- Axes that are computed at run time ----------------------------------------------------------
+
+
+def _reduce_computed_axes(ctx: ConverterContext) -> Value:
+    """Gathers all reduced elements along one new last axis, and reduces that axis."""
+    data, axes = ctx.inputs[0], ctx.inputs[1]
+    if ctx.attr("noop_with_empty_axes", 0) and may_be_zero((known_dims(axes) or [0])[0]):
+        raise UnsupportedError(
+            "`axes` may be empty, and with `noop_with_empty_axes` that decides whether to reduce"
+        )
+    rank = data.ty.ndim
+    sizes = _sizes_by_axes(ctx, _kept_and_reduced, 2 * rank)
+    gathered = ctx.call_te(_gather, data, sizes[:rank], sizes[rank:], name="gather_reduced")
+    last = relax.const([rank], "int64")
+    result = _reduce(ctx.derive(inputs=[gathered, last], keepdims=0))
+    if ctx.attr("keepdims", 1):
+        return result
+    return relax.op.reshape(ctx.bb.normalize(result), relax.ShapeExpr(_remaining_sizes(ctx)))
+
+
+def _remaining_sizes(ctx: ConverterContext) -> list[Any]:
+    """The sizes of the axes that are not reduced."""
+    rank = ctx.inputs[0].ty.ndim
+    count = as_int((known_dims(ctx.inputs[1]) or [None])[0])
+    if count is None:
+        raise UnsupportedError(
+            "the number of `axes`, which decides the rank of the result, is not known"
+        )
+    return [] if count in (0, rank) else _sizes_by_axes(ctx, _remaining, rank - count)
+
+
+def _sizes_by_axes(
+    ctx: ConverterContext, choose: Callable[[Sequence[Any], Any], list[Any]], length: int
+) -> list[Any]:
+    """`length` sizes that a run computes by `choose(is each axis reduced, sizes of the data)`."""
+    data, axes = ctx.inputs[0], ctx.inputs[1]
+    dims = dims_of(data, "data")
+
+    def compute(axes: Any, sizes: Any) -> Any:
+        items = choose(_is_reduced(axes, len(dims)), sizes)[:length]
+        return te.compute([length], lambda at: _item(items, at), name="sizes")
+
+    vector = as_tensor(ctx.bb, relax.ShapeExpr(dims))
+    return sizes_of(ctx.bb, ctx.call_te(compute, axes, vector, name="sizes"))
+
+
+def _is_reduced(axes: Any, rank: int) -> list[Any]:
+    """Whether each axis is reduced."""
+    count = axes.shape[0]
+    place = te.reduce_axis((0, count), name="place")
+
+    def hit(axis: Any) -> Any:
+        given = tirx.Cast("int64", axes(place))
+        is_named = tirx.any(given == axis, given == axis - rank)
+        return te.sum(tirx.Select(is_named, ONE, ZERO), axis=place)
+
+    hits = te.compute([tirx.IntImm("int64", rank)], hit, name="hits")
+    return [tirx.any(count == 0, hits(axis) > 0) for axis in range(rank)]
+
+
+def _kept_and_reduced(flags: Sequence[Any], dims: Any) -> list[Any]:
+    """The sizes with 1 for each reduced axis, then those with 1 for each axis that is kept."""
+    kept = [tirx.Select(flag, ONE, dims(axis)) for axis, flag in enumerate(flags)]
+    return kept + [tirx.Select(flag, dims(axis), ONE) for axis, flag in enumerate(flags)]
+
+
+def _remaining(flags: Sequence[Any], dims: Any) -> list[Any]:
+    """The sizes of the axes that are not reduced, filled up with 1 to the rank of the data."""
+    places, before = [], ZERO
+    for flag in flags:
+        places.append(before)
+        before = before + tirx.Select(flag, ZERO, ONE)
+    remaining = []
+    for place in range(len(flags)):
+        size = ONE
+        for axis, flag in enumerate(flags):
+            is_there = tirx.all(tirx.Not(flag), places[axis] == place)
+            size = tirx.Select(is_there, dims(axis), size)
+        remaining.append(size)
+    return remaining
+
+
+def _item(items: Sequence[Any], at: Any) -> Any:
+    chosen = items[-1]
+    for place, item in enumerate(items[:-1]):
+        chosen = tirx.Select(at == place, item, chosen)
+    return chosen
+
+
+def _gather(data: Any, kept: Sequence[Any], reduced: Sequence[Any]) -> Any:
+    total: Any = ONE
+    for size in reduced:
+        total = total * size
+
+    def element(*at: Any) -> Any:
+        *places, rest = at
+        for axis in reversed(range(len(reduced))):
+            # An axis is either kept or reduced as a whole: one of the two positions is 0.
+            places[axis] = places[axis] + tirx.floormod(rest, reduced[axis])
+            rest = tirx.floordiv(rest, reduced[axis])
+        return data(*places)
+
+    return te.compute([*kept, total], element, name="gather_reduced")

@@ -1,12 +1,13 @@
-"""Resize and Upsample, see https://onnx.ai/onnx/operators/onnx__Resize.html.
+"""Resize and Upsample: the scales, sizes and attributes; `resize_kernels` has the computation.
 
-TVM's converter takes constant scales or sizes only, gives formulas with floats for symbolic sizes,
-and derives the scale from the sizes also where it is given, which moves the samples.
+TVM's converter takes constant scales or sizes only, computes symbolic sizes with floats, and
+derives the scale from the sizes even where it is given, which moves the samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -14,185 +15,172 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import as_int, as_tensor
-from .broadcasting import known_dims
+from ..values import Value, as_int, as_tensor
+from .broadcasting import dims_of
+from .registry import Accepts, ConverterContext, converts
 from .resize_kernels import Axis, Sampling, resize
-from .runtime_shapes import sizes_of
-from .tvm_converter import known_content
+from .sizes import sizes_of
 
 _LARGEST_DENOMINATOR = 64
 
 
-def convert_resize(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """Resize of any version."""
-    is_old = attrs["tvm_custom"]["opset"] < 11
-    roi, scales, sizes = (None, inputs[1], None) if is_old else (inputs[1], inputs[2], inputs[3])
-    data = as_tensor(bb, inputs[0])
-    _refuse(attrs)
-    sampling = _sampling(attrs, is_old=is_old)
-    dims = known_dims(data)
-    if dims is None:
-        raise UnsupportedError("the shape of the data is not known")
-    axes = [axis % len(dims) for axis in attrs.get("axes", range(len(dims)))]
-    windows = _windows(roi, sampling, axes, params)
-    policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
-    if _is_absent(scales, params) and policy != "stretch":
-        scales = _common_scale(bb, dims, axes, sizes, policy)
-        return _by_unknown_scales(bb, data, axes, scales, windows, sampling, rounded=True)
-    if _is_absent(scales, params):
-        resized = _to_sizes(bb, dims, axes, sizes, windows)
-        return resize(bb, data, resized, sampling)
-    return _by_scales(bb, data, axes, scales, windows, sampling, params)
+@dataclass(frozen=True)
+class _ResizeOperands:
+    """The data, the axes to resize, and how to sample them."""
+
+    ctx: ConverterContext
+    data: Value
+    axes: Sequence[int]
+    windows: Sequence[tuple[float, float]]
+    """The part of each axis that is sampled, from 0 to 1."""
+    sampling: Sampling
+
+    @property
+    def sizes(self) -> list[Any]:
+        """The sizes of the axes before."""
+        dims = dims_of(self.data, "data")
+        return [dims[axis] for axis in self.axes]
+
+    def resize(
+        self,
+        sizes: Sequence[Any],
+        factors: Sequence[float | None] | None = None,
+        scales: Value = None,
+    ) -> Value:
+        """The data resized to `sizes`.
+
+        `factors` are the scales if they are known; `scales` is a tensor of them if they are not.
+        Without either, the ratio of the sizes is the scale.
+        """
+        factors = [None] * len(self.axes) if factors is None else factors
+        rows = zip(self.axes, self.sizes, sizes, factors, self.windows, strict=True)
+        return resize(self.ctx.bb, self.data, [Axis(*row) for row in rows], self.sampling, scales)
 
 
-def convert_upsample(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """Upsample, which Resize has replaced: it samples like the first Resize."""
-    data = as_tensor(bb, inputs[0])
-    dims = known_dims(data)
-    if dims is None:
-        raise UnsupportedError("the shape of the data is not known")
-    scales = attrs.get("scales", inputs[1])
+@converts("Resize", accepts=Accepts.SIZES)
+def convert_resize(ctx: ConverterContext) -> Value:
+    """Resize, see https://onnx.ai/onnx/operators/onnx__Resize.html."""
+    is_old = ctx.opset < 11
+    slots = (None, 1, None) if is_old else (1, 2, 3)
+    roi, scales, sizes = (None if slot is None else ctx.inputs[slot] for slot in slots)
+    data = ctx.tensor(0)
+    if ctx.attr("antialias", 0):
+        raise UnsupportedError("antialiasing is not supported")
+    sampling = _sampling(ctx, is_old=is_old)
+    rank = len(dims_of(data, "data"))
+    axes = [axis % rank for axis in ctx.attr("axes", range(rank))]
+    operands = _ResizeOperands(ctx, data, axes, _windows(ctx, roi, sampling, len(axes)), sampling)
+    if not _is_absent(ctx, scales):
+        return _by_scales(operands, scales)
+    policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
+    wanted = _wanted_sizes(operands, sizes)
+    if policy == "stretch":
+        return operands.resize(wanted)
+    return _by_computed_scales(operands, _common_scale(operands, wanted, policy), rounded=True)
+
+
+@converts("Upsample")
+def convert_upsample(ctx: ConverterContext) -> Value:
+    """Upsample, see https://onnx.ai/onnx/operators/onnx__Upsample.html.
+
+    It samples like the first version of Resize, which has replaced it.
+    """
+    data = ctx.inputs[0]
+    rank = len(dims_of(data, "data"))
+    scales = ctx.attrs.get("scales", ctx.inputs[1])
     if not isinstance(scales, relax.Expr):
         scales = relax.const(np.array(scales, "float32"))
-    sampling = _sampling(attrs, is_old=True)
-    windows = [(0.0, 1.0)] * len(dims)
-    return _by_scales(bb, data, range(len(dims)), scales, windows, sampling, params)
-
-
-def _refuse(attrs: dict[str, Any]) -> None:
-    if attrs.get("antialias", 0):
-        raise UnsupportedError("antialiasing is not supported")
-
-
-def _text(attrs: dict[str, Any], name: str, default: str) -> str:
-    value = attrs.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _sampling(attrs: dict[str, Any], *, is_old: bool) -> Sampling:
-    place = "asymmetric" if is_old else "half_pixel"
-    return Sampling(
-        _text(attrs, "mode", "nearest"),
-        _text(attrs, "coordinate_transformation_mode", place),
-        _text(attrs, "nearest_mode", "simple" if is_old else "round_prefer_floor"),
-        attrs.get("cubic_coeff_a", -0.75),
-        bool(attrs.get("exclude_outside", 0)),
-        attrs.get("extrapolation_value", 0.0),
+    sampling = _sampling(ctx, is_old=True)
+    return _by_scales(
+        _ResizeOperands(ctx, data, range(rank), [(0.0, 1.0)] * rank, sampling), scales
     )
 
 
-def _is_absent(value: Any, params: Any) -> bool:
-    """Whether an input is left out; an empty tensor counts as that."""
-    content = known_content(value, params)
-    return value is None or (content is not None and content.size == 0)
+def _sampling(ctx: ConverterContext, *, is_old: bool) -> Sampling:
+    return Sampling(
+        ctx.attr("mode", "nearest"),
+        ctx.attr("coordinate_transformation_mode", "asymmetric" if is_old else "half_pixel"),
+        ctx.attr("nearest_mode", "simple" if is_old else "round_prefer_floor"),
+        ctx.attr("cubic_coeff_a", -0.75),
+        bool(ctx.attr("exclude_outside", 0)),
+        ctx.attr("extrapolation_value", 0.0),
+    )
+
+
+def _is_absent(ctx: ConverterContext, value: Value) -> bool:
+    """Whether an input is omitted or an empty tensor, which means the same here."""
+    if value is None:
+        return True
+    content = ctx.known_elements(value)
+    return content is not None and content.size == 0
 
 
 def _windows(
-    roi: Any, sampling: Sampling, axes: Sequence[int], params: Any
+    ctx: ConverterContext, roi: Value, sampling: Sampling, count: int
 ) -> list[tuple[float, float]]:
-    """The part of each axis that is sampled."""
+    """The part of each of `count` axes that is sampled."""
     if not sampling.crops:
-        return [(0.0, 1.0)] * len(axes)
-    content = known_content(roi, params)
-    if content is None or content.size != 2 * len(axes):
-        raise UnsupportedError("the region to crop is not constant")
+        return [(0.0, 1.0)] * count
+    content = ctx.known_elements(roi)
+    if content is None or content.size != 2 * count:
+        raise UnsupportedError("the region to crop, `roi`, is not constant")
     starts, ends = content.reshape(2, -1)
     return [(float(start), float(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _to_sizes(
-    bb: Any,
-    dims: Sequence[Any],
-    axes: Sequence[int],
-    sizes: Any,
-    windows: Sequence[tuple[float, float]],
-) -> list[Axis]:
-    given = _given_sizes(bb, axes, sizes)
-    return [
-        Axis(axis, dims[axis], size, None, window)
-        for axis, size, window in zip(axes, given, windows, strict=True)
-    ]
-
-
-def _given_sizes(bb: Any, axes: Sequence[int], sizes: Any) -> list[Any]:
+def _wanted_sizes(operands: _ResizeOperands, sizes: Value) -> list[Any]:
     if sizes is None:
-        raise UnsupportedError("it has neither scales nor sizes")
-    given = sizes_of(bb, sizes)
-    if len(given) != len(axes):
-        raise UnsupportedError(f"there are {len(given)} sizes for {len(axes)} axes")
-    return given
+        raise UnsupportedError("the node has neither scales nor sizes")
+    wanted = sizes_of(operands.ctx.bb, sizes)
+    if len(wanted) != len(operands.axes):
+        raise UnsupportedError(f"there are {len(wanted)} sizes for {len(operands.axes)} axes")
+    return wanted
 
 
-def _common_scale(
-    bb: Any, dims: Sequence[Any], axes: Sequence[int], sizes: Any, policy: str
-) -> Any:
-    """One scale for each axis, all equal, by which no size gets larger or smaller than is given."""
+def _common_scale(operands: _ResizeOperands, wanted: Sequence[Any], policy: str) -> Value:
+    """The scales of the axes, all equal, that keep the aspect ratio within the wanted sizes."""
+    bb = operands.ctx.bb
     choose = {"not_larger": relax.op.min, "not_smaller": relax.op.max}.get(policy)
     if choose is None:
         raise UnsupportedError(f"keep_aspect_ratio_policy {policy!r} is not known")
-    wanted = _as_floats(bb, _given_sizes(bb, axes, sizes))
-    before = _as_floats(bb, [dims[axis] for axis in axes])
-    ratios = bb.normalize(relax.op.divide(wanted, before))
-    scale = bb.normalize(choose(ratios, axis=0, keepdims=True))
-    return bb.normalize(relax.op.broadcast_to(scale, (len(axes),)))
+    ratios = relax.op.divide(_as_floats(bb, wanted), _as_floats(bb, operands.sizes))
+    scale = bb.normalize(choose(bb.normalize(ratios), axis=0, keepdims=True))
+    return bb.normalize(relax.op.broadcast_to(scale, (len(operands.axes),)))
 
 
-def _as_floats(bb: Any, sizes: Sequence[Any]) -> Any:
+def _as_floats(bb: Any, sizes: Sequence[Any]) -> Value:
     return bb.normalize(relax.op.astype(as_tensor(bb, relax.ShapeExpr(sizes)), "float32"))
 
 
-def _by_scales(
-    bb: Any,
-    data: Any,
-    axes: Sequence[int],
-    scales: Any,
-    windows: Sequence[tuple[float, float]],
-    sampling: Sampling,
-    params: Any,
-) -> Any:
-    dims = known_dims(data) or []
-    factors = known_content(scales, params)
+def _by_scales(operands: _ResizeOperands, scales: Value) -> Value:
+    factors = operands.ctx.known_elements(scales)
     if factors is None:
-        return _by_unknown_scales(bb, data, axes, scales, windows, sampling)
-    if len(factors) != len(axes):
-        raise UnsupportedError(f"there are {len(factors)} scales for {len(axes)} axes")
-    resized = [
-        Axis(axis, dims[axis], scaled(dims[axis], factor), float(factor), window)
-        for axis, factor, window in zip(axes, factors, windows, strict=True)
-    ]
-    return resize(bb, data, resized, sampling)
+        return _by_computed_scales(operands, scales)
+    if len(factors) != len(operands.axes):
+        raise UnsupportedError(f"there are {len(factors)} scales for {len(operands.axes)} axes")
+    sizes = [scale_size(size, f) for size, f in zip(operands.sizes, factors, strict=True)]
+    return operands.resize(sizes, [float(factor) for factor in factors])
 
 
-def _by_unknown_scales(
-    bb: Any,
-    data: Any,
-    axes: Sequence[int],
-    scales: Any,
-    windows: Sequence[tuple[float, float]],
-    sampling: Sampling,
-    *,
-    rounded: bool = False,
-) -> Any:
-    """The sizes are computed at run time, rounded or cut off; a symbol stands for each."""
-    dims = known_dims(data) or []
-    products = relax.op.multiply(_as_floats(bb, [dims[axis] for axis in axes]), scales)
+def _by_computed_scales(
+    operands: _ResizeOperands, scales: Value, *, rounded: bool = False
+) -> Value:
+    """Resizes to sizes that a run computes, rounded or truncated; each size is a new symbol."""
+    bb = operands.ctx.bb
+    products = relax.op.multiply(_as_floats(bb, operands.sizes), scales)
     if rounded:
         products = relax.op.add(products, relax.const(0.5, "float32"))
     sizes = sizes_of(bb, bb.normalize(relax.op.astype(relax.op.floor(products), "int64")))
-    resized = [
-        Axis(axis, dims[axis], size, None, window)
-        for axis, size, window in zip(axes, sizes, windows, strict=True)
-    ]
-    return resize(bb, data, resized, sampling, scales)
+    return operands.resize(sizes, scales=scales)
 
 
-def scaled(size: Any, factor: np.float32) -> Any:
-    """`floor(size * factor)` as onnxruntime computes it, with float32; a formula of integers
-    where that is the same for every size.
+def scale_size(size: Any, factor: np.float32) -> Any:
+    """`floor(size * factor)` with the float32 product of onnxruntime.
 
-    With `factor = p / q` exactly, the product is exact. Where the nearest float32 to `p / q` is
-    larger, the product is never rounded below an integer, and a product that is none lies `1 / q`
-    away from the next, further than it is rounded.
+    The result is an expression of integers where that is the same for every size: with
+    `factor = p / q` exactly, the product is exact. Where the nearest float32 to `p / q` is larger,
+    the product is never rounded below an integer, and a product that is not an integer is `1 / q`
+    away from the next one, further than it is rounded.
     """
     number = as_int(size)
     if number is not None:

@@ -1,4 +1,7 @@
-"""The kernels of Resize: nearest for all axes at once, linear and cubic one axis after another."""
+"""The kernels of Resize: nearest for all axes at once, linear and cubic one axis after another.
+
+The formulas are those of https://onnx.ai/onnx/operators/onnx__Resize.html.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,21 @@ from ...rewrite.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How values between the elements are found; the fields are attributes of Resize."""
+    """How values between elements are interpolated: attributes of Resize, under shorter names."""
 
     mode: str
     coordinates: str
+    """coordinate_transformation_mode."""
     nearest: str
+    """nearest_mode."""
     cubic: float
+    """cubic_coeff_a."""
     excludes_outside: bool
     extrapolation: float
 
     @property
     def crops(self) -> bool:
-        """Whether a part of the data is sampled, and what lies outside of it has a fixed value."""
+        """Whether a part of the data is sampled, with a fixed value for elements outside of it."""
         return self.coordinates == "tf_crop_and_resize"
 
 
@@ -34,17 +40,24 @@ class Axis:
 
     index: int
     before: Any
+    """The size of the axis in the data."""
     after: Any
+    """The size of the axis in the result."""
     scale: float | None
-    """None if it is the ratio of the sizes, or a tensor tells it."""
+    """None if it is the ratio of the sizes, or an element of a tensor of scales."""
     window: tuple[float, float]
     """The part that is sampled when cropping."""
 
 
 def resize(bb: Any, data: Any, axes: Sequence[Axis], sampling: Sampling, scales: Any = None) -> Any:
-    """The data resized along some axes; `scales` may be a tensor with a scale for each of them."""
-    check_supported(sampling)
-    moving = [pair for pair in enumerate(axes) if sampling.crops or not _stays(pair[1], scales)]
+    """The data resized along some axes; `scales` may be a tensor with a scale for each of them.
+
+    Raises UnsupportedError for a mode that has no formula here.
+    """
+    _check_supported(sampling)
+    moving = [
+        pair for pair in enumerate(axes) if sampling.crops or not _is_unchanged(pair[1], scales)
+    ]
     if not moving:
         return data
     if sampling.mode == "nearest":
@@ -57,8 +70,7 @@ def resize(bb: Any, data: Any, axes: Sequence[Axis], sampling: Sampling, scales:
     return data if dtype.startswith("float") else bb.normalize(relax.op.astype(data, dtype))
 
 
-def check_supported(sampling: Sampling) -> None:
-    """Raises UnsupportedError for a value of an attribute that has no formula here."""
+def _check_supported(sampling: Sampling) -> None:
     known = {
         "mode": (sampling.mode, ("nearest", "linear", "cubic")),
         "coordinate_transformation_mode": (sampling.coordinates, _COORDINATES),
@@ -69,8 +81,8 @@ def check_supported(sampling: Sampling) -> None:
             raise UnsupportedError(f"{name} {value!r} is not supported")
 
 
-def _stays(axis: Axis, scales: Any) -> bool:
-    """Whether every element of an axis stays what it is."""
+def _is_unchanged(axis: Axis, scales: Any) -> bool:
+    """Whether every element of an axis keeps its value."""
     if axis.scale is not None:
         return axis.scale == 1.0
     return scales is None and bool(sym.Analyzer().can_prove_equal(axis.before, axis.after))
@@ -79,18 +91,19 @@ def _stays(axis: Axis, scales: Any) -> bool:
 def _emit(
     bb: Any, data: Any, axes: Sequence[tuple[int, Axis]], sampling: Sampling, scales: Any
 ) -> Any:
-    """One kernel that resizes some axes, each given with its place among the scales."""
+    """A call of a kernel that resizes axes, each given with its position among the scales."""
 
     def compute(data: Any, sizes: Sequence[Any], *scales: Any) -> Any:
-        lines = {
-            axis.index: _Line(axis, sampling, size, _scale(axis, data, size, place, *scales))
+        resized = {
+            axis.index: _KernelAxis(axis, sampling, size, _scale(axis, data, size, place, *scales))
             for (place, axis), size in zip(axes, sizes, strict=True)
         }
         shape = [
-            lines[index].after if index in lines else size for index, size in enumerate(data.shape)
+            resized[index].after if index in resized else size
+            for index, size in enumerate(data.shape)
         ]
         sample = _nearest if sampling.mode == "nearest" else _interpolated
-        return te.compute(shape, lambda *at: sample(data, lines, at), name="resize")
+        return te.compute(shape, lambda *at: sample(data, resized, at), name="resize")
 
     sizes = [axis.after for _, axis in axes]
     tensors = [] if scales is None else [scales]
@@ -106,8 +119,8 @@ def _scale(axis: Axis, data: Any, after: Any, place: int, scales: Any = None) ->
 
 
 @dataclass(frozen=True)
-class _Line:
-    """An axis inside a kernel, with `before` read from the data."""
+class _KernelAxis:
+    """An axis inside a kernel."""
 
     axis: Axis
     sampling: Sampling
@@ -115,11 +128,11 @@ class _Line:
     scale: Any
 
     def source(self, place: Any, before: Any) -> Any:
-        """Where an element of the result lies between those of the data, as a float32."""
+        """The coordinate in the data of an element of the result, as a float32."""
         return _COORDINATES[self.sampling.coordinates](self, _float(place), _float(before))
 
     def divisor(self) -> int | None:
-        """How many elements of the result are copies of one, if that is all there is to it."""
+        """The number of copies of each element, if resizing only repeats elements."""
         scale = self.axis.scale
         if scale is None or scale != int(scale):
             return None
@@ -127,36 +140,36 @@ class _Line:
         return int(scale) if by in _REPEATING else None
 
 
-def _from_corner(line: _Line, place: Any, before: Any) -> Any:
-    return place / line.scale
+def _from_corner(along: _KernelAxis, place: Any, before: Any) -> Any:
+    return place / along.scale
 
 
-def _from_centre(line: _Line, place: Any, before: Any) -> Any:
-    return (place + 0.5) / line.scale - 0.5
+def _from_centre(along: _KernelAxis, place: Any, before: Any) -> Any:
+    return (place + 0.5) / along.scale - 0.5
 
 
-def _from_centre_or_first(line: _Line, place: Any, before: Any) -> Any:
-    return tirx.Select(line.after > 1, _from_centre(line, place, before), _number(0))
+def _from_centre_or_first(along: _KernelAxis, place: Any, before: Any) -> Any:
+    return tirx.Select(along.after > 1, _from_centre(along, place, before), _number(0))
 
 
-def _from_middle(line: _Line, place: Any, before: Any) -> Any:
-    adjustment = _float(line.after) / (line.scale * before)
-    return before / 2 * (1 - adjustment) + _from_centre(line, place, before)
+def _from_middle(along: _KernelAxis, place: Any, before: Any) -> Any:
+    adjustment = _float(along.after) / (along.scale * before)
+    return before / 2 * (1 - adjustment) + _from_centre(along, place, before)
 
 
-def _from_corner_to_corner(line: _Line, place: Any, before: Any) -> Any:
-    spread = place * (before - 1) / _float(tirx.max(line.after - 1, 1))
-    return tirx.Select(line.after > 1, spread, _number(0))
+def _from_corner_to_corner(along: _KernelAxis, place: Any, before: Any) -> Any:
+    spread = place * (before - 1) / _float(tirx.max(along.after - 1, 1))
+    return tirx.Select(along.after > 1, spread, _number(0))
 
 
-def _from_window(line: _Line, place: Any, before: Any) -> Any:
-    start, end = line.axis.window
-    spread = (before - 1) / _float(tirx.max(line.after - 1, 1))
+def _from_window(along: _KernelAxis, place: Any, before: Any) -> Any:
+    start, end = along.axis.window
+    spread = (before - 1) / _float(tirx.max(along.after - 1, 1))
     several = start * (before - 1) + place * (end - start) * spread
-    return tirx.Select(line.after > 1, several, 0.5 * (start + end) * (before - 1))
+    return tirx.Select(along.after > 1, several, 0.5 * (start + end) * (before - 1))
 
 
-_COORDINATES: dict[str, Callable[[_Line, Any, Any], Any]] = {
+_COORDINATES: dict[str, Callable[[_KernelAxis, Any, Any], Any]] = {
     "asymmetric": _from_corner,
     "half_pixel": _from_centre,
     "pytorch_half_pixel": _from_centre_or_first,
@@ -164,28 +177,28 @@ _COORDINATES: dict[str, Callable[[_Line, Any, Any], Any]] = {
     "align_corners": _from_corner_to_corner,
     "tf_crop_and_resize": _from_window,
 }
-"""The formulas of the operator's specification, by coordinate_transformation_mode."""
+"""By coordinate_transformation_mode."""
 
 
-def _half_down(line: _Line, place: Any) -> Any:
+def _half_down(along: _KernelAxis, place: Any) -> Any:
     return tirx.ceil(place - 0.5)
 
 
-def _half_up(line: _Line, place: Any) -> Any:
+def _half_up(along: _KernelAxis, place: Any) -> Any:
     below = tirx.floor(place)
     return tirx.Select(place - below < 0.5, below, below + 1)
 
 
-def _up_if_smaller(line: _Line, place: Any) -> Any:
-    """What the first Resize did, which had no attribute to say so."""
-    return tirx.Select(line.scale < 1, tirx.ceil(place), tirx.floor(place))
+def _up_if_smaller(along: _KernelAxis, place: Any) -> Any:
+    """The rounding of the first version of Resize, which has no attribute for it."""
+    return tirx.Select(along.scale < 1, tirx.ceil(place), tirx.floor(place))
 
 
-_ROUNDINGS: dict[str, Callable[[_Line, Any], Any]] = {
+_ROUNDINGS: dict[str, Callable[[_KernelAxis, Any], Any]] = {
     "round_prefer_floor": _half_down,
     "round_prefer_ceil": _half_up,
-    "floor": lambda line, place: tirx.floor(place),
-    "ceil": lambda line, place: tirx.ceil(place),
+    "floor": lambda along, place: tirx.floor(place),
+    "ceil": lambda along, place: tirx.ceil(place),
     "simple": _up_if_smaller,
 }
 """By nearest_mode."""
@@ -196,34 +209,34 @@ _REPEATING = {
     ("half_pixel", "round_prefer_floor"),
     ("half_pixel", "round_prefer_ceil"),
 }
-"""Coordinates and roundings by which scaling by a whole number repeats each element."""
+"""Coordinates and roundings with which scaling by an integer repeats each element."""
 
 
-def _nearest(data: Any, lines: dict[int, _Line], at: Sequence[Any]) -> Any:
+def _nearest(data: Any, resized: dict[int, _KernelAxis], at: Sequence[Any]) -> Any:
     places, outside = list(at), []
-    for index, line in lines.items():
-        before, divisor = data.shape[index], line.divisor()
+    for index, along in resized.items():
+        before, divisor = data.shape[index], along.divisor()
         if divisor is not None:
             places[index] = tirx.floordiv(at[index], divisor)
             continue
-        source = line.source(at[index], before)
-        outside += _outside(line, source, before)
-        rounded = tirx.Cast("int64", _ROUNDINGS[line.sampling.nearest](line, source))
+        source = along.source(at[index], before)
+        outside += _outside(along, source, before)
+        rounded = tirx.Cast("int64", _ROUNDINGS[along.sampling.nearest](along, source))
         places[index] = _clamped(rounded, before)
-    return _unless(outside, data(*places), line.sampling, str(data.dtype))
+    return _extrapolate(outside, data(*places), along.sampling, str(data.dtype))
 
 
-def _interpolated(data: Any, lines: dict[int, _Line], at: Sequence[Any]) -> Any:
-    ((index, line),) = lines.items()
+def _interpolated(data: Any, resized: dict[int, _KernelAxis], at: Sequence[Any]) -> Any:
+    ((index, along),) = resized.items()
     before = data.shape[index]
-    source = line.source(at[index], before)
+    source = along.source(at[index], before)
 
     def element(place: Any) -> Any:
         return data(*at[:index], _clamped(place, before), *at[index + 1 :])
 
-    blend = _linear if line.sampling.mode == "linear" else _cubic
-    value = blend(line.sampling, element, source, before, str(data.dtype))
-    return _unless(_outside(line, source, before), value, line.sampling, str(data.dtype))
+    blend = _linear if along.sampling.mode == "linear" else _cubic
+    value = blend(along.sampling, element, source, before, str(data.dtype))
+    return _extrapolate(_outside(along, source, before), value, along.sampling, str(data.dtype))
 
 
 def _linear(
@@ -268,12 +281,12 @@ def _cubic_weights(a: float, part: Any) -> list[Any]:
     return [far(part + 1), near(part), near(1 - part), far(2 - part)]
 
 
-def _outside(line: _Line, source: Any, before: Any) -> list[Any]:
-    """The conditions by which a place has the value for extrapolation."""
-    return [source < 0, source > _float(before) - 1] if line.sampling.crops else []
+def _outside(along: _KernelAxis, source: Any, before: Any) -> list[Any]:
+    """The conditions under which an element has the value for extrapolation."""
+    return [source < 0, source > _float(before) - 1] if along.sampling.crops else []
 
 
-def _unless(outside: Sequence[Any], value: Any, sampling: Sampling, dtype: str) -> Any:
+def _extrapolate(outside: Sequence[Any], value: Any, sampling: Sampling, dtype: str) -> Any:
     if not outside:
         return value
     return tirx.Select(tirx.any(*outside), tirx.const(sampling.extrapolation, dtype), value)

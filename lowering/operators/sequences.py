@@ -1,198 +1,175 @@
-"""Sequences: tuples where their length is known, lists of the TVM runtime where it is not."""
+"""Sequences and optionals. A sequence of known length is a tuple; any other is a runtime list."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..sequences import loops as sequence_loops
-from ..sequences import runtime as sequence_runtime
-from ..sequences.runtime import to_list
-from ..tower import as_size
-from ..tvm_onnx import Converter, InputList
-from ..values import Constant, ListValue, as_int, as_tensor, is_prim
-from .broadcasting import known_dims
-from .runtime_shapes import sizes_of
-from .size_operators import SIZE_OPERATORS
-from .tvm_converter import convert_as_tvm
+from ..scalars import as_size
+from ..sequences import lists, loops
+from ..sequences.lists import to_list
+from ..values import Constant, ListValue, Value, as_int, as_tensor, is_prim
+from .broadcasting import ONE, dims_of
+from .registry import Accepts, ConverterContext, converts
+from .sizes import sizes_of
+from .slicing import concat, split_by_sizes
 
 
-def _construct(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SequenceConstruct", accepts=Accepts.ANY_RANK)
+def sequence_construct(ctx: ConverterContext) -> Value:
     """SequenceConstruct, see https://onnx.ai/onnx/operators/onnx__SequenceConstruct.html."""
-    return relax.Tuple([as_tensor(bb, value) for value in inputs])
+    return relax.Tuple(ctx.tensors())
 
 
-def _empty(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SequenceEmpty")
+def sequence_empty(ctx: ConverterContext) -> Value:
     """SequenceEmpty, see https://onnx.ai/onnx/operators/onnx__SequenceEmpty.html."""
     return relax.Tuple([])
 
 
-def _length(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SequenceLength")
+def sequence_length(ctx: ConverterContext) -> Value:
     """SequenceLength, see https://onnx.ai/onnx/operators/onnx__SequenceLength.html."""
-    sequence = inputs[0]
+    sequence = ctx.inputs[0]
     if isinstance(sequence, relax.Tuple):
         return relax.const(len(sequence.fields), "int64")
-    return relax.prim_value(sequence_runtime.length(bb, sequence))
+    return relax.prim_value(lists.length(ctx.bb, sequence))
 
 
-def _at(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SequenceAt", accepts=Accepts.SCALARS)
+def sequence_at(ctx: ConverterContext) -> Value:
     """SequenceAt, see https://onnx.ai/onnx/operators/onnx__SequenceAt.html."""
-    sequence, position = inputs[0], inputs[1]
+    sequence, position = ctx.inputs[0], ctx.inputs[1]
     known = _known_position(sequence, position)
     if known is not None:
-        return _in_range(sequence, known, len(sequence.fields) - 1)
-    sequence = to_list(bb, sequence)
-    return sequence_runtime.at(bb, sequence, _position(bb, sequence, position))
+        _check_position(known, sequence, last=len(sequence.fields) - 1)
+        return sequence.fields[known]
+    sequence = to_list(ctx.bb, sequence)
+    return lists.get(ctx.bb, sequence, _position(ctx.bb, sequence, position))
 
 
-def _insert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SequenceInsert", accepts=Accepts.SCALARS | Accepts.ANY_RANK)
+def sequence_insert(ctx: ConverterContext) -> Value:
     """SequenceInsert, see https://onnx.ai/onnx/operators/onnx__SequenceInsert.html."""
-    sequence, tensor = inputs[0], bb.normalize(as_tensor(bb, inputs[1]))
-    known = _known_position(sequence, inputs[2])
-    if isinstance(sequence, relax.Tuple) and inputs[2] is None:
+    sequence, tensor, position = ctx.inputs[0], ctx.bb.normalize(ctx.tensor(1)), ctx.inputs[2]
+    known = _known_position(sequence, position)
+    if isinstance(sequence, relax.Tuple) and position is None:
         return relax.Tuple([*sequence.fields, tensor])
     if known is not None:
+        _check_position(known, sequence, last=len(sequence.fields))
         fields = list(sequence.fields)
-        _check(known, len(fields), len(fields))
         fields.insert(known, tensor)
         return relax.Tuple(fields)
-    sequence = to_list(bb, sequence)
-    place = None if inputs[2] is None else _position(bb, sequence, inputs[2])
-    return sequence_runtime.inserted(bb, sequence, place, tensor)
+    sequence = to_list(ctx.bb, sequence)
+    place = None if position is None else _position(ctx.bb, sequence, position)
+    return lists.insert(ctx.bb, sequence, place, tensor)
 
 
-def _erase(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SequenceErase", accepts=Accepts.SCALARS)
+def sequence_erase(ctx: ConverterContext) -> Value:
     """SequenceErase, see https://onnx.ai/onnx/operators/onnx__SequenceErase.html."""
-    sequence = inputs[0]
-    position = relax.const(-1, "int64") if inputs[1] is None else inputs[1]
+    sequence = ctx.inputs[0]
+    position = relax.const(-1, "int64") if ctx.inputs[1] is None else ctx.inputs[1]
     known = _known_position(sequence, position)
     if known is not None:
+        _check_position(known, sequence, last=len(sequence.fields) - 1)
         fields = list(sequence.fields)
-        _check(known, len(fields), len(fields) - 1)
         del fields[known]
         return relax.Tuple(fields)
-    sequence = to_list(bb, sequence)
-    return sequence_runtime.erased(bb, sequence, _position(bb, sequence, position))
+    sequence = to_list(ctx.bb, sequence)
+    return lists.erase(ctx.bb, sequence, _position(ctx.bb, sequence, position))
 
 
-def _concat(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("ConcatFromSequence")
+def concat_from_sequence(ctx: ConverterContext) -> Value:
     """ConcatFromSequence, see https://onnx.ai/onnx/operators/onnx__ConcatFromSequence.html."""
-    if attrs.get("new_axis", 0) not in (0, 1):
-        raise UnsupportedError(f"new_axis is {attrs['new_axis']}, and must be 0 or 1")
-    sequence, axis, new_axis = inputs[0], attrs["axis"], bool(attrs.get("new_axis", 0))
+    if ctx.attr("new_axis", 0) not in (0, 1):
+        raise UnsupportedError(f"new_axis is {ctx.attr('new_axis')}, and must be 0 or 1")
+    sequence, axis, new_axis = ctx.inputs[0], ctx.attrs["axis"], bool(ctx.attr("new_axis", 0))
     if isinstance(sequence, ListValue):
-        return sequence_loops.concatenated(bb, sequence, axis, new_axis=new_axis)
+        return loops.concatenate(ctx.bb, sequence, axis, new_axis=new_axis)
     if not sequence.fields:
         raise UnsupportedError("the sequence is empty")
     tensors = list(sequence.fields)
     if new_axis:
-        tensors = [bb.normalize(relax.op.expand_dims(tensor, axis)) for tensor in tensors]
-    return SIZE_OPERATORS["Concat"](bb, InputList(tensors), {**attrs, "axis": axis}, params)
+        tensors = [ctx.bb.normalize(relax.op.expand_dims(tensor, axis)) for tensor in tensors]
+    return concat(ctx.derive("Concat", tensors))
 
 
-def _split(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
+@converts("SplitToSequence", accepts=Accepts.SCALARS)
+def split_to_sequence(ctx: ConverterContext) -> Value:
     """SplitToSequence, see https://onnx.ai/onnx/operators/onnx__SplitToSequence.html.
 
-    As in onnxruntime, `keepdims=0` also holds where `split` is the number 1.
+    As in onnxruntime, `keepdims=0` also applies where `split` is the scalar 1.
     """
-    data, split = as_tensor(bb, inputs[0]), inputs[1]
-    dims = known_dims(data)
-    if dims is None:
-        raise UnsupportedError("the rank of the data is not known")
-    axis = attrs.get("axis", 0) % len(dims)
-    keepdims = bool(attrs.get("keepdims", 1))
-    if split is not None and _rank(split) == 1:
-        return _split_by_sizes(bb, data, axis, sizes_of(bb, split))
-    size = tirx.IntImm("int64", 1) if split is None else _scalar(bb, split)
-    if split is not None and not keepdims and as_int(size) is None:
-        raise UnsupportedError("whether the pieces lose the axis depends on the size of a piece")
+    data, given = ctx.tensor(0), ctx.inputs[1]
+    dims = dims_of(data, "data")
+    axis = ctx.attr("axis", 0) % len(dims)
+    keepdims = bool(ctx.attr("keepdims", 1))
+    if given is not None and not is_prim(given) and given.ty.ndim == 1:
+        return relax.Tuple(split_by_sizes(ctx, data, axis, sizes_of(ctx.bb, given)))
+    size = ONE if given is None else _scalar(ctx.bb, given)
+    if given is not None and not keepdims and as_int(size) is None:
+        raise UnsupportedError("with keepdims=0, `split` must be constant: it decides the rank")
     squeeze = not keepdims and as_int(size) == 1
-    extent, step = as_int(dims[axis]), as_int(size)
-    if extent is None or step is None:
-        return sequence_loops.pieces(bb, data, axis, size, squeeze=squeeze)
-    sizes = [min(step, extent - start) for start in range(0, extent, step)]
-    parts = _split_by_sizes(bb, data, axis, [tirx.IntImm("int64", size) for size in sizes])
-    if not squeeze:
-        return parts
-    fields = [bb.normalize(relax.op.squeeze(part, [axis])) for part in parts.fields]
-    return relax.Tuple(fields)
-
-
-def _split_by_sizes(bb: Any, data: Any, axis: int, sizes: Sequence[Any]) -> Any:
-    parts, start = [], tirx.IntImm("int64", 0)
-    for size in sizes:
-        parts.append(bb.emit(bb.call_te(_part, data, start, size, axis)))
-        start = start + size
+    extent, length = as_int(dims[axis]), as_int(size)
+    if extent is None or length is None:
+        return loops.split(ctx.bb, data, axis, size, squeeze=squeeze)
+    lengths = [min(length, extent - start) for start in range(0, extent, length)]
+    parts = split_by_sizes(ctx, data, axis, [tirx.IntImm("int64", each) for each in lengths])
+    if squeeze:
+        parts = [ctx.bb.normalize(relax.op.squeeze(part, [axis])) for part in parts]
     return relax.Tuple(parts)
-
-
-def _part(data: Any, start: Any, size: Any, axis: int) -> Any:
-    shape = [*data.shape[:axis], size, *data.shape[axis + 1 :]]
-
-    def element(*indices: Any) -> Any:
-        return data(*indices[:axis], indices[axis] + start, *indices[axis + 1 :])
-
-    return te.compute(shape, element, name="part")
-
-
-def _rank(value: Any) -> int:
-    return 0 if is_prim(value) else int(value.ty.ndim)
 
 
 # --- Positions -----------------------------------------------------------------------------------
 
 
-def _known_position(sequence: Any, position: Any) -> int | None:
-    """The index into a tuple, counted from the front, if both are known."""
+def _known_position(sequence: Value, position: Value) -> int | None:
+    """The index into a tuple, counted from the front; None if either is not known."""
     if not isinstance(sequence, relax.Tuple) or not isinstance(position, Constant):
         return None
     index = int(position.value.numpy().item())
     return index + len(sequence.fields) if index < 0 else index
 
 
-def _in_range(sequence: Any, index: int, last: int) -> Any:
-    _check(index, len(sequence.fields), last)
-    return sequence.fields[index]
-
-
-def _check(index: int, length: int, last: int) -> None:
+def _check_position(index: int, sequence: Value, last: int) -> None:
     if not 0 <= index <= last:
-        raise UnsupportedError(f"position {index} lies outside of a sequence of {length} tensors")
+        length = len(sequence.fields)
+        raise UnsupportedError(f"position {index} is outside of a sequence of {length} tensors")
 
 
-def _position(bb: Any, sequence: ListValue, position: Any) -> Any:
+def _position(bb: Any, sequence: ListValue, position: Value) -> Any:
     """A position in a list counted from the front, as a prim expression."""
     number = _known_number(position)
     if number is not None and number >= 0:
         return tirx.IntImm("int64", number)
-    length = sequence_runtime.length(bb, sequence)
+    length = lists.length(bb, sequence)
     if number is not None:
         return length + number
-    scalar = _tensor(bb, position)
+    scalar = _int64_scalar(bb, position)
     from_end = bb.normalize(relax.op.add(scalar, as_tensor(bb, relax.prim_value(length))))
     is_negative = relax.op.less(scalar, relax.const(0, "int64"))
     return as_size(bb, bb.emit(relax.op.where(is_negative, from_end, scalar)))
 
 
-def _scalar(bb: Any, value: Any) -> Any:
+def _scalar(bb: Any, value: Value) -> Any:
     """A number that is not negative, as a prim expression."""
     number = _known_number(value)
     if number is not None:
         return tirx.IntImm("int64", number)
-    return value if is_prim(value) else as_size(bb, _tensor(bb, value))
+    return value if is_prim(value) else as_size(bb, _int64_scalar(bb, value))
 
 
-def _known_number(value: Any) -> int | None:
+def _known_number(value: Value) -> int | None:
     if isinstance(value, Constant):
         return int(value.value.numpy().item())
     return as_int(value) if is_prim(value) else None
 
 
-def _tensor(bb: Any, value: Any) -> Any:
+def _int64_scalar(bb: Any, value: Value) -> Value:
     scalar = bb.normalize(relax.op.reshape(as_tensor(bb, value), ()))
     return bb.normalize(relax.op.astype(scalar, "int64"))
 
@@ -200,50 +177,34 @@ def _tensor(bb: Any, value: Any) -> Any:
 # --- Optional values -----------------------------------------------------------------------------
 
 
-def _on_list(op_type: str, of_list: Callable[[Any, Any], Any]) -> Converter:
-    """TVM's converter, except for lists and absent inputs, which TVM does not know."""
-
-    def convert(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-        value = inputs[0]
-        if value is None or isinstance(value, ListValue):
-            return of_list(bb, value)
-        return convert_as_tvm(op_type, bb, inputs, attrs, params)
-
-    return convert
+@converts("Optional", accepts=Accepts.ANY_RANK)
+def optional(ctx: ConverterContext) -> Value:
+    """Optional, see https://onnx.ai/onnx/operators/onnx__Optional.html."""
+    return ctx.by_tvm()
 
 
-def _itself(bb: Any, value: Any) -> Any:
+@converts("Identity", accepts=Accepts.SYMBOLIC | Accepts.ANY_RANK)
+@converts("OptionalGetElement", accepts=Accepts.ANY_RANK)
+def identity(ctx: ConverterContext) -> Value:
+    """Identity and OptionalGetElement, see https://onnx.ai/onnx/operators/onnx__Identity.html.
+
+    TVM's converters do not know lists and absent inputs.
+    """
+    value = ctx.inputs[0]
     if value is None:
-        raise UnsupportedError("there is no value")
-    return value
+        raise UnsupportedError("the optional has no value")
+    if ctx.op_type == "OptionalGetElement" and isinstance(value, ListValue) and value.is_optional:
+        # A run fails if there is no tensor.
+        return lists.get(ctx.bb, value, tirx.IntImm("int64", 0))
+    return value if isinstance(value, ListValue) else ctx.by_tvm()
 
 
-def _element(bb: Any, value: Any) -> Any:
-    """The tensor of an optional; a run in which there is none fails."""
-    if value is not None and value.is_optional:
-        return sequence_runtime.at(bb, value, tirx.IntImm("int64", 0))
-    return _itself(bb, value)
-
-
-def _has_element(bb: Any, value: Any) -> Any:
-    if value is not None and value.is_optional:
-        return sequence_runtime.has_element(bb, value)
-    return relax.const(value is not None, "bool")
-
-
-SEQUENCES = MappingProxyType[str, Converter](
-    {
-        "ConcatFromSequence": _concat,
-        "Identity": _on_list("Identity", _itself),
-        "OptionalGetElement": _on_list("OptionalGetElement", _element),
-        "OptionalHasElement": _on_list("OptionalHasElement", _has_element),
-        "SequenceAt": _at,
-        "SequenceConstruct": _construct,
-        "SequenceEmpty": _empty,
-        "SequenceErase": _erase,
-        "SequenceInsert": _insert,
-        "SequenceLength": _length,
-        "SplitToSequence": _split,
-    }
-)
-"""All of the standard domain."""
+@converts("OptionalHasElement", accepts=Accepts.ANY_RANK)
+def optional_has_element(ctx: ConverterContext) -> Value:
+    """OptionalHasElement, see https://onnx.ai/onnx/operators/onnx__OptionalHasElement.html."""
+    value = ctx.inputs[0]
+    if isinstance(value, ListValue) and value.is_optional:
+        return lists.has_element(ctx.bb, value)
+    if value is None or isinstance(value, ListValue):
+        return relax.const(value is not None, "bool")
+    return ctx.by_tvm()

@@ -1,11 +1,13 @@
 """Integers computed from sizes, in symbolic form.
 
-`Shape -> Gather -> Mul -> Concat -> Reshape` gives a tensor whose dimensions are formulas over
-those of the input. Computed with tensors, they would be unknown from the first Mul on.
+`Shape -> Gather -> Mul -> Concat -> Reshape` gives a tensor whose dims are expressions over those
+of the input. Computed with tensors, the dims would be unknown from the first Mul on.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +16,9 @@ import tvm
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, Sizes, as_int, is_prim, is_tensor
+from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, is_prim, is_tensor
+from .broadcasting import known_dims
+from .registry import ConverterContext
 
 _TYPES = ("int64", "int32")
 """The types in which exporters compute sizes."""
@@ -23,8 +27,8 @@ _LONGEST = 64
 """A longer constant is data, not sizes."""
 
 
-def read_sizes(value: Any) -> Sizes | None:
-    """The integers that a value stands for, or None if it is data."""
+def read_sizes(value: Value) -> Sizes | None:
+    """The integers of a value that may be sizes; None if it is data."""
     if value is None or isinstance(value, Sizes):
         return value
     if not isinstance(value, Constant) and is_tensor(value):
@@ -42,21 +46,17 @@ def read_sizes(value: Any) -> Sizes | None:
     return Sizes(items, content.ndim, str(value.ty.dtype))
 
 
-def read_symbolic(inputs: Sequence[Any]) -> list[Sizes]:
-    """The integers of all inputs. Empty if one is data, or if all are constants."""
+def read_symbolic(inputs: Sequence[Value]) -> list[Sizes]:
+    """The integers of all inputs. Empty if one input is data, or if all are constants."""
     if all(isinstance(value, Constant) for value in inputs):
         return []
-    operands = []
-    for value in inputs:
-        operand = read_sizes(value)
-        if operand is None:
-            return []
-        operands.append(operand)
-    return operands
+    operands = [read_sizes(value) for value in inputs]
+    known = [operand for operand in operands if operand is not None]
+    return known if len(known) == len(operands) else []
 
 
-def write_sizes(sizes: Sizes) -> Any:
-    """Integers as a value: a constant if they are known, else in symbolic form."""
+def write_sizes(sizes: Sizes) -> Value:
+    """Integers as a value: a constant if all are known, else in symbolic form."""
     known = [as_int(item) for item in sizes.items]
     if None not in known:
         content = np.array(known, sizes.dtype).reshape((-1,) if sizes.rank else ())
@@ -66,7 +66,12 @@ def write_sizes(sizes: Sizes) -> Any:
     return relax.ShapeExpr(sizes.items) if sizes.rank else relax.prim_value(sizes.items[0])
 
 
-def elementwise(compute: Callable[[Any, Any], Any], left: Sizes, right: Sizes) -> Sizes:
+def size_constant(value: int) -> Sizes:
+    """A known scalar."""
+    return Sizes([tirx.IntImm("int64", value)], 0)
+
+
+def map_sizes(compute: Callable[[Any, Any], Any], left: Sizes, right: Sizes) -> Sizes:
     """A binary function of integers, broadcast and simplified."""
     analyzer = sym.Analyzer()
     length = max(len(left.items), len(right.items))
@@ -82,18 +87,67 @@ def _repeat(items: list[Any], length: int) -> list[Any]:
     return items * length if len(items) == 1 else items
 
 
+def product_of_sizes(sizes: Sizes, rank: int) -> Value:
+    """The product of integers, as a scalar or a vector of one element."""
+    factors = [Sizes([item], 0) for item in sizes.items]
+    multiply = functools.partial(map_sizes, operator.mul)
+    product = functools.reduce(multiply, factors, size_constant(1))
+    return write_sizes(Sizes(product.items, rank, sizes.dtype))
+
+
 def divide(left: Any, right: Any) -> Any:
-    """The quotient rounded towards zero, as ONNX's Div has it for integers."""
+    """The quotient rounded towards zero, as ONNX's Div defines it for integers."""
     if is_nonnegative(left) and is_nonnegative(right):
         return tirx.floordiv(left, right)
     return tirx.truncdiv(left, right)
 
 
 def is_nonnegative(item: Any) -> bool:
-    """Whether an integer is not negative, given that sizes are not."""
+    """Whether an integer is known not to be negative. Symbols are sizes, so not negative."""
     number = as_int(item)
     if number is not None:
         return number >= 0
     if isinstance(item, tirx.Add | tirx.Mul | tirx.FloorDiv | tirx.FloorMod | tirx.Max | tirx.Min):
         return is_nonnegative(item.a) and is_nonnegative(item.b)
     return bool(tvm.ir.is_prim_var(item))
+
+
+def may_be_zero(size: Any) -> bool:
+    """Whether a size is not known to be at least 1."""
+    known = as_int(size)
+    if known is not None:
+        return known < 1
+    return not is_nonnegative(sym.Analyzer().simplify(size - 1))
+
+
+def sizes_of(bb: Any, value: Value) -> list[Any]:
+    """The elements of an integer vector as symbolic expressions.
+
+    A tensor computed at run time gets a new symbol for each element. Raises UnsupportedError if
+    its length is not known.
+    """
+    sizes = read_sizes(value)
+    if sizes is not None:
+        return sizes.items
+    tensor = as_tensor(bb, value)
+    dims = known_dims(tensor)
+    length = None if dims is None else as_int(dims[0])
+    if length is None:
+        raise UnsupportedError("the number of elements of a vector of sizes is not known")
+    if str(tensor.ty.dtype) != "int64":
+        tensor = relax.op.astype(tensor, "int64")
+    symbols = [fresh_dim("size") for _ in range(length)]
+    bb.match_cast(bb.normalize(relax.op.tensor_to_shape(tensor)), relax.ShapeType(symbols))
+    return symbols
+
+
+def size_of(ctx: ConverterContext, value: Value) -> Any:
+    """The one element of a scalar or a vector as a symbolic expression.
+
+    A tensor computed at run time gets a new symbol.
+    """
+    content = ctx.known_elements(value)
+    if content is not None:
+        return tirx.IntImm("int64", int(content.item()))
+    (size,) = sizes_of(ctx.bb, ctx.bb.normalize(relax.op.reshape(as_tensor(ctx.bb, value), [1])))
+    return size

@@ -1,131 +1,310 @@
-"""Slice along dimensions whose sizes are symbolic, with bounds of any kind."""
+"""Slice, Split and Concat along axes of symbolic size.
+
+Bounds of a slice are numbers, expressions over sizes, or symbols for elements that a run computes.
+"""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax, sym, tirx
 
+from ...rewrite.facts.slices import END
+from ..small_kernels import range_along
 from ..tvm_onnx import InputList
-from ..values import Constant, as_int, as_tensor, fresh_dim, match
-from .broadcasting import known_dims
-from .runtime_shapes import sizes_of
-from .sizes import read_sizes, read_symbolic, write_sizes
-from .slice_bounds import Cut
-from .tvm_converter import convert_as_tvm
+from ..values import Constant, Sizes, Value, as_int, fresh_dim, match
+from .broadcasting import (
+    ZERO,
+    dims_of,
+    known_dims,
+    lacks_shape,
+    match_other_axes,
+    require_size,
+)
+from .registry import Accepts, ConverterContext, converts
+from .sizes import is_nonnegative, read_sizes, read_symbolic, sizes_of, write_sizes
+
+_LAST_PART_MAY_BE_SMALLER = 18
+"""The opset since which equal parts of a Split need not add up to the axis."""
 
 
-def convert_slice(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
-    """Slice, see https://onnx.ai/onnx/operators/onnx__Slice.html: bounds are cut to the size.
+# --- Concat and Split ----------------------------------------------------------------------------
 
-    TVM's converter cuts "to the end" to `min(9223372036854775807, size)`, which no later shape is
-    recognised to be equal to, takes formulas to lie inside, turns some cuts backwards into empty
-    ones, fails at run time where a cut is empty, and knows only the form with inputs.
+
+@converts("Concat", accepts=Accepts.SYMBOLIC)
+def concat(ctx: ConverterContext) -> Value:
+    """Concat, see https://onnx.ai/onnx/operators/onnx__Concat.html.
+
+    A run in which the inputs differ in another axis fails.
     """
-    inputs = _with_known_length(bb, InputList([inputs[0], *map(_as_vector, inputs[1:])]))
-    data, cuts = inputs[0], _cuts(bb, inputs, attrs)
-    sizes = read_symbolic([data])
-    if sizes and cuts is not None and len(cuts) == 1 and cuts[0].is_constant:
-        return write_sizes(replace(sizes[0], items=list(cuts[0].picks(sizes[0].items))))
-    data = as_tensor(bb, data)
-    inputs = InputList([data, *inputs[1:]])
+    operands = read_symbolic(ctx.inputs)
+    if operands:
+        items = [item for operand in operands for item in operand.items]
+        return write_sizes(Sizes(items, 1, operands[0].dtype))
+    tensors = ctx.tensors()
+    result = ctx.bb.normalize(ctx.by_tvm(tensors))
+    if not lacks_shape(result):
+        return result
+    return ctx.by_tvm(match_other_axes(ctx.bb, tensors, ctx.attr("axis", 1)))
+
+
+@converts("Split", accepts=Accepts.SIZES)
+def split(ctx: ConverterContext) -> Value:
+    """Split, see https://onnx.ai/onnx/operators/onnx__Split.html.
+
+    A run in which a size is negative, or the sizes do not add up to that of the axis, fails.
+    """
+    data, given = ctx.tensor(0), ctx.inputs[1]
+    dims = dims_of(data, "data")
+    axis = ctx.attr("axis", 0) % len(dims)
+    sizes = _split_sizes(ctx, dims[axis])
+    for lengths in (sizes, [tirx.max(size, ZERO) for size in sizes]):
+        data = require_size(ctx.bb, data, axis, functools.reduce(operator.add, lengths))
+    if given is None or ctx.known_elements(given) is not None:
+        return ctx.by_tvm([data, *ctx.inputs[1:]])
+    return relax.Tuple(split_by_sizes(ctx, data, axis, sizes))
+
+
+def _split_sizes(ctx: ConverterContext, size: Any) -> list[Any]:
+    """The sizes of the parts of an axis of `size` elements."""
+    given = ctx.inputs[1]
+    content = ctx.attrs.get("split") if given is None else ctx.known_elements(given)
+    if content is not None:
+        return [tirx.IntImm("int64", int(length)) for length in content]
+    if given is not None:
+        return sizes_of(ctx.bb, given)
+    count = ctx.num_outputs
+    if ctx.opset < _LAST_PART_MAY_BE_SMALLER:
+        return [tirx.floordiv(size, count)] * count
+    chunk = tirx.floordiv(size + (count - 1), count)
+    return [*[chunk] * (count - 1), size - chunk * (count - 1)]
+
+
+def split_by_sizes(
+    ctx: ConverterContext, data: Value, axis: int, sizes: Sequence[Any]
+) -> list[Value]:
+    """Consecutive parts of a tensor along an axis."""
+    parts, start = [], ZERO
+    for size in sizes:
+        part = ctx.call_te(range_along, data, start, size, axis, name="part")
+        parts.append(ctx.bb.emit(part))
+        start = start + size
+    return parts
+
+
+# --- Slice ---------------------------------------------------------------------------------------
+
+
+@converts("Slice", accepts=Accepts.SYMBOLIC)
+def slice_tensor(ctx: ConverterContext) -> Value:
+    """Slice, see https://onnx.ai/onnx/operators/onnx__Slice.html: bounds are clamped to the axis.
+
+    TVM's converter clamps "to the end" to `min(9223372036854775807, size)`, which no later shape is
+    proven equal to. It assumes that symbolic bounds are inside the axis, makes some backward slices
+    empty, fails at run time for an empty slice, and does not know the form with attributes.
+    """
+    bounds = map(_as_vector, ctx.inputs[1:])
+    ctx = ctx.derive(inputs=InputList([ctx.inputs[0], *bounds]))
+    ctx = ctx.derive(inputs=_with_known_length(ctx))
+    slices = _slices(ctx)
+    sizes = read_symbolic([ctx.inputs[0]])
+    if sizes and slices is not None and len(slices) == 1 and slices[0].is_constant:
+        return write_sizes(replace(sizes[0], items=list(slices[0].apply(sizes[0].items))))
+    data = ctx.tensor(0)
     dims = None if isinstance(data, Constant) else known_dims(data)
-    if dims is None or cuts is None or _is_static(cuts, dims, attrs):
-        return convert_as_tvm("Slice", bb, inputs, attrs, params)
-    cuts = [replace(cut, axis=cut.axis % len(dims)) for cut in cuts]
-    for cut in cuts:
-        if cut.step < 0:
-            data = bb.normalize(relax.op.flip(data, cut.axis))
-    cuts = [cut for cut in cuts if not cut.is_whole]
-    return _cut(bb, data, dims, cuts) if cuts else data
+    if dims is None or slices is None or _is_static(ctx, slices, dims):
+        return ctx.by_tvm([data, *ctx.inputs[1:]])
+    slices = [replace(along, axis=along.axis % len(dims)) for along in slices]
+    for along in slices:
+        if along.step < 0:
+            data = ctx.bb.normalize(relax.op.flip(data, along.axis))
+    slices = [along for along in slices if not along.is_whole]
+    return _slice_flipped(ctx.bb, data, dims, slices) if slices else data
 
 
-def _as_vector(bound: Any) -> Any:
-    """A bound; exporters write one that is constant without a dimension."""
+def _as_vector(bound: Value | None) -> Value | None:
+    """A bound of rank 1; exporters write a constant one as a scalar."""
     if isinstance(bound, Constant) and bound.ty.ndim == 0:
         return relax.const(bound.value.numpy().reshape(1), str(bound.ty.dtype))
     return bound
 
 
-def _is_static(cuts: Sequence[Cut], dims: Sequence[Any], attrs: dict[str, Any]) -> bool:
-    """Whether all is known, and given as inputs: then TVM's converter is right."""
-    sizes = [as_int(dims[cut.axis]) for cut in cuts]
-    return None not in sizes and all(cut.is_constant for cut in cuts) and "starts" not in attrs
+@dataclass(frozen=True)
+class SymbolicSlice:
+    """A slice along one axis, as the model gives it."""
+
+    axis: int
+    start: Any
+    end: Any
+    step: int
+    is_computed: bool
+    """Whether the run computes the bounds. Otherwise their symbols are sizes, so not negative."""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether both bounds are numbers."""
+        return None not in (as_int(self.start), as_int(self.end))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole axis, forward or backward."""
+        start, end = as_int(self.start), as_int(self.end)
+        if start is None or end is None:
+            return False
+        if self.step == -1:
+            return _starts_at_last(start) and _ends_at_first(end)
+        return start == 0 and end >= END and self.step == 1
+
+    def apply(self, items: Sequence[Any]) -> Sequence[Any]:
+        """The elements that a constant slice takes of a vector, by Python's own slicing."""
+        start, end = as_int(self.start), as_int(self.end)
+        return items[start : None if self.step < 0 and _ends_at_first(end) else end : self.step]
+
+    def bounds(self, size: Any) -> tuple[Any, Any]:
+        """The start and the end, clamped to an axis of `size` elements, with start <= end.
+
+        The bounds of a backward slice are positions on the flipped axis.
+        """
+        analyzer = sym.Analyzer()
+        position = self._position if self.step > 0 else self._flipped_position
+        start, end = (
+            analyzer.simplify(position(bound, size, is_end=is_end))
+            for bound, is_end in ((self.start, False), (self.end, True))
+        )
+        if as_int(start) == 0 or self._is_ordered(start, end, size):
+            return start, end
+        return start, analyzer.simplify(tirx.max(start, end))
+
+    def _is_ordered(self, start: Any, end: Any, size: Any) -> bool:
+        """Whether the end is known not to be before the start."""
+        if end is size:
+            return True
+        first, last = as_int(self.start), as_int(self.end)
+        if first is not None and last is not None and self.step > 0:
+            return last >= END or first <= last < 0 or 0 <= first <= last
+        return not self.is_computed and is_nonnegative(sym.Analyzer().simplify(end - start))
+
+    def _position(self, bound: Any, size: Any, *, is_end: bool) -> Any:
+        """A bound of a forward slice as a position from 0 to the size."""
+        number = as_int(bound)
+        if number is None:
+            return self._symbolic_position(bound, size)
+        if number >= END:
+            return size
+        return tirx.max(size + bound, ZERO) if number < 0 else tirx.min(bound, size)
+
+    def _symbolic_position(self, bound: Any, size: Any) -> Any:
+        if self.is_computed or not is_nonnegative(bound):
+            bound = tirx.max(tirx.Select(bound < 0, bound + size, bound), ZERO)
+        elif is_nonnegative(sym.Analyzer().simplify(size - bound)):
+            return bound
+        return tirx.min(bound, size)
+
+    def _flipped_position(self, bound: Any, size: Any, *, is_end: bool) -> Any:
+        """A bound of a backward slice as a position on the flipped axis.
+
+        The start is clamped to an existing element, the end also to the position after the last.
+        """
+        number = as_int(bound)
+        if not is_end and _starts_at_last(number):
+            return ZERO
+        if is_end and _ends_at_first(number):
+            return size
+        if number is None:
+            flipped = tirx.Select(bound < 0, -1 - bound, size - 1 - bound)
+        else:
+            flipped = -1 - bound if number < 0 else size - 1 - bound
+        inside = tirx.max(tirx.min(flipped, size if is_end else size - 1), ZERO)
+        if not (is_end and self.is_computed):
+            return inside
+        is_first = tirx.any(*(bound == largest for largest in _BACKWARD_TO_FIRST))
+        return tirx.Select(is_first, size, inside)
 
 
-def _cut(bb: Any, data: Any, dims: Sequence[Any], cuts: Sequence[Cut]) -> Any:
-    """The part of a tensor in which the axes that are cut backwards are turned around already."""
-    bounds = [cut.bounds(dims[cut.axis]) for cut in cuts]
+_BACKWARD_TO_FIRST = (2**31 - 1, 2**63 - 1)
+"""The ends that onnxruntime reads as "to the first element" in a backward slice."""
+
+
+def _starts_at_last(start: int | None) -> bool:
+    """Whether a backward slice starts at the last element."""
+    return start is not None and (start == -1 or start >= END)
+
+
+def _ends_at_first(end: int | None) -> bool:
+    """Whether a backward slice ends with the first element."""
+    return end is not None and (end < -END or end in _BACKWARD_TO_FIRST)
+
+
+def _is_static(ctx: ConverterContext, slices: Sequence[SymbolicSlice], dims: Sequence[Any]) -> bool:
+    """Whether sizes and bounds are known and inputs: then TVM's converter is right."""
+    sizes = [as_int(dims[along.axis]) for along in slices]
+    are_known = None not in sizes and all(along.is_constant for along in slices)
+    return are_known and "starts" not in ctx.attrs
+
+
+def _slice_flipped(
+    bb: Any, data: Value, dims: Sequence[Any], slices: Sequence[SymbolicSlice]
+) -> Value:
+    """The slices of a tensor that is flipped already along the axes of backward slices."""
+    bounds = [along.bounds(dims[along.axis]) for along in slices]
     part = relax.op.strided_slice(
         data,
-        [cut.axis for cut in cuts],
+        [along.axis for along in slices],
         [relax.prim_value(start) for start, _ in bounds],
         [relax.prim_value(end) for _, end in bounds],
-        [relax.prim_value(abs(cut.step)) for cut in cuts],
+        [relax.prim_value(abs(along.step)) for along in slices],
         assume_inbound=True,
     )
-    if any(cut.is_read for cut in cuts):
-        return _with_fresh_sizes(bb, bb.normalize(part), cuts)
-    return part
+    if not any(along.is_computed for along in slices):
+        return part
+    # New symbols replace the sizes, whose expressions would grow from slice to slice.
+    part = bb.normalize(part)
+    sizes = known_dims(part) or []
+    for along in slices:
+        if as_int(sizes[along.axis]) is None:
+            sizes[along.axis] = fresh_dim("part")
+    return match(bb, part, relax.TensorType(sizes, part.ty.dtype))
 
 
-def _with_fresh_sizes(bb: Any, part: Any, cuts: Sequence[Cut]) -> Any:
-    """The part with symbols for sizes whose formulas would grow from cut to cut."""
-    dims = known_dims(part) or []
-    for cut in cuts:
-        if as_int(dims[cut.axis]) is None:
-            dims[cut.axis] = fresh_dim("part")
-    return match(bb, part, relax.TensorType(dims, part.ty.dtype))
-
-
-def _with_known_length(bb: Any, inputs: Any) -> Any:
-    """The inputs; bounds of unknown number are cast to as many as there are axes."""
-    given = [inputs[index] for index in range(5)]
+def _with_known_length(ctx: ConverterContext) -> Sequence[Value]:
+    """The inputs, with bounds of unknown length matched with the length of the axes or steps."""
+    given = [ctx.inputs[slot] for slot in range(5)]
     lengths = {value.ty.shape.values[0] for value in given[3:] if isinstance(value, Constant)}
     if not lengths:
-        return inputs
+        return list(ctx.inputs)
     length = next(iter(lengths))
 
-    def cast(bound: Any) -> Any:
+    def with_length(bound: Value) -> Value:
         is_vector = isinstance(bound, relax.Expr) and isinstance(bound.ty, relax.TensorType)
         dims = known_dims(bound) if is_vector else None
         if not dims or as_int(dims[0]) is not None:
             return bound
-        return match(bb, bound, relax.TensorType([length], bound.ty.dtype))
+        return match(ctx.bb, bound, relax.TensorType([length], bound.ty.dtype))
 
-    return InputList([given[0], *(cast(bound) for bound in given[1:3]), *given[3:]])
+    return [given[0], *(with_length(bound) for bound in given[1:3]), *given[3:]]
 
 
-def _cuts(bb: Any, inputs: Any, attrs: dict[str, Any]) -> list[Cut] | None:
-    """The cut along each axis, or None if axes or steps are not constant."""
-    if "starts" in attrs:
+def _slices(ctx: ConverterContext) -> list[SymbolicSlice] | None:
+    """The slice along each axis; None if the axes or steps are not constant."""
+    if "starts" in ctx.attrs:
         starts, ends = (
-            [tirx.IntImm("int64", bound) for bound in attrs[name]] for name in ("starts", "ends")
+            [tirx.IntImm("int64", bound) for bound in ctx.attrs[name]]
+            for name in ("starts", "ends")
         )
-        return _rows(starts, ends, attrs.get("axes"), None, is_read=False)
-    if not all(isinstance(value, Constant | None) for value in (inputs[3], inputs[4])):
-        return None
-    axes, steps = (
-        None if value is None else value.value.numpy().tolist() for value in (inputs[3], inputs[4])
-    )
-    given = [read_sizes(bounds) for bounds in (inputs[1], inputs[2])]
-    starts, ends = (
-        sizes_of(bb, bounds) if sizes is None else sizes.items
-        for sizes, bounds in zip(given, (inputs[1], inputs[2]), strict=True)
-    )
-    return _rows(starts, ends, axes, steps, is_read=None in given)
-
-
-def _rows(
-    starts: Sequence[Any],
-    ends: Sequence[Any],
-    axes: Sequence[int] | None,
-    steps: Sequence[int] | None,
-    *,
-    is_read: bool,
-) -> list[Cut]:
+        axes, steps, is_computed = ctx.attrs.get("axes"), None, False
+    else:
+        given = [ctx.inputs[slot] for slot in (3, 4)]
+        if not all(isinstance(value, Constant | None) for value in given):
+            return None
+        axes, steps = (None if v is None else v.value.numpy().tolist() for v in given)
+        bounds = [ctx.inputs[slot] for slot in (1, 2)]
+        is_computed = any(read_sizes(bound) is None for bound in bounds)
+        starts, ends = (sizes_of(ctx.bb, bound) for bound in bounds)
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
-    return [Cut(*row, is_read) for row in zip(axes, starts, ends, steps, strict=True)]
+    rows = zip(axes, starts, ends, steps, strict=True)
+    return [SymbolicSlice(*row, is_computed) for row in rows]

@@ -20,11 +20,12 @@ def split_blocks(module: tvm.IRModule) -> tvm.IRModule:
     """The module with every `match_cast` outside of dataflow blocks."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            module[variable] = _split(function)
+            module[variable] = split_function(function)
     return relax.transform.Normalize()(module)
 
 
-def _split(function: Any) -> Any:
+def split_function(function: Any) -> Any:
+    """A function with every `match_cast` of its outermost blocks outside of dataflow blocks."""
     blocks = [part for block in function.body.blocks for part in _parts(block)]
     if len(blocks) == len(function.body.blocks):
         return function

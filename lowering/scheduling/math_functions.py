@@ -14,7 +14,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..operators.recurrent_activations import TANH_DENOMINATOR, TANH_LIMIT, TANH_NUMERATOR
+from ..operators.recurrent_cells import TANH_DENOMINATOR, TANH_LIMIT, TANH_NUMERATOR
 
 Expr = Any
 """A tirx expression."""

@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .dataflow import split_blocks
 from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
@@ -25,15 +26,28 @@ from .schedule import schedule_kernel
 NAME = "looplift"
 
 
-def looplift_pipeline() -> Any:
-    """The pipeline, a pass for the target in whose scope it runs; a CPU if there is none."""
-    return _module_pass(_run)
+def looplift_pipeline(*, fuse_loops: bool = True) -> Any:
+    """The pipeline, a pass for the target in whose scope it runs; a CPU if there is none.
+
+    Without `fuse_loops`, the virtual machine runs the iterations of every loop.
+    """
+    return tvm.transform.module_pass(
+        lambda module, _: _run(module, fuse_loops), opt_level=0, name="looplift.pipeline"
+    )
 
 
-def _run(module: tvm.IRModule) -> tvm.IRModule:
+def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     target = tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm")
-    inference = relax.transform.DecomposeOpsForInference()(module)
     with target:
+        loops = tvm.transform.Sequential(
+            [
+                relax.transform.DecomposeOpsForInference(),
+                LowerRecurrent(),
+                *([FuseLoops()] if fuse_loops else []),
+                InlineLoops(),
+            ]
+        )
+        inference = loops(module)
         if target.kind.name == "llvm":
             return _for_cpu()(inference)
         if "gpu" not in target.keys:  # such as C source

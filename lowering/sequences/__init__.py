@@ -1,1 +1,1 @@
-"""Sequences in Relax: lists of a length that only a run knows."""
+"""Sequences of tensors whose length is known at run time, as lists of the TVM runtime."""

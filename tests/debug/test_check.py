@@ -197,14 +197,14 @@ class TestImport:
         assert result.exit_code == 0, result.output
         lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
         assert "LSTM 'recur' kernel" in lines
-        assert any(line.startswith("Loop 'grow' tower its body has values") for line in lines)
+        assert any(line.startswith("Loop 'grow' functions its body has values") for line in lines)
         assert any(line.startswith("operators: ") and " concat " in line for line in lines)
 
         result = CliRunner().invoke(app, ["import", str(model), "-o", str(output), "--json"])
         printed = json.loads(result.stdout)
         assert [(loop["operator"], loop["form"]) for loop in printed["loops"]] == [
             ("LSTM", "kernel"),
-            ("Loop", "tower"),
+            ("Loop", "functions"),
         ]
         assert printed["operators"]["relax.concat"] >= 1
         assert printed["output"] == str(output)

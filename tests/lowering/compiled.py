@@ -1,4 +1,4 @@
-"""Modules that `tvm.compile` compiles without looplift's pipeline; they take inputs by name."""
+"""Modules that are compiled by the pipeline of looplift; they take inputs by name."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Compiled:
 
     def __init__(self, model: onnx.ModelProto, module: Any = None, **options: Any) -> None:
         module = emit(model) if module is None else module
+        options.setdefault("relax_pipeline", "looplift")
         self.executable = tvm.compile(module, UNOPTIMIZED, **options)
         self.machine = relax.VirtualMachine(self.executable, tvm.cpu())
         self.inputs = [i.name for i in model.graph.input]

@@ -24,14 +24,19 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 class Imported:
     """A model without rewriting, in Relax."""
 
-    def __init__(self, model: onnx.ModelProto, **options: Any) -> None:
+    def __init__(self, model: onnx.ModelProto, pipeline: str = "looplift", **options: Any) -> None:
         self.model = model
+        self.pipeline = pipeline
         self.module = emit(model, **options)
         relax.analysis.well_formed(self.module)
 
     @cached_property
     def machine(self) -> Any:
-        return relax.VirtualMachine(tvm.compile(self.module, target=UNOPTIMIZED), tvm.cpu())
+        return relax.VirtualMachine(self.compiled(), tvm.cpu())
+
+    def compiled(self) -> Any:
+        """The executable, by the pipeline."""
+        return tvm.compile(self.module, target=UNOPTIMIZED, relax_pipeline=self.pipeline)
 
     def run(self, *inputs: Any) -> list[Any]:
         """The outputs as arrays, by TVM."""
@@ -96,11 +101,11 @@ def imported() -> Callable[..., Imported]:
 
 
 @pytest.fixture(scope="session")
-def as_tower() -> Callable[..., Imported]:
-    """Likewise, with every loop in its general form, even where it could be one kernel."""
+def stock() -> Callable[..., Imported]:
+    """Likewise, compiled by TVM's own pipeline, which leaves loops in their general form."""
 
     @cache
     def load(model: str | bytes, **options: Any) -> Imported:
-        return Imported(parse(model), loop_kernels=False, **options)
+        return Imported(parse(model), pipeline="default", **options)
 
     return load

@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused(message: str) -> None:
         emit(model)
 
 
-def test_a_state_that_changes_its_type(as_tower: Callable[..., Any]) -> None:
+def test_a_state_that_changes_its_type(stock: Callable[..., Any]) -> None:
     model = onnx.parser.parse_model(
         HEADER
         + """
@@ -86,4 +86,4 @@ def test_a_state_that_changes_its_type(as_tower: Callable[..., Any]) -> None:
     body = model.graph.node[0].attribute[0].g
     body.node[0].CopyFrom(onnx.helper.make_node("Cast", ["s"], ["r"], to=onnx.TensorProto.INT64))
     with pytest.raises(ModelError, match="the state 's' starts as float32 and becomes int64"):
-        as_tower(model.SerializeToString())
+        stock(model.SerializeToString())

@@ -173,8 +173,8 @@ def test_one_module_serves_all_lengths(name: str, imported: Load) -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "shrink", "grow", "windows"])
-def test_towers_serve_all_lengths(name: str, as_tower: Load) -> None:
+def test_functions_serve_all_lengths(name: str, stock: Load) -> None:
     text, feeds = CASES[name]
-    model = as_tower(text)
+    model = stock(text)
     for feed in feeds:
         model.check(*feed)

@@ -199,41 +199,6 @@ def test_given_shapes_may_name_symbols() -> None:
     assert c != "rows"
 
 
-CONSTANTS = {
-    "value_float = 2.5": np.float32(2.5),
-    "value_int = 7": np.int64(7),
-    "value_floats = [1.5, 2.5]": np.array([1.5, 2.5], np.float32),
-    "value_ints = [3, 4]": np.array([3, 4]),
-    "value = double[2] {1.0, 2.0}": np.array([1, 2], np.float64),
-    "value = bool {1}": np.array(True),
-}
-
-
-@pytest.mark.parametrize("attribute", CONSTANTS)
-def test_constants_in_all_forms(imported: Load, attribute: str) -> None:
-    want = np.asarray(CONSTANTS[attribute])
-    kind = {"float32": "float", "float64": "double"}.get(str(want.dtype), want.dtype)
-    shape = f"[{', '.join(map(str, want.shape))}]" if want.shape else ""
-    model = imported(f"g () => ({kind}{shape} y) {{ y = Constant <{attribute}> () }}")
-    (got,) = model.run()
-    assert (got.dtype, got.shape) == (want.dtype, want.shape)
-    np.testing.assert_array_equal(got, want)
-
-
-@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]], ids=["linear", "coordinates"])
-def test_a_sparse_constant(imported: Load, indices: Any) -> None:
-    values = helper.make_tensor("values", TensorProto.FLOAT, [2], [3.0, 4.0])
-    places = np.array(indices)
-    positions = helper.make_tensor("i", TensorProto.INT64, places.shape, places.reshape(-1))
-    sparse = helper.make_sparse_tensor(values, positions, [2, 3])
-    node = helper.make_node("Constant", [], ["y"], sparse_value=sparse)
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
-    graph = helper.make_graph([node], "g", [], [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (got,) = imported(model.SerializeToString()).run()
-    np.testing.assert_array_equal(got, [[0, 3, 0], [0, 0, 4]])
-
-
 def test_a_local_function_is_what_it_says_whatever_its_name(imported: Load) -> None:
     model = imported("""<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>
     g (float[2] x, bool c) => (float[2] y) {
@@ -264,30 +229,6 @@ def test_operators_of_com_microsoft(imported: Load) -> None:
     model = imported("""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (float[n, 2] x, float[2] b) => (float[n, 2] y) { y = com.microsoft.BiasGelu (x, b) }""")
     model.check(np.array([[-1, 3], [0, 5]], np.float32), np.array([1, 2], np.float32))
-
-
-def test_slopes_belong_to_channels_before_there_was_broadcasting(imported: Load) -> None:
-    text = "g (float[2, 3, 3] x, float[3] slope) => (float[2, 3, 3] y) { y = PRelu (x, slope) }"
-    x, slope = (
-        np.linspace(-1, 1, 18, dtype="float32").reshape(2, 3, 3),
-        np.array([1, 2, 3], "float32"),
-    )
-    for opset, own in ((6, slope.reshape(3, 1)), (7, slope)):
-        (got,) = imported(f'<ir_version: 4, opset_import: ["" : {opset}]> {text}').run(x, slope)
-        np.testing.assert_allclose(got, np.where(x < 0, own * x, x))
-
-
-def test_sequences_are_taken_apart(imported: Load) -> None:
-    model = imported("""
-    g (float[4, 2] x) => (float[2, 2] y, int64 n) {
-        two = Constant <value_int = 2> ()
-        one = Constant <value_int = 1> ()
-        s = SplitToSequence(x, two)
-        same = Identity(s)
-        y = SequenceAt(same, one)
-        n = SequenceLength(same)
-    }""")
-    model.check(np.arange(8, dtype=np.float32).reshape(4, 2))
 
 
 def test_an_initializer_that_is_an_input_too_is_no_parameter() -> None:

@@ -29,10 +29,9 @@ g (float[n, 4] x, bool c) => (float[n, 4] y, float[n, 4] z) {
 """
 
 
-def test_branches_are_private_functions_of_what_they_capture(imported: Load) -> None:
+def test_branches_are_functions_of_what_they_capture(imported: Load) -> None:
     functions = imported(CAPTURES).functions()
     assert sorted(functions) == ["main", "y_else", "y_then"]
-    assert "global_symbol" not in (functions["y_then"].attrs or {})
     assert [len(functions[name].params) for name in ("y_then", "y_else")] == [2, 2]
 
 
@@ -109,19 +108,6 @@ def test_branches_without_nodes(imported: Load) -> None:
     }""")
     np.testing.assert_array_equal(model.run(random(2), True), [random(2)])
     np.testing.assert_array_equal(model.run(random(2), False), [[5, 6]])
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_equal_branches_share_a_function(imported: Load, taken: bool) -> None:
-    model = imported("""
-    g (float[n] x, bool c) => (float[n] y) {
-        y = If (c) <
-            then_branch = t () => (float[n] a) { a = Exp(x) },
-            else_branch = e () => (float[n] b) { b = Exp(x) }
-        >
-    }""")
-    assert len(model.functions()) == 2
-    model.check(random(3), taken)
 
 
 @pytest.mark.parametrize("taken", [True, False])

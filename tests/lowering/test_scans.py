@@ -1,4 +1,4 @@
-"""Scan, also of opset 8, as a tower and in whatever form it takes."""
+"""Scan, also of opset 8, compiled by TVM's pipeline and by that of looplift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 Load = Callable[..., Any]
 
 
-@pytest.fixture(params=["imported", "as_tower"])
+@pytest.fixture(params=["imported", "stock"])
 def load(request: pytest.FixtureRequest) -> Load:
     chosen: Load = request.getfixturevalue(request.param)
     return chosen
@@ -75,9 +75,9 @@ def test_scan_inputs_of_different_lengths_are_an_error(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("lengths", "direction"), [(None, 1), ((1, 3), 0), ((3, 2), 1)])
-def test_a_batch(as_tower: Load, lengths: tuple[int, ...] | None, direction: int) -> None:
+def test_a_batch(stock: Load, lengths: tuple[int, ...] | None, direction: int) -> None:
     given, operand = ("int64[b] lengths, ", "lengths") if lengths else ("", "")
-    model = as_tower(f"""<ir_version: 8, opset_import: ["" : 8]>
+    model = stock(f"""<ir_version: 8, opset_import: ["" : 8]>
     g ({given}float[b, 2] s, float[b, t, 2] x) => (float[b, 2] f, float[b, t, 2] r) {{
         f, r = Scan <
             num_scan_inputs = 1, directions = [{direction}],

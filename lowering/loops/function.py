@@ -1,0 +1,436 @@
+"""Loop and Scan as functions in plain Relax.
+
+A loop named `grow` becomes
+
+- `grow_body(iteration, carried values…, slices…, captured values…)`: one run of the body graph,
+  which returns the condition, the carried values and one slice of each scan output;
+- `grow_iteration(carry, captured values…) -> carry`: reads the slices of the scan inputs, calls
+  the body, writes the slices of the scan outputs, and decides whether another iteration follows;
+- `grow_repeat`: repeats that, see `repeat`;
+- `grow(trip count, condition, carried values…, scan inputs…, captured values…)`: the whole loop,
+  marked with its roles, see `LoopRoles`.
+
+All four are pure, and nothing in them depends on the target. They are public because
+`InlinePrivateFunctions` of TVM 0.27 leaves the symbols of an inlined function undefined wherever
+its body states a shape; `looplift.transform.InlineLoops` inlines them correctly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+
+from ...rewrite.errors import UnsupportedError
+from ..closure import Closure
+from ..emitter import Emitter, identifier
+from ..join import unpack
+from ..kinds import Kind, Misfit, check_fit, kind_of
+from ..scalars import as_size, scalar
+from ..scope import Scope
+from ..sequences.lists import owned, to_list
+from ..small_kernels import advance, begins, slice_at
+from ..tvm_onnx import building_function
+from ..values import Constant, Element, ListValue, Value, as_tensor, with_shape
+from .plan import Plan
+from .repeat import call_repeat, emit_repeat, unpacked
+from .roles import LOOP_PART, LoopRoles, Slices
+from .rows import CAPACITY, Rows
+
+_COUNT = relax.TensorType([], "int64")
+_PROCEEDS, _ITERATION = "proceeds", "iteration"
+"""Keys of carried values: whether there is another iteration, and its number."""
+
+
+def emit_loop_function(
+    emitter: Emitter, scope: Scope, op_type: str, plan: Plan
+) -> tuple[list[Value], Any]:
+    """Emits the functions of a loop, and a call in the current segment.
+
+    Returns the node's outputs, None for those that it does not list, and the GlobalVar of the loop.
+    """
+    bb = emitter.bb
+    operands = plan.operands()
+    plan = plan.with_operands(
+        dict(zip(operands, scope.bound(list(operands.values())), strict=True))
+    )
+    loop = _Loop(emitter, op_type, plan)
+    variable, kinds = loop.emit()
+    result = bb.emit(relax.Call(variable, loop.args))
+    types = [relax.ObjectType() if isinstance(kind, Element) else kind for kind in kinds]
+    items = [
+        ListValue(item, kind) if isinstance(kind, Element) else item
+        for item, kind in zip(unpack(bb, result, types), kinds, strict=True)
+    ]
+    outputs: list[Value] = [*items[: len(plan.states)], *[None] * len(plan.stacked)]
+    for stacked, value in zip(plan.wanted, items[len(plan.states) :], strict=True):
+        outputs[stacked.output] = value
+    return outputs, variable
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The function of the body graph."""
+
+    variable: Any
+    closure: Closure
+    """What it captures from the function of the loop."""
+    condition: bool | None
+    """Whether it returns a condition; None if it never ends the loop."""
+    reads_iteration: bool
+    types: list[Any]
+    """The types of what it returns, in the symbols of the function of the loop."""
+
+
+class _Loop:
+    """The functions of one loop, under construction."""
+
+    def __init__(self, emitter: Emitter, op_type: str, plan: Plan) -> None:
+        self._emitter = emitter
+        self._bb = emitter.bb
+        self._op_type = op_type
+        self._name = identifier(plan.name)
+        self._trip_count = _known_int(plan.limit)
+        roles: dict[Any, Value] = {}
+        if plan.limit is not None and self._trip_count is None:
+            roles["limit"] = plan.limit
+        if plan.condition is not None:
+            roles["condition"] = plan.condition
+        roles.update((("state", i), state.initial) for i, state in enumerate(plan.states))
+        roles.update((("sliced", i), sliced.data) for i, sliced in enumerate(plan.sliced))
+        self._outer = Closure(plan.captured, [_leaf(value).ty for value in roles.values()])
+        self._params = {
+            key: _like(value, _param_name(plan, key), self._outer) for key, value in roles.items()
+        }
+        self.args = [*(_leaf(value) for value in roles.values()), *self._outer.args]
+        limit = self._params.get("limit")
+        self._plan = plan.with_operands(
+            {
+                **{("captured", name): value for name, value in self._outer.values.items()},
+                **self._params,
+                "limit": plan.limit if limit is None else limit,
+            }
+        )
+        types = [_leaf(param).ty for param in (*self._params.values(), *self._outer.params)]
+        self._symbols = {s for kind in types for s in relax.analysis.tir_vars_in_type(kind)}
+        self._kinds: list[Kind] = [kind_of(state.initial) for state in self._plan.states]
+
+    def emit(self) -> tuple[Any, list[Kind]]:
+        """Emits the functions: the GlobalVar of the loop, and the kinds of its results outside."""
+        bb, plan = self._bb, self._plan
+        params = [*map(_leaf, self._params.values()), *self._outer.params]
+        with building_function(bb, self._name, params, private=False):
+            scope = Scope(bb)
+            limit = self._limit()
+            body = self._emit_body()
+            rows = self._rows(body, limit)
+            carry: dict[Any, Any] = {
+                _PROCEEDS: self._begins(limit),
+                _ITERATION: relax.const(0, "int64"),
+            }
+            carry.update(rows.before(limit, plan.condition))
+            carry.update((("state", i), self._initial(i)) for i in range(len(plan.states)))
+            iteration, captured = self._emit_iteration(body, rows, limit, carry)
+            repeat = emit_repeat(bb, f"{self._name}_repeat", iteration)
+            final = call_repeat(bb, repeat, self._most(limit), carry, captured)
+            states = [self._final(final["state", i], i) for i in range(len(plan.states))]
+            buffers = [carry["buffer", i].ty for i in range(len(plan.wanted))]
+            results = [*states, *rows.finished(final, final[_ITERATION], buffers)]
+            kinds = [*self._kinds, *(value.ty for value in results[len(states) :])]
+            variable = scope.finish(results)
+        function = bb.get()[variable].with_attr(LoopRoles.ATTRIBUTE, self._roles(body).encoded())
+        bb.update_func(variable, function)
+        return variable, [self._outer.outer_kind(kind) for kind in kinds]
+
+    # --- before and after the iterations ---
+
+    def _limit(self) -> Value | None:
+        """The trip count, an int64 scalar: the length of the scan inputs if there are any."""
+        if not self._plan.sliced:
+            return self._plan.limit
+        first = self._plan.sliced[0]
+        length = relax.prim_value(first.data.ty.shape.values[first.axis])
+        limit = as_tensor(self._bb, length)
+        return limit if isinstance(limit, Constant) else self._bb.emit(limit)
+
+    def _most(self, limit: Value | None) -> Any:
+        """The largest number of iterations, as a prim expression; None if it is not known."""
+        if self._plan.sliced:
+            first = self._plan.sliced[0]
+            return first.data.ty.shape.values[first.axis]
+        known = _known_int(limit)
+        if known is not None:
+            return tirx.IntImm("int64", known)
+        return None if limit is None else as_size(self._bb, limit)
+
+    def _begins(self, limit: Value | None) -> Value:
+        """Whether there is a first iteration."""
+        known = _known_int(limit)
+        if known is not None and (known <= 0 or self._plan.condition is None):
+            return relax.const(known > 0, "bool")
+        given = {"limit": limit, "condition": self._plan.condition}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            return relax.const(True, "bool")
+        return self._bb.emit(self._bb.call_te(begins, **given))
+
+    def _initial(self, index: int) -> Any:
+        initial = self._plan.states[index].initial
+        if isinstance(initial, ListValue) and self._plan.accumulates(index):
+            # Iterations append to it in place, and the list that was given stays as it is.
+            initial = owned(self._bb, initial)
+        return _leaf(initial)
+
+    def _final(self, value: Any, index: int) -> Any:
+        kind = self._kinds[index]
+        # Sizes that several states share are bound by the first of them.
+        return value if isinstance(kind, Element) else self._bb.match_cast(value, kind)
+
+    # --- the body ---
+
+    def _emit_body(self) -> _Body:
+        """Emits the body, again with wider kinds for as long as its results do not fit."""
+        attempt = 0
+        while True:
+            try:
+                return self._try_body(attempt)
+            except Misfit as misfit:
+                self._kinds = misfit.wider
+                self._emitter.discarded.append(self._name)
+                attempt += 1
+
+    def _try_body(self, attempt: int) -> _Body:
+        plan, bb = self._plan, self._bb
+        slices = [self._slice_type(sliced.data.ty, sliced.axis) for sliced in plan.sliced]
+        types = [kind for kind in (*self._kinds, *slices) if not isinstance(kind, Element)]
+        closure = Closure(plan.captured, types)
+        reads_iteration = plan.iteration in plan.body.last_use
+        number = relax.Var(plan.iteration or _ITERATION, _COUNT)
+        states = [
+            self._state(state.name, kind, index, closure)
+            for index, (state, kind) in enumerate(zip(plan.states, self._kinds, strict=True))
+        ]
+        parts = [
+            relax.Var(sliced.name, closure.inner_type(kind))
+            for sliced, kind in zip(plan.sliced, slices, strict=True)
+        ]
+        params = [*([number] if reads_iteration else []), *map(_leaf, states), *parts]
+        seen = dict(closure.values)
+        seen.update((s.name, value) for s, value in zip(plan.states, states, strict=True))
+        seen.update((s.name, part) for s, part in zip(plan.sliced, parts, strict=True))
+        name = f"{self._name}_body"
+        part = {LOOP_PART: "body"}
+        params += closure.params
+        with building_function(bb, name, params, private=False, attributes=part):
+            scope = Scope(bb)
+            if reads_iteration and plan.iteration is not None:
+                seen[plan.iteration] = self._shaped(plan.iteration, number)
+            if plan.given_condition in plan.body.last_use and plan.given_condition is not None:
+                always = relax.const(True, "bool")
+                seen[plan.given_condition] = self._shaped(plan.given_condition, always)
+            outputs = self._outputs(scope, seen)
+            given = outputs[plan.first_state : plan.first_state + len(states)]
+            kinds = [closure.outer_kind(kind_of(value)) for value in given]
+            names = [state.name for state in plan.states]
+            check_fit(names, self._kinds, kinds, self._symbols, attempt)
+            condition = self._condition(outputs)
+            returned = [] if condition is None else [condition]
+            returned += [*map(_leaf, given), *(outputs[stacked.row] for stacked in plan.wanted)]
+            types = [closure.outer_type(value.ty) for value in returned]
+            variable = scope.finish([relax.Tuple(returned)])
+        has_condition = None if condition is None else True
+        return _Body(variable, closure, has_condition, reads_iteration, types)
+
+    @staticmethod
+    def _slice_type(kind: Any, axis: int) -> Any:
+        dims = list(kind.shape.values)
+        return relax.TensorType([*dims[:axis], *dims[axis + 1 :]], kind.dtype)
+
+    def _state(self, name: str, kind: Kind, index: int, closure: Closure) -> Value:
+        if isinstance(kind, Element):
+            is_owned = self._plan.accumulates(index)
+            return ListValue(relax.Var(name, relax.ObjectType()), kind, is_owned)
+        return relax.Var(name, closure.inner_type(kind))
+
+    def _shaped(self, name: str, value: Any) -> Any:
+        """A scalar in the shape that the body declares: [] or [1]."""
+        declared = next(given for given in self._plan.body.graph.input if given.name == name)
+        if len(declared.type.tensor_type.shape.dim) == 0:
+            return value
+        return self._bb.emit(relax.op.reshape(value, (1,)))
+
+    def _outputs(self, scope: Scope, seen: dict[str, Value]) -> list[Value]:
+        """The outputs of the body graph as tensors and lists."""
+        bb, plan = self._bb, self._plan
+        outputs = [_own(bb, value) for value in self._emitter.emit_body(scope, plan.body, seen)]
+        for stacked in plan.wanted:
+            outputs[stacked.row] = with_shape(bb, self._ranked(outputs[stacked.row], stacked.row))
+        if plan.tells_condition:
+            outputs[0] = scalar(bb, outputs[0], "bool", "condition of the body", plan.place)
+        return scope.bound(outputs)
+
+    def _ranked(self, value: Value, position: int) -> Value:
+        if isinstance(value, ListValue) or value.ty.ndim < 0:
+            name = self._plan.body.graph.output[position].name
+            raise UnsupportedError(
+                f"the rank of {name!r}, whose slices are stacked, is not known",
+                where=self._plan.place,
+            )
+        return value
+
+    def _condition(self, outputs: Sequence[Value]) -> Value | None:
+        """What the body returns as the condition; None if that is always true."""
+        if not self._plan.tells_condition:
+            return None
+        condition = outputs[0]
+        if isinstance(condition, Constant) and bool(condition.value.numpy().item()):
+            return None
+        return condition
+
+    def _rows(self, body: _Body, limit: Value | None) -> Rows:
+        kinds = body.types[len(body.types) - len(self._plan.wanted) :]
+        is_bounded = limit is not None and body.condition is None
+        is_known = is_bounded and all(self._is_known(kind) for kind in kinds)
+        return Rows(self._bb, self._plan, kinds, is_bounded, is_known)
+
+    def _is_known(self, kind: Any) -> bool:
+        """Whether all sizes of a tensor are known before the first iteration."""
+        if not isinstance(kind.shape, relax.ShapeExpr):
+            return False
+        return set(relax.analysis.tir_vars_in_type(kind)) <= self._symbols
+
+    # --- one iteration ---
+
+    def _emit_iteration(
+        self, body: _Body, rows: Rows, limit: Value | None, carry: Mapping[Any, Any]
+    ) -> tuple[Any, list[Any]]:
+        """Emits the function `(carry, captured…) -> carry`; returns it and what it captures."""
+        bb, plan = self._bb, self._plan
+        captured: dict[Any, Value] = {("sliced", i): s.data for i, s in enumerate(plan.sliced)}
+        captured.update((("captured", i), value) for i, value in enumerate(body.closure.args))
+        if limit is not None and self._trip_count is None:
+            captured["limit"] = limit
+        fields = relax.TupleType([self._carried_type(key, value) for key, value in carry.items()])
+        closure = Closure(captured, [fields])
+        before = relax.Var("carry", closure.inner_type(fields))
+        name = f"{self._name}_iteration"
+        part = {LOOP_PART: "iteration"}
+        params = [before, *closure.params]
+        with building_function(bb, name, params, private=False, attributes=part):
+            scope = Scope(bb)
+            given = unpacked(bb, before, carry)
+            number = given[_ITERATION]
+            args = [number] if body.reads_iteration else []
+            args += [given["state", index] for index in range(len(plan.states))]
+            for index, sliced in enumerate(plan.sliced):
+                data = closure.values["sliced", index]
+                part = bb.call_te(slice_at, data, number, sliced.axis, sliced.reverse)
+                args.append(bb.emit(part))
+            args += [closure.values["captured", i] for i in range(len(body.closure.args))]
+            result = bb.emit(relax.Call(body.variable, args))
+            items = [bb.emit(relax.TupleGetItem(result, i)) for i in range(len(body.types))]
+            condition = items.pop(0) if body.condition else None
+            after: dict[Any, Any] = dict(
+                zip([("state", i) for i in range(len(plan.states))], items)
+            )
+            slices = [with_shape(bb, item) for item in items[len(plan.states) :]]
+            known = relax.const(self._trip_count, "int64") if self._trip_count is not None else None
+            bound = closure.values.get("limit", known)
+            after.update(self._advanced(number, bound, condition))
+            if rows.is_known:
+                after.update(rows.written(given, slices, number, bound))
+                final = relax.Tuple([after[key] for key in carry])
+            else:
+                values = [given, slices, number, after]
+                final = self._with_growing_rows(scope, rows, values, bound, carry)
+            return scope.finish([final]), closure.args
+
+    def _with_growing_rows(
+        self, scope: Scope, rows: Rows, values: Any, limit: Any, carry: Mapping[Any, Any]
+    ) -> Any:
+        given, slices, number, after = values
+        leaves = [*given.values(), *slices, number, *after.values(), limit]
+        leaves = [leaf for leaf in leaves if leaf is not None]
+        with scope.between_segments(leaves) as settled:
+            found = dict(zip(map(id, leaves), settled, strict=True))
+            given = {key: found[id(value)] for key, value in given.items()}
+            slices = [found[id(value)] for value in slices]
+            after = {key: found[id(value)] for key, value in after.items()}
+            limit = None if limit is None else found[id(limit)]
+            after.update(rows.written(given, slices, found[id(number)], limit))
+        return relax.Tuple([after[key] for key in carry])
+
+    def _advanced(
+        self, number: Any, limit: Value | None, condition: Value | None
+    ) -> dict[Any, Any]:
+        """The number of the next iteration, and whether there is one."""
+        given = {"limit": limit, "condition": condition}
+        given = {name: value for name, value in given.items() if value is not None}
+        both = self._bb.emit(self._bb.call_te(advance, number, **given))
+        following, proceeds = (self._bb.emit(relax.TupleGetItem(both, i)) for i in range(2))
+        return {_ITERATION: following, _PROCEEDS: proceeds}
+
+    def _carried_type(self, key: Any, value: Any) -> Any:
+        """The type of a carried value in all iterations, in the symbols of the loop's function."""
+        if key == CAPACITY or key in (_PROCEEDS, _ITERATION):
+            return value.ty
+        if key[0] == "buffer":
+            return relax.TensorType(None, value.ty.dtype, ndim=value.ty.ndim)
+        kind = self._kinds[key[1]]
+        return relax.ObjectType() if isinstance(kind, Element) else kind
+
+    def _roles(self, body: _Body) -> LoopRoles:
+        plan = self._plan
+        names = {param: index for index, param in enumerate(self._outer.params)}
+        first = len(self._params)
+        captured = [first + names[arg] for arg in body.closure.args if arg in names]
+        return LoopRoles(
+            operator=self._op_type,
+            node=plan.place,
+            body=body.variable.name_hint,
+            trip_count=self._trip_count,
+            has_limit="limit" in self._params,
+            has_condition="condition" in self._params,
+            returns_condition=bool(body.condition),
+            reads_iteration=body.reads_iteration,
+            states=len(plan.states),
+            scan_inputs=[Slices(s.axis, s.reverse) for s in plan.sliced],
+            scan_outputs=[Slices(s.axis, s.reverse) for s in plan.wanted],
+            captured=captured,
+            captures_sizes=len(captured) < len(body.closure.args),
+        )
+
+
+def _param_name(plan: Plan, key: Any) -> str:
+    if key == "limit":
+        return "trip_count"
+    if key == "condition":
+        return "condition"
+    role, index = key
+    named: Any = plan.states[index] if role == "state" else plan.sliced[index]
+    return str(named.name)
+
+
+def _like(value: Value, name: str, closure: Closure) -> Value:
+    """A parameter for a value."""
+    if isinstance(value, ListValue):
+        return ListValue(relax.Var(name, relax.ObjectType()), value.element)
+    return relax.Var(name, closure.inner_type(value.ty))
+
+
+def _known_int(limit: Value | None) -> int | None:
+    return int(limit.value.numpy()) if isinstance(limit, Constant) else None
+
+
+def _own(bb: Any, value: Value) -> Value:
+    if isinstance(value, relax.Tuple):
+        return to_list(bb, value)
+    if isinstance(value, ListValue):
+        return value
+    return bb.normalize(as_tensor(bb, value))
+
+
+def _leaf(value: Value) -> Any:
+    return value.variable if isinstance(value, ListValue) else value

@@ -1,0 +1,196 @@
+"""Operators of object detection: NonMaxSuppression and RoiAlign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+from ...rewrite.errors import UnsupportedError
+from ..kernel_call import call_kernel
+from ..small_kernels import leading
+from ..values import Value, as_tensor
+from .broadcasting import ZERO, dims_of
+from .registry import ConverterContext, converts
+from .sizes import size_of, sizes_of
+
+_HALF_PIXEL_ROI_ALIGN = 16
+"""The opset since which RoiAlign moves the regions by half a pixel by default."""
+
+
+@converts("RoiAlign")
+def roi_align(ctx: ConverterContext) -> Value:
+    """RoiAlign, see https://onnx.ai/onnx/operators/onnx__RoiAlign.html.
+
+    TVM's converter moves the regions by half a pixel before it scales them, not after.
+    """
+    if ctx.attr("mode", "avg") != "avg":
+        raise UnsupportedError("mode 'max' is not supported")
+    default = "half_pixel" if ctx.opset >= _HALF_PIXEL_ROI_ALIGN else "output_half_pixel"
+    regions, scale = ctx.inputs[1], ctx.attr("spatial_scale", 1.0)
+    if ctx.attr("coordinate_transformation_mode", default) == "half_pixel" and scale != 1:
+        correction = relax.const(0.5 - 0.5 / scale, regions.ty.dtype)
+        regions = ctx.bb.normalize(relax.op.add(regions, correction))
+    return ctx.by_tvm([ctx.inputs[0], regions, ctx.inputs[2]])
+
+
+@converts("NonMaxSuppression")
+def non_max_suppression(ctx: ConverterContext) -> Value:
+    """NonMaxSuppression, see https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html.
+
+    (boxes [b, n, 4], scores [b, c, n], ...) -> [k, 3]: batch entry, class and box of each selected
+    box. Among equal scores the first box wins, and a box without area suppresses no other, as in
+    onnxruntime. TVM's converter replaces thresholds that are not constant by defaults.
+    """
+    boxes, scores, limit, overlap, least = (ctx.inputs[slot] for slot in range(5))
+    dims, (batches, classes, _) = dims_of(boxes, "boxes"), dims_of(scores, "scores")
+    most = ZERO if limit is None else tirx.max(size_of(ctx, limit), ZERO)
+    capacity = batches * classes * tirx.min(most, dims[1])
+    if overlap is None:
+        overlap = relax.const(0, "float32")
+    # A threshold is a scalar or a vector of one element.
+    thresholds = [
+        ctx.bb.normalize(relax.op.reshape(value, [1]))
+        for value in (overlap, least)
+        if value is not None
+    ]
+    limits = as_tensor(ctx.bb, relax.ShapeExpr([most]))
+    kernel = _kernel(bool(ctx.attr("center_point_box", 0)), has_least=least is not None)
+    arguments = [boxes, scores, *thresholds, limits]
+    types = [relax.TensorType(shape, "int64") for shape in ([capacity, 3], [1], [dims[1]])]
+    selected, count, _ = call_kernel(ctx.bb, "non_max_suppression", kernel, arguments, types)
+    (number,) = sizes_of(ctx.bb, count)
+    return ctx.call_te(leading, selected, [number, 3], name="leading")
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """The buffers of the kernel."""
+
+    boxes: Any
+    """[batch, n, 4]."""
+    scores: Any
+    """[batch, classes, n]."""
+    overlap: Any
+    """The intersection over union above which a box suppresses another, [1]."""
+    least: Any
+    """The score that a box must exceed, [1]; or None."""
+    selected: Any
+    """The result, [capacity, 3]."""
+    count: Any
+    """The number of entries of `selected` that are filled, [1]."""
+    waiting: Any
+    """The boxes that are neither selected nor suppressed, in order, [n]."""
+    left: Any
+    """The number of waiting boxes, [1]."""
+
+
+def _kernel(is_centred: bool, *, has_least: bool) -> tirx.PrimFunc:
+    """(boxes, scores, overlap, [least score], limit) -> (selected, their number, scratch)."""
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        batches, classes, boxes, capacity = (ib.int64() for _ in range(4))
+
+        def parameter(name: str, shape: Sequence[Any], dtype: str) -> Any:
+            return ib.match_buffer(ib.arg(name, ib.handle()), shape, dtype)
+
+        corners = parameter("boxes", [batches, boxes, 4], "float32")
+        scores = parameter("scores", [batches, classes, boxes], "float32")
+        overlap = parameter("overlap", [1], "float32")
+        least = parameter("least", [1], "float32") if has_least else None
+        limit = parameter("limit", [1], "int64")
+        selected = parameter("selected", [capacity, 3], "int64")
+        count = parameter("count", [1], "int64")
+        waiting = parameter("waiting", [boxes], "int64")
+        # Relax passes that inspect kernels expect a block around the whole body.
+        with ib.sblock("root"):
+            buffers = _Buffers(
+                corners, scores, overlap, least, selected, count, waiting, _counter()
+            )
+            _set(buffers.count, 0)
+            with ib.serial(batches) as batch, ib.serial(classes) as category:
+                _select(buffers, batch, category, boxes, limit[0], is_centred)
+    return builder.get()
+
+
+def _counter() -> Any:
+    return ib.alloc_buffer((1,), "int64", scope="local")
+
+
+def _set(counter: Any, value: Any) -> None:
+    ib.buffer_store(counter, value, [0])
+
+
+def _append(items: Any, counter: Any, item: Any) -> None:
+    ib.buffer_store(items, item, [counter[0]])
+    _set(counter, counter[0] + 1)
+
+
+def _select(
+    buffers: _Buffers, batch: Any, category: Any, boxes: Any, limit: Any, is_centred: bool
+) -> None:
+    """Emits the selection among the boxes of one class in one batch entry."""
+    taken, best = _counter(), _counter()
+
+    def score(place: Any) -> Any:
+        return buffers.scores[batch, category, buffers.waiting[place]]
+
+    _collect(buffers, batch, category, boxes)
+    _set(taken, 0)
+    with ib.While(tirx.all(buffers.left[0] > 0, taken[0] < limit)):
+        _set(best, 0)
+        with ib.serial(buffers.left[0]) as place, ib.If(score(place) > score(best[0])), ib.Then():
+            _set(best, place)
+        _set(best, buffers.waiting[best[0]])
+        for column, value in enumerate((batch, category, best[0])):
+            ib.buffer_store(buffers.selected, value, [buffers.count[0], column])
+        _set(buffers.count, buffers.count[0] + 1)
+        _set(taken, taken[0] + 1)
+        _suppress(buffers, batch, best[0], is_centred)
+
+
+def _collect(buffers: _Buffers, batch: Any, category: Any, boxes: Any) -> None:
+    """Emits the loop that makes the boxes with a sufficient score wait, in order."""
+    _set(buffers.left, 0)
+    with ib.serial(boxes) as box:
+        if buffers.least is None:
+            _append(buffers.waiting, buffers.left, box)
+            return
+        with ib.If(buffers.scores[batch, category, box] > buffers.least[0]), ib.Then():
+            _append(buffers.waiting, buffers.left, box)
+
+
+def _suppress(buffers: _Buffers, batch: Any, best: Any, is_centred: bool) -> None:
+    """Emits the loop that removes the best box, and those it suppresses, from the waiting ones."""
+    before = _counter()
+    _set(before, buffers.left[0])
+    _set(buffers.left, 0)
+    with ib.serial(before[0]) as place:
+        other = buffers.waiting[place]
+        first, second = (_corners(buffers.boxes, batch, box, is_centred) for box in (best, other))
+        fits = tirx.Not(_overlaps(first, second, buffers.overlap[0]))
+        with ib.If(tirx.all(other != best, fits)), ib.Then():
+            _append(buffers.waiting, buffers.left, other)
+
+
+def _corners(boxes: Any, batch: Any, box: Any, is_centred: bool) -> list[tuple[Any, Any]]:
+    """The smallest and the largest coordinate of a box along both axes."""
+    a, b, c, d = (boxes[batch, box, column] for column in range(4))
+    if is_centred:
+        return [(a - c / 2, a + c / 2), (b - d / 2, b + d / 2)]
+    return [(tirx.min(a, c), tirx.max(a, c)), (tirx.min(b, d), tirx.max(b, d))]
+
+
+def _overlaps(first: list[tuple[Any, Any]], second: list[tuple[Any, Any]], most: Any) -> Any:
+    """Whether the intersection over union of two boxes exceeds `most`."""
+    common: Any = tirx.const(1, "float32")
+    for (low, high), (other_low, other_high) in zip(first, second, strict=True):
+        width = tirx.min(high, other_high) - tirx.max(low, other_low)
+        common = common * tirx.max(width, tirx.const(0, "float32"))
+    areas = [(high - low) * (top - bottom) for (low, high), (bottom, top) in (first, second)]
+    covered = areas[0] + areas[1] - common
+    return tirx.all(common > 0, areas[0] > 0, areas[1] > 0, common / covered > most)

@@ -1,0 +1,115 @@
+"""Operators that select or place elements: Gather, OneHot, ReverseSequence, ScatterND and TopK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from ...rewrite.errors import UnsupportedError
+from ..small_kernels import range_along
+from ..values import Constant, Sizes, Value, as_int, match
+from .broadcasting import ZERO, dims_of, known_dims, require_size
+from .registry import Accepts, ConverterContext, converts
+from .sizes import read_sizes, size_of, write_sizes
+
+
+@converts("Gather", accepts=Accepts.SYMBOLIC)
+def gather(ctx: ConverterContext) -> Value:
+    """Gather, see https://onnx.ai/onnx/operators/onnx__Gather.html; sizes stay symbolic."""
+    data, positions = ctx.inputs[0], ctx.inputs[1]
+    if isinstance(data, relax.ShapeExpr | Sizes) and isinstance(positions, Constant):
+        sizes, index = read_sizes(data), positions.value.numpy()
+        if sizes is not None and index.ndim <= 1:
+            items = [sizes.items[int(i)] for i in index.reshape(-1)]
+            return write_sizes(Sizes(items, index.ndim, sizes.dtype))
+    return ctx.by_tvm(ctx.tensors())
+
+
+@converts("OneHot")
+def one_hot(ctx: ConverterContext) -> Value:
+    """OneHot, see https://onnx.ai/onnx/operators/onnx__OneHot.html.
+
+    Negative indices count from the end; an index out of range selects no element. TVM's converter
+    needs a constant depth and returns elements of the wrong type.
+    """
+    indices, depth, values = ctx.inputs[0], ctx.inputs[1], ctx.inputs[2]
+    axis = ctx.attr("axis", -1) % (len(dims_of(indices, "indices")) + 1)
+    return ctx.call_te(_one_hot, indices, values, size_of(ctx, depth), axis, name="one_hot")
+
+
+def _one_hot(indices: Any, values: Any, depth: Any, axis: int) -> Any:
+    def element(*at: Any) -> Any:
+        index = tirx.Cast("int64", indices(*at[:axis], *at[axis + 1 :]))
+        is_selected = tirx.any(index == at[axis], index == at[axis] - depth)
+        return tirx.Select(is_selected, values(1), values(0))
+
+    shape = list(indices.shape)
+    return te.compute([*shape[:axis], depth, *shape[axis:]], element, name="one_hot")
+
+
+@converts("ReverseSequence")
+def reverse_sequence(ctx: ConverterContext) -> Value:
+    """ReverseSequence, see https://onnx.ai/onnx/operators/onnx__ReverseSequence.html.
+
+    Reverses the first `sequence_lens[b]` time steps of each batch entry b and keeps the others.
+    """
+    batch, time = ctx.attr("batch_axis", 1), ctx.attr("time_axis", 0)
+    if {batch, time} != {0, 1}:
+        raise UnsupportedError(
+            f"batch_axis and time_axis must be 0 and 1 in some order, not {batch} and {time}"
+        )
+    return ctx.call_te(_reverse, ctx.inputs[0], ctx.inputs[1], batch, time, name="reverse_sequence")
+
+
+def _reverse(data: Any, lengths: Any, batch: int, time: int) -> Any:
+    def element(*indices: Any) -> Any:
+        length = tirx.Cast("int64", lengths(indices[batch]))
+        position = indices[time]
+        source = tirx.Select(position < length, length - 1 - position, position)
+        return data(*indices[:time], source, *indices[time + 1 :])
+
+    return te.compute(list(data.shape), element, name="reverse")
+
+
+@converts("ScatterND")
+def scatter_nd(ctx: ConverterContext) -> Value:
+    """ScatterND, see https://onnx.ai/onnx/operators/onnx__ScatterND.html.
+
+    The updates are matched with the shape they must have; a run with another shape fails.
+    """
+    data, indices, updates = ctx.inputs[0], ctx.inputs[1], ctx.inputs[2]
+    dims, places, own = (known_dims(value) for value in (data, indices, updates))
+    depth = as_int(places[-1]) if places else None
+    if dims is None or places is None or own is None or depth is None:
+        return ctx.by_tvm()
+    wanted = [*places[:-1], *dims[depth:]]
+    is_static = all(as_int(size) is not None for size in (*wanted, *own))
+    if not is_static and len(own) == len(wanted) and not isinstance(updates, Constant):
+        updates = match(ctx.bb, updates, relax.TensorType(wanted, updates.ty.dtype))
+    return ctx.by_tvm([data, indices, updates])
+
+
+@converts("TopK", accepts=Accepts.SIZES)
+def top_k(ctx: ConverterContext) -> Value:
+    """TopK, see https://onnx.ai/onnx/operators/onnx__TopK.html.
+
+    The results are sorted even if `sorted` is 0. A run in which k is negative or larger than the
+    axis fails, as in onnxruntime.
+    """
+    bb, data, k = ctx.bb, ctx.tensor(0), ctx.inputs[1]
+    dims = dims_of(data, "data")
+    axis = ctx.attr("axis", -1) % len(dims)
+    count = tirx.IntImm("int64", ctx.attrs["k"]) if k is None else size_of(ctx, k)
+    excess = tirx.max(count - dims[axis], ZERO) + tirx.max(-count, ZERO)
+    data = require_size(bb, data, axis, dims[axis] + excess)
+    largest = bool(ctx.attr("largest", 1))
+    known = as_int(count)
+    kept = -1 if known is None else known
+    found = relax.op.topk(data, kept, axis, ret_type="both", largest=largest, dtype="int64")
+    if known:
+        return found
+    pair = bb.emit(found)
+    fields = [bb.emit(relax.TupleGetItem(pair, field)) for field in range(2)]
+    parts = [ctx.call_te(range_along, field, ZERO, count, axis, name="part") for field in fields]
+    return relax.Tuple([bb.emit(part) for part in parts])

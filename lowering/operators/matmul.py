@@ -1,0 +1,64 @@
+"""MatMul and Gemm of tensors whose symbolic sizes are not known to agree, or may be 0."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ..values import Value
+from .accumulation import accumulate_in_float32
+from .broadcasting import (
+    broadcast_dims,
+    broadcast_to,
+    convert_broadcast,
+    known_dims,
+    lacks_shape,
+)
+from .reductions import fill_if_empty
+from .registry import ConverterContext, converts
+from .sizes import may_be_zero
+
+
+@converts("MatMul")
+@accumulate_in_float32
+def matmul(ctx: ConverterContext) -> Value:
+    """MatMul, see https://onnx.ai/onnx/operators/onnx__MatMul.html; a sum of no products is 0."""
+    product = ctx.bb.normalize(_broadcast_matmul(ctx))
+    dims = known_dims(ctx.inputs[0])
+    return fill_if_empty(ctx, product, dims[-1:] if dims else [], 0)
+
+
+def _broadcast_matmul(ctx: ConverterContext) -> Value:
+    """TVM's converter, on stacks of matrices that are broadcast first if their sizes may differ."""
+    result = ctx.bb.normalize(ctx.by_tvm())
+    if not lacks_shape(result):
+        return result
+    left, right = (known_dims(value) for value in ctx.inputs)
+    if left is None or right is None or min(len(left), len(right)) < 2:
+        return result
+    stack = broadcast_dims([left[:-2], right[:-2]])
+    aligned = [
+        broadcast_to(ctx.bb, value, [*stack, *dims[-2:]])
+        for value, dims in zip(ctx.inputs, (left, right), strict=True)
+    ]
+    return ctx.by_tvm(aligned)
+
+
+@converts("Gemm")
+@accumulate_in_float32
+def gemm(ctx: ConverterContext) -> Value:
+    """Gemm, see https://onnx.ai/onnx/operators/onnx__Gemm.html.
+
+    The addend is broadcast first if its sizes may differ; a sum of no products is 0.
+    """
+    result = ctx.bb.normalize(ctx.by_tvm())
+    dims, addend = known_dims(ctx.inputs[0]), ctx.inputs[2]
+    inner = [dims[0 if ctx.attr("transA", 0) else 1]] if dims else []
+    if addend is None:
+        return fill_if_empty(ctx, result, inner, 0)
+    if not lacks_shape(result) and not any(may_be_zero(size) for size in inner):
+        return result
+    product = fill_if_empty(ctx, ctx.bb.normalize(ctx.by_tvm(ctx.inputs[:2])), inner, 0)
+    beta = ctx.attr("beta", 1.0)
+    if beta != 1.0:
+        addend = ctx.bb.normalize(relax.op.multiply(addend, relax.const(beta, addend.ty.dtype)))
+    return convert_broadcast(ctx.derive("Add", [product, addend]))

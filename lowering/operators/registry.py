@@ -1,0 +1,175 @@
+"""The registry of converters, and the context that a converter reads its node through.
+
+A converter translates one node to Relax. It registers itself where it is defined:
+
+    @converts("Squeeze", accepts=Accepts.SIZES)
+    def squeeze(ctx: ConverterContext) -> Value: ...
+
+TVM's ONNX importer converts the operators of the standard domain that have no entry in CONVERTERS,
+and those of com.microsoft. A converter of looplift that corrects TVM's in some cases calls
+`ctx.by_tvm()` for the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+from ..tvm_onnx import InputList, operators
+from ..tvm_onnx import converter as tvm_converter
+from ..values import Constant, Value, as_tensor
+
+
+class Accepts(enum.Flag):
+    """The forms of inputs that a converter takes, besides tensors of known rank.
+
+    The emitter turns symbolic sizes of the other forms into tensors, and refuses tensors of unknown
+    rank.
+    """
+
+    TENSORS = 0
+    """Tensors only."""
+    SIZES = enum.auto()
+    """A vector of sizes: a `ShapeExpr`, or a variable of `ShapeType`."""
+    SCALARS = enum.auto()
+    """An int64 or bool scalar computed from sizes: a prim expression."""
+    NARROW_SIZES = enum.auto()
+    """Sizes of another type than int64: `Sizes`."""
+    ANY_RANK = enum.auto()
+    """A tensor of unknown rank."""
+    SYMBOLIC = SIZES | SCALARS | NARROW_SIZES
+    """Every form of symbolic sizes."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConverterContext:
+    """A node and the values of its inputs, for its converter."""
+
+    bb: Any
+    """The `relax.BlockBuilder` that the converter emits into."""
+    op_type: str
+    inputs: Any
+    """The inputs in the order of the operator's specification; None where one is omitted."""
+    attrs: dict[str, Any]
+    """The attributes that the node has, and under "tvm_custom" what TVM's converters read."""
+    params: Any
+    """[values by name, parameters by name], as TVM's converters take them."""
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operator set."""
+        return int(self.attrs["tvm_custom"]["opset"])
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of outputs of the node."""
+        return int(self.attrs["tvm_custom"]["num_outputs"])
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute; a str for a string."""
+        value = self.attrs.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def tensor(self, slot: int) -> Value:
+        """An input with symbolic sizes turned into a tensor; None if it is omitted."""
+        return as_tensor(self.bb, self.inputs[slot])
+
+    def tensors(self) -> list[Value]:
+        """All inputs, likewise."""
+        return [self.tensor(slot) for slot in range(len(self.inputs))]
+
+    def is_weight(self, value: Value) -> bool:
+        """Whether a value is an initializer that became a parameter of the main function.
+
+        TVM's converters read the elements of such a parameter.
+        """
+        return isinstance(value, relax.Var) and value.name in self.params[1]
+
+    def known_elements(self, value: Value) -> npt.NDArray[Any] | None:
+        """The array of a constant or of a weight; None for any other value."""
+        if isinstance(value, Constant):
+            array: npt.NDArray[Any] = value.value.numpy()
+            return array
+        if not self.is_weight(value):
+            return None
+        return np.asarray(self.params[1][value.name][1].numpy())
+
+    def derive(
+        self, op_type: str = "", inputs: Sequence[Value] | None = None, **attrs: Any
+    ) -> ConverterContext:
+        """The context of a similar node: with another operator, inputs or attributes."""
+        given = self.inputs if inputs is None else InputList(inputs)
+        changed = {**self.attrs, **attrs}
+        return replace(self, op_type=op_type or self.op_type, inputs=given, attrs=changed)
+
+    def by_tvm(self, inputs: Sequence[Value] | None = None, **attrs: Any) -> Value:
+        """What TVM's converter gives for the node, with other inputs or attributes if given."""
+        other = self.derive(inputs=inputs, **attrs)
+        convert = tvm_converter(self.op_type, self.opset)
+        return convert(self.bb, other.inputs, other.attrs, self.params)
+
+    def call_te(self, compute: Callable[..., Any], *args: Any, name: str) -> Value:
+        """A call of the kernel `name`, which `compute` describes as a tensor expression."""
+        return self.bb.normalize(self.bb.call_te(compute, *args, primfunc_name_hint=name))
+
+
+ConverterFunction = Callable[[ConverterContext], Value]
+"""Returns the value of the node: an expression, or a tuple with one field for each output."""
+
+
+@dataclass(frozen=True)
+class Converter:
+    """The converter of an operator."""
+
+    convert: ConverterFunction
+    accepts: Accepts = Accepts.TENSORS
+
+
+CONVERTERS: dict[str, Converter] = {}
+"""The converters of looplift, by operator of the standard domain."""
+
+BY_TVM = Converter(ConverterContext.by_tvm)
+"""The converter of every other operator."""
+
+_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+"""The domains whose operators TVM converts; its importer knows names only."""
+
+_OF_MICROSOFT = frozenset({"Attention"})
+"""Names under which TVM converts the operator of com.microsoft, not the standard one."""
+
+
+def converts(
+    *op_types: str, accepts: Accepts = Accepts.TENSORS
+) -> Callable[[ConverterFunction], ConverterFunction]:
+    """Registers the converter of operators of the standard domain.
+
+    Raises ValueError for an operator that has a converter already.
+    """
+
+    def register(function: ConverterFunction) -> ConverterFunction:
+        for op_type in op_types:
+            if op_type in CONVERTERS:
+                other = CONVERTERS[op_type].convert.__qualname__
+                raise ValueError(f"{op_type} is registered twice: {other}, {function.__qualname__}")
+            CONVERTERS[op_type] = Converter(function, accepts)
+        return function
+
+    return register
+
+
+@functools.cache
+def find(domain: str, op_type: str) -> Converter | None:
+    """The converter of an operator; None if neither looplift nor TVM has one."""
+    is_standard = domain in ("", "ai.onnx")
+    if is_standard and op_type in CONVERTERS:
+        return CONVERTERS[op_type]
+    if domain not in _DOMAINS or op_type not in operators():
+        return None
+    return None if is_standard and op_type in _OF_MICROSOFT else BY_TVM

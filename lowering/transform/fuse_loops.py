@@ -1,0 +1,256 @@
+"""FuseLoops: a loop as one kernel, where the shapes in its body are the same in every iteration.
+
+The virtual machine takes no part in the iterations then, which for small bodies is where nearly
+all the time goes. The sizes may be symbols, and the number of iterations known only at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, sym, tirx
+from tvm.ir import is_prim_var
+
+from ..forms import Form
+from ..kernel_call import call_kernel
+from ..loops.roles import LOOP_PART, LoopRoles, Slices
+from ..operators.sizes import sizes_of
+from ..processor import is_for_gpu
+from ..tvm_onnx import building_function
+from ..values import as_int, fresh_dim
+from .loop_body import FusedBody, NoKernelError, fuse_body
+from .loop_kernel import LoopPlan, SlicePlan, StatePlan, loop_kernel
+from .unused import without_unused
+
+
+def fuse_loops(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Form]]:
+    """The module with loops as kernels, for the target in scope, and what became of each loop."""
+    forms = []
+    before = module
+    for variable, function in list(module.functions_items()):
+        roles = LoopRoles.of(function) if isinstance(function, relax.Function) else None
+        if roles is None:
+            continue
+        reason = ""
+        try:
+            if is_for_gpu():
+                raise NoKernelError("kernels with a loop inside are for CPUs")
+            module = _Fusion(module, variable, function, roles).module()
+        except NoKernelError as error:
+            reason = str(error)
+        forms.append(Form(roles.operator, roles.node, reason))
+    fused = any(form.is_kernel for form in forms)
+    return (without_unused(module, before) if fused else module), forms
+
+
+class _Fusion:
+    """One loop on its way to a kernel."""
+
+    def __init__(
+        self, module: tvm.IRModule, variable: Any, function: Any, roles: LoopRoles
+    ) -> None:
+        """Raises NoKernelError."""
+        self._module = module
+        self._variable = variable
+        self._function = function
+        self._roles = roles
+        self._body = self._body_function()
+        params = list(self._body.params)
+        self._iteration = params.pop(0) if roles.reads_iteration else None
+        slices = roles.states + len(roles.scan_inputs)
+        self._states, self._slices = params[: roles.states], params[roles.states : slices]
+        self._captures = params[slices:]
+        outer = list(function.params)
+        self._outer = dict(zip(params, [*outer[roles.first_state :][:slices]], strict=False))
+        captured = [outer[index] for index in roles.captured]
+        self._outer.update(zip(self._captures, captured, strict=True))
+        self._sizes = self._outer_sizes()
+
+    def module(self) -> tvm.IRModule:
+        """The module with the kernel in place of the loop. Raises NoKernelError."""
+        fused = fuse_body(self._module, self._body)
+        self._check_types(fused)
+        bb = relax.BlockBuilder(self._module)
+        name = f"{self._variable.name_hint}_fused"
+        with building_function(bb, name, self._function.params, private=False):
+            with bb.dataflow():
+                results = self._call(bb, fused)
+                result = results[0] if len(results) == 1 else relax.Tuple(results)
+                output = bb.emit_output(result)
+            replacement = bb.emit_func_output(output)
+        module = bb.get()
+        fused_loop = module[replacement].with_attr("global_symbol", self._variable.name_hint)
+        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, "kernel"))
+        del module[replacement]
+        return module
+
+    def _body_function(self) -> Any:
+        names = {variable.name_hint: variable for variable in self._module.get_global_vars()}
+        if self._roles.body not in names:
+            raise NoKernelError("another pass removed the function of its body")
+        if self._roles.captures_sizes:
+            raise NoKernelError("its body computes with sizes that no tensor it reads has")
+        body = self._module[names[self._roles.body]]
+        for param in body.params:
+            if not isinstance(param.ty, relax.TensorType) or param.ty.dtype is None:
+                raise NoKernelError(f"{param.name!r} is no tensor of a known type")
+            if not isinstance(param.ty.shape, relax.ShapeExpr):
+                raise NoKernelError(f"the shape of {param.name!r} is not known")
+        return body
+
+    def _outer_sizes(self) -> Mapping[Any, Any]:
+        """The sizes of the loop's function that the symbols of the body stand for."""
+        found: dict[Any, Any] = {}
+        analyzer = sym.Analyzer()
+        for inner, outer in self._outer.items():
+            if not isinstance(outer.ty, relax.TensorType) or outer.ty.ndim < 0:
+                raise NoKernelError(f"the shape of {inner.name!r} is not known")
+            dims = dims_of(outer.ty)
+            if inner in self._slices:
+                del dims[self._roles.scan_inputs[self._slices.index(inner)].axis]
+            for size, dim in zip(dims_of(inner.ty), dims, strict=True):
+                if is_prim_var(size) and not analyzer.can_prove_equal(
+                    found.setdefault(size, dim), dim
+                ):
+                    raise NoKernelError(f"the size {size.name!r} has two values")
+        return found
+
+    def _outer_type(self, kind: Any) -> Any:
+        def translate(symbol: Any) -> Any:
+            return self._sizes.get(symbol, symbol)
+
+        return tvm_ffi.structural_map(kind, (ir.Var, translate), order="post")
+
+    def _check_types(self, fused: FusedBody) -> None:
+        outputs = fused.outputs[int(self._roles.returns_condition) :]
+        analyzer = sym.Analyzer()
+        for state, output in zip(self._states, outputs, strict=False):
+            before, after = state.ty, output.ty
+            pairs = zip(dims_of(before), dims_of(after), strict=False)
+            same = all(analyzer.can_prove_equal(*pair) for pair in pairs)
+            if before.ndim != after.ndim or not same or before.dtype != after.dtype:
+                name = state.name
+                raise NoKernelError(f"the state {name!r} changes its shape or type")
+
+    def _call(self, bb: Any, fused: FusedBody) -> list[Any]:
+        """Emits the kernel and the call; returns the results of the loop."""
+        proceeds = self._always_proceeds(fused)
+        steps = self._steps(bb, conditional=not proceeds)
+        kernel = self._plan(fused, steps, proceeds)
+        read = [state.input for state in kernel.states] + [s.slice for s in kernel.scan_inputs]
+        arguments = [
+            *([] if steps.argument is None else [steps.argument]),
+            *([] if proceeds else [steps.condition]),
+            *(self._outer[variable] for variable in (*read, *kernel.captures)),
+            *(fused.constants[variable] for variable in kernel.tensors),
+        ]
+        types = [self._outer_type(state.input.ty) for state in kernel.states]
+        types += [self._stacked_type(slices, steps) for slices in kernel.scan_outputs]
+        results = call_kernel(bb, "loop_kernel", loop_kernel(kernel), arguments, types)
+        finals = dict(zip([state.input for state in kernel.states], results, strict=False))
+        return [
+            *(finals.get(state, self._outer[state]) for state in self._states),
+            *results[len(finals) :],
+        ]
+
+    def _always_proceeds(self, fused: FusedBody) -> bool:
+        """Whether another iteration follows, whatever the body computes."""
+        if not self._roles.returns_condition:
+            return True
+        condition = fused.outputs[0]
+        if condition in fused.constants:
+            return bool(fused.constants[condition].value.numpy().item())
+        return False
+
+    def _plan(self, fused: FusedBody, steps: _Steps, proceeds: bool) -> LoopPlan:
+        """States that no iteration changes are read like captures."""
+        outputs = fused.outputs[int(self._roles.returns_condition) :]
+        states = [StatePlan(*pair) for pair in zip(self._states, outputs, strict=False)]
+        kept = [state.input for state in states if state.input.same_as(state.output)]
+        rows = zip(outputs[len(states) :], self._roles.scan_outputs, strict=True)
+        return LoopPlan(
+            fused,
+            [state for state in states if not state.input.same_as(state.output)],
+            [_slices(*pair) for pair in zip(self._slices, self._roles.scan_inputs, strict=True)],
+            [_slices(row, slices) for row, slices in rows],
+            [*kept, *self._captures],
+            self._inner_steps(steps, fused),
+            reads_trip=steps.argument is not None,
+            iteration=self._iteration,
+            condition_out=None if proceeds else fused.outputs[0],
+        )
+
+    def _steps(self, bb: Any, *, conditional: bool) -> _Steps:
+        """How often the loop runs; `conditional` says whether its body decides about that.
+
+        Raises NoKernelError if nothing ends the loop, or if the sizes of its outputs cannot be
+        known beforehand.
+        """
+        roles, params = self._roles, list(self._function.params)
+        limit = params[0] if roles.has_limit else None
+        condition = params[int(roles.has_limit)] if roles.has_condition else None
+        if roles.scan_inputs:
+            data = params[roles.first_scan_input]
+            length = dims_of(data.ty)[roles.scan_inputs[0].axis]
+            return _Steps(as_int(length), length)
+        if conditional:
+            if roles.scan_outputs:
+                raise NoKernelError("a condition decides how many rows its scan outputs get")
+            first = relax.const(True, "bool") if condition is None else condition
+            return _Steps(roles.trip_count, None, limit, first)
+        if limit is None and roles.trip_count is None:
+            raise NoKernelError("nothing ends it")
+        if limit is None and condition is None:
+            static = max(roles.trip_count or 0, 0)
+            return _Steps(static, tirx.IntImm("int64", static))
+        if limit is None:
+            limit = relax.const(roles.trip_count, "int64")
+        if condition is not None:
+            limit = bb.emit(relax.op.where(condition, limit, relax.const(0, "int64")))
+        if not roles.scan_outputs:
+            return _Steps(None, None, limit)
+        limit = relax.op.reshape(relax.op.maximum(limit, relax.const(0, "int64")), (1,))
+        return _Steps(None, sizes_of(bb, bb.emit(limit))[0])
+
+    def _inner_steps(self, steps: _Steps, fused: FusedBody) -> Any:
+        """The number of iterations as the kernel knows it, without looking at the trip count."""
+        if steps.static is not None:
+            return tirx.IntImm("int64", steps.static)
+        if steps.size is None:
+            return None
+        inner = next((k for k, v in self._sizes.items() if v.same_as(steps.size)), None)
+        return fused.symbols.get(inner, inner) if inner is not None else fresh_dim("steps")
+
+    def _stacked_type(self, slices: SlicePlan, steps: _Steps) -> Any:
+        row = self._outer_type(slices.slice.ty)
+        shape = dims_of(row)
+        shape.insert(slices.axis, steps.size)
+        return relax.TensorType(shape, row.dtype)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The number of iterations, or the most there may be if the body returns a condition."""
+
+    static: int | None
+    """The number if it is known."""
+    size: Any
+    """The number as a dimension, where tensors have it as one."""
+    argument: Any = None
+    """The number as an int64 scalar, where it is neither known nor a dimension."""
+    condition: Any = None
+    """Whether the first iteration runs, a bool scalar; only with a condition."""
+
+
+def _slices(variable: Any, slices: Slices) -> SlicePlan:
+    rank = int(variable.ty.ndim) + 1
+    return SlicePlan(variable, slices.axis % rank, slices.reverse)
+
+
+def dims_of(kind: Any) -> list[Any]:
+    """The dimensions of a tensor type that has them."""
+    return list(kind.shape.values)

@@ -1,0 +1,45 @@
+"""LowerRecurrent: functions that are marked as LSTM, GRU or RNN as kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import ir, relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..operators.recurrent_mark import RecurrentOperator
+from ..operators.recurrent_operator import emit_kernels
+from .unused import without_unused
+
+
+def lower_recurrent(module: tvm.IRModule) -> tvm.IRModule:
+    """Replaces the calls of marked functions by calls of kernels for the target in scope."""
+    marked = {
+        variable: operator
+        for variable, function in module.functions_items()
+        if isinstance(function, relax.Function)
+        and (operator := RecurrentOperator.of(function)) is not None
+    }
+    if not marked:
+        return module
+    lowering = _Lowering(module, marked)
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function) and variable not in marked:
+            lowering.builder_.update_func(variable, lowering.visit_expr(function))
+    return without_unused(lowering.builder_.get(), module)
+
+
+@mutator
+class _Lowering(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule, marked: dict[Any, RecurrentOperator]) -> None:
+        super().__init__(module)
+        self._marked = marked
+
+    def visit_call_(self, call: Any) -> Any:
+        """The outputs of kernels, as a tuple."""
+        call = self.visit_expr_post_order(call)
+        operator = self._marked.get(call.op) if isinstance(call.op, ir.GlobalVar) else None
+        if operator is None:
+            return call
+        return relax.Tuple(emit_kernels(self.builder_, operator, list(call.args)))

@@ -1,0 +1,55 @@
+"""Tensors whose symbolic sizes agree only at run time, against onnxruntime."""
+
+from __future__ import annotations
+
+import pytest
+
+from .inputs import Load, random
+
+
+def test_broadcasting_is_decided_at_run_time(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x, float[k, m] t) => (float[a, b] y, bool[a, b] z, float[a, b] w) {
+        y = Add(x, t) z = Less(x, t) w = Where(z, x, t)
+    }""")
+    for left, right in (((3, 2), (1, 2)), ((1, 3), (5, 3)), ((5, 1), (5, 1)), ((0, 2), (1, 2))):
+        model.check(random(*left), random(*right))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("g (float[b, n, k] x, float[c, m, j] w) => (float[a, p, q] y) { y = MatMul(x, w) }",
+         [((2, 3, 4), (1, 4, 5)), ((2, 3, 4), (2, 4, 5)), ((1, 3, 4), (2, 4, 5))]),
+        ("g (float[n, k] x, float[m] w) => (float[a, b] y) { y = Gemm <transB = 1> (x, x, w) }",
+         [((3, 4), (3,)), ((3, 4), (1,))]),
+        ("g (float[n, k] x, float[m, j] w) => (float[a, b] y) { y = Concat <axis = 0> (x, w) }",
+         [((3, 4), (2, 4)), ((0, 1), (3, 1))]),
+    ],
+    ids=["MatMul", "Gemm", "Concat"],
+)  # fmt: skip
+def test_sizes_of_two_inputs_that_agree_at_run_time(
+    imported: Load, text: str, shapes: list[tuple[tuple[int, ...], ...]]
+) -> None:
+    for given in shapes:
+        imported(text).check(*(random(*shape) for shape in given))
+
+
+@pytest.mark.parametrize("op_type", ["And", "Or", "Xor"])
+def test_broadcasting_of_logic(imported: Load, op_type: str) -> None:
+    model = imported(f"""
+    g (bool[n, m] x, bool[k, m] t) => (bool[a, b] y) {{ z = {op_type}(x, t) y = Not(z) }}""")
+    for left, right in (((3, 2), (1, 2)), ((1, 3), (5, 3)), ((5, 1), (5, 1)), ((0, 2), (1, 2))):
+        model.check(random(*left) > 0, random(*right) > 0)
+
+
+def test_broadcasting_of_bits_and_of_several_inputs(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, m] x, float[k, m] t) => (float[a, b] y, float[a, b] z, bool[a, b] c, int32[a, b] w) {
+        y = Sum(x, t, x) z = Mean(t, x) c = LessOrEqual(x, t)
+        i = Cast <to = 6> (x) j = Cast <to = 6> (t)
+        p = BitwiseAnd(i, j) q = BitwiseOr(p, j) w = BitwiseXor(q, i)
+    }""")
+    for left, right in (((3, 2), (1, 2)), ((1, 3), (5, 3)), ((5, 1), (5, 1))):
+        model.check(random(*left) * 9, random(*right) * 9)

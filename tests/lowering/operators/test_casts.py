@@ -1,0 +1,81 @@
+"""Casts to and from float8: all codes, and numbers next to every rounding limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+Load = Callable[..., Any]
+TYPES = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
+
+
+def rounding(target: str, saturate: int) -> bytes:
+    """float32 -> float8 -> float32."""
+    helper, tensor = onnx.helper, onnx.TensorProto
+    nodes = [
+        helper.make_node("Cast", ["x"], ["y"], to=getattr(tensor, target), saturate=saturate),
+        helper.make_node("Cast", ["y"], ["z"], to=tensor.FLOAT),
+    ]
+    values = [helper.make_tensor_value_info(name, tensor.FLOAT, ["n"]) for name in "xz"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    opset = [helper.make_opsetid("", 21)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def numbers(target: str) -> Any:
+    """All numbers of a type, the midpoints between two of them, and the neighbours of these."""
+    dtype = {
+        "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn,
+        "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+        "FLOAT8E5M2": ml_dtypes.float8_e5m2,
+        "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+    }[target]
+    every = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    finite = np.sort(every[np.isfinite(every)])
+    between = (finite[1:] + finite[:-1]) / 2
+    around = [np.nextafter(between, np.float32(limit)) for limit in (-1e30, 1e30)]
+    return np.concatenate([finite, between, *around])
+
+
+@pytest.mark.parametrize("target", TYPES)
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_rounding(imported: Load, target: str, saturate: int) -> None:
+    imported(rounding(target, saturate)).check(numbers(target))
+
+
+@pytest.mark.parametrize("target", TYPES)
+def test_overflow_saturates(imported: Load, target: str) -> None:
+    large = np.array([1e30, 7e4, 470, 250, np.inf, np.nan], np.float32)
+    imported(rounding(target, 1)).check(np.concatenate([large, -large]))
+
+
+@pytest.mark.parametrize("target", TYPES)
+def test_overflow_without_saturation(imported: Load, target: str) -> None:
+    (got,) = imported(rounding(target, 0)).run(np.array([1e30, -np.inf, np.nan], np.float32))
+    infinite = np.array([np.inf, -np.inf, np.nan]) if target == "FLOAT8E5M2" else [np.nan] * 3
+    np.testing.assert_array_equal(got, infinite)
+
+
+def test_types_without_tensors_are_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="Relax has no tensors of int4"):
+        imported("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x) => (float[n] z) { y = Cast <to = 22> (x) z = Cast <to = 1> (y) }""")
+
+
+def test_cast_like(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 9, opset_import: ["" : 19]>
+    g (float[n] x, int32[k] i) => (int32[n] y, float[n] z) {
+        like = Constant <value = float8e5m2[1] {1}> ()
+        y = CastLike (x, i) f = CastLike (x, like) z = CastLike (f, x)
+    }""")
+    model.check(np.array([1.5, -2.25, 1e9], np.float32)[:2], np.array([1], np.int32))

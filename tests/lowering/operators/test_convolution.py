@@ -1,0 +1,51 @@
+"""Convolution and pooling whose padding depends on sizes, against onnxruntime."""
+
+from __future__ import annotations
+
+import pytest
+
+from .inputs import Load, random
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_padding_that_depends_on_sizes(imported: Load, auto_pad: str, stride: int) -> None:
+    model = imported(
+        f"""
+        g (float[1, 2, h, w] x, float[4, 2, 3, 4] weight)
+            => (float[1, 4, ?, ?] y, float[1, 2, ?, ?] most)
+        {{
+            y = Conv <auto_pad = "{auto_pad}", strides = [{stride}, {stride}]> (x, weight)
+            most = MaxPool <auto_pad = "{auto_pad}", strides = [{stride}, {stride}],
+                kernel_shape = [2, 5]> (x)
+        }}"""
+    )
+    for sizes in ((8, 8), (7, 10), (5, 1)):
+        model.check(random(1, 2, *sizes) - 3, random(4, 2, 3, 4))
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("shape", [(10, 8), (8, 5), (7, 6)])
+def test_transposed_convolution_of_a_given_shape(
+    imported: Load, auto_pad: str, shape: tuple[int, int]
+) -> None:
+    imported(
+        f"""
+        g (float[1, 1, 3, 3] x, float[1, 2, 3, 3] w) => (float[1, 2, ?, ?] y) {{
+            y = ConvTranspose <strides = [3, 2], auto_pad = "{auto_pad}",
+                output_shape = [{shape[0]}, {shape[1]}]> (x, w)
+        }}"""
+    ).check(random(1, 1, 3, 3), random(1, 2, 3, 3))
+
+
+@pytest.mark.parametrize("more", ["ceil_mode = 1", "ceil_mode = 1, pads = [1, 2]", "pads = [1, 1]"])
+def test_lp_pool(imported: Load, more: str) -> None:
+    model = imported(
+        f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 2, m] x) => (float[n, 2, ?] y) {{
+            y = LpPool <kernel_shape = [3], strides = [2], p = 3, {more}> (x)
+        }}"""
+    )
+    for size in range(3, 9):
+        model.check(random(2, 2, size))

@@ -1,0 +1,72 @@
+"""Constant, ConstantOfShape and Range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from .inputs import Load, output_dims, random
+
+CONSTANTS = {
+    "value_float = 2.5": np.float32(2.5),
+    "value_int = 7": np.int64(7),
+    "value_floats = [1.5, 2.5]": np.array([1.5, 2.5], np.float32),
+    "value_ints = [3, 4]": np.array([3, 4]),
+    "value = double[2] {1.0, 2.0}": np.array([1, 2], np.float64),
+    "value = bool {1}": np.array(True),
+}
+
+
+@pytest.mark.parametrize("attribute", CONSTANTS)
+def test_constants_in_all_forms(imported: Load, attribute: str) -> None:
+    want = np.asarray(CONSTANTS[attribute])
+    kind = {"float32": "float", "float64": "double"}.get(str(want.dtype), want.dtype)
+    shape = f"[{', '.join(map(str, want.shape))}]" if want.shape else ""
+    model = imported(f"g () => ({kind}{shape} y) {{ y = Constant <{attribute}> () }}")
+    (got,) = model.run()
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]], ids=["linear", "coordinates"])
+def test_a_sparse_constant(imported: Load, indices: Any) -> None:
+    values = helper.make_tensor("values", TensorProto.FLOAT, [2], [3.0, 4.0])
+    places = np.array(indices)
+    positions = helper.make_tensor("i", TensorProto.INT64, places.shape, places.reshape(-1))
+    sparse = helper.make_sparse_tensor(values, positions, [2, 3])
+    node = helper.make_node("Constant", [], ["y"], sparse_value=sparse)
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph([node], "g", [], [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (got,) = imported(model.SerializeToString()).run()
+    np.testing.assert_array_equal(got, [[0, 3, 0], [0, 0, 4]])
+
+
+def test_constant_of_a_shape_that_is_an_input(imported: Load) -> None:
+    model = imported("g (int64[2] s) => (float[a, b] y) { y = ConstantOfShape(s) }")
+    model.check(np.array([2, 3]))
+    model.check(np.array([0, 3]))
+
+
+def test_the_length_of_a_range_is_symbolic(imported: Load) -> None:
+    """The sum of a range and a tensor of its length has that length."""
+    model = imported("""
+    g (float[n, m] x) => (float[n] y, int64[k] z, int64[j] w) {
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        two = Constant <value_int = 2> ()
+        back = Constant <value_int = -1> ()
+        axis = Constant <value_ints = [1]> ()
+        s = Shape(x) a = Gather(s, zero) b = Gather(s, one)
+        r = Range(zero, a, one) f = Cast <to = 1> (r)
+        total = ReduceSum <keepdims = 0> (x, axis)
+        y = Add(f, total)
+        z = Range(a, b, two)
+        w = Range(b, zero, back)
+    }""")
+    assert output_dims(model) == ["n"]
+    for shape in ((3, 8), (5, 2), (4, 4)):
+        model.check(random(*shape))

@@ -1,0 +1,112 @@
+"""NonMaxSuppression and RoiAlign against onnxruntime: one module for all sizes and thresholds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, random
+
+Array = np.ndarray[Any, Any]
+
+INPUTS = """
+    g (float[b, n, 4] boxes, float[b, c, n] scores{more}) => (int64[k, 3] selected)"""
+AT_RUN_TIME = INPUTS.format(more=", int64 most, float[1] overlap, float[1] least")
+
+
+def node(operands: str, attributes: str = "center_point_box = 0") -> str:
+    return f"{{ selected = NonMaxSuppression <{attributes}> (boxes, scores, {operands}) }}"
+
+
+def boxes(batch: int, classes: int, count: int, seed: int = 0) -> tuple[Array, Array]:
+    """Corners in any order; some scores are equal."""
+    rng = np.random.default_rng(seed)
+    corners = rng.uniform(0, 2, (batch, count, 2))
+    sizes = rng.uniform(-1, 1, (batch, count, 2))
+    scores = np.round(rng.uniform(0, 1, (batch, classes, count)), 1)
+    both = np.concatenate([corners, corners + sizes], axis=2)
+    return both.astype(np.float32), scores.astype(np.float32)
+
+
+def one(value: float) -> Array:
+    return np.array([value], np.float32)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+def test_everything_given_at_run_time(imported: Load, centred: int) -> None:
+    model = imported(AT_RUN_TIME + node("most, overlap, least", f"center_point_box = {centred}"))
+    for sizes in ((1, 1, 1), (1, 3, 20), (2, 2, 33)):
+        for most, overlap, least in ((100, 0.3, 0.4), (3, 0.0, 0.0), (2, 0.9, 0.7), (-1, 0.5, 0.5)):
+            model.check(*boxes(*sizes), np.array(most), one(overlap), one(least))
+
+
+def test_nothing_is_selected_without_a_limit(imported: Load) -> None:
+    model = imported(INPUTS.format(more="") + node('""'))
+    assert model.run(*boxes(1, 2, 5))[0].shape == (0, 3)
+    model.check(*boxes(1, 2, 5))
+
+
+def test_all_thresholds_constant(imported: Load) -> None:
+    constants = "<int64[1] most = {5}, float[1] overlap = {0.4}, float[1] least = {0.2}>"
+    model = imported(INPUTS.format(more="") + constants + node("most, overlap, least"))
+    model.check(*boxes(1, 4, 50))
+    model.check(*boxes(3, 1, 7))
+
+
+def test_without_a_least_score_negative_ones_count(imported: Load) -> None:
+    constants = "<int64[1] most = {5}, float[1] overlap = {0.4}>"
+    model = imported(INPUTS.format(more="") + constants + node("most, overlap"))
+    corners, scores = boxes(2, 2, 9)
+    model.check(corners, scores - 2)
+
+
+def test_boxes_without_area_and_equal_boxes(imported: Load) -> None:
+    model = imported(AT_RUN_TIME + node("most, overlap, least"))
+    same = np.tile(np.array([0, 0, 1, 1], np.float32), (1, 6, 1))
+    same[:, 4:] = 0.5
+    model.check(same, np.full((1, 1, 6), 0.5, np.float32), np.array(6), one(0.0), one(0.0))
+
+
+def test_other_operators_read_the_selection(imported: Load) -> None:
+    model = imported(
+        """
+        g (float[1, n, 4] boxes, float[1, c, n] scores, int64[1] most) => (float[k, 4] kept)
+        <float[1] overlap = {0.3}, int64 last = {2}, int64[1] first = {0}> {
+            selected = NonMaxSuppression (boxes, scores, most, overlap)
+            places = Gather <axis = 1> (selected, last)
+            flat = Squeeze (boxes, first)
+            kept = Gather <axis = 0> (flat, places)
+        }"""
+    )
+    for count in (1, 12, 30):
+        model.check(*boxes(1, 2, count), np.array([4]))
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("scale", [1.0, 0.25, 2.0])
+def test_roi_align_scales_regions_before_it_moves_them(
+    imported: Load, mode: str, scale: float
+) -> None:
+    model = imported(
+        f"""
+        g (float[b, 2, h, w] x, float[n, 4] regions, int64[n] entries) => (float[n, 2, 3, 4] y) {{
+            y = RoiAlign <coordinate_transformation_mode = "{mode}", spatial_scale = {scale},
+                output_height = 3, output_width = 4, sampling_ratio = 2> (x, regions, entries)
+        }}"""
+    )
+    regions = np.array([[0, 0, 9, 9], [2, 3, 17, 12], [1, 1, 5, 5.5]], np.float32)
+    for count in (1, 3):
+        model.check(random(2, 2, 10, 12), regions[:count], np.array([0, 1, 1])[:count])
+
+
+def test_roi_align_by_maximum_is_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="mode 'max' is not supported"):
+        imported(
+            """
+            g (float[1, 2, 9, 9] x, float[n, 4] regions, int64[n] entries) => (float[n, 2, 1, 1] y)
+            { y = RoiAlign <mode = "max"> (x, regions, entries) }"""
+        )

@@ -1,0 +1,97 @@
+"""Elementwise operators against onnxruntime: one module for all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, random
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"),
+    [
+        ("float", "int64"),
+        ("float", "int32"),
+        ("int32", "int32"),
+        ("int64", "float"),
+        ("double", "float"),
+    ],
+)
+def test_powers_of_other_types(imported: Load, base: str, exponent: str) -> None:
+    text = "g ({b}[n] x, {e}[n] p) => ({b}[n] y) {{ y = Pow (x, p) }}"
+    model = imported(text.format(b=base, e=exponent))
+    types = {"float": np.float32, "double": np.float64, "int32": np.int32, "int64": np.int64}
+    values, powers = np.array([1, 2, 3, -2, 7]), np.array([4, 3, 0, 2, 5])
+    model.check(values.astype(types[base]), powers.astype(types[exponent]))
+
+
+@pytest.mark.parametrize(("negative", "positive"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_is_inf_of_either_sign(imported: Load, negative: int, positive: int) -> None:
+    model = imported(
+        f"""
+        g (float[n] x) => (bool[n] y)
+        {{ y = IsInf <detect_negative = {negative}, detect_positive = {positive}> (x) }}"""
+    )
+    model.check(np.array([np.inf, -np.inf, 1, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint64"])
+def test_bit_shift_by_any_amount(imported: Load, direction: str, dtype: str) -> None:
+    bits = np.iinfo(dtype).bits
+    text = 'g ({0}[n] x, {0}[n] by) => ({0}[n] y) {{ y = BitShift <direction = "{1}"> (x, by) }}'
+    amounts = np.array([0, 1, bits - 1, bits, bits + 3, 250], dtype)
+    given = np.full(6, 200, dtype)
+    (got,) = imported(text.format(dtype, direction)).run(given, amounts)
+    shift = np.left_shift if direction == "LEFT" else np.right_shift
+    np.testing.assert_array_equal(got, np.where(amounts < bits, shift(given, amounts % bits), 0))
+
+
+def test_modulo_of_floats_takes_the_sign_of_the_divisor(imported: Load) -> None:
+    model = imported("g (float[n] x, float[m] by) => (float[?] z) { z = Mod (x, by) }")
+    x = np.array([5.5, -5.5, 0, -0.5, 6, -6, 1, np.nan], np.float32)
+    for by in (2, -2, np.inf, -np.inf, np.nan):
+        divisor = np.full(1, by, np.float32)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(model.run(x, divisor)[0], np.mod(x, divisor))
+
+
+def test_prelu_before_broadcasting_has_a_slope_for_each_channel(imported: Load) -> None:
+    text = "g (float[2, 3, 3] x, float[3] slope) => (float[2, 3, 3] y) { y = PRelu (x, slope) }"
+    x, slope = (
+        np.linspace(-1, 1, 18, dtype="float32").reshape(2, 3, 3),
+        np.array([1, 2, 3], "float32"),
+    )
+    for opset, own in ((6, slope.reshape(3, 1)), (7, slope)):
+        (got,) = imported(f'<ir_version: 4, opset_import: ["" : {opset}]> {text}').run(x, slope)
+        np.testing.assert_allclose(got, np.where(x < 0, own * x, x))
+
+
+def test_dropout_keeps_everything(imported: Load) -> None:
+    imported(
+        """
+        g (float[n, 3] x) => (float[n, 3] y, bool[n, 3] mask) <float ratio = {0.5}> {
+            y, mask = Dropout (x, ratio)
+        }"""
+    ).check(random(4, 3))
+
+
+TRAINED = "g (float[n] x, bool training) => (float[n] y) {} {{ y = Dropout (x, {}, training) }}"
+
+
+def test_dropout_that_drops_nothing(imported: Load) -> None:
+    model = imported(TRAINED.format("<float ratio = {0.0}>", "ratio"))
+    model.check(random(3), np.array(True))
+    model = imported(TRAINED.format("<float ratio = {0.5}>", "ratio"))
+    model.check(random(3), np.array(False))
+
+
+def test_dropout_at_random_fails(imported: Load) -> None:
+    model = imported(TRAINED.format("<float ratio = {0.5}>", "ratio"))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(3), np.array(True))
+    with pytest.raises(UnsupportedError, match="training mode"):
+        imported("g (float[3] x) => (float[3] y) <bool t = {1}> { y = Dropout (x, , t) }")

@@ -1,0 +1,57 @@
+"""ReduceMax, ReduceMin, ArgMax and ArgMin of data that may be infinite, against onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+Load = Callable[..., Any]
+
+
+def rows() -> Any:
+    """Rows that are infinite in different places."""
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    x[0], x[1], x[2, 1:], x[3, :2] = -np.inf, np.inf, -np.inf, np.inf
+    return x
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("dtype", ["float", "double", "float16"])
+def test_extremes(imported: Load, op_type: str, keepdims: int, dtype: str) -> None:
+    result = f"{dtype}[?, ?]" if keepdims else f"{dtype}[?]"
+    everything = f"{dtype}[1, 1]" if keepdims else dtype
+    model = imported(f"""
+    g ({dtype}[n, m] x) => ({result} a, {result} b, {everything} c) {{
+        a = {op_type} <axes = [-1], keepdims = {keepdims}> (x)
+        b = {op_type} <axes = [0], keepdims = {keepdims}> (x)
+        c = {op_type} <keepdims = {keepdims}> (x)
+    }}""")
+    kind = {"float": np.float32, "double": np.float64, "float16": np.float16}[dtype]
+    model.check(rows().astype(kind))
+    model.check(rows()[:1].astype(kind))
+
+
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_positions(imported: Load, op_type: str, last: int, keepdims: int) -> None:
+    result = "int64[?, ?]" if keepdims else "int64[?]"
+    attributes = f"select_last_index = {last}, keepdims = {keepdims}"
+    model = imported(f"""
+    g (float[n, m] x) => ({result} a, {result} b) {{
+        a = {op_type} <axis = 1, {attributes}> (x)
+        b = {op_type} <axis = -2, {attributes}> (x)
+    }}""")
+    model.check(rows())
+    model.check(np.zeros((3, 6), np.float32))
+    if not last:
+        model.check(np.array([[1, np.nan], [np.nan, np.nan]], np.float32))
+
+
+def test_positions_of_integers(imported: Load) -> None:
+    model = imported("g (int32[n, m] x) => (int64[n, 1] a) { a = ArgMax <axis = 1> (x) }")
+    model.check(np.full((2, 3), np.iinfo(np.int32).min, np.int32))

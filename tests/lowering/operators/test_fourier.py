@@ -1,0 +1,93 @@
+"""DFT and STFT against onnxruntime: every direction and length, one module for all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+Load = Callable[..., Any]
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def random(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def dft(attributes: str, parts: int = 2, opset: int = 17, more: str = "") -> str:
+    return f"""
+    <ir_version: 9, opset_import: ["" : {opset}]>
+    g (float[b, n, m, {parts}] x) => (float[?, ?, ?, ?] y) <int64 eight = {{8}}, int64 two = {{2}}>
+    {{ y = DFT <{attributes}> (x{more}) }}"""
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("inverse", [0, 1])
+def test_complex_data(imported: Load, axis: int, inverse: int) -> None:
+    model = imported(dft(f"axis = {axis}, inverse = {inverse}"))
+    model.check(random(2, 5, 8, 2))
+    model.check(random(1, 6, 7, 2))
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_real_data(imported: Load, onesided: int) -> None:
+    model = imported(dft(f"axis = 2, onesided = {onesided}", parts=1))
+    for length in (1, 6, 9, 64):
+        model.check(random(2, 3, length, 1))
+
+
+def test_data_is_truncated_or_padded_to_the_length(imported: Load) -> None:
+    model = imported(dft("axis = 1, inverse = 0", more=", eight"))
+    for size in (5, 8, 11):
+        model.check(random(1, size, 2, 2))
+
+
+def test_the_axis_as_an_input(imported: Load) -> None:
+    imported(dft("inverse = 0", opset=20, more=', "", two')).check(random(1, 3, 5, 2))
+    imported(dft("onesided = 1", opset=20, parts=1, more="")).check(random(1, 3, 6, 1))
+
+
+@pytest.mark.parametrize("length", [6, 7])
+def test_half_a_spectrum_gives_a_real_signal(imported: Load, length: int) -> None:
+    """onnxruntime has no such transform, so numpy is the reference."""
+    text = dft("inverse = 1, onesided = 1", opset=20, more=", eight").replace(
+        "{8}", f"{{{length}}}"
+    )
+    signal = random(2, 3, length)
+    spectrum = np.fft.rfft(signal)
+    given = np.stack([spectrum.real, spectrum.imag], axis=-1).astype(np.float32)
+    (got,) = imported(text).run(given)
+    np.testing.assert_allclose(got[..., 0], signal, atol=1e-5)
+
+
+def test_a_last_axis_of_unknown_size_is_refused(imported: Load) -> None:
+    text = "g (float[b, n, parts] x) => (float[?, ?, ?] y) { y = DFT <axis = 1> (x) }"
+    with pytest.raises(UnsupportedError, match="the size of the last axis must be known"):
+        imported(text)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_frames_of_a_signal(imported: Load, onesided: int) -> None:
+    model = imported(
+        f"""
+        g (float[b, n, 1] x, float[16] window) => (float[?, ?, ?, ?] y) <int64 step = {{5}}> {{
+            y = STFT <onesided = {onesided}> (x, step, window)
+        }}"""
+    )
+    for length in (16, 20, 100):
+        model.check(random(2, length, 1), np.hanning(16).astype(np.float32))
+
+
+def test_frames_of_a_length_and_a_step_that_are_inputs(imported: Load) -> None:
+    model = imported(
+        """
+        g (float[1, n, 1] x, int64 step, int64 length) => (float[?, ?, ?, ?] y) {
+            y = STFT (x, step, "", length)
+        }"""
+    )
+    for step, length in ((1, 8), (3, 10), (7, 20)):
+        model.check(random(1, 40, 1), np.array(step), np.array(length))

@@ -1,0 +1,103 @@
+"""OneHot, ReverseSequence and TopK against onnxruntime: one module for all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, random
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_hot(imported: Load, axis: int) -> None:
+    indices = np.array([[0, 2, -1], [7, -9, 1]])
+    by_input = imported(
+        f"""
+        g (int64[n, m] x, int64 depth, int64[2] v) => (int64[?, ?, ?] y)
+        {{ y = OneHot <axis = {axis}> (x, depth, v) }}"""
+    )
+    for depth in (1, 4):
+        by_input.check(indices, np.array(depth), np.array([5, 9]))
+    by_constant = imported(
+        f"""
+        g (int64[n, m] x) => (float[?, ?, ?] y) <int64[1] depth = {{3}}, float[2] v = {{0.5, 2}}>
+        {{ y = OneHot <axis = {axis}> (x, depth, v) }}"""
+    )
+    by_constant.check(indices)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_top_k_of_an_input_k(imported: Load, axis: int, largest: int) -> None:
+    model = imported(
+        f"""
+        g (float[n, m] x, int64[1] k) => (float[?, ?] values, int64[?, ?] places) {{
+            values, places = TopK <axis = {axis}, largest = {largest}> (x, k)
+        }}"""
+    )
+    model.check(random(4, 6), np.array([3]))
+    model.check(np.ones((3, 5), np.float32), np.array([2]))
+    model.check(random(4, 6), np.array([0]))
+    model.check(random(4, 4), np.array([4]))
+
+
+def test_top_k_of_a_computed_k(imported: Load) -> None:
+    model = imported(
+        """
+        g (float[n] x) => (float[k] values, int64[k] places)
+        <int64[1] most = {5}, int64[1] first = {0}> {
+            sizes = Shape (x)
+            n = Gather (sizes, first)
+            k = Min (n, most)
+            values, places = TopK <sorted = 0> (x, k)
+        }"""
+    )
+    for count in (3, 5, 9):
+        values, places = model.run(x := random(count))
+        np.testing.assert_array_equal(values, np.sort(x)[::-1][:5])
+        np.testing.assert_array_equal(x[places], values)
+
+
+@pytest.mark.parametrize("given", ["int64[1] k", "weight"])
+def test_top_k_larger_than_the_axis_fails(imported: Load, given: str) -> None:
+    inputs, weights = (", " + given, "") if given != "weight" else ("", "<int64[1] k = {5}>")
+    model = imported(
+        f"""
+        g (float[n] x{inputs}) => (float[?] values, int64[?] places) {weights} {{
+            values, places = TopK (x, k)
+        }}"""
+    )
+    count = [] if weights else [np.array([5])]
+    model.check(random(5), *count)
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(4), *count)
+    if count:
+        with pytest.raises(Exception, match="match_cast error"):
+            model.run(random(4), np.array([-1]))
+
+
+def test_top_k_of_a_constant_larger_than_the_axis_is_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="axis 0 has size 4, but the operator needs size 5"):
+        imported("g (float[4] x) => (float[5] v, int64[5] p) <int64[1] k={5}> {v, p = TopK (x, k)}")
+
+
+@pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
+def test_reverse_sequence(imported: Load, time: int, batch: int) -> None:
+    model = imported(f"""
+    g (float[a, b, 3] x, int64[k] lengths) => (float[a, b, 3] y) {{
+        y = ReverseSequence <time_axis = {time}, batch_axis = {batch}> (x, lengths)
+    }}""")
+    shape = (4, 3) if time == 0 else (3, 4)
+    model.check(random(*shape, 3), np.array([1, 4, 2]))
+
+
+def test_scatter_of_updates_whose_sizes_are_checked_at_run_time(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x, int64[k, 1] places, float[j, m] updates) => (float[n, m] y) {
+        y = ScatterND (x, places, updates)
+    }""")
+    model.check(random(4, 3), np.array([[2], [0]]), random(2, 3))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(4, 3), np.array([[2], [0]]), random(1, 3))

@@ -1,0 +1,37 @@
+"""Pad by amounts computed at run time, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .inputs import Load, random
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_padding_by_amounts_that_are_inputs(imported: Load, mode: str) -> None:
+    model = imported(f"""
+    g (float[n, m] x, int64[4] p) => (float[a, b] y) {{ y = Pad <mode = "{mode}"> (x, p) }}""")
+    for amounts in ([1, 2, 0, 1], [0, 0, 2, 3], [0, 0, 0, 0]):
+        model.check(random(3, 4), np.array(amounts))
+
+
+def test_padding_with_a_value_that_is_an_input(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x, int64[4] p, float v) => (float[a, b] y) { y = Pad(x, p, v) }""")
+    model.check(random(3, 4), np.array([1, -2, 0, 1]), np.float32(7))
+
+
+def test_padding_to_a_multiple(imported: Load) -> None:
+    model = imported("""
+    g (float[n] x) => (float[a] y) {
+        zero = Constant <value_ints = [0]> ()
+        four = Constant <value_ints = [4]> ()
+        size = Shape(x)
+        less = Neg(size)
+        missing = Mod(less, four)
+        amounts = Concat <axis = 0> (zero, missing)
+        y = Pad(x, amounts)
+    }""")
+    for size in (1, 3, 4, 5):
+        model.check(random(size))

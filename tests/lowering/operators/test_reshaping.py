@@ -1,0 +1,56 @@
+"""Operators on shapes against onnxruntime: one module for all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .inputs import Load, random
+
+
+@pytest.mark.parametrize("shape", [[2, -1, 3], [0, 2, -1], [0, -1, 1], [8, 3, 1]])
+def test_reshape_to_an_input(imported: Load, shape: list[int]) -> None:
+    model = imported("""
+    g (float[n, m] x, int64[3] s) => (float[a, b, c] y) { r = Reshape(x, s) y = Exp(r) }""")
+    model.check(random(4, 6), np.array(shape))
+
+
+def test_expand_broadcasts_both_ways(imported: Load) -> None:
+    model = imported("""
+    g (float[n, 1] x, float[m, k] t) => (float[2, a, b] y, float[d, e] z) {
+        s = Shape(t)
+        two = Constant <value_ints = [2]> ()
+        target = Concat <axis = 0> (two, s)
+        y = Expand(x, target)
+        fixed = Constant <value_ints = [1, 4]> ()
+        z = Expand(t, fixed)
+    }""")
+    for left, right in (((3, 1), (1, 4)), ((1, 1), (5, 4)), ((5, 1), (5, 1))):
+        model.check(random(*left), random(*right))
+
+
+def test_squeeze_of_a_symbolic_size(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x, float[m] b) => (float[m] y) {
+        axis = Constant <value_ints = [0]> () v = Squeeze(x, axis) y = Add(v, b)
+    }""")
+    model.check(random(1, 4), random(4))
+    with pytest.raises(Exception, match=r"(?i)match_?cast|mismatch|shape"):
+        model.run(random(2, 4), random(4))
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_space_to_depth(imported: Load, mode: str) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : {}]>
+    g (float[n, 2, h, 4] x) => (float[?, ?, ?, ?] y) {{ y = SpaceToDepth <blocksize = 2{}> (x) }}"""
+    is_default = mode == "DCR"
+    model = imported(text.format(13 if is_default else 28, "" if is_default else ', mode = "CRD"'))
+    x = random(3, 2, 6, 4)
+    if is_default:
+        model.check(x)
+    blocks = x.reshape(3, 2, 3, 2, 2, 2)
+    order = (0, 3, 5, 1, 2, 4) if is_default else (0, 1, 3, 5, 2, 4)
+    np.testing.assert_array_equal(model.run(x)[0], blocks.transpose(order).reshape(3, 8, 3, 2))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(1, 2, 5, 4))

@@ -1,0 +1,112 @@
+"""Integers computed from sizes stay symbolic: one module for all sizes, against onnxruntime."""
+
+from __future__ import annotations
+
+import pytest
+
+from .inputs import Load, output_dims, random
+
+
+def test_sizes_stay_symbolic_through_arithmetic(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m, 4] x) => (float[k, 4] y) {
+        i = Constant <value_int = 0> ()
+        j = Constant <value_ints = [1]> ()
+        axis = Constant <value_ints = [0]> ()
+        four = Constant <value_ints = [4]> ()
+        s = Shape(x)
+        a = Gather(s, i)
+        b = Gather(s, j)
+        a1 = Unsqueeze(a, axis)
+        rows = Mul(a1, b)
+        same = Cast <to = 7> (rows)
+        target = Concat <axis = 0> (same, four)
+        y = Reshape(x, target)
+    }""")
+    assert output_dims(model) == ["n * m", "4"]
+    model.check(random(2, 3, 4))
+    model.check(random(1, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("node", "dtype"),
+    [
+        ("y = Add(a, b)", "int64"),
+        ("y = Sub(a, b)", "int64"),
+        ("d = Sub(a, b) y = Div(d, two)", "int64"),
+        ("y = Div(a, two)", "int64"),
+        ("y = Max(a, b, two)", "int64"),
+        ("y = Min(a, b)", "int64"),
+        ("y = Less(a, b)", "bool"),
+        ("y = Equal(a, b)", "bool"),
+        ("y = GreaterOrEqual(a, two)", "bool"),
+        ("y = Size(x)", "int64"),
+        ("y = ReduceProd <keepdims = 0> (s)", "int64"),
+        ("y = Cast <to = 1> (a)", "float"),
+        ("f = Cast <to = 1> (a) y = Sqrt(f)", "float"),
+        ("y = Neg(a)", "int64"),
+        ("c = Less(a, b) y = Not(c)", "bool"),
+        ("c = Less(a, b) y = Where(c, a, b)", "int64"),
+    ],
+)
+def test_scalars_computed_from_sizes(imported: Load, node: str, dtype: str) -> None:
+    model = imported(f"""
+    g (float[n, m] x) => ({dtype} y) {{
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        two = Constant <value_int = 2> ()
+        s = Shape(x) a = Gather(s, zero) b = Gather(s, one)
+        {node}
+    }}""")
+    model.check(random(2, 5))
+    model.check(random(4, 1))
+    model.check(random(3, 3))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = Neg(s)",
+        "y = Identity(s)",
+        "y = Mul(s, s)",
+        "y = Gather(s, order)",
+        "y = Equal(s, order)",
+        "y = Slice(s, zeros, zeros)",
+        "y = Transpose(s)",
+        "c = Greater(s, order) y = Where(c, s, order)",
+        "y = ReduceMax(s)",
+    ],
+)
+def test_vectors_of_sizes_feed_any_operator(imported: Load, node: str) -> None:
+    dtype = "bool" if "Equal" in node else "int64"
+    model = imported(f"""
+    g (float[n, m] x) => ({dtype}[k] y) {{
+        order = Constant <value_ints = [1, 0]> ()
+        zeros = Constant <value_ints = [0]> ()
+        s = Shape(x)
+        {node}
+    }}""")
+    model.check(random(2, 5))
+    model.check(random(1, 0))
+
+
+def test_sizes_of_a_narrower_type_stay_symbolic(imported: Load) -> None:
+    """TensorFlow computes shapes in int32. The sum needs to know that both have n rows."""
+    model = imported("""
+    g (float[n, 3] x) => (float[n, 3] y, int32[2] z) {
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        three = Constant <value = int32[1] {3}> ()
+        s = Shape(x)
+        narrow = Cast <to = 6> (s)
+        rows = Slice(narrow, zero, one)
+        scalar = Squeeze(rows, zero)
+        again = Unsqueeze(scalar, zero)
+        z = Concat <axis = 0> (again, three)
+        target = Cast <to = 7> (z)
+        ones = ConstantOfShape <value = float[1] {1}> (target)
+        y = Add(x, ones)
+    }""")
+    assert output_dims(model) == ["n", "3"]
+    model.check(random(2, 3))
+    model.check(random(1, 3))

@@ -1,0 +1,123 @@
+"""Slice and Split against onnxruntime: one module for all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, random
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [(1, 2**63 - 1, 1), (0, -1, 1), (-3, 2**63 - 1, 1), (1, -1, 1), (1, 3, 2), (-3, -1, 1),
+     (0, 2**31 - 1, 2), (2, 1, 1), (-1, -(2**63), -1), (-1, -(2**63), -2), (-2, -(2**63), -1),
+     (4, 0, -1), (2**63 - 1, 1, -3), (-2, -5, -2), (1, -1, -1), (5, -(2**63), -2), (2, 2**31 - 1, -1), (-9, -1, -1)],
+)  # fmt: skip
+def test_constant_bounds_are_clamped_to_the_axis(
+    imported: Load, bounds: tuple[int, int, int]
+) -> None:
+    start, end, step = bounds
+    model = imported(f"""
+    g (float[n, 2] x) => (float[k, 2] y) {{
+        start = Constant <value_ints = [{start}]> ()
+        end = Constant <value_ints = [{end}]> ()
+        axis = Constant <value_ints = [0]> ()
+        step = Constant <value_ints = [{step}]> ()
+        y = Slice(x, start, end, axis, step)
+    }}""")
+    for rows in (0, 1, 2, 3, 7):
+        model.check(random(rows, 2))
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -2])
+def test_bounds_that_are_inputs(imported: Load, step: int) -> None:
+    model = imported(f"""
+    g (float[n, 2] x, int64[1] start, int64[1] end) => (float[k, 2] y) {{
+        axis = Constant <value_ints = [-2]> ()
+        step = Constant <value_ints = [{step}]> ()
+        y = Slice(x, start, end, axis, step)
+    }}""")
+    for start, end in ((0, 3), (-1, 0), (4, 1), (1, 2**31 - 1), (-1, -(2**31)), (-3, -1), (5, -9)):
+        for rows in (1, 4, 7):
+            model.check(random(rows, 2), np.array([start]), np.array([end]))
+
+
+def test_bounds_that_are_attributes(imported: Load) -> None:
+    model = imported("""<ir_version: 8, opset_import: ["" : 9]>
+    g (float[n, 4] x) => (float[k, 2] y) {
+        y = Slice <starts = [1, -3], ends = [9223372036854775807, 3], axes = [0, 1]> (x)
+    }""")
+    model.check(random(3, 4))
+
+
+def test_operators_after_a_slice_of_unknown_length(imported: Load) -> None:
+    model = imported("""
+    g (float[n, 3] x, int64[1] s, int64[1] e) => (float[k, 3] y, float[3] z) {
+        part = Slice(x, s, e)
+        y = Exp(part)
+        z = ReduceMax <axes = [0], keepdims = 0> (y)
+    }""")
+    model.check(random(5, 3), np.array([1]), np.array([3]))
+    model.check(random(5, 3), np.array([0]), np.array([5]))
+
+
+def test_split_by_an_input(imported: Load) -> None:
+    model = imported(
+        """
+        g (float[n, m] x, int64[2] sizes) => (float[n, ?] a, float[n, ?] b) {
+            a, b = Split <axis = -1> (x, sizes)
+        }"""
+    )
+    model.check(random(2, 7), np.array([3, 4]))
+    model.check(random(5, 4), np.array([0, 4]))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(2, 7), np.array([3, 3]))
+    with pytest.raises(Exception, match=r"match_cast error|bad_alloc"):
+        model.run(random(2, 7), np.array([-1, 8]))
+
+
+def test_split_by_fixed_sizes_that_do_not_add_up_fails(imported: Load) -> None:
+    text = (
+        "g (float[n] x) => (float[2] a, float[3] b) <int64[2] s = {2, 3}> { a, b = Split (x, s) }"
+    )
+    model = imported(text)
+    model.check(random(5))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(6))
+
+
+def test_split_by_constant_sizes_that_do_not_add_up_is_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="axis 0 has size 4, but the operator needs size 3"):
+        imported("g (float[4] x) => (float[?] a, float[?] b) <int64[2] s={1,2}> {a,b = Split(x,s)}")
+
+
+@pytest.mark.parametrize(("opset", "attribute"), [(17, ""), (18, "<num_outputs = 3>")])
+def test_split_into_equal_parts(imported: Load, opset: int, attribute: str) -> None:
+    model = imported(
+        f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        g (float[n] x) => (float[?] a, float[?] b, float[?] c) {{ a, b, c = Split {attribute} (x) }}"""
+    )
+    model.check(random(6))
+    if attribute:
+        model.check(random(5))
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(1))
+
+
+def test_split_by_sizes_computed_from_shapes(imported: Load) -> None:
+    model = imported(
+        """
+        g (float[n] x, float[m] like) => (float[?] a, float[?] b) {
+            all = Shape (x)
+            first = Shape (like)
+            rest = Sub (all, first)
+            sizes = Concat <axis = 0> (first, rest)
+            a, b = Split (x, sizes)
+        }"""
+    )
+    model.check(random(9), random(2))
+    model.check(random(3), random(3))
