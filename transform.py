@@ -1,8 +1,8 @@
 """Passes over Relax modules: `looplift.transform`, as `tvm.relax.transform`. Needs TVM.
 
-    module = looplift.from_onnx(model)
-    with tvm.target.Target("llvm"):
-        module = looplift.transform.FuseLoops()(module)
+module = looplift.from_onnx(model)
+with tvm.target.Target("llvm"):
+module = looplift.transform.FuseLoops()(module)
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ cannot be compiled. Blocks keep their order, so every `match_cast` gets a block 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -30,6 +30,7 @@ def split_function(function: Any) -> Any:
     if len(blocks) == len(function.body.blocks):
         return function
     visible = {variable: relax.Var(variable.name, variable.ty) for variable in _shared(blocks)}
+    blocks = [_with_names(block, visible) for block in blocks]
     body = tvm_ffi.structural_map(
         relax.SeqExpr(blocks, function.body.body),
         (relax.DataflowVar, lambda variable: visible.get(variable, variable)),
@@ -38,6 +39,25 @@ def split_function(function: Any) -> Any:
     return relax.Function(
         function.params, body, function.ret_ty, function.is_pure, attrs=function.attrs
     )
+
+
+def _with_names(block: Any, visible: Mapping[Any, Any]) -> Any:
+    """The block with a variable of its own for each field of a tuple that is visible outside.
+
+    ToMixedPrecision in TVM 0.27 fails where a field is bound to an output of a dataflow block.
+    """
+    if not isinstance(block, relax.DataflowBlock):
+        return block
+    bindings = []
+    for binding in block.bindings:
+        is_field = isinstance(getattr(binding, "value", None), relax.TupleGetItem)
+        if is_field and binding.var in visible:
+            field = relax.DataflowVar(binding.var.name, binding.var.ty)
+            bindings.append(relax.VarBinding(field, binding.value))
+            bindings.append(relax.VarBinding(binding.var, field))
+        else:
+            bindings.append(binding)
+    return relax.DataflowBlock(bindings)
 
 
 def _parts(block: Any) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 
 from ..kinds import element_of
 from ..values import Element, ListValue, Value, as_tensor, fresh_dim
@@ -42,7 +42,7 @@ def has_element(bb: Any, optional: ListValue) -> Any:
             "ffi.ListContains",
             optional.variable,
             bb.emit(relax.op.null_value()),
-            ty_args=ir.PrimType("bool"),
+            ty_args=_OBJECT,
         )
     )
     vector = bb.emit(
@@ -61,9 +61,7 @@ def owned(bb: Any, sequence: ListValue) -> ListValue:
 
 def length(bb: Any, sequence: ListValue) -> Any:
     """The number of tensors, as a symbol."""
-    count = bb.emit(
-        relax.op.call_pure_packed("ffi.ListSize", sequence.variable, ty_args=ir.PrimType("int64"))
-    )
+    count = bb.emit(relax.op.call_pure_packed("ffi.ListSize", sequence.variable, ty_args=_OBJECT))
     vector = bb.emit(relax.op.call_pure_packed("ffi.Shape", count, ty_args=relax.ShapeType(ndim=1)))
     symbol = fresh_dim("length")
     bb.match_cast(vector, relax.ShapeType([symbol]))

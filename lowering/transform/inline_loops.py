@@ -39,11 +39,7 @@ def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
         for callee in callees:
             visit(callee)
         if callees:
-            # `split_blocks` looks at outermost blocks only: what goes into a branch stays split.
-            functions = {
-                v: result[v] if _part(result[v]) == _ITERATION else _as_one_block(result[v])
-                for v in callees
-            }
+            functions = {v: _as_one_block(result[v]) for v in callees}
             inlined = _Inliner(functions).visit_expr(result[variable])
             result.update_func(variable, split_function(inlined))
 
@@ -98,7 +94,8 @@ def _part(function: Any) -> str:
 def _may_inline(function: Any) -> bool:
     part = _part(function)
     if part == _ITERATION:
-        return True
+        # FuseOps in TVM 0.27 does not find what a branch defines outside of dataflow blocks.
+        return all(isinstance(block, relax.DataflowBlock) for block in function.body.blocks)
     # Others are called in dataflow blocks, which have no control flow.
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
     return bool(part) and not any(_is_choice(binding) for binding in bindings)

@@ -1,0 +1,184 @@
+"""Imported modules under TVM's own passes, and the passes of `looplift.transform`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from looplift.lowering import emit
+from looplift.lowering.operators.recurrent_mark import RecurrentOperator
+from looplift.transform import FuseLoops, InlineLoops, LowerRecurrent
+
+from .compiled import UNOPTIMIZED
+from .conftest import parse
+
+WHILE = """g (float[n] x, float limit) => (float[n] y) {
+  t = Constant <value = bool {1}> ()
+  y = Loop ("", t, x) <body = b (int64 i, bool ci, float[n] a) => (bool co, float[n] sum) {
+    sum = Add (a, x) total = ReduceSum <keepdims = 0> (sum) co = Less (total, limit) }> }"""
+ROWS = """g (int64 n, float[m] s, float[m] c) => (float[m] y, float[k, m] rows) {
+  y, rows = Loop (n, "", s) <body = b (int64 i, bool ci, float[m] a)
+    => (bool co, float[m] sum, float[m] row) {
+    co = Identity (ci) sum = Add (a, c) row = Mul (sum, c) }> }"""
+LOOP_IN_IF = """g (bool c, float[m] x, int64 n) => (float[m] y) {
+  y = If (c) <
+    then_branch = t () => (float[m] a) {
+      a = Loop (n, c, x) <body = b (int64 i, bool ci, float[m] p) => (bool co, float[m] q) {
+        co = Identity (ci) e = Exp (p) q = Add (e, x) }> },
+    else_branch = e () => (float[m] b) { b = Neg (x) }> }"""
+SCAN = """g (float[m] s, float[t, m] xs) => (float[m] y, float[t, m] ys) {
+  y, ys = Scan <num_scan_inputs = 1, body = b (float[m] p, float[m] x)
+    => (float[m] q, float[m] r) { q = Add (p, x) r = Tanh (q) }> (s, xs) }"""
+GRU = """g (float[t, b, 2] x, int32[b] lengths) => (float[t, 2, b, 3] y, float[2, b, 3] h)
+  <float[2, 9, 2] w, float[2, 9, 3] r> {
+  y, h = GRU <hidden_size = 3, direction = "bidirectional"> (x, w, r, "", lengths) }"""
+
+Array = np.ndarray[Any, Any]
+_RANDOM = np.random.default_rng(7)
+
+
+def _floats(*shape: int) -> Array:
+    return (_RANDOM.standard_normal(shape) * 0.5).astype(np.float32)
+
+
+INPUTS: dict[str, list[Array]] = {
+    WHILE: [np.ones(3, np.float32), np.array(20, np.float32)],
+    ROWS: [np.array(5), _floats(3), _floats(3)],
+    LOOP_IN_IF: [np.array(True), _floats(3), np.array(3)],
+    SCAN: [_floats(3), _floats(5, 3)],
+    GRU: [_floats(5, 2, 2), np.array([5, 3], np.int32)],
+}
+NAMES = {WHILE: "while", ROWS: "rows", LOOP_IN_IF: "loop in if", SCAN: "scan", GRU: "gru"}
+
+
+def _model(text: str) -> onnx.ModelProto:
+    if text != GRU:
+        return parse(text)
+    model = parse(
+        text.replace("<float[2, 9, 2] w, float[2, 9, 3] r>", "").replace(
+            "int32[b] lengths)", "int32[b] lengths, float[2, 9, 2] w, float[2, 9, 3] r)"
+        )
+    )
+    weights = [("w", np.linspace(-1, 1, 36)), ("r", np.linspace(1, -1, 54))]
+    for (name, content), shape in zip(weights, [(2, 9, 2), (2, 9, 3)], strict=True):
+        array = content.reshape(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    del model.graph.input[2:]
+    return model
+
+
+@cache
+def _imported(text: str) -> Any:
+    return emit(_model(text))
+
+
+@cache
+def _wanted(text: str) -> list[Array]:
+    model = _model(text)
+    names = [value.name for value in model.graph.input]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    found: list[Array] = session.run(None, dict(zip(names, INPUTS[text], strict=True)))
+    return found
+
+
+def _check(module: Any, text: str, tolerance: float = 1e-5, more: tuple[Any, ...] = ()) -> None:
+    """Compiled by TVM's default pipeline, the module computes what onnxruntime does."""
+    machine = relax.VirtualMachine(tvm.compile(module, UNOPTIMIZED), tvm.cpu())
+    results = machine["main"](*(tvm.runtime.tensor(value) for value in INPUTS[text]), *more)
+    results = [results] if hasattr(results, "numpy") else list(results)
+    for got, want in zip(results, _wanted(text), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=tolerance, atol=tolerance)
+
+
+each_model = pytest.mark.parametrize("text", INPUTS, ids=NAMES.get)
+
+PASSES: dict[str, Callable[[], Any]] = {
+    "ToMixedPrecision": relax.transform.ToMixedPrecision,
+    "InlinePrivateFunctions": relax.transform.InlinePrivateFunctions,
+    "EliminateCommonSubexpr": relax.transform.EliminateCommonSubexpr,
+    "LiftTransformParams": relax.transform.LiftTransformParams,
+    "BundleModelParams": relax.transform.BundleModelParams,
+    "LambdaLift": relax.transform.LambdaLift,
+    "zero": lambda: relax.get_pipeline("zero"),
+}
+
+
+@each_model
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_of_tvm_keep_the_results(text: str, name: str) -> None:
+    with tvm.target.Target("llvm"):
+        module = PASSES[name]()(_imported(text))
+    no_weights = (tvm.runtime.convert([]),) if name == "BundleModelParams" else ()
+    _check(module, text, 2e-2 if name == "ToMixedPrecision" else 1e-5, no_weights)
+
+
+@each_model
+def test_printed_modules_parse_back(text: str) -> None:
+    module = _imported(text)
+    back = tvm.script.from_source(module.script(show_meta=True))
+    assert tvm_ffi.structural_equal(back, module)
+
+
+TARGETS = [
+    {"kind": "llvm", "mcpu": "haswell"},
+    {"kind": "llvm", "mcpu": "skylake-avx512"},
+    {"kind": "c"},
+    {"kind": "cuda", "arch": "sm_80"},
+]
+
+
+@each_model
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.get("mcpu", target["kind"]))
+def test_an_import_does_not_depend_on_the_target(text: str, target: dict[str, str]) -> None:
+    with tvm.target.Target(target):
+        module = emit(_model(text))
+    assert tvm_ffi.structural_equal(module, _imported(text))
+
+
+def _functions(module: Any) -> set[str]:
+    return {
+        variable.name_hint
+        for variable, function in module.functions_items()
+        if isinstance(function, relax.Function)
+    }
+
+
+@pytest.mark.parametrize("text", [ROWS, SCAN], ids=NAMES.get)
+def test_a_loop_becomes_one_kernel(text: str) -> None:
+    with tvm.target.Target("llvm"):
+        module = InlineLoops()(FuseLoops()(_imported(text)))
+    assert _functions(module) == {"main"}
+    assert "loop_kernel" in {variable.name_hint for variable in module.get_global_vars()}
+    _check(module, text)
+
+
+def test_a_loop_stays_for_a_gpu() -> None:
+    with tvm.target.Target(TARGETS[-1]):
+        module = FuseLoops()(_imported(ROWS))
+    assert tvm_ffi.structural_equal(module, _imported(ROWS))
+
+
+def test_what_calls_itself_is_not_inlined() -> None:
+    module = InlineLoops()(_imported(WHILE))
+    assert _functions(module) == {"main", "y_repeat"}
+    _check(module, WHILE)
+
+
+def test_a_recurrence_is_marked_and_becomes_kernels() -> None:
+    marked = [f for f in _imported(GRU).functions.values() if RecurrentOperator.of(f)]
+    operators = [operator.operator for f in marked if (operator := RecurrentOperator.of(f))]
+    assert operators == ["GRU"]
+    with tvm.target.Target("llvm"):
+        module = LowerRecurrent()(_imported(GRU))
+    assert _functions(module) == {"main"}
+    assert "gru_recurrence" in {variable.name_hint for variable in module.get_global_vars()}
+    _check(module, GRU)
