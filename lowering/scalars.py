@@ -30,7 +30,7 @@ def scalar(bb: Any, value: Value, dtype: str, role: str, where: str) -> Value:
 def as_size(bb: Any, value: Value) -> Any:
     """An int64 scalar as a symbol."""
     vector = bb.emit(relax.op.reshape(value, (1,)))
-    symbol = fresh_dim("count")
+    symbol = fresh_dim(bb.get_unique_name("count"))
     bb.match_cast(bb.emit(relax.op.tensor_to_shape(vector)), relax.ShapeType([symbol]))
     return symbol
 

@@ -40,6 +40,20 @@ Dim = Any
 _NAMES = ("x", "w", "r", "b", "sequence_lens", "initial_h", "initial_c", "p")
 _SLOTS = len(_NAMES)
 
+_ATTRIBUTES = frozenset(
+    {
+        "activation_alpha",
+        "activation_beta",
+        "activations",
+        "clip",
+        "direction",
+        "hidden_size",
+        "input_forget",
+        "layout",
+        "linear_before_reset",
+    }
+)
+
 _COMPUTATION_TYPES: Mapping[str, str] = {
     "bfloat16": "float32",
     "float16": "float32",
@@ -141,8 +155,8 @@ def as_parameter(bb: Any, value: Value) -> Value:
 
 
 def _described(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of the node, without what TVM's converters read."""
-    return {name: value for name, value in attrs.items() if name != "tvm_custom"}
+    """The attributes of the node that its results depend on."""
+    return {name: value for name, value in attrs.items() if name in _ATTRIBUTES}
 
 
 def _computation_type(op: str, dtype: str) -> str:

@@ -136,7 +136,7 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
         raise UnsupportedError("the number of elements of a vector of sizes is not known")
     if str(tensor.ty.dtype) != "int64":
         tensor = relax.op.astype(tensor, "int64")
-    symbols = [fresh_dim("size") for _ in range(length)]
+    symbols = [fresh_dim(bb.get_unique_name("size")) for _ in range(length)]
     bb.match_cast(bb.normalize(relax.op.tensor_to_shape(tensor)), relax.ShapeType(symbols))
     return symbols
 

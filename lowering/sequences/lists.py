@@ -63,7 +63,7 @@ def length(bb: Any, sequence: ListValue) -> Any:
     """The number of tensors, as a symbol."""
     count = bb.emit(relax.op.call_pure_packed("ffi.ListSize", sequence.variable, ty_args=_OBJECT))
     vector = bb.emit(relax.op.call_pure_packed("ffi.Shape", count, ty_args=relax.ShapeType(ndim=1)))
-    symbol = fresh_dim("length")
+    symbol = fresh_dim(bb.get_unique_name("length"))
     bb.match_cast(vector, relax.ShapeType([symbol]))
     return symbol
 

@@ -38,6 +38,7 @@ def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
         callees = [callee for callee in once if callers[callee] == [variable]]
         for callee in callees:
             visit(callee)
+        callees = [callee for callee in callees if _may_inline(result[callee])]
         if callees:
             functions = {v: _as_one_block(result[v]) for v in callees}
             inlined = _Inliner(functions).visit_expr(result[variable])

@@ -322,8 +322,9 @@ class Engine:
             return False
         generation = self._generations.get(patch.root, 0) + 1
         self._generations.update(dict.fromkeys(patch.added, generation))
+        grown = self._growth  # a single commit may add any number of nodes
         self._growth += delta["nodes"]
-        return generation > _MOST_GENERATIONS or self._growth > self._most_growth
+        return generation > _MOST_GENERATIONS or grown > self._most_growth
 
     def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
         """The checked patch, or the reason why it is wrong and was undone.

@@ -37,8 +37,8 @@ def one(value: float) -> Array:
 
 
 @pytest.mark.parametrize("centred", [0, 1])
-def test_everything_given_at_run_time(imported: Load, centred: int) -> None:
-    model = imported(AT_RUN_TIME + node("most, overlap, least", f"center_point_box = {centred}"))
+def test_everything_given_at_run_time(stock: Load, centred: int) -> None:
+    model = stock(AT_RUN_TIME + node("most, overlap, least", f"center_point_box = {centred}"))
     for sizes in ((1, 1, 1), (1, 3, 20), (2, 2, 33)):
         for most, overlap, least in ((100, 0.3, 0.4), (3, 0.0, 0.0), (2, 0.9, 0.7), (-1, 0.5, 0.5)):
             model.check(*boxes(*sizes), np.array(most), one(overlap), one(least))

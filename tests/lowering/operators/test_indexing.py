@@ -61,9 +61,9 @@ def test_top_k_of_a_computed_k(imported: Load) -> None:
 
 
 @pytest.mark.parametrize("given", ["int64[1] k", "weight"])
-def test_top_k_larger_than_the_axis_fails(imported: Load, given: str) -> None:
+def test_top_k_larger_than_the_axis_fails(stock: Load, given: str) -> None:
     inputs, weights = (", " + given, "") if given != "weight" else ("", "<int64[1] k = {5}>")
-    model = imported(
+    model = stock(
         f"""
         g (float[n] x{inputs}) => (float[?] values, int64[?] places) {weights} {{
             values, places = TopK (x, k)

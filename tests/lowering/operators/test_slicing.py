@@ -33,8 +33,8 @@ def test_constant_bounds_are_clamped_to_the_axis(
 
 
 @pytest.mark.parametrize("step", [1, 2, -1, -2])
-def test_bounds_that_are_inputs(imported: Load, step: int) -> None:
-    model = imported(f"""
+def test_bounds_that_are_inputs(stock: Load, step: int) -> None:
+    model = stock(f"""
     g (float[n, 2] x, int64[1] start, int64[1] end) => (float[k, 2] y) {{
         axis = Constant <value_ints = [-2]> ()
         step = Constant <value_ints = [{step}]> ()

@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from looplift.rewrite.engine.rule import Rule, fixture
+from looplift.rules.contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
+
+from ...equivalence import run_rules
 from .contrib_models import Arrays, assert_decomposed, assert_kept, floats, one_node
 
 BATCH, QUERIES, KEYS, HEADS = 2, 3, 5, 2
@@ -157,3 +161,11 @@ def test_an_attention_with_its_past_stays() -> None:
     assert_kept(one_node("Attention", _self_attention(), 2, read=(0, 1), num_heads=2))
     mask = np.array([2, 4], np.int32)
     assert_kept(one_node("Attention", _self_attention(mask=mask), num_heads=2))
+
+
+@pytest.mark.parametrize("rule", [DecomposeAttention, DecomposeMultiHeadAttention])
+def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
+    texts = [rule.fires] if isinstance(rule.fires, str) else list(rule.fires)
+    for text in texts:
+        _, trace, _ = run_rules(fixture(text), [rule])
+        assert {commit.rule for commit in trace.commits()} == {rule.name()}

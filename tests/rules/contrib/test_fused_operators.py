@@ -6,6 +6,14 @@ from typing import Any
 
 import pytest
 
+from looplift.rewrite.engine.rule import Rule, fixture
+from looplift.rules.contrib.fused_operators import (
+    DecomposeFusedConv,
+    DecomposeFusedGemm,
+    DecomposeFusedMatMul,
+)
+
+from ...equivalence import run_rules
 from .contrib_models import assert_decomposed, assert_kept, floats, one_node
 
 PRODUCTS = [
@@ -92,3 +100,11 @@ def test_an_unknown_activation_stays() -> None:
     feed = {"a": floats(3, 4), "b": floats(4, 5)}
     assert_kept(one_node("FusedGemm", feed, activation="Mish"))
     assert_kept(one_node("FusedGemm", feed, activation="LeakyRelu"))
+
+
+@pytest.mark.parametrize("rule", [DecomposeFusedConv, DecomposeFusedGemm, DecomposeFusedMatMul])
+def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
+    texts = [rule.fires] if isinstance(rule.fires, str) else list(rule.fires)
+    for text in texts:
+        _, trace, _ = run_rules(fixture(text), [rule])
+        assert {commit.rule for commit in trace.commits()} == {rule.name()}

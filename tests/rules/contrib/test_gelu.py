@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 
 from looplift import rewrite
+from looplift.rewrite.engine.rule import Rule, fixture
+from looplift.rules.contrib.gelu import DecomposeGelu
 
-from ...equivalence import ops
+from ...equivalence import ops, run_rules
 from .contrib_models import assert_decomposed, floats, one_node
 
 SHAPES = [(2, 3, 5), (1, 1, 5), (0, 3, 5)]
@@ -46,3 +50,11 @@ def test_constants_have_the_type_of_the_operand(op: str) -> None:
 
 def test_the_standard_operator_is_used_where_the_opset_has_it() -> None:
     assert ops(rewrite(one_node("Gelu", {"x": floats(2, 3)}, opset=20)).model) == {"Gelu": 1}
+
+
+@pytest.mark.parametrize("rule", [DecomposeGelu])
+def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
+    texts = [rule.fires] if isinstance(rule.fires, str) else list(rule.fires)
+    for text in texts:
+        _, trace, _ = run_rules(fixture(text), [rule])
+        assert {commit.rule for commit in trace.commits()} == {rule.name()}

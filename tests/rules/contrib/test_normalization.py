@@ -5,11 +5,20 @@ DecomposeSkipLayerNormalization, DecomposeRmsNormalization, DecomposeEmbedLayerN
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from looplift import rewrite
+from looplift.rewrite.engine.rule import Rule, fixture
+from looplift.rules.contrib.normalization import (
+    DecomposeEmbedLayerNormalization,
+    DecomposeRmsNormalization,
+    DecomposeSkipLayerNormalization,
+)
 
+from ...equivalence import run_rules
 from .contrib_models import Arrays, assert_decomposed, assert_kept, floats, one_node
 
 SHAPES = [(2, 3, 8), (1, 1, 8), (0, 3, 8), (2, 0, 8)]
@@ -94,3 +103,14 @@ def test_of_embeddings(omitted: tuple[str, ...], shape: tuple[int, ...], opset: 
     feed = _embedding(shape, *omitted)
     model = one_node("EmbedLayerNormalization", feed, 3, read=(0, 1, 2), opset=opset, epsilon=0.01)
     assert_decomposed(model, feed, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [DecomposeEmbedLayerNormalization, DecomposeRmsNormalization, DecomposeSkipLayerNormalization],
+)
+def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
+    texts = [rule.fires] if isinstance(rule.fires, str) else list(rule.fires)
+    for text in texts:
+        _, trace, _ = run_rules(fixture(text), [rule])
+        assert {commit.rule for commit in trace.commits()} == {rule.name()}
