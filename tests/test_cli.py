@@ -354,7 +354,7 @@ class TestTheRest:
     def test_rules(self) -> None:
         listed = call("rules").stdout
         contents = json.loads(call("rules", "--json").stdout)
-        assert contents[0]["phase"] == "constants"
+        assert contents[0]["phase"] == "contrib operators"
         for phase in contents:
             for rule in phase["rules"]:
                 assert f"  {rule['name']} " in listed

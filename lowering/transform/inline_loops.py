@@ -68,7 +68,9 @@ class _Inliner(PyExprMutator):  # type: ignore[misc]
         function = self._functions.get(call.op) if isinstance(call.op, ir.GlobalVar) else None
         if function is None or not _knows_sizes(function, call):
             return call
-        return function.bind_params(dict(zip(function.params, call.args, strict=True))).body
+        body = function.bind_params(dict(zip(function.params, call.args, strict=True))).body
+        # Its type lacks the sizes of the caller, which a function without parameters cannot name.
+        return relax.SeqExpr(body.blocks, body.body)
 
 
 def _callers(module: tvm.IRModule) -> dict[Any, list[Any]]:

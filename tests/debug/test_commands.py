@@ -93,7 +93,7 @@ class TestExplain:
     def test_statuses(self, gated: Path) -> None:
         left = call("explain", gated)
         assert left.exit_code == 1
-        assert "InlineDecidedIf" in left.stdout
+        assert "IfToWhere" in left.stdout
         assert "--input rate=…" in left.stdout
         assert call("explain", gated, "--assume", "input rate=1").exit_code == 0
         assert call("explain", gated, "--assume", "luck").exit_code == 2
