@@ -93,7 +93,10 @@ class TestLines:
         assert first["rules"] == ["mine"]
         assert first["inputs"] == {"c": {"dtype": "bool", "values": True}}
         assert first["nodes"] == 10
-        assert [phase["name"] for phase in first["phases"]][:2] == ["contrib operators", "constants"]
+        assert [phase["name"] for phase in first["phases"]][:2] == [
+            "contrib operators",
+            "constants",
+        ]
         assert last["kind"] == "end"
         assert last["commits"] == sum(last["hits"].values()) > 0
         assert last["error"] == ""
