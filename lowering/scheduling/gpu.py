@@ -46,8 +46,8 @@ def _check_vectors(name: str, kernel: tirx.PrimFunc) -> None:
     tvm_ffi.structural_walk(kernel.body, [ramps, (tirx.For, visit)])
     if max(int(number) for number in lanes) > _MOST_LANES:
         raise UnsupportedError(
-            f"the kernel {name!r} was written for a CPU when the model was imported",
-            remedy="Import the model for the GPU: with tvm.target.Target(…): from_onnx(…)",
+            f"a pass has made the kernel {name!r} for a CPU",
+            remedy="Run the passes of looplift.transform with the GPU as the target",
         )
 
 

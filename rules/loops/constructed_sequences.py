@@ -225,8 +225,6 @@ class ConcatOfConstructedSequence(Rule[JoinedElements]):
     fires = """g (float[3] x, float[3] z) => (float[2,3] y) {
       s = SequenceConstruct(x, z) y = ConcatFromSequence<axis=0, new_axis=1>(s) }"""
     spares = {
-        "different ranks": """g (float[2] x, float[1,N] z) => (float[K,3] y) {
-      s = SequenceConstruct(x, z) y = ConcatFromSequence<axis=0, new_axis=1>(s) }""",
         "is not made of known tensors": """g (float[4,3] x) => (float[K,3] y) { s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis=0>(s) }""",
     }
 

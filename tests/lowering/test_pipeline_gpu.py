@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 import looplift
 from looplift.lowering import emit
+from looplift.transform import LowerRecurrent
 
 from .conftest import parse
 from .test_kernels import CONDITIONAL, COUNTED, REDUCTIONS, SYMBOLIC
@@ -47,6 +48,10 @@ MODELS = {
 }
 
 
+ON_THE_HOST = ("shape_func", "compute_symbolic_expr")
+"""The names of functions that compute sizes."""
+
+
 def gpu() -> tvm.target.Target:
     return tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host={"kind": "llvm"})
 
@@ -64,8 +69,7 @@ def test_every_kernel_runs_on_the_gpu(name: str) -> None:
     kernels = {
         variable.name_hint: function.script()
         for variable, function in lowered.functions_items()
-        if isinstance(function, tirx.PrimFunc)
-        and not variable.name_hint.startswith("shape_func")  # computes sizes, on the host
+        if isinstance(function, tirx.PrimFunc) and not variable.name_hint.startswith(ON_THE_HOST)
     }
     assert kernels
     assert [name for name, text in kernels.items() if "threadIdx.x" not in text] == []
@@ -83,7 +87,8 @@ def kinds(module: Any) -> set[str]:
     return {module.kind}.union(*(kinds(inner) for inner in module.imports))
 
 
-def test_a_module_imported_for_a_cpu_is_refused() -> None:
-    module = emit(parse(MODELS["layer"]))
-    with pytest.raises(looplift.UnsupportedError, match="Import the model for the GPU"):
+def test_kernels_of_a_cpu_are_refused() -> None:
+    with tvm.target.Target("llvm"):
+        module = LowerRecurrent()(emit(parse(MODELS["layer"])))
+    with pytest.raises(looplift.UnsupportedError, match="for a CPU"):
         looplift.compile(module, gpu())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -24,7 +23,9 @@ def test_an_interrupted_request_ends_the_child() -> None:
     """The answer to it must not be taken for that to the next request."""
     with ChildProcess() as process:
         sleeper = RemoteObject(process, Sleeper)
-        threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+        threading.Timer(
+            1.0, signal.pthread_kill, [threading.main_thread().ident or 0, signal.SIGINT]
+        ).start()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             sleeper.call("sleep", 30.0)
