@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import threading
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-import pytest
-
+PROGRAM = '''
+import time
 from looplift.rewrite.running.child_process import ChildProcess, RemoteObject
 
 
 class Sleeper:
-    """Answers late."""
-
-    def sleep(self, seconds: float) -> str:
+    def sleep(self, seconds):
         time.sleep(seconds)
         return "slept"
 
 
-def test_an_interrupted_request_ends_the_child() -> None:
-    """The answer to it must not be taken for that to the next request."""
+if __name__ == "__main__":
+    from sleeper import Sleeper
+
     with ChildProcess() as process:
         sleeper = RemoteObject(process, Sleeper)
-        threading.Timer(
-            1.0, signal.pthread_kill, [threading.main_thread().ident or 0, signal.SIGINT]
-        ).start()
+        sleeper.call("sleep", 0.0)
+        print("began", flush=True)
+        try:
+            sleeper.call("sleep", 60.0)
+        except KeyboardInterrupt:
+            print("interrupted", process.alive, sleeper.call("sleep", 0.0))
+'''
+
+
+def test_an_interrupted_request_ends_the_child(tmp_path: Path) -> None:
+    """The answer to it must not be taken for that to the next request."""
+    (tmp_path / "sleeper.py").write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, "sleeper.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "began\n"
         began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            sleeper.call("sleep", 30.0)
-        assert time.monotonic() - began < 10
-        assert not process.alive
-        assert sleeper.call("sleep", 0.0) == "slept"
+        program.send_signal(signal.SIGINT)
+        assert program.stdout.read() == "interrupted False slept\n"
+    assert program.returncode == 0
+    assert time.monotonic() - began < 30
