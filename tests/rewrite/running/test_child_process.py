@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-PROGRAM = '''
+PROGRAM = """
 import time
 from looplift.rewrite.running.child_process import ChildProcess, RemoteObject
 
@@ -31,7 +31,7 @@ if __name__ == "__main__":
             sleeper.call("sleep", 60.0)
         except KeyboardInterrupt:
             print("interrupted", process.alive, sleeper.call("sleep", 0.0))
-'''
+"""
 
 
 def test_an_interrupted_request_ends_the_child(tmp_path: Path) -> None:
