@@ -1,13 +1,12 @@
-"""The command line. Exit status: 0 for success, 1 for a finding, 2 for a call or model that is
-wrong.
-"""
+"""The command line. Exit status: 0 for success, 1 for a finding, 2 for a wrong call or model."""
 
 from __future__ import annotations
 
-from .commands import debugging, reporting, rewriting, rules
-from .commands.base import app
+from .commands.app import app
 
-__all__ = ["app", "debugging", "main", "reporting", "rewriting", "rules"]
+from .commands import rewriting, debugging, rules  # isort: skip  (the order of the help)
+
+__all__ = ["app", "debugging", "main", "rewriting", "rules"]
 
 
 def main() -> None:

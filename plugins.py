@@ -1,4 +1,4 @@
-"""Rules from elsewhere: modules that a user names, and packages that offer rules when installed.
+"""Rules of users: from modules they name, and from installed packages.
 
 A package offers phases under the entry-point group `looplift.rules`:
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from .rewrite.engine.rule import RAISED, Phase, Rule
+from .rewrite.engine.rule import RULE_ERRORS, Phase, Rule
 from .rewrite.errors import LoopliftError
 from .rules import PHASES
 
@@ -26,65 +26,83 @@ GROUP = "looplift.rules"
 
 
 def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
-    """looplift's phases, those of installed packages, and the `PHASES` of modules, in order.
+    """The phases of looplift, of installed packages, and of modules (`PHASES`), in that order.
 
-    A phase of a package or module runs after looplift's unless it says `before` or `after`; a rule
-    that says so joins the phases of the rule it names. Modules in the current folder are found;
-    one that is also installed, or named twice, counts once.
+    A phase or rule that names another in `before` or `after` takes its place next to it instead;
+    see `insert_phases`. Finds modules in the current folder, too. A module that is named twice, or
+    that is installed as well, counts once.
 
     Raises LoopliftError for a module or an entry point that cannot be imported or has no phases,
-    and for a place that is not there.
+    and for a `before` or `after` that names nothing.
     """
     added = [*installed_phases(), *(phase for name in modules for phase in _phases_of(name))]
-    return placed(PHASES, tuple(dict.fromkeys(added)))
+    return insert_phases(PHASES, tuple(dict.fromkeys(added)))
 
 
-def placed(phases: Sequence[Phase], added: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Phases with more of them, each rule and phase in the place that it asks for.
+def insert_phases(phases: Sequence[Phase], added: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Inserts phases among others.
 
-    Raises LoopliftError for a rule or phase that names none of those before it.
+    A phase comes last unless it names another phase in `before` or `after`. A rule that names
+    another rule leaves its own phase and joins every phase that has the named rule. Raises
+    LoopliftError for a rule or phase that names nothing among those that are there by then.
     """
-    placed = list(phases)
+    result = list(phases)
     for phase in added:
         staying = tuple(rule for rule in phase.rules if not (rule.before or rule.after))
         for rule in phase.rules:
             if rule not in staying:
-                placed = _with_rule(placed, rule)
+                result = _with_rule(result, rule)
         if staying:
             rest = phase if staying == phase.rules else _with_rules(phase, staying)
-            placed.insert(_position(placed, phase), rest)
-    return tuple(placed)
+            result.insert(_position(result, phase), rest)
+    return tuple(result)
 
 
 def _position(phases: Sequence[Phase], phase: Phase) -> int:
-    """Where a phase goes among the others."""
+    """The index at which to insert a phase."""
     name = phase.before or phase.after
     if not name:
         return len(phases)
     names = [other.name for other in phases]
     if name not in names:
         raise LoopliftError(
-            f"There is no phase '{name}' for the phase '{phase.name}' to run next to",
+            f"The phase '{phase.name}' runs before or after '{name}', which is not a phase",
             remedy=f"Name one of: {', '.join(names)}",
         )
-    return names.index(name) + (not phase.before)
+    return _place_next_to(name, phases, names, phase)
+
+
+def _place_next_to(
+    name: str,
+    items: Sequence[Phase] | Sequence[type[Rule]],
+    names: Sequence[str],
+    item: Phase | type[Rule],
+) -> int:
+    """Where an item goes that runs next to a named one: after those that run after it already."""
+    place = names.index(name)
+    if item.before:
+        return place
+    place += 1
+    while place < len(items) and items[place].after == name:
+        place += 1
+    return place
 
 
 def _with_rule(phases: Sequence[Phase], rule: type[Rule]) -> list[Phase]:
-    """Phases in which a rule stands next to the one that it names."""
+    """The phases, with a rule next to each occurrence of the rule that it names."""
     name = rule.before or rule.after
     result = []
     for phase in phases:
         names = [other.name() for other in phase.rules]
         if name in names:
-            place = names.index(name) + (not rule.before)
+            place = _place_next_to(name, phase.rules, names, rule)
             rules = (*phase.rules[:place], rule, *phase.rules[place:])
             result.append(_with_rules(phase, rules))
         else:
             result.append(phase)
     if result == list(phases):
         raise LoopliftError(
-            f"There is no rule {name} for the rule {rule.name()} to run next to",
+            f"The rule {rule.name()} runs before or after {name}, which is not a rule",
             remedy="`looplift rules list` shows the rules",
         )
     return result
@@ -96,22 +114,22 @@ def _with_rules(phase: Phase, rules: tuple[type[Rule], ...]) -> Phase:
 
 @functools.cache
 def installed_phases() -> tuple[Phase, ...]:
-    """What installed packages offer, in the order of their entry points' names."""
-    offers = sorted(entry_points(group=GROUP), key=lambda offer: offer.name)
-    return tuple(phase for offer in offers for phase in _offered(offer))
+    """The phases of installed packages, in the order of the names of their entry points."""
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return tuple(phase for entry in entries for phase in _phases_of_entry(entry))
 
 
-def _offered(offer: EntryPoint) -> tuple[Phase, ...]:
-    place = f"entry point '{offer.name}' of the group {GROUP}"
+def _phases_of_entry(entry: EntryPoint) -> tuple[Phase, ...]:
+    where = f"entry point '{entry.name}' of the group {GROUP}"
     try:
-        found = offer.load()
-    except RAISED as error:
+        found = entry.load()
+    except RULE_ERRORS as error:
         raise LoopliftError(
-            f"The rules of an installed package cannot be imported: {_told(error)}",
-            where=place,
+            f"The rules of an installed package cannot be imported: {_import_error(error)}",
+            where=where,
             remedy="Repair or uninstall the package",
         ) from error
-    return _checked(getattr(found, "PHASES", found), place)
+    return _checked(getattr(found, "PHASES", found), where)
 
 
 def _phases_of(name: str) -> tuple[Phase, ...]:
@@ -119,67 +137,66 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
-    except RAISED as error:
+    except RULE_ERRORS as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
-            f"The rules cannot be imported: {error if missing else _told(error)}",
+            f"The rules cannot be imported: {error if missing else _import_error(error)}",
             where=f"--rules {name}",
-            remedy="Name a module that Python finds, such as package.module"
+            remedy="Name a module that Python can import, such as package.module"
             if missing
-            else "Repair the module",
+            else "Correct the error in the module",
         ) from error
     finally:
         sys.path[:] = known
     return _checked(getattr(module, "PHASES", ()), f"--rules {name}")
 
 
-def _told(error: BaseException) -> str:
-    """An error while a module was loaded, with the line of the module that made it."""
+def _import_error(error: BaseException) -> str:
+    """An error in a module that is imported, with the line of the module that raised it."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{kind}: {error.msg} at {error.filename}:{error.lineno}"
-    place = _place_of(error)
-    return f"{kind}: {error}" + (f" at {place}" if place else "")
+    line = _line_of(error)
+    return f"{kind}: {error}" + (f" at {line}" if line else "")
 
 
-def _place_of(error: BaseException) -> str:
-    """The last line that is neither Python's nor an installed package's, `file:line`; empty if
-    there is none.
-    """
+def _line_of(error: BaseException) -> str:
+    """The last line outside Python itself and installed packages, `file:line`; or empty."""
     installed = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
-    places = [
+    lines = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(("<", __file__, *installed))
     ]
-    return places[-1] if places else ""
+    return lines[-1] if lines else ""
 
 
-def _checked(phases: object, place: str) -> tuple[Phase, ...]:
+def _checked(phases: object, where: str) -> tuple[Phase, ...]:
+    """The phases of a module. Raises LoopliftError for anything else."""
     listed = tuple(phases) if isinstance(phases, (tuple, list)) else ()
     if not listed or not all(isinstance(phase, Phase) for phase in listed):
         raise LoopliftError(
             "The module lists no rules",
-            where=place,
+            where=where,
             remedy="Define PHASES in it, a tuple of looplift.Phase",
         )
     for phase in listed:
         if not isinstance(phase.rules, (tuple, list)):
             raise LoopliftError(
                 f"The rules of the phase {phase.name} are {phase.rules!r}",
-                where=place,
+                where=where,
                 remedy="List them in a tuple",
             )
         for rule in phase.rules:
-            _check_rule(rule, place)
+            _check_rule(rule, where)
     return listed
 
 
-def _check_rule(rule: object, place: str) -> None:
+def _check_rule(rule: object, where: str) -> None:
     if not isinstance(rule, type) or not issubclass(rule, Rule):
         raise LoopliftError(
-            f"A phase lists {rule!r}, which is no rule",
-            where=place,
+            f"A phase lists {rule!r}, which is not a rule",
+            where=where,
             remedy="List classes that inherit from looplift.Rule",
         )
     root: object = rule.root
@@ -187,6 +204,6 @@ def _check_rule(rule: object, place: str) -> None:
     if not all(isinstance(op, str) for op in operators):
         raise LoopliftError(
             f"The root of the rule {rule.name()} is {root!r}",
-            where=place,
-            remedy="Name the operator that it starts from, or a tuple of operators",
+            where=where,
+            remedy="Name the operator that the rule is tried at, or a tuple of operators",
         )

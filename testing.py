@@ -1,4 +1,4 @@
-"""Checks for the tests of one's own rules: that a rule does to its examples what it says.
+"""Checks for the tests of your own rules: a rule does to its fixtures what it says.
 
 import pytest
 from looplift.testing import assert_fires, assert_spares, near_misses
@@ -26,21 +26,23 @@ from .rules import PHASES
 
 
 def near_misses(rule: type[Rule]) -> list[str]:
-    """The words by which `spares` names its models."""
+    """The keys of `spares`: for each near miss, words that the reason must contain."""
     return list(rule.spares)
 
 
 def assert_fires(rule: type[Rule]) -> onnx.ModelProto:
-    """The rule fires on its example, alone and among looplift's rules, and what comes of it is
-    valid and computes the same on onnxruntime. Returns what the rule alone makes of it.
+    """Asserts that a rule fires on its fixture, alone and together with looplift's rules.
+
+    Both results must be valid and compute the same as the fixture on onnxruntime. Returns the
+    result of the rule alone.
     """
-    assert rule.fires, f"{rule.name()} shows no model it fires on"
+    assert rule.fires, f"{rule.name()} has no fixture in `fires`"
     model = fixture(rule.fires)
     onnx.checker.check_model(model, full_check=True)
-    engine = _sound(run_alone(rule, model))
+    engine = _without_defects(run_alone(rule, model))
     fired = [commit.rule for commit in engine.trace.commits()]
-    told = "; ".join(str(miss) for miss, _ in misses(rule, run_rules(model)))
-    assert rule.name() in fired, f"{rule.name()} does not fire: {told or 'no node to start from'}"
+    reasons = "; ".join(str(miss) for miss, _ in misses(rule, run_rules(model)))
+    assert rule.name() in fired, f"{rule.name()} does not fire: {reasons or 'no node is its root'}"
     result = _checked(model, engine)
     others = [other for phase in PHASES for other in phase.rules]
     _checked(model, run_rules(model, *others, rule))
@@ -48,24 +50,24 @@ def assert_fires(rule: type[Rule]) -> onnx.ModelProto:
 
 
 def assert_spares(rule: type[Rule], words: str) -> str:
-    """The rule leaves a near miss alone, for the reason that its name says, which is returned."""
+    """Asserts that a rule declines a near miss for a reason with these words; returns it."""
     model = fixture(rule.spares[words])
     onnx.checker.check_model(model, full_check=True)
-    engine = _sound(run_rules(model, rule))
+    engine = _without_defects(run_rules(model, rule))
     assert not engine.trace.commits(), f"{rule.name()} fires on the near miss {words!r}"
     reasons = [str(miss) for miss, _ in misses(rule, engine)]
     assert any(words in reason for reason in reasons), f"{words!r} is in none of {reasons}"
     return next(reason for reason in reasons if words in reason)
 
 
-def _sound(engine: Engine) -> Engine:
+def _without_defects(engine: Engine) -> Engine:
     defects = engine.trace.defects()
     assert not defects, f"{defects[0].rule} at {defects[0].node}: {defects[0].reason}"
     return engine
 
 
 def _checked(model: onnx.ModelProto, engine: Engine) -> onnx.ModelProto:
-    result = export_model(_sound(engine).model)
+    result = export_model(_without_defects(engine).model)
     onnx.checker.check_model(result, full_check=True)
     verification = verify(model, result)
     assert verification.verified, str(verification)

@@ -23,7 +23,7 @@ from chain import chain
 from harness import report
 
 import looplift
-from looplift.debug.recording import Recorder
+from looplift.debug.trace_writer import TraceWriter
 
 MOST = {"trace": 1.10, "in full": 1.50}
 """What the two traces may take, as multiples of rewriting without one."""
@@ -36,8 +36,8 @@ def untraced(model: onnx.ModelProto) -> None:
 
 def traced(model: onnx.ModelProto, path: Path, in_full: bool) -> None:
     """Rewrites and writes the trace."""
-    with path.open("w", encoding="utf-8") as file, Recorder(file, in_full=in_full) as recorder:
-        looplift.rewrite(model, observer=recorder)
+    with path.open("w", encoding="utf-8") as file, TraceWriter(file, in_full=in_full) as writer:
+        looplift.rewrite(model, observer=writer)
 
 
 def least_cpu_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""The command line: what all commands share, and the commands by theme."""
+"""The command line: what all commands share, and the commands by subject."""

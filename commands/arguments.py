@@ -1,17 +1,17 @@
-"""What the user writes on the command line about a model: `NAME=VALUE`, `NAME=1,576` and so on."""
+"""Parses what the user writes on the command line: `NAME=VALUE`, `NAME=1,576`, `mask axis 0`."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..rewrite.errors import AssumptionError
+from ..rewrite.facts.assertions import Assertions, Shape
 
 T = TypeVar("T")
 
@@ -22,64 +22,68 @@ _WORDS = {
     "inf": float("inf"),
     "-inf": float("-inf"),
 }
-
-
-@dataclass(frozen=True)
-class Assertions:
-    """What the user asserts, in the form `looplift.rewrite` takes."""
-
-    inputs: dict[str, Any] = field(default_factory=dict)
-    dims: tuple[str, ...] = ()
-    shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict)
-    strict: bool = False
-    prefix_masks: dict[str, int | None] = field(default_factory=dict)
+_KINDS = ("input", "dim", "shape", "prefix mask")
+"""The first words of what `--assume` takes, in the order of `parse_assertions`."""
 
 
 def parse_assertions(
     inputs: Iterable[str],
     dims: Iterable[str],
     shapes: Iterable[str],
-    strict: bool,
     prefix_masks: Iterable[str] = (),
 ) -> Assertions:
-    """The options `--input`, `--dim`, `--shape`, `--strict` and `--prefix-mask` of one call.
+    """Parses the options `--input`, `--dim`, `--shape` and `--prefix-mask` of one call.
 
-    Raises AssumptionError for a text that asserts nothing or contradicts another one; what does
-    not fit the model shows later.
+    Raises AssumptionError for a text that asserts nothing or contradicts another one. Whether the
+    assertions fit the model is checked later.
     """
-    return Assertions(
-        _collect("--input", inputs, parse_value),
-        tuple(dims),
-        _collect("--shape", shapes, parse_shape),
-        strict,
+    return Assertions.of(
+        _parse_pairs("--input", inputs, parse_value),
+        list(dims),
+        _parse_pairs("--shape", shapes, parse_shape),
         _parse_masks(prefix_masks),
     )
 
 
+def parse_assumptions(texts: Iterable[str]) -> Assertions:
+    """Parses what `--assume` takes: `dim T=16`, `input sr=16000`, `shape x=1,T`,
+    `prefix mask m axis 1`. Raises AssumptionError as `parse_assertions` does.
+    """
+    values: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+    for text in texts:
+        stripped = text.strip()
+        kind = next((k for k in _KINDS if stripped.startswith(f"{k} ")), "")
+        if not kind:
+            raise AssumptionError(
+                f"'{text}' is not an assumption",
+                where="--assume",
+                remedy='Write "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T" or '
+                '"prefix mask m axis 1"',
+            )
+        values[kind].append(stripped.removeprefix(kind).strip())
+    return parse_assertions(*values.values())
+
+
 def _parse_masks(texts: Iterable[str]) -> dict[str, int | None]:
-    """`mask axis 0`, or `mask` alone. Names may contain colons and, but for this end, blanks."""
+    """Parses `mask axis 0` or `mask`. A name may contain colons and spaces."""
     axes: dict[str, int | None] = {}
     for text in texts:
         found = re.fullmatch(r"\s*(.*?)(?:\s+axis\s+(-?\d+))?\s*", text, re.DOTALL)
-        assert found is not None, "the name takes any text"
+        assert found is not None, "the name may be any text"
         name, axis = found[1], None if found[2] is None else int(found[2])
         if axes.setdefault(name, axis) != axis:
             raise AssumptionError(
-                f"The time of '{name}' cannot be along two axes",
+                f"The mask '{name}' cannot have two time axes",
                 where="--prefix-mask",
                 remedy="Give it once",
             )
     return axes
 
 
-def mask_option(name: str, axis: int | None) -> str:
-    """The option that `parse_assertions` reads, as a shell takes it."""
-    text = name if axis is None else f"{name} axis {axis}"
-    return f'--prefix-mask "{text}"' if " " in text else f"--prefix-mask {text}"
-
-
 def parse_value(text: str) -> Any:
-    """`16000`, `0.5`, `true`, `1,2,3`, `[[1, 2], [3, 4]]`, `@file.npy`, or else a text."""
+    """Parses `16000`, `0.5`, `true`, `1,2,3`, `[[1, 2], [3, 4]]` or `@file.npy`; any other text
+    stands for itself.
+    """
     if text.startswith("@"):
         return _read_array(Path(text[1:]))
     if text.lower() in _WORDS:
@@ -90,49 +94,48 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def parse_shape(text: str) -> tuple[int | str | None, ...]:
-    """`1,T,?` as (1, "T", None); nothing at all is the shape of a scalar."""
-    return tuple(_parse_size(part.strip()) for part in text.split(",")) if text.strip() else ()
+def parse_shape(text: str) -> Shape:
+    """Parses `1,T,?` as (1, "T", None); an empty text is the shape of a scalar."""
+    return tuple(_parse_dim(part.strip()) for part in text.split(",")) if text.strip() else ()
 
 
 def parse_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
-    """The option `--size NAME=1,2,7`."""
-    return _collect("--size", texts, _parse_sizes)
+    """Parses the option `--size NAME=1,2,7`."""
+    return _parse_pairs("--size", texts, _parse_numbers)
 
 
-def _parse_size(text: str) -> int | str | None:
+def _parse_dim(text: str) -> int | str | None:
     if text in ("?", ""):
         return None
     return int(text) if text.lstrip("-").isdigit() else text
 
 
-def _parse_sizes(text: str) -> list[int]:
+def _parse_numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
         raise AssumptionError(
-            f"'{text}' is not a list of sizes", remedy="Write numbers with commas between them"
+            f"'{text}' is not a list of sizes", remedy="Write numbers separated by commas"
         )
     return [int(part) for part in parts]
 
 
-def _collect(option: str, texts: Iterable[str], parse: Callable[[str], T]) -> dict[str, T]:
-    found: dict[str, T] = {}
-    given: dict[str, str] = {}
+def _parse_pairs(option: str, texts: Iterable[str], parse: Callable[[str], T]) -> dict[str, T]:
+    """Parses texts of the form NAME=VALUE."""
+    values: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         name = name.strip()
         if not sign or not name:
             raise AssumptionError(
-                f"'{text}' names nothing", where=option, remedy=f"Write {option} NAME=VALUE"
+                f"'{text}' has no value", where=option, remedy=f"Write {option} NAME=VALUE"
             )
-        if given.setdefault(name, value) != value:
+        if values.setdefault(name, value) != value:
             raise AssumptionError(
-                f"'{name}' cannot be both {given[name]} and {value}",
+                f"'{name}' cannot be both {values[name]} and {value}",
                 where=option,
                 remedy="Give it once",
             )
-        found[name] = parse(value)
-    return found
+    return {name: parse(value) for name, value in values.items()}
 
 
 def _read_array(path: Path) -> Any:

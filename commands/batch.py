@@ -1,4 +1,4 @@
-"""One or many models through `rewrite`, verified before anything is written."""
+"""Rewrites one or many models, and verifies each before anything is written."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..api import RewriteResult, rewrite
-from ..debug.recording import Recorder, trace_file
-from ..plugins import all_phases
-from ..rewrite.engine.trace import Event, Observer
+from ..api import RewriteResult, rewrite_request
+from ..debug.trace_writer import TraceWriter, trace_file
+from ..request import Settings
+from ..rewrite.engine.trace import Event
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.isolate import Died, Process, Remote
-from ..rewrite.running.verify import Verification, verify
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
+from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
 from ..rewrite.storage.validate import check_runtime
-from .arguments import Assertions
 
 WRITTEN, DIFFERENT, FAILED = "written", "different", "failed"
 
@@ -29,20 +28,18 @@ class Job:
 
     source: Path
     target: Path
-    assertions: Assertions = field(default_factory=Assertions)
-    rules: tuple[str, ...] = ()
-    """Modules with phases that run after looplift's."""
+    settings: Settings = field(default_factory=Settings)
     step_limit: int | None = None
     verifies: bool = True
     seed: int = 0
     trace: Path | None = None
-    """Where the trace goes, if one is wanted."""
+    """The trace file to write, if any."""
     traces_in_full: bool = False
 
 
 @dataclass
 class Outcome:
-    """What became of one model."""
+    """The result for one model."""
 
     source: str
     target: str
@@ -51,29 +48,38 @@ class Outcome:
     error: str = ""
     """Why it failed."""
     before: dict[str, int] = field(default_factory=dict)
-    """Operators by name, those in bodies included."""
+    """Operators by name, including those in bodies."""
     after: dict[str, int] = field(default_factory=dict)
     rules: dict[str, int] = field(default_factory=dict)
     """How often each rule fired."""
     notes: list[str] = field(default_factory=list)
     defects: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """How long the rewriting took, without reading, verifying and writing."""
+    """The time of rewriting, without reading, verifying and writing."""
     verification: str = ""
-    """What was compared, in words; empty if nothing was asked for."""
+    """What was compared, in words; empty if the job does not verify."""
     differences: list[str] = field(default_factory=list)
 
 
 def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcome:
-    """Rewrite, verify and write one model. Raises LoopliftError; then nothing is written."""
-    with _recorder(job) as observer:
-        result = _rewritten(job, on_event, observer)
-    outcome = _describe(job, result)
+    """Rewrites, verifies and writes one model. Raises LoopliftError and then writes nothing."""
+    request = job.settings.request(job.source)
+    with _trace_writer(job) as observer:
+        result = rewrite_request(
+            request, step_limit=job.step_limit, on_event=on_event, observer=observer
+        )
+    outcome = _outcome(job, result)
     if job.verifies:
         check_runtime(result.model)
-        verification = verify_result(job, result)
+        verification = verify(
+            job.source,
+            result.model,
+            base_dir=result.base_dir,
+            assumptions=result.engine.assertions,
+            seed=job.seed,
+        )
         outcome.verification = str(verification)
-        outcome.differences = [str(found) for found in verification.differences]
+        outcome.differences = [str(difference) for difference in verification.differences]
         outcome.notes += verification.notes()
         if verification.differences:
             outcome.status = DIFFERENT
@@ -84,89 +90,19 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
 
 
 @contextmanager
-def _recorder(job: Job) -> Iterator[Recorder | None]:
-    """Writes the trace of a job, if one is wanted."""
+def _trace_writer(job: Job) -> Iterator[TraceWriter | None]:
+    """Opens the trace file of a job that has one."""
     if job.trace is None:
         yield None
         return
     with (
         trace_file(job.trace) as file,
-        Recorder(
-            file,
-            source=job.source,
-            assertions=job.assertions,
-            rules=job.rules,
-            in_full=job.traces_in_full,
-        ) as recorder,
+        TraceWriter(file, job.settings, source=job.source, in_full=job.traces_in_full) as writer,
     ):
-        yield recorder
+        yield writer
 
 
-def _rewritten(
-    job: Job, on_event: Callable[[Event], None] | None, observer: Observer | None
-) -> RewriteResult:
-    return rewrite(
-        job.source,
-        inputs=job.assertions.inputs,
-        dims=job.assertions.dims,
-        shapes=job.assertions.shapes,
-        prefix_masks=job.assertions.prefix_masks,
-        strict=job.assertions.strict,
-        rules=all_phases(job.rules),
-        step_limit=job.step_limit,
-        on_event=on_event,
-        observer=observer,
-    )
-
-
-def verify_result(job: Job, result: RewriteResult) -> Verification:
-    """Hold a rewritten model against its file."""
-    return verify(
-        job.source,
-        result.model,
-        base_dir=result.base_dir,
-        inputs=job.assertions.inputs,
-        assumptions=result.engine.assumptions,
-        seed=job.seed,
-    )
-
-
-def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
-    """The outcomes in the order of the jobs; an error of one does not keep the others."""
-    if processes <= 1 or len(jobs) == 1:
-        yield from map(_run_guarded, jobs)
-        return
-    with ExitStack() as stack, ThreadPoolExecutor(processes) as pool:
-        idle: SimpleQueue[Process] = SimpleQueue()
-        for _ in range(processes):
-            idle.put(stack.enter_context(Process()))
-        yield from pool.map(lambda job: _run_elsewhere(job, idle), jobs)
-
-
-def _run_guarded(job: Job) -> Outcome:
-    try:
-        return run_job(job)
-    except LoopliftError as error:
-        return Outcome(str(job.source), str(job.target), FAILED, str(error))
-
-
-def _run_elsewhere(job: Job, idle: SimpleQueue[Process]) -> Outcome:
-    process = idle.get()
-    try:
-        outcome: Outcome = Remote(process, _Worker).call("run", job)
-    except Died as death:
-        return Outcome(str(job.source), str(job.target), FAILED, f"It is not rewritten: {death}.")
-    finally:
-        idle.put(process)
-    return outcome
-
-
-class _Worker:
-    def run(self, job: Job) -> Outcome:
-        return _run_guarded(job)
-
-
-def _describe(job: Job, result: RewriteResult) -> Outcome:
+def _outcome(job: Job, result: RewriteResult) -> Outcome:
     report = result.report
     return Outcome(
         str(job.source),
@@ -179,3 +115,43 @@ def _describe(job: Job, result: RewriteResult) -> Outcome:
         defects=list(report.defects),
         seconds=report.seconds,
     )
+
+
+# --- many models ---
+
+
+def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
+    """Runs jobs and yields their outcomes in order; an error of one does not stop the others."""
+    if processes <= 1 or len(jobs) == 1:
+        yield from map(_run_catching, jobs)
+        return
+    with ExitStack() as stack, ThreadPoolExecutor(processes) as pool:
+        idle: SimpleQueue[ChildProcess] = SimpleQueue()
+        for _ in range(processes):
+            idle.put(stack.enter_context(ChildProcess()))
+        yield from pool.map(lambda job: _run_in_process(job, idle), jobs)
+
+
+def _run_catching(job: Job) -> Outcome:
+    try:
+        return run_job(job)
+    except LoopliftError as error:
+        return Outcome(str(job.source), str(job.target), FAILED, str(error))
+
+
+def _run_in_process(job: Job, idle: SimpleQueue[ChildProcess]) -> Outcome:
+    process = idle.get()
+    try:
+        outcome: Outcome = RemoteObject(process, _Worker).call("run", job)
+    except ChildDied as death:
+        return Outcome(str(job.source), str(job.target), FAILED, f"Rewriting failed: {death}.")
+    finally:
+        idle.put(process)
+    return outcome
+
+
+class _Worker:
+    """The side of the child process."""
+
+    def run(self, job: Job) -> Outcome:
+        return _run_catching(job)

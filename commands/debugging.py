@@ -1,4 +1,4 @@
-"""The commands that answer why not, what changed, and which step broke it."""
+"""The commands that explain a rewrite, show it, and find the rewrite that is wrong."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from ..plugins import all_phases
+from ..debug.exit_status import ERROR, FINDING
+from ..request import Settings
 from ..rewrite.errors import LoopliftError
-from . import presentation
-from .arguments import Assertions
-from .base import WRONG, app, end, print_result, reporting, rule_names
-from .options import AsJson, Model, Rules, Seed, asserting, repeated
-from .outputs import check_target, onnx_files
+from ..rewrite.storage.output_files import check_target
+from . import console
+from .app import app, complete_rule, exit_with, print_errors, print_result
+from .arguments import parse_assumptions
+from .options import AsJson, Model, Seed, repeated, with_settings
+from .output_files import onnx_files
 
-Check = Annotated[
+CheckCommand = Annotated[
     str,
     typer.Option(
         "--check",
         metavar="CMD",
-        help="A command that exits with another status than 0 for a bad model; {} stands for the "
-        "path of the model, which else comes last. By default: outputs on onnxruntime differ.",
+        help="A command whose exit status is not 0 for a bad model. {} stands for the path of the "
+        "model, which otherwise comes last. By default, a model is bad if its outputs on "
+        "onnxruntime differ from those of the original.",
     ),
 ]
-
-
-def _subject(model: Path, given: Assertions, rules: Sequence[str]) -> Any:
-    from ..debug.subject import Subject
-
-    return Subject.of(model, given, all_phases(rules))
 
 
 # --- explain ---
@@ -44,8 +42,8 @@ def _subject(model: Path, given: Assertions, rules: Sequence[str]) -> Any:
     'looplift explain tagger.onnx --rule FuseRecurrence --assume "prefix mask mask axis 1"; '
     "looplift explain models/ --summary"
 )
-@reporting
-@asserting
+@print_errors
+@with_settings
 def explain(
     model: Annotated[
         Path, typer.Argument(metavar="IN", help="An ONNX file, or with --summary a folder.")
@@ -56,7 +54,8 @@ def explain(
         typer.Option(
             "--node",
             metavar="N",
-            help="Only this one, whatever its operator, by its name or a result.",
+            help="Explain only this node, which may have any operator. Give its name or the name "
+            "of an output.",
         ),
     ] = "",
     rule: Annotated[
@@ -64,9 +63,9 @@ def explain(
         typer.Option(
             "--rule",
             metavar="R",
-            help="Only this rule. Of one that starts from other nodes than control flow: why not, "
-            "where it got furthest.",
-            autocompletion=rule_names,
+            help="Explain only this rule. If its roots are not control flow, show the nodes at "
+            "which most of its checks passed.",
+            autocompletion=complete_rule,
         ),
     ] = "",
     assume: Annotated[
@@ -74,67 +73,63 @@ def explain(
         repeated(
             "--assume",
             "WHAT",
-            'What if: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T", '
-            '"prefix mask m axis 1" (each row of m is true first and false from some step on).',
+            'Explain as if this were asserted: "dim T=16", "dim T>=1", "input sr=16000", '
+            '"shape x=1,T", "prefix mask m axis 1".',
         ),
     ],
     summary: Annotated[
-        bool, typer.Option("--summary", help="The commonest reasons, over all models of a folder.")
+        bool,
+        typer.Option("--summary", help="Show the most common reasons in all models of a folder."),
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="All rules, those that only make a node smaller, too.")
+        bool, typer.Option("--all", help="Show all rules, also those that only simplify a node.")
     ] = False,
-    given: Assertions,
-    rules: Rules,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Say why each If, Loop and Scan is left: the rules that could remove it, and what they miss.
+    """Explain why each If, Loop and Scan remains: the rules that could remove it, and which check
+    fails.
 
-    Nothing is written; what is assumed here, rewrite takes as --dim, --input, --shape and
-    --prefix-mask. The status is 1 if something is left.
+    Nothing is written. `looplift rewrite` takes the assumptions as --dim, --input, --shape and
+    --prefix-mask. The exit status is 1 if control flow remains.
     """
-    from ..debug.explaining.explain import explain as ask
-    from ..debug.explaining.view import render
+    from ..debug.explain import explain as debug
+    from ..debug.explain.render import render
 
     if summary:
         if node:
             raise LoopliftError(
-                "A summary is of all nodes", where="--node", remedy="Drop --node or --summary"
+                "A summary covers all nodes", where="--node", remedy="Drop --node or --summary"
             )
-        _explain_folder(model, given, rule, assume, rules, as_json)
+        _explain_folder(model, settings, rule, assume, as_json)
         return
-    subject = _subject(model, given, rules)
-    with presentation.busy(f"explaining {model.name}"):
-        found = ask(subject, node, rule, assume)
-    print_result(render(found, model.name, everything), found.as_json(), as_json)
-    end(found.status)
+    with console.show_activity(f"explaining {model.name}"):
+        request = settings.request(model).asserting(parse_assumptions(assume))
+        explanation = debug.explain(request, node, rule, assumed=assume)
+    print_result(render(explanation, model.name, everything), explanation.as_json(), as_json)
+    exit_with(explanation.status)
 
 
 def _explain_folder(
-    folder: Path,
-    given: Assertions,
-    rule: str,
-    assume: Sequence[str],
-    rules: Sequence[str],
-    as_json: bool,
+    folder: Path, settings: Settings, rule: str, assume: Sequence[str], as_json: bool
 ) -> None:
-    from ..debug.explaining.explain import explain as ask
-    from ..debug.explaining.summary import commonest, render_commonest
+    from ..debug.explain import explain as debug
+    from ..debug.explain.render import render_summary
 
     paths = onnx_files(folder) if folder.is_dir() else [folder]
-    found = []
+    explanations = []
     for path in paths:
-        with presentation.busy(f"explaining {path.name}"):
+        with console.show_activity(f"explaining {path.name}"):
             try:
-                subject = _subject(path, given, rules)
-                found.append((path, ask(subject, rule=rule, assume=assume)))
+                request = settings.request(path).asserting(parse_assumptions(assume))
+                explanations.append((path, debug.explain(request, rule=rule, assumed=assume)))
             except LoopliftError as error:
-                presentation.complain(f"{path}: {error}")
-    reasons = commonest(found)
-    left = sum(len(explanation.left) for _, explanation in found)
-    title = f"{left} left in {len(found)} models; the commonest reasons"
-    print_result(render_commonest(reasons, title), [asdict(each) for each in reasons], as_json)
-    end(WRONG if len(found) < len(paths) else int(left > 0))
+                console.print_error(f"{path}: {error}")
+    reasons = debug.most_common_reasons(explanations)
+    count = sum(len(explanation.remaining) for _, explanation in explanations)
+    title = f"{count} remain in {len(explanations)} models; the most common reasons"
+    print_result(render_summary(reasons, title), [asdict(reason) for reason in reasons], as_json)
+    exit_with(ERROR if len(explanations) < len(paths) else FINDING if count else 0)
 
 
 # --- step ---
@@ -145,8 +140,8 @@ def _explain_folder(
     'looplift step vad.onnx --do "rule InlineDecidedIf" --do "dump now.onnx"; '
     "echo next | looplift step vad.onnx --json"
 )
-@reporting
-@asserting
+@print_errors
+@with_settings
 def step(
     model: Model,
     *,
@@ -161,27 +156,26 @@ def step(
     ],
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE", help="Walk through this trace of the model."),
+        typer.Option("--trace", metavar="FILE", help="Step through this trace of the model."),
     ] = None,
-    given: Assertions,
-    rules: Rules,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Walk through the rewrites of a model, with what each of them touches before and after.
+    """Step through the rewrites of a model, with the nodes that each of them touches.
 
-    Commands come from the terminal, from a pipe, or from --do. The status is 2 if one fails.
+    Commands come from the terminal, from a pipe, or from --do. The exit status is 2 if a command
+    fails.
     """
-    from ..debug.step import Shell, Walk
-    from ..debug.trace_file import read_trace
+    from ..debug.step import CommitCursor, Shell
+    from ..debug.trace_reader import read_trace
 
-    subject = _subject(model, given, rules)
+    request = settings.request(model)
     recorded = None if trace is None else read_trace(trace)
     if recorded is not None:
-        recorded.check_assertions(subject.assertions)
-    with presentation.busy(f"rewriting {model.name}"):
-        walk = Walk(subject, recorded, model)
-    console = presentation.stdout()
-    shell = Shell(walk, console, as_json)
+        recorded.check_settings(settings)
+    with console.show_activity(f"rewriting {model.name}"):
+        cursor = CommitCursor(request, recorded, model)
+    shell = Shell(cursor, console.stdout(), as_json)
     if do:
         shell.run_script(do)
     elif not sys.stdin.isatty():
@@ -189,35 +183,34 @@ def step(
     else:
         shell.cmdloop()
         return
-    end(WRONG if shell.failure else 0)
+    exit_with(ERROR if shell.failure else 0)
 
 
 # --- verify ---
 
 
 @app.command(epilog="Example: looplift verify vad.onnx --rules my_package.my_rules")
-@reporting
-@asserting
+@print_errors
+@with_settings
 def verify(
     model: Model,
     *,
-    given: Assertions,
-    rules: Rules,
+    settings: Settings,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a model on onnxruntime after each rewrite: the first step and tensor that differ.
+    """Run a model on onnxruntime after each rewrite, and show the first difference.
 
-    The inputs are the same after each step; they include trip counts 0, 1, 2 and 7 and both sides
-    of each If where they can be reached. The status is 1 if a step changes what is computed.
+    The inputs are the same each time. They include trip counts 0, 1, 2 and 7 and both branches of
+    each If where an input decides. The exit status is 1 if a rewrite changes an output.
     """
-    from ..debug import verify_steps as debug
+    from ..debug import verify_commits as debug
 
-    subject = _subject(model, given, rules)
-    with presentation.counting(f"verifying {model.name}") as progress:
-        result = debug.verify_steps(subject, seed=seed, progress=progress)
+    request = settings.request(model)
+    with console.show_commits(f"verifying {model.name}") as progress:
+        result = debug.verify_commits(request, seed=seed, progress=progress)
     print_result(debug.render(result, model.name), result.as_json(), as_json)
-    end(result.status)
+    exit_with(result.status)
 
 
 # --- bisect ---
@@ -227,30 +220,31 @@ def verify(
     epilog="Examples: looplift bisect vad.onnx --rules my_rules; "
     'looplift bisect vad.onnx --check "python run_on_device.py {}"'
 )
-@reporting
-@asserting
+@print_errors
+@with_settings
 def bisect(
     model: Model,
     *,
-    check: Check = "",
-    given: Assertions,
-    rules: Rules,
+    check: CheckCommand = "",
+    settings: Settings,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find the step, rule and place that make a model bad, in at most log2(steps) + 3 checks.
+    """Find the first rewrite that makes a model bad, in at most log2(rewrites) + 3 checks.
 
-    The status is 1 if there is one.
+    The exit status is 1 if there is one.
     """
     from ..debug import bisect as debug
-    from ..debug.checks import Command, SameOutputs
+    from ..debug.model_checks import CommandCheck, OutputCheck
 
-    subject = _subject(model, given, rules)
-    with presentation.telling(f"bisecting {model.name}") as tell:
-        judge = Command(check, subject.base_dir) if check else SameOutputs.of(subject, seed)
-        result = debug.bisect(subject, judge, tell)
+    request = settings.request(model)
+    with console.show_activity(f"bisecting {model.name}") as show:
+        model_check = (
+            CommandCheck(check, request.base_dir) if check else OutputCheck.of(request, seed)
+        )
+        result = debug.bisect(request, model_check, show)
     print_result(debug.render(result, model.name), result.as_json(), as_json)
-    end(result.status)
+    exit_with(result.status)
 
 
 # --- reduce ---
@@ -261,8 +255,8 @@ def bisect(
     "looplift reduce vad.onnx -o small.onnx --rules my_rules; "
     'looplift reduce vad.onnx -o small.onnx --check "python crash.py"'
 )
-@reporting
-@asserting
+@print_errors
+@with_settings
 def reduce(
     model: Model,
     output: Annotated[
@@ -271,8 +265,8 @@ def reduce(
             "-o",
             "--output",
             metavar="SMALL",
-            help="The model to write; its text, a test and the "
-            "nearest model that does not show it are written beside it.",
+            help="The model to write. Its text, a test, and the nearest model that does not show "
+            "the finding are written next to it.",
         ),
     ],
     *,
@@ -281,38 +275,88 @@ def reduce(
         typer.Option(
             "--keep",
             metavar="WHAT",
-            help="differs (rewriting changes the outputs), fires RULE, left OP, reason WORDS, or "
-            "error WORDS.",
+            help="What the model must still show: differs (rewriting changes the outputs), fires "
+            "RULE, left OP, reason WORDS, or error WORDS.",
         ),
     ] = "differs",
-    check: Check = "",
+    check: CheckCommand = "",
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="Stop then; the same call goes on.")
+        float,
+        typer.Option(
+            "--seconds", min=1, help="Stop after this time; the same call then continues."
+        ),
     ] = 3600.0,
-    given: Assertions,
-    rules: Rules,
+    settings: Settings,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make the smallest model that still shows something, bodies of loops and branches included.
+    """Reduce a model, including its bodies, to the smallest one that still shows a finding.
 
-    A call that was interrupted goes on where it ended. The status is 1: what a model shows is a
-    finding.
+    A call that was interrupted continues where it stopped. The exit status is 1, because the model
+    shows a finding.
     """
-    from ..debug import reduce as debug
+    from ..debug.reduce import reduce as debug
 
     check_target(output, model, output)
-    subject = _subject(model, given, rules)
-    with presentation.telling(f"reducing {model.name}") as tell:
+    with console.show_activity(f"reducing {model.name}") as show:
         result = debug.reduce(
-            subject,
+            settings.request(model),
             output,
             keep=keep,
             command=check,
-            rules=rules,
+            rules=settings.rules,
             seed=seed,
             seconds=seconds,
-            tell=tell,
+            progress=show,
         )
     print_result(debug.render(result, model.name), result.as_json(), as_json)
-    end(result.status)
+    exit_with(result.status)
+
+
+# --- report ---
+
+
+@app.command(
+    epilog="Examples: looplift report vad.onnx -o vad.html; "
+    "looplift report vad.onnx -o vad.html --input sr=16000 --verify"
+)
+@print_errors
+@with_settings
+def report(
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT", help="The HTML file to write.")
+    ],
+    *,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Run the model on onnxruntime after each rewrite, or not at all. By default the "
+            "result runs, and the model after each rewrite if that takes only seconds.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Settings,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a web page that shows each rewrite of a model, and why control flow remains.
+
+    The page is one file that needs no server and no network. It shows the graph before and after
+    each rewrite, the source of the rule, the numeric check, and the attempts and time of each rule.
+    The exit status is 1 if a rewrite changes an output or a rule is defective.
+    """
+    from ..debug.report.build import build
+    from ..debug.report.numeric import Runs
+    from ..debug.report.page import write
+
+    check_target(output, model, output)
+    runs = {None: Runs.IF_CHEAP, True: Runs.ALL, False: Runs.NONE}[verify]
+    request = settings.request(model)
+    with console.show_commits(f"following {model.name}") as progress:
+        data = build(request, model.name, runs=runs, seed=seed, progress=progress)
+    write(data, output)
+    lines = [Text(data.summary()), Text(f"written: {output}")]
+    print_result(lines, {"written": str(output), **data.as_json()}, as_json)
+    exit_with(data.status)

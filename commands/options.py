@@ -1,4 +1,4 @@
-"""The options that several commands have."""
+"""The arguments and options that several commands have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from .arguments import Assertions, parse_assertions
+from ..request import Settings
+from .arguments import parse_assertions
 
 R = TypeVar("R")
 
@@ -32,8 +33,8 @@ Inputs = Annotated[
     repeated(
         "--input",
         "NAME=VALUE",
-        "Fix an input of the model: a number, true or false, a list (1,2,3 or [[1,2],[3,4]]), "
-        "or an array (@file.npy).",
+        "Give an input of the model a fixed value: a number, true or false, a list (1,2,3 or "
+        "[[1,2],[3,4]]), or an array (@file.npy).",
     ),
 ]
 Dims = Annotated[
@@ -45,7 +46,7 @@ Shapes = Annotated[
     repeated(
         "--shape",
         "NAME=1,T,?",
-        "Assert the shape of an input: sizes, names, or ? for what stays open.",
+        "Assert the shape of an input: sizes, names, or ? for an unknown dimension.",
     ),
 ]
 PrefixMasks = Annotated[
@@ -53,53 +54,53 @@ PrefixMasks = Annotated[
     repeated(
         "--prefix-mask",
         '"NAME axis N"',
-        "Assert of an input, or of a value outside of all bodies, that it is a mask and along this "
-        "axis, the time, true first and false from some step on. NAME alone is a mask of shape "
-        "(batch, time) or (time).",
+        "Assert that an input, or a value outside all bodies, is a mask that is true first and "
+        "false from some time step on; N is its time axis. NAME alone is a mask of shape (batch, "
+        "time) or (time).",
     ),
 ]
 Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Only rewrites that hold for runs that fail, too, and for counts beyond what floats "
-        "hold exactly.",
+        help="Preserve errors: inputs on which the original fails must still fail. Also leaves out "
+        "rewrites that are exact only for counts that a float holds exactly.",
     ),
 ]
 Rules = Annotated[
     list[str],
-    repeated("--rules", "MODULE", "A Python module whose PHASES run after looplift's."),
+    repeated("--rules", "MODULE", "Also run the PHASES of a Python module."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int, typer.Option("--seed", help="For the made-up inputs.")]
+Seed = Annotated[int, typer.Option("--seed", help="The seed for random inputs.")]
 
 
-def _assertions(
+def _settings(
     inputs: Inputs,
     dims: Dims,
     shapes: Shapes,
     prefix_masks: PrefixMasks,
+    rules: Rules,
     strict: Strict = False,
-) -> Assertions:
-    return parse_assertions(inputs, dims, shapes, strict, prefix_masks)
+) -> Settings:
+    assertions = parse_assertions(inputs, dims, shapes, prefix_masks)
+    return Settings(assertions, strict, tuple(rules))
 
 
-def asserting(command: Callable[..., R]) -> Callable[..., R]:
-    """Gives a command the options that assert something of its model, in place of the keyword
-    `given`, which is what they say together.
-    """
+def with_settings(command: Callable[..., R]) -> Callable[..., R]:
+    """Replaces the parameter `settings` of a command by the options that it is made from."""
     own = inspect.signature(command, eval_str=True)
-    options = inspect.signature(_assertions, eval_str=True).parameters
+    options = inspect.signature(_settings, eval_str=True).parameters
     parameters = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in own.parameters.values()
-        for option in (options.values() if parameter.name == "given" else (parameter,))
+        for option in (options.values() if parameter.name == "settings" else (parameter,))
     ]
 
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> R:
-        given = _assertions(**{name: arguments.pop(name) for name in options})
-        return command(given=given, **arguments)
+        settings = _settings(**{name: arguments.pop(name) for name in options})
+        return command(settings=settings, **arguments)
 
     # Typer reads the options of a command from its signature and its annotations.
     wrapped.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -1,23 +1,25 @@
-"""The commands that rewrite, import and check models, and those that look into them."""
+"""The commands that rewrite, inspect, import and check models."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..plugins import all_phases
+from ..debug.exit_status import ERROR, FINDING
+from ..request import Settings
 from ..rewrite.errors import LoopliftError
-from . import presentation
-from .arguments import Assertions, parse_sizes
-from .base import FINDING, WRONG, app, end, print_result, reporting
+from ..rewrite.storage.output_files import check_target
+from . import console
+from .app import app, exit_with, print_errors, print_result
+from .arguments import parse_sizes
 from .batch import DIFFERENT, FAILED, Job
-from .options import AsJson, Model, Rules, Seed, asserting, repeated
-from .outputs import check_target, plan_outputs, plan_traces
+from .options import AsJson, Model, Seed, repeated, with_settings
+from .output_files import plan_outputs, plan_traces
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,8 +47,8 @@ def _root(
     epilog="Examples: looplift rewrite vad.onnx -o clean.onnx --input sr=16000 --shape x=1,576; "
     "looplift rewrite models/ -o clean/ -j 4"
 )
-@reporting
-@asserting
+@print_errors
+@with_settings
 def rewrite(
     models: Annotated[
         list[Path],
@@ -54,98 +56,96 @@ def rewrite(
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="OUT", help="A file for one model, else a folder."),
+        typer.Option(
+            "-o", "--output", metavar="OUT", help="A file for one model, a folder for several."
+        ),
     ],
     *,
-    given: Assertions,
+    settings: Settings,
     verify: Annotated[
         bool,
-        typer.Option("--verify/--no-verify", help="Run both models on onnxruntime before writing."),
+        typer.Option(
+            "--verify/--no-verify", help="Run both models on onnxruntime and compare them first."
+        ),
     ] = True,
-    rules: Rules,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", metavar="N", min=0, help="Stop after so many rewrites."),
+        typer.Option("--steps", metavar="N", min=0, help="Stop after N rewrites."),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="Write what was rewritten as JSON lines; for several models a folder.",
+            help="Write every rewrite to a file of JSON lines; for several models, to a folder.",
         ),
     ] = None,
     trace_all: Annotated[
         bool,
         typer.Option(
-            "--trace-all", help="Also every rule that declined, with its reason; and graph hashes."
+            "--trace-all",
+            help="Also write every attempt that failed, with its reason, and graph hashes.",
         ),
     ] = False,
     jobs: Annotated[
-        int, typer.Option("-j", "--jobs", metavar="N", min=1, help="Models at the same time.")
+        int, typer.Option("-j", "--jobs", metavar="N", min=1, help="Rewrite N models at a time.")
     ] = 1,
     seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite models into ones with less control flow that compute the same.
+    """Rewrite models into ones that compute the same with less control flow.
 
-    The result is verified before it is written: if an output differs, nothing is written and the
-    status is 1.
+    Each result is verified before it is written. If an output differs, nothing is written and the
+    exit status is 1.
     """
     if trace_all and trace is None:
         raise LoopliftError(
-            "There is no trace that could tell more", where="--trace-all", remedy="Add --trace FILE"
+            "There is no trace to write more to", where="--trace-all", remedy="Add --trace FILE"
         )
     plan = plan_outputs(models, output)
     traces = plan_traces(plan, output, trace)
     work = [
-        Job(source, target, given, tuple(rules), steps, verify, seed, place, trace_all)
-        for (source, target), place in zip(plan, traces)
+        Job(source, target, settings, steps, verify, seed, trace_path, trace_all)
+        for (source, target), trace_path in zip(plan, traces)
     ]
     if len(work) == 1:
-        outcomes = [presentation.rewrite_one(work[0])]
+        outcomes = [console.rewrite_one(work[0])]
     else:
-        outcomes = presentation.rewrite_many(work, jobs)
-    presentation.print_problems(outcomes)
+        outcomes = console.rewrite_many(work, jobs)
+    console.print_problems(outcomes)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=2))
+        typer.echo(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
     elif not quiet:
-        presentation.print_outcomes(outcomes)
+        console.print_outcomes(outcomes)
     statuses = {outcome.status for outcome in outcomes}
-    if FAILED in statuses:
-        raise typer.Exit(WRONG)
-    if DIFFERENT in statuses:
-        raise typer.Exit(FINDING)
+    exit_with(ERROR if FAILED in statuses else FINDING if DIFFERENT in statuses else 0)
 
 
 # --- inspect ---
 
 
 @app.command(epilog='Example: looplift inspect vad.onnx --dim "T>=1"')
-@reporting
-@asserting
+@print_errors
+@with_settings
 def inspect(
     model: Model,
     *,
-    given: Assertions,
-    rules: Rules,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Show the Ifs, Loops and Scans of a model as a tree, and why each is still there.
+    """Show the Ifs, Loops and Scans of a model as a tree, and why each remains.
 
-    The model is rewritten in memory: nodes that go are marked, those that stay say why.
+    The model is rewritten in memory. A node that a rule removes is marked with the rule, a node
+    that remains with the reasons.
     """
-    from ..debug.inspect import inspect as read
-    from ..debug.inspect import render
+    from ..debug import inspect as debug
 
-    with presentation.busy(f"inspecting {model.name}"):
-        inspection = read(model, given, all_phases(rules))
-    if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(inspection), indent=2))
-        return
-    presentation.stdout().print(render(inspection, model.name))
-    presentation.print_notes(inspection.notes)
+    with console.show_activity(f"inspecting {model.name}"):
+        inspection = debug.inspect(settings.request(model))
+    print_result([debug.render(inspection, model.name)], asdict(inspection), as_json)
+    if not as_json:
+        console.print_notes(inspection.notes)
 
 
 # --- import ---
@@ -155,8 +155,8 @@ def inspect(
     "import",
     epilog="Examples: looplift import vad.onnx -o vad.py; looplift import vad.onnx -o vad.so",
 )
-@reporting
-@asserting
+@print_errors
+@with_settings
 def import_(
     model: Model,
     output: Annotated[
@@ -165,33 +165,32 @@ def import_(
             "-o",
             "--output",
             metavar="OUT",
-            help="What to write: .py (the module as text for reading, without its weights), or to "
-            "run it .json (for tvm.ir.load_json) or .so (a compiled library).",
+            help="The file to write: .py for the module as text, without its weights; .json for "
+            "tvm.ir.load_json; .so for a compiled library.",
         ),
     ],
     target: Annotated[
-        str, typer.Option("--target", help="What a .so is compiled for, as TVM writes it.")
+        str, typer.Option("--target", help="The TVM target that a .so is compiled for.")
     ] = "llvm",
     *,
-    given: Assertions,
-    rules: Rules,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a model and convert it into a TVM Relax module.
 
-    Tells which loops became one kernel and which a tower of functions, why, and which operators
-    the module has.
+    Prints which loops became one kernel and which a tower of functions, with the reason, and the
+    operators of the module.
     """
     from ..debug.relax import check_format, write_module
 
     check_format(output)
     check_target(output, model, output)
-    with presentation.busy(f"importing {model.name}"):
-        remarks = write_module(model, output, target, given, rules)
+    with console.show_activity(f"importing {model.name}"):
+        module = write_module(model, output, target, settings)
     if as_json:
-        typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(remarks)}, indent=2))
+        typer.echo(json.dumps({"output": str(output), **asdict(module)}, indent=2))
         return
-    presentation.print_module(remarks)
+    console.print_module(module)
     typer.echo(f"written: {output}")
 
 
@@ -199,45 +198,41 @@ def import_(
 
 
 @app.command(epilog="Example: looplift check vad.onnx --input sr=16000 --size batch=1,2,7")
-@reporting
-@asserting
+@print_errors
+@with_settings
 def check(
     model: Model,
     *,
-    given: Assertions,
+    settings: Settings,
     sizes: Annotated[
         list[str],
-        repeated("--size", "NAME=1,2,7", "Sizes to try for an open dimension."),
+        repeated("--size", "NAME=1,2,7", "Try these sizes for a dimension that is not known."),
     ],
-    rules: Rules,
     tvm: Annotated[
         bool, typer.Option("--tvm/--no-tvm", help="Also run the Relax module on TVM.")
     ] = True,
     latency: Annotated[
-        bool, typer.Option("--latency/--no-latency", help="Measure how long a run takes.")
+        bool, typer.Option("--latency/--no-latency", help="Measure the latency of a run.")
     ] = True,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run the original, the rewritten model and the Relax module, and compare.
+    """Run the original, the rewritten model and the Relax module, and compare their outputs.
 
     The original and the rewritten model run on onnxruntime, the Relax module on TVM, all with one
-    thread, at several sizes. The status is 1 if an output differs.
+    thread, at several sizes. The exit status is 1 if an output differs.
     """
-    from ..debug.check import check as run
-    from ..debug.check import render
+    from ..debug import check as debug
 
-    with presentation.busy(f"checking {model.name}"):
-        result = run(
-            model,
-            given,
-            choices=parse_sizes(sizes),
+    with console.show_activity(f"checking {model.name}"):
+        result = debug.check(
+            settings.request(model),
+            sizes=parse_sizes(sizes),
             with_tvm=tvm,
             with_latency=latency,
             seed=seed,
-            rules=all_phases(rules),
         )
-    print_result(render(result, model.name), result.as_json(), as_json)
+    print_result(debug.render(result, model.name), result.as_json(), as_json)
     if not as_json:
-        presentation.print_notes(result.notes)
-    end(result.status)
+        console.print_notes(result.notes)
+    exit_with(result.status)

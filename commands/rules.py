@@ -1,4 +1,4 @@
-"""The commands about rules: which there are, what each says of itself, a new one of one's own."""
+"""The commands about rules: list them, document one, start a new one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from rich.text import Text
 
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError
-from .base import app, print_result, reporting, rule_names
+from .app import app, complete_rule, print_errors, print_result
 from .options import AsJson, Rules
+
+_HELP = "List the rules, document one of them, or start a rule of your own."
 
 rules_app = typer.Typer(
     name="rules",
-    help="List the rules, show what one does and why it may not fire, or begin one of your own.",
+    help=_HELP,
     epilog="Examples: looplift rules; looplift rules show IfToWhere; "
     "looplift rules new DropDoubleNeg -o double_neg",
     rich_markup_mode=None,
@@ -33,18 +35,17 @@ def _list(modules: Sequence[str], as_json: bool) -> None:
     print_result(render_contents(phases), contents(phases), as_json)
 
 
-@rules_app.callback(invoke_without_command=True)
-@reporting
+@rules_app.callback(invoke_without_command=True, help=_HELP)
+@print_errors
 def _root(context: typer.Context, rules: Rules, as_json: AsJson = False) -> None:
-    """List the rules, show what one does and why it may not fire, or begin one of your own."""
     if context.invoked_subcommand is None:
         _list(rules, as_json)
 
 
 @rules_app.command("list", epilog="Example: looplift rules list --rules my_package.my_rules")
-@reporting
+@print_errors
 def list_(rules: Rules, as_json: AsJson = False) -> None:
-    """List the rules, phase by phase, in the order in which they run."""
+    """List the rules by phase, in the order in which they run."""
     _list(rules, as_json)
 
 
@@ -52,13 +53,16 @@ def list_(rules: Rules, as_json: AsJson = False) -> None:
     epilog="Examples: looplift rules show IfToWhere; "
     "looplift rules show MyRule --rules my_package.my_rules --json"
 )
-@reporting
+@print_errors
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A rule.", autocompletion=rule_names)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The name of a rule.", autocompletion=complete_rule),
+    ],
     rules: Rules,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a rule does: an example before and after, each reason it can give, near misses."""
+    """Show an example of a rule before and after, every reason to decline, and near misses."""
     from ..debug.rule_docs import document, find_rule, render
 
     phases = all_phases(rules)
@@ -68,31 +72,34 @@ def show(
 
 @rules_app.command(epilog="Example: looplift rules api > rule-api.md")
 def api() -> None:
-    """Tell what a rule may ask and do, as a page in Markdown."""
+    """Print the reference of what a rule can use, in Markdown."""
     from ..debug.rule_api import markdown
 
     typer.echo(markdown(), nl=False)
 
 
 @rules_app.command(epilog="Example: looplift rules new DropDoubleNeg -o double_neg")
-@reporting
+@print_errors
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="What it does, as a class name: DropDoubleNeg.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="What the rule does, as a class name, such as DropDoubleNeg."
+        ),
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="DIR", help="A folder that is not there yet."),
+        typer.Option("-o", "--output", metavar="DIR", help="A folder that does not exist yet."),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Write a package with a rule, its examples and a test, which works at once, to go on from."""
+    """Write a package with a rule that works, its fixtures and its tests, as a start."""
     from ..debug.skeleton import module_name, write_package
 
-    if name in rule_names(name):
+    if name in complete_rule(name):
         raise LoopliftError(
-            f"There is a rule {name} already",
-            remedy="Choose another name: commands and reports tell rules apart by it",
+            f"There is already a rule {name}",
+            remedy="Choose another name: commands and reports identify a rule by its name",
         )
     module = f"{module_name(name)}.rules"
     files = write_package(name, output)

@@ -1,1 +1,1 @@
-"""Commands that look into models and rewrites: inspect, check, and what they share."""
+"""Looks into models and rewrites: explain, step, verify, bisect, reduce, report; rules as pages."""

@@ -1,5 +1,5 @@
-"""One model three ways: the original and the rewritten file on onnxruntime, the Relax module on
-TVM. Same inputs, outputs compared, operators and latencies side by side.
+"""Runs a model three ways and compares: the original and the rewritten file on onnxruntime, the
+Relax module on TVM. Same inputs; outputs, operators and latencies side by side.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,24 +15,29 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..api import RewriteResult, rewrite
-from ..commands.arguments import Assertions
-from ..rewrite.engine.rule import Phase
+from ..api import RewriteResult, rewrite_request
+from ..request import Request
 from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
-from ..rewrite.running.isolate import Process
-from ..rewrite.running.randomness import random_outputs, recurrent_outputs
-from ..rewrite.running.runtime import Ended, Feed, IsolatedSession, Packed, Refused, Runnable
-from ..rewrite.running.signature import NoValues
-from ..rewrite.running.verify import Side, no_case_reason
-from ..rewrite.storage.files import load
+from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs
+from ..rewrite.running.runtime import (
+    ExecutionError,
+    Feed,
+    IsolatedSession,
+    ProcessCrashed,
+    SerializedModel,
+    TimedExecutable,
+)
+from ..rewrite.running.signature import CannotGenerateInputs
+from ..rewrite.running.verify import Candidate, no_case_reason
 from ..rewrite.storage.validate import check_runtime
-from .counts import rows
+from .exit_status import ERROR, FINDING
+from .operator_counts import rows
 from .relax import RelaxSession
 
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
 EQUAL, DIFFERENT, ENDED = "equal", "different", "ended"
-FINDING, WRONG = 1, 2
 EFFORT = Effort(cases=6)
 LATENCY_SECONDS = 0.1
 
@@ -50,13 +54,13 @@ class Column:
 
 
 @dataclass
-class Run:
-    """What came of one set of inputs."""
+class RunComparison:
+    """The results for one set of inputs."""
 
     sizes: dict[str, int]
-    """Of the open dimensions, by name."""
+    """The sizes of the open dimensions, by name."""
     scalars: dict[str, Any] = field(default_factory=dict)
-    """Made-up inputs that are scalars."""
+    """The random inputs that are scalars."""
     verdicts: dict[str, str] = field(default_factory=dict)
     """By column: `equal`, `different`, or `ended` (an empty input ended the process)."""
     distances: dict[str, float] = field(default_factory=dict)
@@ -67,87 +71,78 @@ class Run:
 
     def label(self) -> str:
         """`T=2, B=3, mode=1`."""
-        told = {**self.sizes, **self.scalars}
-        return ", ".join(f"{name}={value}" for name, value in told.items()) or "run"
+        values = {**self.sizes, **self.scalars}
+        return ", ".join(f"{name}={value}" for name, value in values.items()) or "run"
 
 
 @dataclass
-class Check:
+class CheckResult:
     """The result of the three-way check."""
 
     columns: list[Column]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunComparison] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reason: str = ""
     """Why nothing ran, if nothing did."""
 
     @property
     def status(self) -> int:
-        """The exit status: 1 if an output differs, 2 if a side does not run at all."""
+        """The exit status: a finding if an output differs, an error if a column does not run."""
         if any(DIFFERENT in run.verdicts.values() for run in self.runs):
             return FINDING
-        return WRONG if self.reason or any(column.problem for column in self.columns) else 0
+        return ERROR if self.reason or any(column.problem for column in self.columns) else 0
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "status": self.status}
 
 
 def check(
-    model: str | Path,
-    assertions: Assertions | None = None,
+    request: Request,
     *,
-    choices: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
     with_tvm: bool = True,
     with_latency: bool = True,
     seed: int = 0,
-    rules: Sequence[Phase] | None = None,
-) -> Check:
-    """Rewrite a model, run it in all three ways at several sizes, and compare.
+) -> CheckResult:
+    """Rewrites a model, runs it in all three ways at several sizes, and compares.
 
-    `choices` gives the sizes to try for some open dimensions. A side that does not run is said to
-    have a problem, and the others are compared. Raises what `rewrite` raises.
+    `sizes` are the sizes to try for some open dimensions. A column that does not run gets its
+    problem, and the others are compared. Raises what `rewrite` raises.
     """
-    assertions = assertions or Assertions()
-    result = rewrite(
-        model,
-        inputs=assertions.inputs,
-        dims=assertions.dims,
-        shapes=assertions.shapes,
-        prefix_masks=assertions.prefix_masks,
-        strict=assertions.strict,
-        rules=rules,
-    )
+    result = rewrite_request(request)
     check_runtime(result.model)
-    found = Check(_columns(result, with_tvm), notes=list(result.report.notes))
-    proto, folder = load(model)
+    checked = CheckResult(_columns(result, with_tvm), notes=list(result.report.notes))
+    proto, folder = request.proto, request.base_dir
+    assertions = result.engine.assertions
     with ExitStack() as stack:
         try:
-            original = stack.enter_context(closing(IsolatedSession(Packed(proto, folder))))
+            original = stack.enter_context(closing(IsolatedSession(SerializedModel(proto, folder))))
             cases = Cases(
                 proto,
                 original,
                 base_dir=folder,
-                inputs=assertions.inputs,
-                assumptions=result.engine.assumptions,
-                choices=choices,
+                assertions=assertions,
+                choices=sizes,
                 seed=seed,
                 effort=EFFORT,
             )
-        except (Refused, NoValues) as error:
-            found.reason = str(error)
-            return found
-        others = _others(found, result, stack)
+        except (ExecutionError, CannotGenerateInputs) as error:
+            checked.reason = str(error)
+            return checked
+        others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
         random = random_outputs(proto)
         empty = recurrent_outputs(proto)
-        sides = {n: Side(r, original.outputs, random, tolerances, empty) for n, r in others.items()}
+        sides = {
+            n: Candidate(r, original.outputs, random, tolerances, empty) for n, r in others.items()
+        }
         for case in cases:
-            run = _judge(case, sides, assertions)
+            run = _compared(case, sides, assertions.inputs)
             if with_latency:
                 _measure(run, case, {ORIGINAL: original, **others})
-            found.runs.append(run)
-        found.reason = "" if found.runs else no_case_reason(cases)
-    return found
+            checked.runs.append(run)
+        checked.reason = "" if checked.runs else no_case_reason(cases)
+    return checked
 
 
 def _columns(result: RewriteResult, with_tvm: bool) -> list[Column]:
@@ -159,31 +154,34 @@ def _columns(result: RewriteResult, with_tvm: bool) -> list[Column]:
     return [*columns, Column(RELAX, "TVM")] if with_tvm else columns
 
 
-def _others(found: Check, result: RewriteResult, stack: ExitStack) -> dict[str, Runnable]:
-    """What is held against the original; a side that cannot be made gets its problem noted."""
-    packed = Packed(result.model, result.base_dir)
-    others: dict[str, Runnable] = {}
-    for column in found.columns[1:]:
+def _sessions(
+    checked: CheckResult, result: RewriteResult, stack: ExitStack
+) -> dict[str, TimedExecutable]:
+    """The columns that are compared with the original; records the problem of one that fails."""
+    packed = SerializedModel(result.model, result.base_dir)
+    sessions: dict[str, TimedExecutable] = {}
+    for column in checked.columns[1:]:
         try:
             if column.name == REWRITTEN:
-                session = stack.enter_context(closing(IsolatedSession(packed)))
-                others[column.name] = session
+                sessions[column.name] = stack.enter_context(closing(IsolatedSession(packed)))
             else:
-                relax = RelaxSession(packed, stack.enter_context(Process()))
+                relax = RelaxSession(packed, stack.enter_context(ChildProcess()))
                 column.operators = relax.operators
-                others[column.name] = relax
-        except Refused as refusal:
+                sessions[column.name] = relax
+        except ExecutionError as refusal:
             column.problem = str(refusal)
-    return others
+    return sessions
 
 
-def _judge(case: Case, sides: Mapping[str, Side], assertions: Assertions) -> Run:
-    made_up = {n: v for n, v in case.feed.items() if n not in assertions.inputs}
-    run = Run(dict(case.sizes), _scalars(made_up))
+def _compared(
+    case: Case, sides: Mapping[str, Candidate], given: Mapping[str, Any]
+) -> RunComparison:
+    random = {name: value for name, value in case.feed.items() if name not in given}
+    run = RunComparison(dict(case.sizes), _scalars(random))
     for name, side in sides.items():
         try:
-            judgement = side.judge(case, EFFORT.run_seconds)
-        except Ended:
+            judgement = side.compare_run(case, EFFORT.run_seconds)
+        except ProcessCrashed:
             run.verdicts[name] = ENDED
             continue
         run.verdicts[name] = DIFFERENT if judgement.differences else EQUAL
@@ -193,11 +191,11 @@ def _judge(case: Case, sides: Mapping[str, Side], assertions: Assertions) -> Run
 
 
 def _scalars(feed: Feed) -> dict[str, Any]:
-    single = {n: v for n, v in feed.items() if isinstance(v, np.ndarray) and v.ndim == 0}
-    return {name: value.item() for name, value in single.items()}
+    scalars = {n: v for n, v in feed.items() if isinstance(v, np.ndarray) and v.ndim == 0}
+    return {name: value.item() for name, value in scalars.items()}
 
 
-def _measure(run: Run, case: Case, runners: Mapping[str, Runnable]) -> None:
+def _measure(run: RunComparison, case: Case, runners: Mapping[str, TimedExecutable]) -> None:
     for name, runner in runners.items():
         if run.verdicts.get(name, EQUAL) == EQUAL:
             run.seconds[name] = runner.latency(case.feed, LATENCY_SECONDS)
@@ -206,24 +204,24 @@ def _measure(run: Run, case: Case, runners: Mapping[str, Runnable]) -> None:
 # --- for the terminal ---
 
 
-def render(found: Check, title: str) -> list[RenderableType]:
-    """A table with a column for each side, and what there is to say besides."""
+def render(checked: CheckResult, title: str) -> list[RenderableType]:
+    """A table with a column for each way to run the model, then problems and the verdict."""
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for column in found.columns:
+    for column in checked.columns:
         table.add_column(f"{column.name}\n{column.runtime}", justify="right")
-    for name, counts in rows([column.operators for column in found.columns]):
-        cells = zip(found.columns, counts)
+    for name, counts in rows([column.operators for column in checked.columns]):
+        cells = zip(checked.columns, counts)
         table.add_row(name, *("-" if column.problem else str(count) for column, count in cells))
-    for run in found.runs:
-        table.add_row(run.label(), *(_cell(run, column) for column in found.columns))
-    problems = [f"{c.name} does not run: {c.problem}" for c in found.columns if c.problem]
-    problems += [difference for run in found.runs for difference in run.differences]
+    for run in checked.runs:
+        table.add_row(run.label(), *(_cell(run, column) for column in checked.columns))
+    problems = [f"{c.name} does not run: {c.problem}" for c in checked.columns if c.problem]
+    problems += [difference for run in checked.runs for difference in run.differences]
     lines = (Text(line, style="red") for line in problems)
-    return [Text(title, style="bold"), table, *lines, _verdict(found)]
+    return [Text(title, style="bold"), table, *lines, _verdict(checked)]
 
 
-def _cell(run: Run, column: Column) -> Text:
+def _cell(run: RunComparison, column: Column) -> Text:
     if column.problem:
         return Text("-")
     text = Text()
@@ -238,20 +236,20 @@ def _cell(run: Run, column: Column) -> Text:
     return text
 
 
-def _verdict(found: Check) -> Text:
-    if found.reason:
-        return Text(f"nothing was compared: {found.reason}", style="red")
-    compared = Text("; ").join(_verdict_on(column, found.runs) for column in found.columns[1:])
-    return Text("against the original, ").append(compared)
+def _verdict(checked: CheckResult) -> Text:
+    if checked.reason:
+        return Text(f"nothing was compared: {checked.reason}", style="red")
+    verdicts = Text("; ").join(_verdict_on(column, checked.runs) for column in checked.columns[1:])
+    return Text("against the original, ").append(verdicts)
 
 
-def _verdict_on(column: Column, runs: Sequence[Run]) -> Text:
-    """One side in words. A run that ended its process is no difference, yet was not compared."""
+def _verdict_on(column: Column, runs: Sequence[RunComparison]) -> Text:
+    """One column in words. A run that ended its process is not a difference, nor is it equal."""
     if column.problem:
         return Text(f"{column.name}: did not run", style="yellow")
     counts = Counter(run.verdicts[column.name] for run in runs)
     if counts[EQUAL] == len(runs):
         return Text(f"{column.name}: equal in all {len(runs)} runs", style="green")
-    told = [f"{each} in {counts[each]}" for each in (DIFFERENT, ENDED, EQUAL) if counts[each]]
+    parts = [f"{each} in {counts[each]}" for each in (DIFFERENT, ENDED, EQUAL) if counts[each]]
     style = "red" if counts[DIFFERENT] else "yellow"
-    return Text(f"{column.name}: {', '.join(told)} of {len(runs)} runs", style=style)
+    return Text(f"{column.name}: {', '.join(parts)} of {len(runs)} runs", style=style)

@@ -1,6 +1,6 @@
-"""Relax modules for the commands: built from a file, compiled, run, written.
+"""Relax modules for the commands: made from a file, compiled, run, written.
 
-TVM is imported when a function is called, so that everything else works without it.
+Functions import TVM when they are called, so that everything else works without it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,70 +18,77 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ..api import compile, from_onnx  # noqa: A004
-from ..commands.arguments import Assertions
-from ..plugins import all_phases
-from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, telling_line
-from ..rewrite.running.isolate import Died, Process, Remote
-from ..rewrite.running.runtime import Array, Ended, Isolated, Packed, Refused, Value, median_time
+from ..api import compile, import_request  # noqa: A004
+from ..request import Settings
+from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, summary_line
+from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
+from ..rewrite.running.runtime import (
+    Array,
+    ExecutionError,
+    Isolated,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+    median_time,
+)
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form
 
 FORMATS = (".py", ".json", ".so")
+KERNEL, TOWER = "kernel", "tower"
 
 
 def check_format(output: Path) -> None:
-    """Raises ModelError for a file name that does not say what to write."""
+    """Raises ModelError for a file name whose suffix is not a format of modules."""
     if output.suffix not in FORMATS:
         raise ModelError(
-            f"'{output.suffix}' is nothing a module can be written as",
+            f"A module cannot be written as '{output.suffix}'",
             where=f"file '{output}'",
             remedy="End the name with .py, .json or .so",
         )
 
 
-KERNEL, TOWER = "kernel", "tower"
+# --- modules that are written ---
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A node that iterates, and what became of it in the module."""
+class LoopSummary:
+    """A node that iterates, and its form in the module."""
 
     operator: str
-    place: str
+    node: str
     form: str
-    """One kernel with the loop inside, or a tower of functions that the virtual machine runs."""
+    """`kernel` for one kernel with the loop inside, or `tower` for a tower of functions that the
+    virtual machine runs."""
     reason: str
     """Why it is a tower; empty for a kernel."""
 
 
 @dataclass
-class Remarks:
-    """What a module consists of, and what was said while it was made."""
+class ModuleSummary:
+    """What a module consists of, and the messages about it."""
 
-    loops: list[Loop]
+    loops: list[LoopSummary]
     operators: dict[str, int]
     """Relax operators in all functions of the module, the most frequent first."""
     notes: list[str]
     """What the module relies on beyond the file."""
     warnings: list[str]
-    """TVM's warnings."""
+    """The warnings of TVM."""
 
 
-def write_module(
-    source: Path, output: Path, target: str, assertions: Assertions, rules: Sequence[str] = ()
-) -> Remarks:
-    """Convert a model and write the module as text, as JSON, or compiled. `rules` are modules.
+def write_module(source: Path, output: Path, target: str, settings: Settings) -> ModuleSummary:
+    """Converts a model and writes the module as text, as JSON, or compiled.
 
-    Raises what `from_onnx` raises, UnsupportedError if TVM cannot compile or write the module,
-    and ModelError if the file cannot be written. The file is written whole or not at all.
+    Raises what `from_onnx` raises, UnsupportedError if TVM cannot compile or write the module, and
+    ModelError if the file cannot be written. The file is written whole or not at all.
     """
     try:
         folder = output.absolute().parent
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".looplift-") as beside:
-            written = Path(beside) / output.name
-            remarks = _write_elsewhere(source, written, target, assertions, rules)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".looplift-") as temporary:
+            written = Path(temporary) / output.name
+            summary = _write_in_process(source, written, target, settings)
             written.replace(output)
     except OSError as error:
         raise ModelError(
@@ -89,24 +96,22 @@ def write_module(
             where=f"file '{output}'",
             remedy="Check the permissions of the folder and the space left on the disk",
         ) from error
-    return remarks
+    return summary
 
 
-def _write_elsewhere(
-    source: Path, output: Path, target: str, assertions: Assertions, rules: Sequence[str]
-) -> Remarks:
-    with Process() as process:
+def _write_in_process(source: Path, output: Path, target: str, settings: Settings) -> ModuleSummary:
+    with ChildProcess() as process:
         try:
-            remarks: Remarks = Remote(process, _Writer).call(
-                "write", source, output, target, assertions, rules
+            summary: ModuleSummary = RemoteObject(process, _Writer).call(
+                "write", source, output, target, settings
             )
-        except Died as death:
+        except ChildDied as death:
             raise UnsupportedError(
-                f"TVM does not survive writing the module: {death}",
+                f"TVM crashes while it writes the module: {death}",
                 where=f"file '{output.name}'",
                 remedy=_JSON_REMEDY if output.suffix == ".json" else "Please report the model",
             ) from None
-    return remarks
+    return summary
 
 
 _JSON_REMEDY = (
@@ -116,55 +121,43 @@ _JSON_REMEDY = (
 
 
 class _Writer:
-    """The part of `write_module` that needs TVM."""
+    """The part of `write_module` that needs TVM, in a child process."""
 
-    def write(
-        self,
-        source: Path,
-        output: Path,
-        target: str,
-        assertions: Assertions,
-        rules: Sequence[str],
-    ) -> Remarks:
-        said = _Said()
-        loops: list[Loop] = []
+    def write(self, source: Path, output: Path, target: str, settings: Settings) -> ModuleSummary:
+        messages = _Messages()
+        loops: list[LoopSummary] = []
         log = logging.getLogger("looplift")
-        log.addHandler(said)
+        log.addHandler(messages)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                module = from_onnx(
-                    source,
-                    inputs=assertions.inputs,
-                    dims=assertions.dims,
-                    shapes=assertions.shapes,
-                    prefix_masks=assertions.prefix_masks,
-                    strict=assertions.strict,
-                    rules=all_phases(rules) if rules else None,
+                module = import_request(
+                    settings.request(source),
+                    always_rewrites=bool(settings.rules),
                     on_form=lambda form: loops.append(_loop(form)),
                 )
         finally:
-            log.removeHandler(said)
+            log.removeHandler(messages)
         _write(module, output, target)
-        operators = dict(_counts(module).most_common())
+        operators = dict(_operators(module).most_common())
         operators.pop("If", None)  # most of them belong to towers
-        said_by_tvm = list(dict.fromkeys(str(w.message) for w in caught))
-        return Remarks(loops, operators, said.notes, said_by_tvm)
+        tvm_warnings = list(dict.fromkeys(str(warning.message) for warning in caught))
+        return ModuleSummary(loops, operators, messages.texts, tvm_warnings)
 
 
-def _loop(form: Form) -> Loop:
-    return Loop(form.op_type, form.place, KERNEL if form.is_kernel else TOWER, form.reason)
+def _loop(form: Form) -> LoopSummary:
+    return LoopSummary(form.op_type, form.place, KERNEL if form.is_kernel else TOWER, form.reason)
 
 
-class _Said(logging.Handler):
-    """Keeps what `from_onnx` logs; the process that converts shows nobody its log."""
+class _Messages(logging.Handler):
+    """Collects what `import_request` logs, because the child process has no visible log."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.notes: list[str] = []
+        self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.notes.append(record.getMessage())
+        self.texts.append(record.getMessage())
 
 
 def _write(module: Any, path: Path, target: str) -> None:
@@ -178,64 +171,69 @@ def _write(module: Any, path: Path, target: str) -> None:
         compile(module, target).export_library(str(path))
 
 
-class RelaxRunner:
-    """A model on TVM, made from its plain ONNX form, in the process this is called in.
+# --- modules that are run ---
 
-    `threads` takes effect if TVM was not used in this process before. Raises `Refused` if TVM is
-    missing or does not take the model.
+
+class RelaxRunner:
+    """A model on TVM in this process.
+
+    `threads` takes effect only if this process has not used TVM before. Raises `Refused` if TVM is
+    missing or cannot convert or compile the model.
     """
 
-    def __init__(self, packed: Packed, threads: int = 1) -> None:
+    def __init__(self, packed: SerializedModel, threads: int = 1) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
         proto = _read(packed)
         try:
-            self._counts, self._machine = _load(proto, packed.folder)
+            self._operators, self._machine = _load(proto, packed.folder)
         except LoopliftError as error:
-            raise Refused(str(error)) from error
+            raise ExecutionError(str(error)) from error
         given = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [info.name for info in proto.graph.input if info.name not in given]
         self.outputs = [info.name for info in proto.graph.output]
 
-    def counts(self) -> Counter[str]:
-        """Operators of the module, and `If`s, in all its functions."""
-        return self._counts
+    def operators(self) -> Counter[str]:
+        """Operators and `If`s in all functions of the module."""
+        return self._operators
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         """The outputs in the order of the graph. Raises `Refused` if the run fails.
 
-        TVM cannot be stopped: keeping to `seconds` is left to who can end the process.
+        TVM cannot be stopped: the caller, who can end the process, enforces `seconds`.
         """
         call = self._call(feed)
         try:
             results = call()
         except Exception as error:  # TVM raises built-in errors of all kinds.
-            raise Refused(telling_line(error)) from error
+            raise ExecutionError(summary_line(error)) from error
         several = len(self.outputs) > 1
         return [_from_tvm(result) for result in (results if several else [results])]
 
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
-        """The median time of one run in seconds, measured for about `seconds`."""
+    def latency(self, feed: Mapping[str, RuntimeValue], seconds: float = 0.5) -> float:
+        """The median time of a run in seconds, measured for about `seconds`."""
         return median_time(self._call(feed), seconds)
 
-    def _call(self, feed: Mapping[str, Value]) -> Any:
+    def _call(self, feed: Mapping[str, RuntimeValue]) -> Any:
         arguments = [_to_tvm(feed[name]) for name in self.inputs]
         function = self._machine["main"]
         return lambda: function(*arguments)
 
 
 class RelaxSession(Isolated):
-    """A model on TVM in a child process. Raises `Refused` if TVM is missing or does not take it."""
+    """A model on TVM in a child process. Raises `Refused` as `RelaxRunner` does."""
 
-    def __init__(self, packed: Packed, process: Process) -> None:
+    def __init__(self, packed: SerializedModel, process: ChildProcess) -> None:
         try:
             super().__init__(process, RelaxRunner, packed)
-            self.operators: dict[str, int] = dict(self._ask("counts"))
-        except Ended as end:
-            raise Ended(f"TVM does not survive the model: {end}") from None
+            self.operators: dict[str, int] = dict(self._ask("operators"))
+        except ProcessCrashed as end:
+            raise ProcessCrashed(f"TVM crashes: {end}") from None
 
 
 def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
-    """The operators of a model's module, and the machine that runs it."""
+    """The operators of the module of a model, and the virtual machine that runs it."""
     from ..lowering import emit
     from ..lowering.compile import NATIVE, as_target
 
@@ -246,10 +244,10 @@ def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
         warnings.simplefilter("ignore")
         with as_target(NATIVE):
             module = emit(proto, base_dir=folder)
-    return _counts(module), relax.VirtualMachine(compile(module, NATIVE), tvm.cpu())
+    return _operators(module), relax.VirtualMachine(compile(module, NATIVE), tvm.cpu())
 
 
-def _read(packed: Packed) -> onnx.ModelProto:
+def _read(packed: SerializedModel) -> onnx.ModelProto:
     if isinstance(packed.source, bytes):
         proto = onnx.ModelProto()
         proto.ParseFromString(packed.source)
@@ -257,7 +255,7 @@ def _read(packed: Packed) -> onnx.ModelProto:
     return onnx.load(packed.source, load_external_data=False)
 
 
-def _counts(module: Any) -> Counter[str]:
+def _operators(module: Any) -> Counter[str]:
     from tvm import ir, relax
 
     found: Counter[str] = Counter()
@@ -274,17 +272,17 @@ def _counts(module: Any) -> Counter[str]:
     return found
 
 
-def _to_tvm(value: Value) -> Any:
+def _to_tvm(value: RuntimeValue) -> Any:
     import tvm
 
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
     if isinstance(value, list):
         return [_to_tvm(element) for element in value]
-    raise Refused(f"TVM has no {'empty optional' if value is None else 'map'}")
+    raise ExecutionError(f"TVM has no {'empty optional' if value is None else 'map'}")
 
 
-def _from_tvm(value: Any) -> Value:
+def _from_tvm(value: Any) -> RuntimeValue:
     if hasattr(value, "numpy"):
         array: Array = value.numpy()
         return array

@@ -1,6 +1,4 @@
-"""What a rule's class says of itself, for a reader: its example before and after, its reasons, its
-near misses.
-"""
+"""Documents a rule from its class: an example before and after, the reasons, near misses."""
 
 from __future__ import annotations
 
@@ -18,25 +16,28 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rewrite.engine.engine import Engine
-from ..rewrite.engine.rule import Match, Miss, Phase, Rule, describe, fixture
+from ..rewrite.engine.miss import Miss, describe
+from ..rewrite.engine.rule import Match, Phase, Rule, fixture
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.model import export_model, import_model
 from ..rules.values.dead_nodes import EliminateIdentity
-from .recording import source_of
 from .rule_reasons import Sentence, sentences
+from .trace_writer import match_line
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A model that the rule leaves as it is."""
+    """A model that the rule declines."""
 
     words: str
-    """What the reason must contain."""
+    """Words of the reason."""
     model: str
     """In ONNX text."""
     reason: str
     at: str
-    """What the reason speaks of."""
+    """The value or node that the reason is about."""
 
 
 @dataclass
@@ -49,32 +50,35 @@ class RuleDoc:
     """The rest of its docstring."""
     phases: list[str]
     roots: list[str]
-    """Operators it starts from; `*` for all."""
+    """The operators that it is tried at; `*` for all."""
     file: str
     line: int
     before: str
-    """The model of its own that it fires on, in ONNX text; empty if it shows none."""
+    """The model of `fires`, in ONNX text; empty if the rule has none."""
     after: str
     reasons: list[Sentence] = field(default_factory=list)
-    """All reasons it can give, in the order in which they stand in its source."""
+    """All reasons to decline, in the order of the source."""
     near_misses: list[NearMiss] = field(default_factory=list)
 
 
 def find_rule(name: str, phases: Sequence[Phase]) -> type[Rule]:
-    """A rule by its name. Raises LoopliftError, naming similar ones, if there is none."""
+    """A rule by its name. Raises LoopliftError with similar names if there is none."""
     rules = {rule.name(): rule for phase in phases for rule in phase.rules}
     if name in rules:
         return rules[name]
     near = difflib.get_close_matches(name, rules, n=3)
     raise LoopliftError(
         f"There is no rule '{name}'",
-        remedy=f"Similar: {', '.join(near)}" if near else "See: looplift rules list",
+        remedy=f"Similar rules: {', '.join(near)}" if near else "See: looplift rules list",
     )
 
 
 def document(rule: type[Rule], phases: Sequence[Phase]) -> RuleDoc:
-    """Reads a rule's class and runs its examples. Raises LoopliftError for one that is not ONNX."""
-    file, line = source_of(rule)
+    """Reads the class of a rule and runs its fixtures.
+
+    Raises LoopliftError for a fixture that is not ONNX text.
+    """
+    file, line = match_line(rule)
     before, after = before_and_after(rule)
     return RuleDoc(
         name=rule.name(),
@@ -98,47 +102,47 @@ def _description(rule: type[Rule]) -> str:
 
 
 def before_and_after(rule: type[Rule]) -> tuple[str, str]:
-    """The model that a rule shows, and what the rule makes of it, in ONNX text."""
+    """The model of `fires` and the result of the rule, in ONNX text."""
     if not rule.fires:
         return "", ""
-    model = _example(rule, rule.fires)
+    model = _parsed(rule, rule.fires)
     return model_text(model), model_text(export_model(run_alone(rule, model).model))
 
 
 def model_text(model: onnx.ModelProto) -> str:
-    """The graph in ONNX text, without what a parsed example has in its header anyway."""
+    """The graph in ONNX text, without the header."""
     return onnx.printer.to_text(model.graph).strip()
 
 
-def _example(rule: type[Rule], text: str) -> onnx.ModelProto:
+def _parsed(rule: type[Rule], text: str) -> onnx.ModelProto:
     try:
         return fixture(text)
     except onnx.parser.ParseError as error:
         raise LoopliftError(
-            f"An example of the rule is not ONNX text: {str(error).strip()}",
+            f"A fixture of the rule is not ONNX text: {str(error).strip()}",
             where=f"rule {rule.name()}",
             remedy="Correct its `fires` or `spares`",
         ) from error
 
 
 def run_alone(rule: type[Rule], model: onnx.ModelProto) -> Engine:
-    """A rule without the others, on its example; with the removal of copies if it needs that.
+    """Runs a rule on its fixture, if needed together with the removal of Identities.
 
-    Text cannot say that a branch returns an outer value; without copies the branch does.
+    ONNX text cannot express a branch that returns an outer value without an Identity.
     """
     engine = run_rules(model, rule)
     return engine if engine.trace.commits() else run_rules(model, EliminateIdentity, rule)
 
 
 def run_rules(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:
-    """A finished rewrite by these rules only."""
-    engine = Engine(import_model(model), (Phase("example", rules, ""),))
+    """Runs only these rules, in one phase; returns the finished engine."""
+    engine = Engine(import_model(model), (Phase("fixture", rules, ""),))
     engine.run()
     return engine
 
 
 def _near_miss(rule: type[Rule], words: str, text: str) -> NearMiss:
-    model = _example(rule, text)
+    model = _parsed(rule, text)
     for miss, at in misses(rule, run_rules(model)):
         if words in str(miss):
             return NearMiss(words, model_text(model), str(miss), at)
@@ -146,7 +150,7 @@ def _near_miss(rule: type[Rule], words: str, text: str) -> NearMiss:
 
 
 def misses(rule: type[Rule], engine: Engine) -> Iterator[tuple[Miss, str]]:
-    """Why a rule does not fire at each node it could start from, and what each reason is about."""
+    """Why a rule declines at each of its roots, and what each reason is about, in words."""
     roots = rule.roots()
     for node in engine.index.walk():
         if "*" in roots or (node.op in roots and not node.domain):
@@ -164,7 +168,7 @@ def render(doc: RuleDoc) -> list[RenderableType]:
     roots = "any operator" if "*" in doc.roots else ", ".join(doc.roots)
     parts: list[RenderableType] = [
         Text.assemble((doc.name, "bold"), f": {doc.summary}"),
-        Text(f"starts from {roots}; phases: {', '.join(doc.phases)}", style="dim"),
+        Text(f"root: {roots}; phases: {', '.join(doc.phases)}", style="dim"),
         Text(f"{doc.file}:{doc.line}", style="dim"),
     ]
     if doc.description:
@@ -172,9 +176,9 @@ def render(doc: RuleDoc) -> list[RenderableType]:
     if doc.before:
         parts += _titled("Before", _onnx(doc.before)) + _titled("After", _onnx(doc.after))
     if doc.reasons:
-        parts += _titled("Why it may not fire", _reasons(doc.reasons))
+        parts += _titled("Reasons to decline", _reasons(doc.reasons))
     for near in doc.near_misses:
-        title = f"Left alone: {near.reason or near.words}" + (f" (at {near.at})" if near.at else "")
+        title = f"Declines: {near.reason or near.words}" + (f" (at {near.at})" if near.at else "")
         parts += _titled(title, _onnx(near.model))
     return parts
 
@@ -200,25 +204,49 @@ def _reasons(reasons: Sequence[Sentence]) -> Table:
 
 
 def contents(phases: Sequence[Phase]) -> list[dict[str, Any]]:
-    """Phases and rules in order, for programs."""
+    """Phases and rules in order, for programs; those of users with the module that has them."""
     return [
         {
             "phase": phase.name,
             "summary": phase.summary,
-            "rules": [{"name": rule.name(), "summary": rule.summary()} for rule in phase.rules],
+            "module": _module_of(*phase.rules),
+            "rules": [
+                {"name": rule.name(), "summary": rule.summary(), "module": _module_of(rule)}
+                for rule in phase.rules
+            ],
         }
         for phase in phases
     ]
 
 
 def render_contents(phases: Sequence[Phase]) -> list[RenderableType]:
-    """Phases and rules in order, one line each."""
+    """Phases and rules in order, one line each. Rules of users are marked with their module, and
+    with the place that they ask for.
+    """
     parts: list[RenderableType] = []
     for phase in phases:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()
+        phase_module = _module_of(*phase.rules)
         for rule in phase.rules:
-            table.add_row(f"  {rule.name()}", Text(rule.summary()))
-        parts += [Text.assemble((phase.name, "bold"), f": {phase.summary}"), table]
+            module = "" if phase_module else _module_of(rule)
+            table.add_row(f"  {rule.name()}", Text(rule.summary() + _origin(rule, module)))
+        title = Text.assemble((phase.name, "bold"), f": {phase.summary}")
+        parts += [title.append(_origin(phase, phase_module)), table]
     return parts
+
+
+def _module_of(*rules: type[Rule]) -> str:
+    """The module of rules if none of them is looplift's; otherwise empty."""
+    modules = list(dict.fromkeys(rule.__module__ for rule in rules))
+    is_own = any(module.startswith(f"{_PACKAGE}.") for module in modules)
+    return "" if is_own else ", ".join(modules)
+
+
+def _origin(thing: Phase | type[Rule], module: str) -> str:
+    """` (my_rules, before FoldConstants)` for a rule or phase of a user; otherwise empty."""
+    parts = [module] if module else []
+    parts += [f"before {thing.before}"] if thing.before else []
+    parts += [f"after {thing.after}"] if thing.after else []
+    return f" ({', '.join(parts)})" if parts else ""

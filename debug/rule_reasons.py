@@ -1,7 +1,7 @@
 """The reasons that a rule can give, read from its source without running it.
 
-Followed are the rule's methods and whatever they call in the rule's own package, except the
-machinery that all rules share.
+Follows the methods of the rule and what they call in the package of the rule, except for
+`looplift.rewrite`, which all rules share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FunctionType
 from ..rewrite.engine.rule import Match, Rule
 
 _SHARED = "looplift.rewrite"
-"""The engine, whose functions give no reasons of their own."""
+"""The engine, whose functions give no reasons of a rule."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Sentence:
 def sentences(rule: type[Rule]) -> list[Sentence]:
     """The reasons in the order of the calls, each once."""
     found: dict[str, Sentence] = {}
-    for function in _Reached(rule):
+    for function in _CallGraph(rule):
         for sentence in _in_function(rule, function):
             found.setdefault(sentence.text, sentence)
     return list(found.values())
 
 
-class _Reached:
-    """The functions that a rule's `match` may call, in the order in which it does."""
+class _CallGraph:
+    """The functions that the `match` of a rule may call, in the order of the calls."""
 
     def __init__(self, rule: type[Rule]) -> None:
         self._rule = rule
@@ -48,6 +48,7 @@ class _Reached:
 
     def __iter__(self) -> Iterator[FunctionType]:
         self._follow(self._rule.match)
+        self._follow(getattr(self._rule, "guard", None))  # of a PatternRule
         yield from self._seen
 
     def _follow(self, called: object) -> None:
@@ -69,7 +70,7 @@ class _Reached:
         return module.partition(".")[0] == self._package and not shared
 
     def _resolve(self, function: FunctionType, name: ast.Name | ast.Attribute) -> object:
-        """What a name stands for: a global, something in a module, or a method of the rule."""
+        """What a name refers to: a global, an attribute of a module, or a method of the rule."""
         if isinstance(name, ast.Name):
             found = function.__globals__.get(name.id)
         elif isinstance(name.value, ast.Name) and name.value.id == "self":
@@ -84,7 +85,7 @@ class _Reached:
 
 
 def _names(function: FunctionType) -> Iterator[ast.Name | ast.Attribute]:
-    """What a function may call or pass on: calls in the order in which they stand."""
+    """The names in a function, in the order of the source: what it may call or pass on."""
     tree = _tree(function)
     names = [n for n in ast.walk(tree) if isinstance(n, (ast.Name, ast.Attribute))]
     yield from sorted(names, key=lambda name: (name.lineno, name.col_offset))
@@ -104,17 +105,17 @@ def _in_function(rule: type[Rule], function: FunctionType) -> Iterator[Sentence]
     texts = _Texts(rule, function, tree)
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
-        place = _place_of_sentence(call, function)
-        if place is None or len(call.args) <= place:
+        position = _position_of_sentence(call, function)
+        if position is None or len(call.args) <= position:
             continue
-        for text in texts.of(call.args[place]):
+        for text in texts.of(call.args[position]):
             shown = text.replace("{}", "…").replace("{{", "{").replace("}}", "}")
             yield Sentence(shown, function.__code__.co_filename, call.lineno)
 
 
-def _place_of_sentence(call: ast.Call, function: FunctionType) -> int | None:
-    """Which argument is a reason: the second of `m.need(…)`, the first of a `Miss` or of another
-    exception that the rule's package raises and turns into one.
+def _position_of_sentence(call: ast.Call, function: FunctionType) -> int | None:
+    """The position of the argument that is a reason: 1 in `m.need(…)`, 0 in a `Miss` or in another
+    exception of the rule's package, which becomes a Miss.
     """
     if isinstance(call.func, ast.Attribute):
         return 1 if call.func.attr == Match.need.__name__ else None
@@ -127,7 +128,7 @@ def _place_of_sentence(call: ast.Call, function: FunctionType) -> int | None:
 
 
 class _Texts:
-    """What an argument may say: a literal, one of two, or a name for such a text."""
+    """The texts that an argument may be: a literal, one of two, or a name of such a text."""
 
     def __init__(self, rule: type[Rule], function: FunctionType, tree: ast.AST) -> None:
         self._rule = rule

@@ -1,4 +1,4 @@
-"""The model as it stands in the middle of a rewrite."""
+"""The model in the middle of a rewrite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import onnx
 
 from ..rewrite.engine.engine import Engine
-from ..rewrite.facts.facts import Fact, Facts
+from ..rewrite.facts.fact import Fact
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.index import Index
 from ..rewrite.graph.ir import Annotation, Constant, Graph, Node, Tensor, Variable
 from ..rewrite.storage.model import Model, export_model
@@ -16,40 +17,40 @@ Copies = dict[tuple[Graph, Tensor], list[Node]]
 
 
 def snapshot(engine: Engine) -> onnx.ModelProto:
-    """What the rewrite would write if it ended here. The rewrite is not disturbed."""
+    """The model that the rewrite would write if it ended here; leaves the rewrite unchanged."""
     copy = _Copy(engine)
-    # With no rules, what is left of a rewrite is its end, which leaves valid ONNX.
+    # An engine without rules only does what ends a rewrite: it leaves valid ONNX.
     model = Model(copy.root, engine.model.header, engine.model.base_dir)
-    end = Engine(model, (), engine.assumptions)
-    end.index.newcomers.update(copy.newcomers())
-    end.body_outputs.copies.update(copy.copies_taken_out(engine.body_outputs.copies))
+    end = Engine(model, (), engine.assertions)
+    end.index.added_or_moved.update(copy.newcomers())
+    end.body_forms.removed_copies.update(copy.body_output_copies(engine.body_forms.removed_copies))
     for tensor, fact in copy.facts(engine.facts):
-        end.facts.assume(tensor, fact)
+        end.facts.set_fact(tensor, fact)
     end.run()
     return export_model(end.model)
 
 
 class _Copy:
-    """A copy of the live part of a graph, bodies included."""
+    """A copy of the live part of a graph, including bodies."""
 
     def __init__(self, engine: Engine) -> None:
         self._index: Index = engine.index
-        self._unread = engine.unread
+        self._unread = engine.unused_initializers
         self._values: dict[Tensor, Tensor] = {}
         self._nodes: dict[Node, Node] = {}
         self._graphs: dict[Graph, Graph] = {}
         self.root = self._graph(engine.model.graph)
 
     def newcomers(self) -> dict[Node | Constant, None]:
-        """What is new in its graph, in the order in which it came."""
+        """The copies of nodes and constants that are new in their graph, in the order they came."""
         copies = (
             self._nodes.get(each) if isinstance(each, Node) else self._values.get(each)
-            for each in self._index.newcomers
+            for each in self._index.added_or_moved
         )
         return {copy: None for copy in copies if isinstance(copy, (Node, Constant))}
 
-    def copies_taken_out(self, copies: Copies) -> Copies:
-        """Identities that stand nowhere now and come back at the end (see `BodyOutputs`)."""
+    def body_output_copies(self, copies: Copies) -> Copies:
+        """The Identities that are in no graph now and return at the end (see `BodyOutputs`)."""
         return {
             (self._graphs[body], self._values[source]): [self._node(node) for node in nodes]
             for (body, source), nodes in copies.items()
@@ -57,12 +58,13 @@ class _Copy:
         }
 
     def facts(self, facts: Facts) -> Iterator[tuple[Tensor, Fact]]:
-        """What is known of values that the file declares; the end of a rewrite asks for it. To
-        derive it anew for each copy takes longer than all else; the rewrite keeps what it derives.
+        """The facts of values that the file declares, which the end of a rewrite needs.
+
+        Deriving them again would take more time than everything else.
         """
-        otherwise = {tensor for graph in self._graphs for tensor in graph.output_info}
+        declared = {tensor for graph in self._graphs for tensor in graph.output_info}
         for tensor, copy in self._values.items():
-            if tensor.info is not None or tensor in otherwise:
+            if tensor.info is not None or tensor in declared:
                 yield copy, facts.of(tensor)
 
     def _graph(self, graph: Graph) -> Graph:
@@ -71,7 +73,9 @@ class _Copy:
         copy.origin = graph.origin
         copy.inputs = [self._value(tensor) for tensor in graph.inputs]
         copy.initializers = [self._value(constant) for constant in self._stored(graph)]
-        copy.nodes = [self._node(n) for n in sorted(self._index.nodes(graph), key=_order)]
+        copy.nodes = [
+            self._node(n) for n in sorted(self._index.nodes(graph), key=lambda node: node.order)
+        ]
         copy.outputs = [self._value(tensor) for tensor in graph.outputs]
         copy.output_info = {
             self._values[tensor]: info
@@ -82,7 +86,7 @@ class _Copy:
         return copy
 
     def _stored(self, graph: Graph) -> list[Constant]:
-        """Initializers that the graph would be written with, each once."""
+        """The initializers that the graph would be written with, each once."""
         return [
             constant
             for constant in dict.fromkeys(graph.initializers)
@@ -105,23 +109,23 @@ class _Copy:
     def _value(self, tensor: Tensor) -> Tensor:
         copy = self._values.get(tensor)
         if copy is None:
-            copy = _copied(tensor)
-            if tensor.name:  # an omitted input is nothing that two nodes could share
+            copy = _copy_of(tensor)
+            if tensor.name:  # two nodes do not share an omitted input
                 self._values[tensor] = copy
         return copy
 
     def _annotation(self, annotation: Annotation) -> Annotation:
-        def moved(tensor: Tensor | None) -> Tensor | None:
+        def copied(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else self._values.get(tensor, tensor)
 
         return Annotation(
             annotation.origin,
-            moved(annotation.tensor),
-            tuple(moved(tensor) for tensor in annotation.parameters),
+            copied(annotation.tensor),
+            tuple(copied(tensor) for tensor in annotation.parameters),
         )
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy_of(tensor: Tensor) -> Tensor:
     if isinstance(tensor, Constant):
         constant = Constant(tensor.name, tensor._values)
         constant.info = tensor.info
@@ -130,7 +134,3 @@ def _copied(tensor: Tensor) -> Tensor:
     variable = Variable(tensor.name, tensor.dtype, tensor.shape)
     variable.info, variable.type = tensor.info, tensor.type
     return variable
-
-
-def _order(node: Node) -> float:
-    return node.order

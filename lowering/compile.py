@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..rewrite.errors import UnsupportedError, telling_line
+from ..rewrite.errors import UnsupportedError, summary_line
 from .scheduling.pipeline import NAME
 
 NATIVE = "native"
@@ -27,7 +27,7 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.
         raise UnsupportedError(
-            f"TVM cannot compile the module for '{target}': {telling_line(error)}",
+            f"TVM cannot compile the module for '{target}': {summary_line(error)}",
             remedy="Check the target; if it is right, please report the model",
         ) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from ..rewrite.errors import LoopliftError, UnsupportedError, telling_line
+from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
 from .bodies import place
 from .values import Value, describe
 
@@ -49,4 +49,4 @@ def _remedy(reason: str, inputs: Sequence[Value]) -> str:
 def _sentence(error: Exception) -> str:
     if isinstance(error, LoopliftError):
         return error.what
-    return f"{telling_line(error).rstrip('.')} ({type(error).__name__})"
+    return f"{summary_line(error).rstrip('.')} ({type(error).__name__})"

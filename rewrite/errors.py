@@ -14,7 +14,7 @@ class LoopliftError(Exception):
         self.what = what
         """What is wrong, one sentence without a full stop."""
         self.where = where
-        """The place: a file, an input, a node and the body it stands in."""
+        """The place: a file, an input, or a node and the bodies around it."""
         self.remedy = remedy
         """What the user can do, one sentence without a full stop."""
         super().__init__(what, where, remedy)
@@ -44,16 +44,16 @@ class MissingTvmError(UnsupportedError, ImportError):
     """TVM is not installed, or its libraries cannot be loaded."""
 
 
-def telling_line(error: Exception) -> str:
-    """What an error of a library says, in one line; its type if it says nothing.
+def summary_line(error: Exception) -> str:
+    """The message of a library's error in one line; its type if it has no message.
 
-    TVM puts that behind a native backtrace.
+    Skips the native backtrace that TVM puts first.
     """
     lines = (line.strip() for line in str(error).splitlines())
-    told = (line for line in lines if line and not line.startswith(("File ", "Traceback")))
-    return next(told, type(error).__name__)
+    messages = (line for line in lines if line and not line.startswith(("File ", "Traceback")))
+    return next(messages, type(error).__name__)
 
 
 def _rebuilt(kind: type[LoopliftError], what: str, where: str, remedy: str) -> LoopliftError:
-    """An error that crossed a process boundary."""
+    """Rebuilds an error that crossed a process boundary."""
     return kind(what, where=where, remedy=remedy)

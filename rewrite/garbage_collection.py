@@ -1,4 +1,4 @@
-"""Python's cycle collector, kept from walking a model over and over while it is worked on."""
+"""Pauses Python's cycle collector, which would traverse a large model again and again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Within, only reference counts free memory.
+    """A context in which only reference counts free memory.
 
-    The collector looks at everything alive each time enough is added, and a model of many nodes is
-    alive from its import to its export; without it the time is linear in the size of the model.
-    Nodes and values form no cycles, so nothing piles up meanwhile.
+    The collector traverses all live objects each time many were added, and a model stays alive from
+    import to export; without the collector, the time is linear in the size of the model. Nodes and
+    values form no cycles, so that no garbage accumulates meanwhile.
     """
     enabled = gc.isenabled()
     gc.disable()

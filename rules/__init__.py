@@ -1,9 +1,15 @@
-"""The rules, in the order in which they run: this page is the table of contents."""
+"""The table of contents: all rules, in the order in which they run.
+
+The engine runs the rules of a phase until none of them fires, and all phases again until nothing
+changes. The first line of each rule's docstring says what the rule does; `looplift rules` prints
+the phases and rules with these lines.
+"""
 
 from __future__ import annotations
 
 from ..rewrite.engine.rule import Phase
-from .branches.common_code import ForwardEqualBranchOutputs, HoistCommonBranchCode
+from .branches.branch_outputs import EliminateDeadBranchOutputs, ForwardEqualBranchOutputs
+from .branches.common_code import HoistCommonBranchCode
 from .branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .branches.demanded_branch import InlineDemandedBranch
 from .branches.if_to_where import IfToWhere
@@ -15,7 +21,14 @@ from .loops.carried_values import (
     MergeEqualCarriedValues,
 )
 from .loops.concat_accumulation import ConcatToScanOutput
-from .loops.fixed_length_sequences import EraseToConstruct, SplitToConstruct, UnpackCarriedSequence
+from .loops.constructed_sequences import (
+    ConcatOfConstructedSequence,
+    ElementOfConstructedSequence,
+    EraseToConstruct,
+    InsertsToConstruct,
+    SplitToConstruct,
+    UnpackCarriedSequence,
+)
 from .loops.float_counters import FloatCounterToInteger
 from .loops.induction_variables import InductionVariableFromIteration
 from .loops.loop_condition import (
@@ -26,21 +39,15 @@ from .loops.loop_condition import (
 )
 from .loops.loop_invariant_code_motion import HoistLoopInvariantCode
 from .loops.loop_invariant_shapes import HoistLoopInvariantShape
-from .loops.loop_to_scan import LoopToScan
-from .loops.padded_scan import LoopToPaddedScan
+from .loops.loop_to_scan import LoopToPaddedScan, LoopToScan
 from .loops.scatter_accumulation import ScatterToScanOutput
 from .loops.sequence_accumulation import SequenceInsertToScanOutput
-from .loops.slice_reads import GatherAtIteration
-from .loops.slice_to_gather import SliceToGather
+from .loops.slice_reads import GatherAtIteration, SliceToGather, SqueezedSliceToGather
 from .loops.split_sequences import (
-    ConcatOfConstructedSequence,
     ConcatOfSplitSequence,
-    ElementOfConstructedSequence,
     GatherFromSplitSequence,
-    InsertsToConstruct,
     LengthOfSplitSequence,
 )
-from .loops.squeezed_slices import SqueezedSliceToGather
 from .loops.trip_count import InferTripCount
 from .loops.trivial_trip_counts import (
     EliminateZeroTripLoop,
@@ -58,15 +65,21 @@ from .recurrence import (
     RerollRecurrence,
     SplitCarriedValue,
 )
-from .reductions.delay_lines import DelayLineToShift
-from .reductions.folds import LoopToAll, LoopToAny, LoopToMaximum, LoopToMinimum, LoopToProduct
+from .reductions.closed_form_rules import (
+    DelayLineToShift,
+    LoopToAll,
+    LoopToAny,
+    LoopToMaximum,
+    LoopToMinimum,
+    LoopToProduct,
+    LoopToSum,
+)
 from .reductions.linear_recurrence import SimplifyLinearRecurrence
 from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
-from .reductions.prefix_sums import LoopToSum
 from .values.cast_like import CastLikeToCast
 from .values.common_subexpressions import EliminateCommonSubexpression
 from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldConstants
-from .values.dead_nodes import EliminateDeadBranchOutputs, EliminateDeadNode, EliminateIdentity
+from .values.dead_nodes import EliminateDeadNode, EliminateIdentity
 from .values.reshapes import EliminateRedundantReshape
 from .values.squeeze_axes import InferSqueezeAxes
 from .vectorization.after_loop import VectorizeAfterLoop
@@ -87,7 +100,7 @@ PHASES: tuple[Phase, ...] = (
             DeduplicateConstants,
             EliminateCommonSubexpression,
         ),
-        "What is known before the run is computed now, and everything once.",
+        "Folds constants and removes dead and repeated nodes.",
     ),
     Phase(
         "branches",
@@ -107,7 +120,7 @@ PHASES: tuple[Phase, ...] = (
             FoldConstants,
             EliminateCommonSubexpression,
         ),
-        "Ifs whose branch is known or that need none go; the rest get smaller.",
+        "Removes Ifs whose branch is known or that need no branch, and shrinks the others.",
     ),
     Phase(
         "loops",
@@ -146,7 +159,7 @@ PHASES: tuple[Phase, ...] = (
             ScatterToScanOutput,
             ConcatToScanOutput,
         ),
-        "Loops that never run or run once go; the others count, and carry only what they must.",
+        "Brings loops to their canonical form: a trip count, slice reads, and minimal carried values.",
     ),
     Phase(
         "recurrences",
@@ -159,10 +172,10 @@ PHASES: tuple[Phase, ...] = (
             AbsorbReversalOfWholeSequence,
             AbsorbInputProjection,
         ),
-        "Loops around a cell become LSTM, GRU and RNN.",
+        "Turns loops around a recurrent cell into LSTM, GRU and RNN.",
     ),
     Phase(
-        "steps",
+        "vectorization",
         (
             VectorizeSlidingWindows,
             RaggedRepeat,
@@ -178,26 +191,26 @@ PHASES: tuple[Phase, ...] = (
             VectorizeScanOutputs,
             VectorizeAfterLoop,
         ),
-        "Work that no state reaches is done for all iterations at once, outside the loop.",
+        "Computes what depends on no carried value for all iterations at once, outside the loop.",
     ),
     Phase(
         "unrolling",
         (UnrollShortLoop,),
-        "Loops of a few light iterations become straight code.",
+        "Unrolls loops of a few light iterations.",
     ),
     Phase(
         "demand",
         (InlineDemandedBranch, InferSqueezeAxes),
-        "Of branches and squeezed axes, those stay with which the run can succeed.",
+        "Selects the branches and squeezed axes with which later operators can succeed.",
     ),
     Phase(
         "unswitching",
         (UnswitchLoop,),
-        "What a loop asks in every iteration, with the same answer, is asked before it.",
+        "Loop unswitching: moves Ifs with loop-invariant conditions before the loop.",
     ),
     Phase(
         "scans",
         (ChunkLinearRecurrence, LoopToScan, LoopToPaddedScan),
-        "Loops over slices that surely run take the form that says so.",
+        "Turns the remaining loops over slices into Scans.",
     ),
 )

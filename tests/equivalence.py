@@ -14,7 +14,7 @@ from looplift.api import count_operators
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.rule import Options, Phase, Rule
 from looplift.rewrite.engine.trace import Trace
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.storage.model import export_model, import_model
 
 from .rewrite.fact_oracle import Feeds, NothingRan
@@ -132,7 +132,7 @@ def run_rules(
     rules: Sequence[type[Rule]],
     *,
     options: Options | None = None,
-    assumptions: Assumptions | None = None,
+    assertions: Assertions | None = None,
     step_limit: int | None = None,
 ) -> tuple[onnx.ModelProto, Trace, Engine]:
     """Runs some rules in one phase."""
@@ -140,7 +140,7 @@ def run_rules(
     engine = Engine(
         imported,
         (Phase("only", tuple(rules), "These rules."),),
-        assumptions or Assumptions(),
+        assertions or Assertions(),
         options or Options(),
         step_limit,
         Trace(),

@@ -14,7 +14,10 @@ from onnx import parser
 from typer.testing import CliRunner, Result
 
 from looplift.cli import app
-from looplift.commands.arguments import mask_option, parse_assertions
+from looplift.commands.arguments import parse_assertions
+from looplift.debug.command_options import settings_options
+from looplift.request import Settings
+from looplift.rewrite.facts.assertions import Assertions
 
 from .bad_models import CASES, BadModel
 from .gated import write
@@ -23,12 +26,12 @@ WRONG_RULES = '''
 from looplift import Phase, Rule
 
 class NegIsRelu(Rule):
-    """Which it is not."""
+    """Replaces a Neg by a Relu, which is wrong."""
 
     root = "Neg"
 
     def match(self, m):
-        return {"node": m.node}
+        return m.node
 
     def apply(self, patch, node):
         patch.replace(node.outputs[0], patch.node("Relu", node.inputs, node.outputs)[0])
@@ -173,7 +176,7 @@ class TestRewrite:
         onnx.save(model, tmp_path / "in.onnx")
         result = call("rewrite", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
         assert result.exit_code == 0, result.output
-        assert "not verified: no values are made up for the input 'x'" in result.stdout
+        assert "not verified: no values can be generated for the input 'x'" in result.stdout
         assert (tmp_path / "out.onnx").exists()
 
 
@@ -196,7 +199,7 @@ class TestBadModels:
 
 
 WRONG_CALLS = {
-    "no value": (["--input", "rate"], "'rate' names nothing", "--input NAME=VALUE"),
+    "no value": (["--input", "rate"], "'rate' has no value", "--input NAME=VALUE"),
     "an input that is not there": (["--input", "sr=1"], "no input 'sr'", "rate, x"),
     "a value of another type": (["--input", "rate=fast"], "'rate'", "int64"),
     "a value that is not whole": (["--input", "rate=1.5"], "'rate'", "int64"),
@@ -204,7 +207,7 @@ WRONG_CALLS = {
     "two values": (["--input", "rate=1", "--input", "rate=2"], "cannot be both 1 and 2"),
     "an array that is not there": (["--input", "rate=@no.npy"], "no.npy", "numpy.save"),
     "a dimension that is not there": (["--dim", "T=2"], "'T'", "batch, samples"),
-    "no size": (["--dim", "batch"], "'batch' asserts no dim", "NAME>=NUMBER"),
+    "no size": (["--dim", "batch"], "'batch' does not assert a dim", "NAME>=NUMBER"),
     "two sizes": (["--dim", "batch=1", "--dim", "batch=2"], "both 1 and 2"),
     "a size below the least": (["--dim", "batch=1", "--dim", "batch>=2"], "at least 2"),
     "a shape of another rank": (["--shape", "x=1,2,3"], "rank 2, not 3"),
@@ -242,7 +245,7 @@ class TestWrongCalls:
         for trace, words in (
             (gated, "over a model"),
             (output, "over a model"),
-            (other, "is no trace"),
+            (other, "is not a trace"),
         ):
             assert words in complaint(call("rewrite", gated, "-o", output, "--trace", trace))
         assert gated.read_bytes() == other.read_bytes() == before
@@ -293,10 +296,10 @@ class TestWrongCalls:
 
     def test_sizes_of_what_is_no_dimension(self, gated: Path) -> None:
         error = complaint(call("check", gated, "--no-tvm", "--size", "nosuch=2"))
-        assert "'nosuch' is no open dimension" in error
+        assert "'nosuch' is not an open dimension" in error
         assert "batch, samples" in error
         fixed = complaint(call("check", gated, "--no-tvm", "--dim", "batch=1", "--size", "batch=2"))
-        assert "'batch' is no open dimension" in fixed
+        assert "'batch' is not an open dimension" in fixed
 
     def test_more_of_no_trace(self, gated: Path, tmp_path: Path) -> None:
         error = complaint(call("rewrite", gated, "-o", tmp_path / "out.onnx", "--trace-all"))
@@ -333,10 +336,11 @@ class TestMasks:
         ],
     )
     def test_spelled(self, text: str, expected: dict[str, int | None]) -> None:
-        """A name may be any text; told again, the option is the same."""
-        (told,) = (shlex.split(mask_option(name, axis)) for name, axis in expected.items())
-        for spelled in (text, told[1]):
-            assert parse_assertions([], [], [], False, [spelled]).prefix_masks == expected
+        """A name may be any text; the option written from it means the same."""
+        settings = Settings(Assertions(prefix_masks=expected))
+        (written,) = map(shlex.split, settings_options(settings))
+        for spelled in (text, written[1]):
+            assert parse_assertions([], [], [], [spelled]).prefix_masks == expected
 
 
 class TestTheRest:
@@ -360,8 +364,8 @@ class TestTheRest:
         shown = call("inspect", gated).stdout
         assert "gated.onnx: 1 If" in shown
         assert "condition: Equal(`rate`, 16000)" in shown
-        assert "stays" in shown
-        assert "goes: InlineDecidedIf" in call("inspect", gated, "--input", "rate=1").stdout
+        assert "remains" in shown
+        assert "removed: InlineDecidedIf" in call("inspect", gated, "--input", "rate=1").stdout
         (found,) = json.loads(call("inspect", gated, "--json").stdout)["control"]
         assert found["op"] == "If"
         assert found["captures"] == ["z"]

@@ -1,4 +1,4 @@
-"""The pages in docs/ are true: their commands run, print what they say, and their models hold."""
+"""The pages in docs/ are right: their commands run and print what they show; their models hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.debug.rule_api import OFFERS, Offer, markdown
+from looplift.debug.rule_api import SECTIONS, Section, markdown
 from looplift.rewrite.engine.rule import fixture
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def blocks(page: str) -> list[Block]:
 
 
 class Session:
-    """Carries out the blocks of a page one after the other, as a reader would."""
+    """Carries out the blocks of a page one after the other, as a reader does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,33 +73,33 @@ class Session:
             timeout=300,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"},
         )
-        told = done.stdout + done.stderr
-        # Status 1 is a finding, which is what `explain` is asked for.
-        fine = (0, 1) if arguments[:1] == ["explain"] else (0,)
-        assert done.returncode in fine, told
+        output = done.stdout + done.stderr
+        # Status 1 is a finding, which is what `explain` looks for.
+        allowed = (0, 1) if arguments[:1] == ["explain"] else (0,)
+        assert done.returncode in allowed, output
         assert_printed(expected, done.stdout, line)
 
 
-def assert_printed(expected: str, told: str, command: str) -> None:
-    """What a page shows was printed, in this order; `…` stands for anything, and one space for
-    several.
+def assert_printed(expected: str, output: str, command: str) -> None:
+    """Asserts that what a page shows was printed, in this order; `…` stands for any text, and one
+    space for several.
     """
-    shown, printed = (" ".join(text.split()) for text in (expected, told))
+    shown, printed = (" ".join(text.split()) for text in (expected, output))
     pattern = ".*?".join(re.escape(part.strip()) for part in shown.split("…"))
-    assert re.search(pattern, printed), f"{command}\nprinted:\n{told}\nthe page says:\n{expected}"
+    assert re.search(pattern, printed), f"{command}\nprinted:\n{output}\nthe page says:\n{expected}"
 
 
 @pytest.mark.parametrize("page", SESSIONS)
 def test_the_session_goes_as_written(page: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("out"))
     session = Session(tmp_path)
-    steps = blocks(page)
-    assert sum(block.language == "console" for block in steps) >= 3
-    for block in steps:
+    session_blocks = blocks(page)
+    assert sum(block.language == "console" for block in session_blocks) >= 3
+    for block in session_blocks:
         session.do(block)
 
 
-def test_a_page_that_is_not_true_is_noticed() -> None:
+def test_a_page_that_is_wrong_is_noticed() -> None:
     with pytest.raises(AssertionError, match="the page says"):
         assert_printed("3 passed…", "2 passed, 1 failed in 0.1s", "pytest")
     with pytest.raises(AssertionError, match="the page says"):
@@ -107,18 +107,18 @@ def test_a_page_that_is_not_true_is_noticed() -> None:
     assert_printed("a\n…\nb …\n", "a\nx\nb  1\n", "cat")
 
 
-def test_the_reference_of_what_rules_may_ask_is_the_one_of_the_code() -> None:
+def test_the_reference_for_rules_is_up_to_date() -> None:
     assert (DOCS / "rule-api.md").read_text() == markdown(), (
-        "write it anew: looplift rules api > docs/rule-api.md"
+        "write it again: looplift rules api > docs/rule-api.md"
     )
 
 
-@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.kind.__name__)
-def test_all_that_rules_may_ask_is_told(offer: Offer) -> None:
-    members = list(offer.members())
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.kind.__name__)
+def test_all_that_rules_can_use_is_documented(section: Section) -> None:
+    members = list(section.members())
     assert members
-    assert [member.written for member in members if not member.summary] == []
-    assert sorted(offer.names.split()) == sorted(m.name for m in members if offer.names)
+    assert [member.signature for member in members if not member.summary] == []
+    assert sorted(section.names.split()) == sorted(m.name for m in members if section.names)
 
 
 FORMS = [block.text for block in blocks("canonical-forms.md") if block.language == "onnx"]
@@ -167,8 +167,8 @@ VARIANTS = {
         "one_row = Unsqueeze(next, first) r1 = Concat<axis = 0>(r, one_row)",
     ),
 }  # fmt: skip
-"""Other spellings of the loop that counts: trip count and condition, what stands before the loop,
-what the body does before the work and after it."""
+"""Other spellings of the counted loop: trip count and condition, the nodes before the loop, and those
+of the body before and after its work."""
 
 
 @pytest.mark.parametrize("words", VARIANTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -30,6 +31,29 @@ def source_modules() -> list[str]:
             parts = parts[:-1]
         names.append(".".join(("looplift", *parts)))
     return names
+
+
+LAYERS = ("rewrite", "rules", "lowering", "debug", "commands")
+"""The subpackages; each imports only those before it."""
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The subpackages and root modules that a file of the package imports, as relative imports."""
+    depth = len(path.relative_to(ROOT).parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == depth:
+            found |= {(node.module or name.name).partition(".")[0] for name in node.names}
+    return found
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_imports_go_one_way(layer: str) -> None:
+    later = {*LAYERS[LAYERS.index(layer) + 1 :], "cli"}
+    imports = {
+        (path.name, part) for path in (ROOT / layer).rglob("*.py") for part in imported_parts(path)
+    }
+    assert [(name, part) for name, part in imports if part in later] == []
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -155,3 +179,66 @@ def test_collecting_tests_does_not_import_the_package_under_a_second_name() -> N
         if (getattr(module, "__file__", None) or "") == str(ROOT / "__init__.py")
     }
     assert copies <= {"looplift"}
+
+
+REWRITE_ORDER: dict[str, set[str]] = {
+    "errors": set(),
+    "garbage_collection": set(),
+    "symbolic": set(),
+    "graph": {"symbolic"},
+    "storage": {"symbolic", "graph"},
+    "facts": {"symbolic", "graph", "storage"},
+    "engine": {"symbolic", "graph", "storage", "facts"},
+    "running": {"symbolic", "graph", "storage", "facts"},
+}
+"""What each part of `looplift.rewrite` may import, besides errors and garbage_collection."""
+
+
+def imports_of(module: str) -> set[str]:
+    """The modules of the package that a module imports; those for type checking only count, too."""
+    path = ROOT.joinpath(*module.split(".")[1:])
+    is_package = path.is_dir()
+    tree = ast.parse((path / "__init__.py" if is_package else path.with_suffix(".py")).read_text())
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    modules = set(source_modules())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1]
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                found.add(inner if inner in modules else source)
+    return found
+
+
+def rewrite_imports() -> dict[str, set[str]]:
+    """The imports of all modules of `looplift.rewrite`."""
+    return {m: imports_of(m) for m in source_modules() if m.startswith("looplift.rewrite.")}
+
+
+def test_the_parts_of_rewrite_depend_on_each_other_in_one_order() -> None:
+    wrong = []
+    for module, imported in rewrite_imports().items():
+        part = module.split(".")[2]
+        allowed = {part, "errors", "garbage_collection"} | REWRITE_ORDER[part]
+        for other in imported:
+            names = other.split(".")
+            if names[:2] != ["looplift", "rewrite"] or names[2] not in allowed:
+                wrong.append(f"{module} imports {other}")
+    assert wrong == []
+
+
+def test_no_two_modules_of_rewrite_import_each_other() -> None:
+    imported = rewrite_imports()
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"a circle of imports: {' -> '.join((*path, module))}"
+        if module not in done:
+            for other in sorted(imported.get(module, ())):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in imported:
+        visit(module, ())

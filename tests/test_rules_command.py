@@ -1,4 +1,4 @@
-"""`looplift rules`: the rules as documentation, and a new one of one's own."""
+"""`looplift rules`: the documentation of the rules, and a new rule of a user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -19,7 +18,9 @@ from looplift.cli import app
 from looplift.debug.rule_docs import contents, document, find_rule
 from looplift.debug.rule_reasons import sentences
 from looplift.debug.skeleton import module_name
+from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import fixture
+from looplift.rewrite.graph.ir import Node
 from looplift.rules import PHASES
 from looplift.testing import assert_fires, assert_spares, near_misses
 
@@ -61,27 +62,45 @@ def test_each_rule_is_documented(rule: type[Rule]) -> None:
     assert all(near.words in near.reason for near in doc.near_misses)
 
 
+def test_rules_of_users_are_listed_where_they_run(tmp_path: Path) -> None:
+    """A rule next to the one that it names, a phase at the end, both with their module."""
+    (tmp_path / "joined.py").write_text(
+        "from looplift import Phase, Rule\n"
+        "class First(Rule):\n    'Comes first.'\n    before = 'IfToWhere'\n"
+        "class Last(Rule):\n    'Comes last.'\n"
+        "PHASES = (Phase('mine', (First, Last), 'My own.'),)\n"
+    )
+    done = run("-m", "looplift", "rules", "list", "--rules", "joined", cwd=tmp_path)
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    first = lines.index("First Comes first. (joined, before IfToWhere)")
+    assert lines[first + 1].startswith("IfToWhere ")
+    assert lines[-2:] == ["mine: My own. (joined)", "Last Comes last."]
+    listed = run("-m", "looplift", "rules", "list", "--rules", "joined", "--json", cwd=tmp_path)
+    mine = json.loads(listed.stdout)[-1]
+    assert (mine["module"], mine["rules"][0]["module"]) == ("joined", "joined")
+
+
 def test_show_prints_examples_and_reasons() -> None:
     shown = call("show", "IfToWhere").stdout
     assert "y = Where (c, x, z)" in shown
-    assert "the branches do too much work to run both" in shown
-    assert "Left alone: `a` has shape 3 and `b` N (at If of `y`)" in shown
+    assert "running both branches is too much work" in shown
+    assert "Declines: `a` has shape [3] and `b` has shape [N] (at If of `y`)" in shown
 
 
 def test_show_as_json() -> None:
-    told = json.loads(call("show", "IfToWhere", "--json").stdout)
-    assert told["roots"] == ["If"]
-    assert "Where" in told["after"]
+    content = json.loads(call("show", "IfToWhere", "--json").stdout)
+    assert content["roots"] == ["If"]
+    assert "Where" in content["after"]
     assert any(
-        reason["text"] == "the condition is not known to be one element"
-        for reason in told["reasons"]
+        reason["text"] == "the condition is not known to be a single element"
+        for reason in content["reasons"]
     )
 
 
 def test_a_rule_that_is_not_there() -> None:
     result = call("show", "LoopScan")
     assert result.exit_code == 2
-    assert "Similar: LoopToScan" in result.output
+    assert "Similar rules: LoopToScan" in result.output
 
 
 # --- reasons, read from the source ---
@@ -89,17 +108,17 @@ def test_a_rule_that_is_not_there() -> None:
 LOCAL = "`{}` is {{odd}}"
 
 
-class Refused(Exception):
-    """What a helper raises."""
+class Declined(Exception):
+    """An exception that a helper raises."""
 
 
-class Telling(Rule):
+class DeclinesEveryWay(Rule[None]):
     """A rule that declines in every way there is."""
 
     root = "Add"
     nothing = "an attribute of the class"
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> None:
         m.need(True, "plain")
         m.need(True, LOCAL, 1)
         sentence = "a local name"
@@ -112,19 +131,19 @@ class Telling(Rule):
     def more(self, m: Match) -> None:
         m.need(True, f"formatted {m.node.op}")
 
-    def apply(self, patch: Any) -> None:
+    def apply(self, patch: Patch, found: None) -> None:
         raise AssertionError("it never fires")
 
 
 def _helper(m: Match) -> None:
     if not m.node.inputs:
-        raise Refused(f"{m.node.op} has no input")
+        raise Declined(f"{m.node.op} has no input")
     if m.node.attrs:
         raise ValueError("no reason, but a mistake")
 
 
 def test_reasons_are_found_wherever_they_are_given() -> None:
-    assert [sentence.text for sentence in sentences(Telling)] == [
+    assert [sentence.text for sentence in sentences(DeclinesEveryWay)] == [
         "plain",
         "`…` is {odd}",
         "a local name",
@@ -134,18 +153,18 @@ def test_reasons_are_found_wherever_they_are_given() -> None:
         "formatted …",
         "… has no input",
     ]
-    assert {Path(sentence.file) for sentence in sentences(Telling)} == {Path(__file__)}
+    assert {Path(sentence.file) for sentence in sentences(DeclinesEveryWay)} == {Path(__file__)}
     source = Path(__file__).read_text().splitlines()
     assert all("Miss" in line or "need" in line or "raise" in line
-               for line in (source[s.line - 1] for s in sentences(Telling)))  # fmt: skip
+               for line in (source[s.line - 1] for s in sentences(DeclinesEveryWay)))  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", RULES, ids=by_name)
 def test_reasons_that_are_given_are_known(rule: type[Rule]) -> None:
-    """What a near miss is told by, as far as it was written down where the source is read."""
+    """The reason of a near miss is among those read from the source."""
     known = [sentence.text for sentence in sentences(rule)]
-    told = [near.reason for near in document(rule, PHASES).near_misses]
-    assert any(_says(sentence, reason) for sentence in known for reason in told)
+    given = [near.reason for near in document(rule, PHASES).near_misses]
+    assert any(_says(sentence, reason) for sentence in known for reason in given)
 
 
 def _says(sentence: str, reason: str) -> bool:
@@ -184,7 +203,7 @@ def test_a_new_rule_passes_its_test(package: Path) -> None:
 
 
 def test_the_example_in_the_docstring_of_testing(tmp_path: Path) -> None:
-    """It is the test of the rule MyRule in the package my_rule."""
+    """The example tests the rule MyRule in the package my_rule."""
     assert call("new", "MyRule", "-o", tmp_path / "mine").exit_code == 0
     _, _, example = (testing.__doc__ or "").partition("\n\n")
     (tmp_path / "mine" / "tests" / "test_rules.py").write_text(textwrap.dedent(example))
@@ -216,20 +235,20 @@ def test_a_new_rule_is_loaded_once_it_is_installed(package: Path, tmp_path: Path
     assert "DropDoubleNeg" in names
 
 
-def test_new_tells_what_it_wrote(tmp_path: Path) -> None:
-    told = json.loads(call("new", "MyRule", "-o", tmp_path / "a", "--json").stdout)
-    assert told["module"] == "my_rule.rules"
-    assert all(Path(file).is_file() for file in told["files"])
+def test_new_prints_what_it_wrote(tmp_path: Path) -> None:
+    content = json.loads(call("new", "MyRule", "-o", tmp_path / "a", "--json").stdout)
+    assert content["module"] == "my_rule.rules"
+    assert all(Path(file).is_file() for file in content["files"])
 
 
 def test_new_does_not_write_over_anything(package: Path) -> None:
     result = call("new", "DropDoubleNeg", "-o", package)
     assert result.exit_code == 2
-    assert "Something is there already" in result.output
+    assert "The output exists already" in result.output
 
 
 @pytest.mark.parametrize("name", ["lower", "Not-A-Name", "None", "9Lives", ""])
-def test_names_that_are_none(name: str, tmp_path: Path) -> None:
+def test_names_that_are_not_class_names(name: str, tmp_path: Path) -> None:
     result = call("new", name, "-o", tmp_path / "a")
     assert result.exit_code == 2
     assert not (tmp_path / "a").exists()
@@ -243,23 +262,23 @@ def test_module_names(name: str, module: str) -> None:
     assert module_name(name) == module
 
 
-# --- checks for tests of one's own rules ---
+# --- checks for the tests of your own rules ---
 
 
-class DropAbs(Rule):
-    """An Abs goes, which is wrong."""
+class DropAbs(Rule[Node]):
+    """Removes an Abs, which is wrong."""
 
     root = "Abs"
     fires = "g (float[N] x) => (float[N] z) { y = Abs(x) z = Relu(y) }"
     spares = {"never": "g (float[N] x) => (float[N] z) { y = Abs(x) z = Relu(y) }"}  # noqa: RUF012
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Node:
         m.need(m.node.inputs[0].name == "x", "it reads `{}`", m.node.inputs[0].name)
-        return {"node": m.node}
+        return m.node
 
-    def apply(self, patch: Any, node: Any) -> None:
-        patch.replace(node.outputs[0], node.inputs[0])
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace(found.outputs[0], found.inputs[0])
+        patch.remove(found)
 
 
 def test_a_rule_that_computes_something_else_is_noticed() -> None:
@@ -277,7 +296,7 @@ def test_a_rule_that_does_not_fire_is_noticed() -> None:
         assert_fires(idle)
 
 
-def test_a_near_miss_that_is_none_is_noticed() -> None:
+def test_a_near_miss_that_matches_is_noticed() -> None:
     assert near_misses(DropAbs) == ["never"]
     with pytest.raises(AssertionError, match="fires on the near miss"):
         assert_spares(DropAbs, "never")
@@ -293,7 +312,7 @@ def test_a_near_miss_for_another_reason_is_noticed() -> None:
         assert_spares(other, "rank")
 
 
-def test_a_rule_of_ones_own_is_documented() -> None:
+def test_a_rule_of_a_user_is_documented() -> None:
     phases = (Phase("mine", (DropAbs,), "Mine."),)
     doc = document(DropAbs, phases)
     assert (doc.phases, doc.description) == (["mine"], "")
@@ -305,5 +324,5 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
         app, ["rules", "new", "FuseRecurrence", "-o", str(tmp_path / "new")]
     )
     assert result.exit_code == 2
-    assert "There is a rule FuseRecurrence already" in result.stderr
+    assert "There is already a rule FuseRecurrence" in result.stderr
     assert not (tmp_path / "new").exists()

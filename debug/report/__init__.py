@@ -1,1 +1,1 @@
-"""The report: a rewrite as one page for the browser that needs no server and no network."""
+"""The report: a rewrite as one web page that needs no server and no network."""

@@ -1,61 +1,65 @@
-"""Puts a report together: one rewrite with everything known of it, made anew and followed."""
+"""Builds a report: rewrites a model, and follows the rewrite commit by commit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...api import count_operators
-from ...commands.arguments import mask_option
-from ..explaining.explain import FINDING, Explanation, explain
-from ..regions import advance
+from ...request import Request
+from ..command_options import settings_options
+from ..commit_diff import CommitDiff, advance
+from ..exit_status import FINDING
+from ..explain.explain import Explanation, explain
+from ..operator_counts import CONTROL_FLOW
+from ..reference_runs import ReferenceRuns
 from ..replay import Replay
-from ..subject import Subject
-from ..trace_file import TraceFile, trace_of
-from ..trials import Trials
-from ..verify_steps import BadStep
-from .history import History
-from .numeric import Checks, Verdict, Wanted
-from .rule_sources import RuleTotals, Source, source, totals
-from .why_not import left_json
+from ..trace_reader import trace_of
+from ..verify_commits import BadCommit
+from .graph_history import GraphHistory
+from .numeric import NumericCheck, NumericChecks, Runs
+from .rule_sources import RuleSource, RuleTotals, rule_source, totals
 
-_MOST_LEFT = 5
+_MOST_NODES = 5
+"""The remaining nodes in the summary."""
 Progress = Callable[[int, int], None]
-"""Told the step and the number of steps."""
+"""Is called with the number of the commit and of all commits."""
 
 
 @dataclass
 class ReportData:
-    """Everything a report shows."""
+    """Everything that a report shows."""
 
     name: str
     explanation: Explanation
-    steps: list[dict[str, Any]]
-    """A commit of the trace each, with the lines of its region and the numeric verdict."""
-    left: list[dict[str, Any]]
+    commits: list[dict[str, Any]]
+    """The commits of the trace, each with the lines of its nodes and the numeric check."""
+    remaining: list[dict[str, Any]]
+    """The remaining control flow, with the numbers of the nodes in the trace."""
     rules: list[RuleTotals]
-    sources: list[Source]
-    """Of the rules that fired, and of those that say why something is left."""
+    sources: list[RuleSource]
+    """The sources of the rules that fired, and of those that say why control flow remains."""
     defects: list[str]
-    """Rules whose patch was wrong and undone."""
+    """Rules that raised an error, or whose patch failed its check."""
     history: dict[str, Any]
     before: Counter[str]
     after: Counter[str]
     assertions: list[str]
+    """As options of the command line."""
     runs: str
-    """What the model was run with; empty if it was not."""
-    start: Verdict
-    result: Verdict
-    bad: BadStep | None
+    """What the model was run with; empty if it was not run."""
+    start: NumericCheck
+    result: NumericCheck
+    bad: BadCommit | None
     seconds: float
-    """How long the rewrite took, tracing included."""
+    """The time of the rewrite, including the trace."""
 
     @property
     def status(self) -> int:
-        """The exit status: 1 where something was computed that differs, or a rule was wrong."""
+        """The exit status: a finding if an output differs or a rule is defective."""
         different = "different" in (self.start.state, self.result.state)
         return FINDING if different or self.bad or self.defects else 0
 
@@ -63,61 +67,58 @@ class ReportData:
         """A summary for programs."""
         return {
             "model": self.name,
-            "steps": len(self.steps),
-            "left": [left["node"] for left in self.left],
+            "commits": len(self.commits),
+            "remaining": [each["node"] for each in self.remaining],
             "result": self.result.as_json(),
-            "bad_step": self.bad.step if self.bad is not None else None,
+            "bad_commit": self.bad.number if self.bad is not None else None,
             "defects": self.defects,
             "status": self.status,
         }
 
-    def verdict(self) -> str:
+    def summary(self) -> str:
         """One line for the terminal."""
-        left = ", ".join(each["node"] for each in self.left[:_MOST_LEFT])
-        more = len(self.left) - _MOST_LEFT
-        remaining = (
-            f"left: {left}{f' and {more} more' if more > 0 else ''}" if left else "none left"
-        )
-        wrong = f"; step {self.bad.step} is wrong" if self.bad is not None else ""
-        return f"{len(self.steps)} steps, {remaining}; result {self.result.text}{wrong}"
+        nodes = ", ".join(each["node"] for each in self.remaining[:_MOST_NODES])
+        more = len(self.remaining) - _MOST_NODES
+        remaining = f"remaining: {nodes or 'none'}{f' and {more} more' if more > 0 else ''}"
+        wrong = f"; commit {self.bad.number} is wrong" if self.bad is not None else ""
+        return f"{len(self.commits)} commits; {remaining}; result {self.result.text}{wrong}"
 
 
 def build(
-    subject: Subject,
+    request: Request,
     name: str,
     *,
-    wanted: Wanted = Wanted.IF_CHEAP,
+    runs: Runs = Runs.IF_CHEAP,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ReportData:
-    """Rewrites a model and follows the rewrite step by step. Raises what `rewrite` raises."""
-    trace = trace_of(subject, in_full=True)
-    replay = Replay.of(subject, trace)
+    """Rewrites a model and follows the rewrite commit by commit. Raises what `rewrite` raises."""
+    trace = trace_of(request, in_full=True)
+    replay = Replay.of(request, trace)
     with ExitStack() as stack:
-        trials = None
-        if wanted is not Wanted.NONE:
-            trials = stack.enter_context(Trials(subject, seed))
-        checks = Checks(replay, trials, wanted)
-        history = History(replay)
-        steps = _follow(replay, history, checks, progress)
+        reference = None
+        if runs is not Runs.NONE:
+            reference = stack.enter_context(ReferenceRuns(request, seed))
+        checks = NumericChecks(replay, reference, runs)
+        history = GraphHistory(replay)
+        commits = _follow(replay, history, checks, progress)
         finished = replay.finish()
         result = checks.of_result(finished)
-        runs = checks.runs
-    explanation = explain(subject)
-    left = left_json(explanation, replay)
+    explanation = explain(request)
+    remaining = _with_numbers(explanation, replay)
     return ReportData(
         name=name,
         explanation=explanation,
-        steps=steps,
-        left=left,
-        rules=totals(trace, tuple(subject.phases)),
-        sources=_sources(subject, steps, left),
-        defects=trace.undone,
+        commits=commits,
+        remaining=remaining,
+        rules=totals(trace, request.phases),
+        sources=_sources(request, commits, remaining),
+        defects=trace.defect_texts,
         history=history.as_json(),
-        before=count_operators(subject.proto),
+        before=count_operators(request.proto),
         after=count_operators(finished),
-        assertions=_asserted(trace),
-        runs=runs,
+        assertions=settings_options(trace.settings),
+        runs=checks.runs,
         start=checks.start,
         result=result,
         bad=checks.bad,
@@ -126,55 +127,60 @@ def build(
 
 
 def _follow(
-    replay: Replay, history: History, checks: Checks, progress: Progress | None
+    replay: Replay, history: GraphHistory, checks: NumericChecks, progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Makes all commits again; one entry for each."""
-    steps = []
+    """Replays all commits; returns what the page shows of each."""
+    commits = []
     for commit in replay.commits:
         if progress is not None:
-            progress(commit.step, len(replay.commits))
-        step = advance(replay)
+            progress(commit.number, len(replay.commits))
+        diff = advance(replay)
         history.advance(commit)
-        lines = [[line.mark, line.number, line.place, line.text] for line in step.lines]
-        steps.append(
-            {
-                "rule": commit.rule,
-                "phase": commit.phase,
-                "node": commit.node,
-                "number": commit.number,
-                "place": commit.place,
-                "lines": lines,
-                "edits": commit.edits,
-                "notes": commit.notes,
-                "bindings": commit.bindings,
-                "facts": commit.facts,
-                "touched": commit.touched,
-                "removed": commit.removed,
-                "added": commit.added,
-                "ms": round(commit.seconds * 1000, 3),
-                "check": checks.after(commit).as_json(),
-            }
-        )
-    return steps
+        commits.append(_content(diff, checks.after(commit)))
+    return commits
+
+
+def _content(diff: CommitDiff, check: NumericCheck) -> dict[str, Any]:
+    commit = diff.commit
+    return {
+        "rule": commit.rule,
+        "phase": commit.phase,
+        "root": commit.root,
+        "node": commit.node,
+        "place": commit.place,
+        "lines": [[line.mark, line.node, line.place, line.text] for line in diff.lines],
+        "edits": commit.edits,
+        "notes": commit.notes,
+        "bindings": diff.bindings,
+        "facts": commit.facts,
+        "touched": commit.touched,
+        "removed": commit.removed,
+        "added": commit.added,
+        "ms": round(commit.seconds * 1000, 3),
+        "check": check.as_json(),
+    }
 
 
 def _sources(
-    subject: Subject, steps: list[dict[str, Any]], left: list[dict[str, Any]]
-) -> list[Source]:
-    told = {step["rule"] for step in steps}
-    told |= {why["rule"] for each in left for why in each["why"]}
-    rules = dict.fromkeys(rule for phase in subject.phases for rule in phase.rules)
-    return [source(rule) for rule in rules if rule.name() in told]
+    request: Request, commits: list[dict[str, Any]], remaining: list[dict[str, Any]]
+) -> list[RuleSource]:
+    shown = {commit["rule"] for commit in commits}
+    shown |= {why["rule"] for each in remaining for why in each["why"]}
+    rules = dict.fromkeys(rule for phase in request.phases for rule in phase.rules)
+    return [rule_source(rule) for rule in rules if rule.name() in shown]
 
 
-def _asserted(trace: TraceFile) -> list[str]:
-    """The assertions as options of the command line."""
-    about = trace.about
-    inputs = [f"--input {name}={given['values']}" for name, given in about["inputs"].items()]
-    shapes = [
-        f"--shape {name}={','.join('?' if d is None else str(d) for d in shape)}"
-        for name, shape in about["shapes"].items()
+def _with_numbers(explanation: Explanation, replay: Replay) -> list[dict[str, Any]]:
+    """The remaining nodes with their numbers in the finished replay of the same rewrite.
+
+    Rewriting is deterministic: both have the same nodes in the same order.
+    """
+    index = replay.engine.index
+    numbers = [
+        replay.numbers[node]
+        for graph in index.graphs(replay.engine.model.graph)
+        for node in graph.nodes
+        if node.op in CONTROL_FLOW and not node.domain and node in index
     ]
-    dims = [f"--dim {dim}" for dim in about["dims"]]
-    masks = [mask_option(name, axis) for name, axis in about["prefix_masks"].items()]
-    return [*inputs, *dims, *shapes, *masks, *(["--strict"] if about["strict"] else [])]
+    remaining = [asdict(each) for each in explanation.remaining]
+    return [{**each, "number": number} for each, number in zip(remaining, numbers)]

@@ -1,4 +1,4 @@
-"""Whether each step of a rewrite keeps what the model computes, by running it on onnxruntime."""
+"""Checks on onnxruntime whether each commit of a rewrite keeps what the model computes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import onnx
 
-from ...rewrite.running.verify import without_optimizer
-from ..forms import Patience
+from ...rewrite.running.verify import optimizer_note
+from ..batch_runner import OptimizerBackoff
+from ..reference_runs import ReferenceRuns
 from ..replay import Replay
-from ..trace_file import CommitLine
-from ..trials import Trials
-from ..verify_steps import BadStep, bad_step
+from ..trace_reader import CommitLine
+from ..verify_commits import BadCommit, bad_commit
 
 CHEAP = 20.0
-"""Seconds that running a model after each step may take when nobody asked for it."""
+"""The seconds that running the model after each commit may take by default."""
 
 
-class Wanted(Enum):
-    """Which forms of a model are run."""
+class Runs(Enum):
+    """Which versions of a model are run."""
 
     ALL = "all"
     IF_CHEAP = "if cheap"
@@ -29,8 +29,8 @@ class Wanted(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of running one form of the model."""
+class NumericCheck:
+    """The result of running one version of the model."""
 
     state: str
     """`equal`, `different`, or `unchecked`."""
@@ -40,75 +40,79 @@ class Verdict:
         return asdict(self)
 
 
-class Checks:
-    """Judges one form of a model after the other, until one differs."""
+class NumericChecks:
+    """Checks one version of a model after the other, until one differs."""
 
-    def __init__(self, replay: Replay, trials: Trials | None, wanted: Wanted) -> None:
-        """`trials` is None where nothing shall be run."""
+    def __init__(self, replay: Replay, reference: ReferenceRuns | None, runs: Runs) -> None:
+        """`reference` is None if nothing is to be run."""
         self._replay = replay
-        self._trials = trials if trials is not None and trials.cases else None
-        self._why_not = "no check was asked for" if trials is None else trials.reason
-        self.bad: BadStep | None = None
+        self._reference = reference if reference is not None and reference.cases else None
+        self._why_not = "no check was requested" if reference is None else reference.reason
+        self.bad: BadCommit | None = None
         self._before: onnx.ModelProto | None = None
-        self._patience = Patience()
-        self.start = self._unchecked() if self._trials is None else self._first(wanted)
-        """What came of the model as it was read and written, before the first step."""
+        self._backoff = OptimizerBackoff()
+        self.start = self._unchecked() if self._reference is None else self._first(runs)
+        """The check of the model before the first commit, as it was read and written."""
 
     @property
     def runs(self) -> str:
-        """What each form was run with."""
-        if self._trials is None:
+        """What each version was run with."""
+        if self._reference is None:
             return ""
-        sizes = self._trials.sizes()
-        ran = f"{len(self._trials.cases)} runs" + (f" with {sizes}" if sizes else "")
-        crash = self._trials.original_crash
-        return f"{ran}, {without_optimizer(crash)}" if crash else ran
+        sizes = self._reference.sizes()
+        runs = f"{len(self._reference.cases)} runs" + (f" with {sizes}" if sizes else "")
+        crash = self._reference.original_crash
+        return f"{runs}, {optimizer_note(crash)}" if crash else runs
 
-    def _first(self, wanted: Wanted) -> Verdict:
+    def _first(self, runs: Runs) -> NumericCheck:
         began = time.perf_counter()
         self._before = self._replay.model()
-        verdict = self._judge(None, self._before)
+        check = self._check(None, self._before)
         seconds = (time.perf_counter() - began) * len(self._replay.commits)
-        if wanted is Wanted.IF_CHEAP and seconds > CHEAP:
+        if runs is Runs.IF_CHEAP and seconds > CHEAP:
             self._before = None
-            self._why_not = f"to run every step would take about {seconds:.0f} s; --verify does"
-        return verdict
+            self._why_not = (
+                f"running the model after every commit would take about {seconds:.0f} s; --verify "
+                "does so"
+            )
+        return check
 
-    def after(self, commit: CommitLine) -> Verdict:
-        """Judges the model as the replay has it now, after a commit."""
+    def after(self, commit: CommitLine) -> NumericCheck:
+        """Checks the model at the position of the replay, after a commit."""
         if self._before is None or self.bad is not None:
             return self._unchecked()
         model = self._replay.model()
-        optimizes = self._patience.tries()
-        verdict = self._judge(commit, model, optimizes)
-        if optimizes and self._trials is not None:
-            self._patience.learn(failed=bool(self._trials.crash))
+        optimizes = self._backoff.optimizes()
+        check = self._check(commit, model, optimizes)
+        if optimizes and self._reference is not None:
+            self._backoff.record(failed=bool(self._reference.crash))
         self._before = model
-        return verdict
+        return check
 
-    def of_result(self, model: onnx.ModelProto) -> Verdict:
-        """Judges the rewritten model, also where the single steps were not."""
-        return self._unchecked() if self._trials is None else self._judge(None, model)
+    def of_result(self, model: onnx.ModelProto) -> NumericCheck:
+        """Checks the rewritten model, also where single commits were not checked."""
+        return self._unchecked() if self._reference is None else self._check(None, model)
 
-    def _judge(
+    def _check(
         self, commit: CommitLine | None, model: onnx.ModelProto, optimizes: bool = True
-    ) -> Verdict:
-        assert self._trials is not None
-        found = self._trials.differences(model, optimizes)
-        crash = self._trials.crash
+    ) -> NumericCheck:
+        assert self._reference is not None
+        found = self._reference.differences(model, optimizes)
+        crash = self._reference.crash
         if not found and crash and commit is None:
-            return Verdict("different", crash)
+            return NumericCheck("different", crash)
         if not found:
             without = "" if optimizes and not crash else ", with graph optimizations off"
             without += f" ({crash})" if crash else ""
-            return Verdict("equal", f"equal to the original in {self.runs}{without}")
+            return NumericCheck("equal", f"equal to the original in {self.runs}{without}")
         if commit is None or self._before is None:
-            return Verdict("different", f"`{found[0].output}`: {found[0].what}")
-        self.bad = bad_step(commit, found[0], self._trials.first_inner(self._before, model))
+            return NumericCheck("different", f"`{found[0].output}`: {found[0].what}")
+        self.bad = bad_commit(commit, found[0], self._reference.first_tensor(self._before, model))
         inner = f"first tensor `{self.bad.tensor}`: {self.bad.tensor_difference}; "
-        return Verdict("different", f"{inner}output `{self.bad.output}`: {self.bad.difference}")
+        output = f"output `{self.bad.output}`: {self.bad.difference}"
+        return NumericCheck("different", inner + output)
 
-    def _unchecked(self) -> Verdict:
+    def _unchecked(self) -> NumericCheck:
         if self.bad is not None:
-            return Verdict("unchecked", f"not run: step {self.bad.step} is wrong already")
-        return Verdict("unchecked", f"not run: {self._why_not}")
+            return NumericCheck("unchecked", f"not run: commit {self.bad.number} is already wrong")
+        return NumericCheck("unchecked", f"not run: {self._why_not}")

@@ -1,8 +1,8 @@
-"""Renders a report as one HTML file: styles, scripts, libraries and data in it, nothing outside.
+"""Renders a report as one HTML file that contains its styles, scripts, libraries and data.
 
-What a model says of itself (names, doc strings, constants) reaches the page as text only: Jinja2
-escapes what stands in the HTML, and the data for the scripts is JSON whose `<` is escaped, so that
-no name can end the element it stands in.
+Names, doc strings and constants of a model reach the page as text only: Jinja2 escapes them in
+HTML, and the data for the scripts is JSON whose `<` is escaped, so that no name can end the element
+that contains it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from ...rewrite.errors import ModelError
-from ..counts import rows
+from ..operator_counts import rows
 from .build import ReportData
 from .rule_sources import highlighting
 
-SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "finding", "page")
-"""Scripts of the page, in the order in which they build on each other."""
+SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "search", "page")
+"""The scripts of the page, each after those that it uses."""
 
 
 class Library(NamedTuple):
-    """A library from registry.npmjs.org that the page carries; `assets/README.md` says more."""
+    """A library from registry.npmjs.org that the page contains; see `assets/README.md`."""
 
     name: str
     version: str
@@ -38,8 +38,8 @@ LIBRARIES = (
     Library("@dagrejs/dagre", "3.1.3", "dagre.min.js", "dagre.LICENSE"),
 )
 
-MOST_TOLD = 4
-"""Of what is left, and of what is gone, on the first screen."""
+MOST_NODES = 4
+"""The remaining nodes, and the removed ones, that the first screen lists."""
 
 
 def render(report: ReportData) -> str:
@@ -57,7 +57,7 @@ def render(report: ReportData) -> str:
                 (library, _asset(library.file), _asset(library.licence)) for library in LIBRARIES
             ],
             version=version("looplift"),
-            most=MOST_TOLD,
+            most=MOST_NODES,
         )
     )
     return page + "\n"
@@ -76,10 +76,10 @@ def write(report: ReportData, path: Path) -> None:
 
 
 def _data(report: ReportData) -> dict[str, Any]:
-    """What the scripts draw from; the rest of the page is HTML already."""
+    """The data that the scripts draw; everything else in the page is HTML."""
     return {
-        "steps": report.steps,
-        "left": [left["number"] for left in report.left],
+        "commits": report.commits,
+        "remaining": [each["number"] for each in report.remaining],
         "history": report.history,
     }
 
@@ -93,7 +93,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # No NaN: a browser's JSON parser refuses it.
+    # A browser's JSON parser does not accept NaN.
     environment.policies["json.dumps_kwargs"] = {
         "separators": (",", ":"),
         "ensure_ascii": False,
@@ -108,7 +108,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _style() -> str:
-    """The style sheet, with the colours of highlighted source for either theme."""
+    """The style sheet, with the colours of highlighted source for both themes."""
     dark = highlighting("github-dark", ":root[data-theme=dark] .code")
     return "\n".join((_asset("report.css"), highlighting("friendly", ".code"), dark))
 

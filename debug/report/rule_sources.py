@@ -1,9 +1,10 @@
-"""The rules of a rewrite as a reader sees them: their text, and what became of their attempts."""
+"""The rules of a rewrite for a reader: their source, and the totals of their attempts."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from ...rewrite.engine.rule import Phase, Rule
-from ..recording import source_of
-from ..trace_file import TraceFile
+from ..trace_reader import RecordedTrace
+from ..trace_writer import match_line
 
-_REASONS = 5
-"""Reasons told of each rule, the commonest first."""
+_MOST_REASONS = 5
+"""The reasons listed for one rule, the most common ones first."""
+_PACKAGE = Path(__file__).parents[2]
 
 
 @dataclass
@@ -40,51 +42,43 @@ class RuleTotals:
         return self.match_seconds + self.apply_seconds
 
     @property
-    def tells(self) -> bool:
-        """Whether anything happened."""
+    def was_tried(self) -> bool:
+        """Whether any node was a root of the rule."""
         return self.attempts > 0
 
 
-_PACKAGE = Path(__file__).parents[2]
-
-
-def place_of_rule(rule: type[Rule]) -> tuple[str, int]:
-    """Where a rule stands; looplift's own without the folder it happens to be installed in."""
-    file, line = source_of(rule)
+def _location(rule: type[Rule]) -> tuple[str, int]:
+    """The file and line of a rule; for looplift's own, without the folder of the installation."""
+    file, line = match_line(rule)
     path = Path(file)
     inside = path.is_relative_to(_PACKAGE)
     return (f"looplift/{path.relative_to(_PACKAGE).as_posix()}" if inside else file), line
 
 
-def totals(trace: TraceFile, phases: tuple[Phase, ...]) -> list[RuleTotals]:
-    """All rules, those that took most time first. The trace must be one in full."""
+def totals(trace: RecordedTrace, phases: Sequence[Phase]) -> list[RuleTotals]:
+    """All rules, including those of users, by the time they took. Needs a trace in full."""
     end = trace.end
     found: dict[type[Rule], RuleTotals] = {}
     for phase in phases:
         for rule in phase.rules:
             if rule not in found:
-                found[rule] = RuleTotals(rule.name(), rule.summary(), [], *place_of_rule(rule))
+                found[rule] = RuleTotals(rule.name(), rule.summary(), [], *_location(rule))
             found[rule].phases.append(phase.name)
-    reasons = _reasons(trace)
+    reasons: dict[str, Counter[str]] = {}
+    for attempt in trace.attempts:
+        reasons.setdefault(attempt.rule, Counter())[attempt.reason] += 1
     for each in found.values():
         each.attempts = end["attempts"].get(each.name, 0)
         each.hits = end["hits"].get(each.name, 0)
         each.match_seconds = end["match_seconds"].get(each.name, 0.0)
         each.apply_seconds = end["apply_seconds"].get(each.name, 0.0)
-        each.reasons = reasons.get(each.name, Counter()).most_common(_REASONS)
+        each.reasons = reasons.get(each.name, Counter()).most_common(_MOST_REASONS)
     return sorted(found.values(), key=lambda each: (-each.seconds, each.name))
 
 
-def _reasons(trace: TraceFile) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for attempt in trace.attempts:
-        found.setdefault(attempt.rule, Counter())[attempt.reason] += 1
-    return found
-
-
 @dataclass(frozen=True)
-class Source:
-    """The text of a rule's class."""
+class RuleSource:
+    """The source of the class of a rule."""
 
     name: str
     file: str
@@ -93,11 +87,11 @@ class Source:
     """Highlighted, with line numbers; all text is escaped."""
 
 
-def source(rule: type[Rule]) -> Source:
-    """The class of a rule and those it shares with others, as far as their files can be read."""
+def rule_source(rule: type[Rule]) -> RuleSource:
+    """The class of a rule and its own base classes, as far as their files can be read."""
     bases = rule.__mro__[: rule.__mro__.index(Rule)]
-    file, line = place_of_rule(rule)
-    return Source(rule.name(), file, line, "".join(_highlighted(each, line) for each in bases))
+    file, line = _location(rule)
+    return RuleSource(rule.name(), file, line, "".join(_highlighted(each, line) for each in bases))
 
 
 def _highlighted(part: type, match_line: int) -> str:
@@ -112,5 +106,5 @@ def _highlighted(part: type, match_line: int) -> str:
 
 
 def highlighting(theme: str, scope: str) -> str:
-    """The style sheet for the classes that highlighted text has, below a CSS selector."""
+    """The style sheet for the classes of highlighted text, inside a CSS selector."""
     return str(HtmlFormatter(style=theme).get_style_defs(scope))

@@ -1,4 +1,4 @@
-"""Writes a package with one rule, for a user to go on from: it works and its tests pass."""
+"""Writes a package with one rule that works and whose tests pass, as a start for a user."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
-    """Writes the package of a new rule into a folder, which must be empty or not there yet.
+    """Writes the package of a new rule into a folder, which must be empty or not exist yet.
 
-    Returns the files. Raises LoopliftError for a name that is no class name, or a folder in use.
+    Returns the files. Raises LoopliftError for a name that is not a class name, or if the folder is
+    in use.
     """
     package = module_name(name)
     _check_folder(folder)
@@ -29,7 +30,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
         autoescape=False,
     )
     major, minor = version("looplift").split(".")[:2]
-    given = {
+    values = {
         "rule": name,
         "package": package,
         "project": package.replace("_", "-"),
@@ -46,17 +47,17 @@ def write_package(name: str, folder: Path) -> list[Path]:
     for template, place in places.items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(environment.get_template(f"{template}.jinja").render(given), "utf-8")
+        path.write_text(environment.get_template(f"{template}.jinja").render(values), "utf-8")
         written.append(path)
     return written
 
 
 def module_name(rule: str) -> str:
-    """`DropDoubleNeg` as `drop_double_neg`. Raises LoopliftError for what is no class name."""
+    """`DropDoubleNeg` as `drop_double_neg`. Raises LoopliftError for other than a class name."""
     if not _CLASS_NAME.fullmatch(rule) or keyword.iskeyword(rule):
         raise LoopliftError(
-            f"'{rule}' is no name for a rule",
-            remedy="Say in words what it does, in the form of a class name: DropDoubleNeg",
+            f"'{rule}' is not a name for a rule",
+            remedy="Say what the rule does, in the form of a class name: DropDoubleNeg",
         )
     return _WORD_ENDS.sub("_", rule).lower()
 
@@ -64,7 +65,7 @@ def module_name(rule: str) -> str:
 def _check_folder(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LoopliftError(
-            "Something is there already",
+            "The output exists already",
             where=f"'{folder}'",
-            remedy="Name a folder that is empty or not there yet",
+            remedy="Name a folder that is empty or does not exist yet",
         )

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 from tvm.ir import is_prim_var
 
-from ...rewrite.errors import telling_line
+from ...rewrite.errors import summary_line
 from ..bodies import Body
 from ..emitter import Emitter
 from ..scheduling.math_functions import with_fast_math
@@ -136,7 +136,7 @@ def _legalize(module: tvm.IRModule) -> tvm.IRModule:
         [
             passes.DecomposeOpsForInference(),
             passes.LegalizeOps(),
-            passes.FoldConstants(),
+            passes.FoldConstant(),
             passes.CanonicalizeBindings(),
             passes.DeadCodeElimination([_NAME]),
         ]
@@ -215,7 +215,7 @@ def _fuse(module: tvm.IRModule, primitive: Any) -> tirx.PrimFunc:
     try:
         return relax.transform.FuseTIR()(bb.get())[_NAME]
     except Exception as error:  # TVM raises built-in errors of all kinds.
-        raise NoKernelError(f"TVM cannot fuse its body: {telling_line(error)}") from error
+        raise NoKernelError(f"TVM cannot fuse its body: {summary_line(error)}") from error
 
 
 def _lower(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

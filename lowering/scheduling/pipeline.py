@@ -47,7 +47,7 @@ def _for_cpu() -> Any:
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
             _module_pass(_keep_scalars_apart),
-            passes.FoldConstants(),
+            passes.FoldConstant(),
             _module_pass(split_blocks),
             passes.FuseOps(),
             passes.FuseTIR(),

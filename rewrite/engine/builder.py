@@ -3,29 +3,28 @@
 What depends on the opset is decided here: whether an operator takes its axes as an attribute or as
 an input, whether Max and Min take integers, whether Reshape can produce a size of 0. Where the
 opset lacks an operator altogether, the engine undoes the patch and records the reason (see
-`looplift.rewrite.engine.opset_check`).
+`looplift.rewrite.engine.patch_check`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import symbolic
-from ..graph.ir import Graph, Node, Tensor
-from .rule import Miss
+from ..graph.ir import Tensor
+from .miss import Miss
 
 if TYPE_CHECKING:
     from ..facts.counted_loop import CountedLoop, SliceRead
     from ..facts.facts import Facts
     from ..graph.views import ScanOutput
-    from .patch import Patch
+    from .edits import Edits, Place
 
 Indices = slice  # `slice` names a method below
-Place = Node | Graph
-"""Where a new node goes: just before a node, or at the end of a graph."""
 
 _AXES_ARE_INPUTS = 13
 """The first opset in which Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as inputs."""
@@ -49,7 +48,7 @@ class Builder:
     `Patch.builder_after` make builders.
     """
 
-    def __init__(self, patch: Patch, like: Tensor, before: Place | None = None) -> None:
+    def __init__(self, patch: Edits, like: Tensor, before: Place | None = None) -> None:
         self.patch = patch
         self.like = like
         """The value that results are named after."""
@@ -150,7 +149,7 @@ class Builder:
         return self.slice(value, axis, slice(-1, None, -1))
 
     def concat(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Concatenates along axis 0; returns a single vector as it is."""
+        """Concatenates along axis 0; returns the value itself if there is only one."""
         return vectors[0] if len(vectors) == 1 else self("Concat", *vectors, axis=0)
 
     def repeat(self, value: Tensor, count: Tensor) -> Tensor:
@@ -158,6 +157,10 @@ class Builder:
         return self("Expand", value, self.concat([count, self("Shape", value)]))
 
     # --- arithmetic ---
+
+    def combine(self, op: str, values: Sequence[Tensor]) -> Tensor:
+        """Combines values from the first to the last by a binary operator; needs at least one."""
+        return functools.reduce(lambda a, b: self(op, a, b), values)
 
     def max(self, a: Tensor, b: Tensor) -> Tensor:
         """The elementwise maximum of integers."""
@@ -172,7 +175,7 @@ class Builder:
         return self("Where", self("Less", a, b), a, b)
 
     def reduce(self, op: str, value: Tensor, axes: Sequence[int], keepdims: int) -> Tensor:
-        """Reduces axes with ReduceSum, ReduceMax, or any other operator that takes axes as they."""
+        """Reduces axes, at least one, with ReduceSum, ReduceMax or a similar operator."""
         since = _AXES_ARE_INPUTS if op == "ReduceSum" else _REDUCTIONS_TAKE_AXES
         return self._with_axes(op, value, axes, since, keepdims=keepdims)
 
@@ -226,5 +229,5 @@ class Builder:
         if output.axis == 0:
             return stacked
         if rank is None:
-            raise Miss("the rank of {} is not known", output.row, at=output.row)
+            raise Miss("the rank of {} is not known", output.slice, at=output.slice)
         return self.move_axis(stacked, 0, output.axis, rank + 1)

@@ -1,98 +1,351 @@
-"""Single edits of a graph, each with its inverse, and the check of all of them together."""
+"""Edits of a graph: each is recorded together with its inverse, so that all can be undone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from onnx import TensorProto
+import numpy as np
+import onnx
 
-from ..facts.facts import Fact, Facts
-from ..graph.body_outputs import copied_slots, has_copies
+from ..facts.facts import Facts
 from ..graph.declarations import without_shape
 from ..graph.index import Index, Use
-from ..graph.ir import Constant, Graph, Node, Tensor, bodies
-from .opset_check import need_in_opset
-from .rule import Miss, describe
+from ..graph.ir import CONTROL_FLOW, Constant, Graph, LazyArray, Node, Tensor, Variable, bodies
+from .miss import describe
+
+Place = Node | Graph
+"""Where a new node goes: just before a node, or at the end of a graph."""
 
 
 class PatchError(Exception):
     """A patch that would leave the graph invalid: a defect of the rule that made it."""
 
 
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""The control-flow operators: those with bodies."""
-
-
 class Edits:
-    """A list of edits that can be undone."""
+    """The edits around one root node, which can be undone together."""
 
     def __init__(self, facts: Facts, root: Node) -> None:
         self.facts = facts
-        """The facts of the graph as it was before the patch, and of the values that it added."""
+        """The facts of the graph before the patch, and of the values that the patch added."""
         self.index: Index = facts.index
-        """Def-use chains, up to date with each edit."""
+        """Def-use chains, up to date after each edit."""
         self.opset = facts.opset
-        """The version of the standard operator set that new nodes are made for."""
+        """The version of the standard operator set, which new nodes are made for."""
         self.root = root
         """The node at which the rule matched."""
-        self.edits: list[str] = []
-        """What was changed, one line each."""
+        self.log: list[str] = []
+        """What was changed, one line per edit."""
         self.notes: list[str] = []
         """What the rewrite relies on beyond the file."""
         self.touched: dict[Node, None] = {}
         """Nodes that are new or read other values than before."""
-        self._returned: dict[Node, list[tuple[Graph, Tensor, Tensor]]] = {}
-        """Touched nodes that changed only in what their bodies return: the body, the value that it
-        returned before, and the one that it returns now."""
-        self.disturbed: dict[Node, None] = {}
+        self.body_output_changes: dict[Node, list[tuple[Graph, Tensor, Tensor]]] = {}
+        """Touched nodes that changed only in their body outputs, each with the changes: the body,
+        the value that it returned before, and the value that it returns now."""
+        self.shrunk_owners: dict[Node, None] = {}
         """Owners of bodies that nodes left."""
         self.freed: dict[Tensor, None] = {}
         """Values that lost a reader."""
         self.removed: list[Node] = []
         """Removed nodes, including those in bodies of removed nodes."""
-        self.returned: dict[int, None] = {}
-        """Outputs of the main graph, by number, that changed."""
-        self.delta: Counter[str] = Counter()
-        """The change of each component of the termination measure."""
-        self._copied: list[Tensor] = []
-        """Values for which an Identity was added because they became outputs of the model."""
+        self.changed_outputs: dict[int, None] = {}
+        """Outputs of the main graph that changed, by number."""
         self.replaced: list[tuple[Tensor, Tensor]] = []
         """Pairs of a value and the one that its readers read instead."""
+        self.copied_outputs: list[Tensor] = []
+        """Values that an Identity copies because they became outputs of the model."""
+        self.written: list[Node] = []
+        """New or changed nodes, which the opset may lack."""
+        self.added_constants: list[Constant] = []
+        """New constants."""
+        self.delta: Counter[str] = Counter()
+        """The change of each component of the termination measure."""
         self._undo: list[Callable[[], None]] = []
         self._added: set[Node] = set()
-        self._written: list[Node] = []
-        """New or changed nodes, whose operator or form the opset may lack."""
         self._first: dict[Graph, Node] = {}
-        """The node that stood first in each body."""
-        self.made = 0
-        """The number of constants added."""
-        self.stored: list[Constant] = []
-        """The constants added."""
+        """The node that was first in each body before the patch."""
+
+    # --- new values ---
+
+    def constant(
+        self, values: np.ndarray | LazyArray, like: Tensor, graph: Graph | None = None
+    ) -> Constant:
+        """Adds an initializer, by default to the graph of the root.
+
+        It is named after `like`, the value that it replaces. `values` may be lazy values of a file.
+        """
+        graph = graph if graph is not None else self.index.graph_of(self.root)
+        constant = Constant(like.name, values)
+        graph.initializers.append(constant)
+        self.added_constants.append(constant)
+        self.index.add_constant(constant, graph)
+        self.log.append(f"constant `{constant.name}` {constant.dtype}{list(constant.shape)}")
+
+        def undo() -> None:
+            self.index.remove_constant(constant)
+            _drop_last(graph.initializers, constant)
+
+        self._undo.append(undo)
+        return constant
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+        before: Place | None = None,
+    ) -> list[Tensor]:
+        """Adds a node of the standard domain and returns its outputs, named after `like`.
+
+        The node goes to the place `before`, by default just before the root.
+        """
+        before = before if before is not None else self.root
+        outputs = [Variable(tensor.name) for tensor in like]
+        node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
+        if isinstance(before, Node):
+            self.index.place_before(before, [node])
+        else:
+            self.index.place_last(before, node)
+        self._insert(node, self.home(before))
+        self.written.append(node)
+        self.log.append(f"new {describe(node)}")
+        return list(outputs)
+
+    def node_first(
+        self,
+        body: Graph,
+        op: str,
+        inputs: Sequence[Tensor],
+        like: Sequence[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> list[Tensor]:
+        """Adds a node at the start of a body.
+
+        It may read body inputs, outer values, and results of earlier calls for the same body.
+        """
+        return self.node(op, inputs, like, attrs, before=self.start(body))
+
+    def home(self, place: Place) -> Graph:
+        """The graph that a place is in."""
+        return self.index.graph_of(place) if isinstance(place, Node) else place
+
+    def start(self, body: Graph) -> Place:
+        """The place before all nodes that a body had before the patch."""
+        first = self._first.get(body)
+        if first is None or first not in self.index or self.index.graph_of(first) is not body:
+            old = [n for n in self.index.nodes(body) if n not in self._added]
+            if not old:
+                return body
+            first = self._first[body] = min(old, key=lambda n: n.order)
+        return first
+
+    # --- readers ---
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
+        self.replaced.append((old, new))
+        for use in self.index.uses(old):
+            if use.reader is self.index.root:
+                self._replace_output(use, old, new)
+            else:
+                self._redirect(use, old, new)
+        self.log.append(f"`{old.name}` is now `{new.name}`")
+
+    def _replace_output(self, use: Use, old: Tensor, new: Tensor) -> None:
+        """Replaces an output of the main graph, whose name and declaration stay.
+
+        `new` takes them over if it can; otherwise an Identity returns it.
+        """
+        if can_be_output(self.index, new):
+            self._take_name(new, old)
+            self._redirect(use, old, new)
+            return
+        self.copied_outputs.append(new)
+        copy = copy_of(old)
+        node = Node("Identity", "", {}, [new], [copy], "")
+        self.index.place_last(self.index.root, node)
+        self._insert(node, self.index.root)
+        self._redirect(use, old, copy)
+
+    def replace_input(self, node: Node, slot: int, new: Tensor) -> None:
+        """Makes one input of one node read `new`."""
+        old = node.inputs[slot]
+        self._redirect(Use(node, slot), old, new)
+        self.log.append(f"{describe(node)} input {slot} is now `{new.name}`")
+
+    # --- removal and attributes ---
+
+    def remove(self, node: Node) -> None:
+        """Removes a node. Raises PatchError if something reads its results."""
+        if not self.index.is_unused(node):
+            raise PatchError(f"{describe(node)} is removed but still read")
+        self._count(node, -1)
+        self._mark_shrunk(self.index.graph_of(node))
+        for tensor in self.reads(node):
+            self.freed[tensor] = None
+        removal = self.index.remove_node(node)
+        self.removed += [gone for gone, _ in removal.nodes]
+        self._undo.append(lambda: self.index.restore(removal))
+        self.log.append(f"removed {describe(node)}")
+
+    def set_attribute(self, node: Node, name: str, value: Any) -> None:
+        """Sets an attribute other than a body, or removes it if the value is None."""
+        old = node.attrs.get(name)
+        self._put_attribute(node, name, value)
+        self._undo.append(lambda: self._put_attribute(node, name, old))
+        self.touch(node)
+
+    # --- loops; `Patch.loop` offers these edits by role ---
+
+    def set_interface(
+        self,
+        node: Node,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        """Replaces the inputs of a Loop or Scan, the inputs and outputs of its body, its outputs.
+
+        Raises PatchError if a dropped body input or output is still read.
+        """
+        body: Graph = node.attrs["body"]
+        old = (list(node.inputs), list(body.inputs), list(body.outputs), list(node.outputs))
+        staying = {*parameters, *outputs}
+        for tensor in (*old[1], *old[3]):
+            if tensor not in staying and self.index.use_count(tensor):
+                raise PatchError(f"`{tensor.name}` of {describe(node)} is dropped but still read")
+        still_read = {*inputs, *results}
+        self.freed.update(dict.fromkeys(t for t in (*old[0], *old[2]) if t not in still_read))
+        self._put_interface(node, list(inputs), list(parameters), list(results), list(outputs))
+        self._undo.append(lambda: self._put_interface(node, *old))
+        known = {*old[1], *old[3]}
+        added = [tensor for tensor in (*parameters, *outputs) if tensor not in known]
+        self.index.added_or_moved.update(dict.fromkeys(added))
+        self.touch(node)
+        self.written.append(node)
+        self.delta["carried"] += len(parameters) - len(old[1]) + len(outputs) - len(old[3])
+        self.log.append(f"{describe(node)}: {len(inputs)} inputs, {len(outputs)} outputs")
+
+    def turn_into(
+        self,
+        node: Node,
+        op: str,
+        attrs: Mapping[str, Any],
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+    ) -> None:
+        """Turns a Loop into a Scan with the same body and outputs; omits attributes of None."""
+        before, carried = node.op, self.delta["carried"]
+        self.set_interface(node, inputs, parameters, results, node.outputs)
+        self.delta["carried"] = carried
+        for name, value in attrs.items():
+            self.set_attribute(node, name, value)
+        node.op = op
+        self._undo.append(lambda: setattr(node, "op", before))
+        self.log.append(f"{before} is now {describe(node)}")
+
+    def declare_scan_output(
+        self, body: Graph, output: Tensor, dtype: int, shape: Sequence[object]
+    ) -> None:
+        """Declares an output of a loop body; sizes that are not numbers stay open.
+
+        onnxruntime takes the shape of a scan output of no iterations from the declaration.
+        """
+        before = dict(body.output_info)
+        sizes = [size if isinstance(size, int) else None for size in shape]
+        info = onnx.helper.make_tensor_value_info(output.name, dtype, sizes)
+        body.output_info[output] = info
+
+        def undo() -> None:
+            body.output_info = before
+
+        self._undo.append(undo)
+
+    # --- end of the patch ---
 
     def touch(self, node: Node) -> None:
         """Records that a node is new or changed."""
         self.touched[node] = None
-        self._returned.pop(node, None)
+        self.body_output_changes.pop(node, None)
+
+    def reads(self, node: Node) -> list[Tensor]:
+        """The values that a node reads, itself and in its bodies."""
+        return [t for t in node.inputs if t.name] + self.index.captures(node)
 
     def changed(self) -> list[Node]:
         """The touched nodes whose results may have other facts now.
 
-        Skips a node when only outputs of its bodies changed and their facts did not: a loop is not
-        inferred anew for each edit in its body.
+        Skips a node that changed only in its body outputs if their facts did not: an edit in a
+        loop's body must not cost a new inference of the loop.
         """
         return [
             node
             for node in self.touched
-            if node not in self._returned
+            if node not in self.body_output_changes
             or any(
-                self.facts.derived([old]).get(old) != self.facts.of(new)
-                for _, old, new in self._returned[node]
+                self.facts.cached_facts([old]).get(old) != self.facts.of(new)
+                for _, old, new in self.body_output_changes[node]
             )
         ]
 
+    def keep(self) -> None:
+        """Ends the patch: it can no longer be undone."""
+        self._undo.clear()
+
+    def roll_back(self) -> None:
+        """Undoes every edit, the last one first."""
+        for undo in reversed(self._undo):
+            undo()
+
+    # --- single changes with their inverse ---
+
+    def _redirect(self, use: Use, old: Tensor, new: Tensor) -> None:
+        """Makes one use of `old` a use of `new`."""
+        reader, slot = use
+        values = reader.inputs if isinstance(reader, Node) else reader.outputs
+        values[slot] = new
+        self.index.redirect(use, old, new)
+        self.freed[old] = None
+        if reader is self.index.root:
+            self.changed_outputs[slot] = None
+        elif isinstance(reader, Graph):
+            self._keep_declaration(reader, old, new)
+
+        def undo() -> None:
+            values[slot] = old
+            self.index.redirect(use, new, old)
+
+        self._undo.append(undo)
+        if isinstance(reader, Node):
+            self.touch(reader)
+            return
+        owner = self.index.owner(reader)
+        if owner is not None:
+            if owner not in self.touched:
+                self.body_output_changes[owner] = []
+            if owner in self.body_output_changes:
+                self.body_output_changes[owner].append((reader, old, new))
+            self.touched[owner] = None
+
+    def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
+        """Keeps the declaration of a body output, which a scan output of no iterations needs."""
+        declared, before = body.output_info, dict(body.output_info)
+        info = declared.get(old, old.info)
+        if info is not None:
+            declared.setdefault(new, info)
+
+        def undo() -> None:
+            body.output_info = before
+
+        self._undo.append(undo)
+
     def _take_name(self, new: Tensor, old: Tensor) -> None:
+        """Gives `new` the name and declaration of `old`."""
         name, info = new.name, new.info
         declared = self.index.root.output_info
         new.name, new.info = old.name, old.info
@@ -105,80 +358,11 @@ class Edits:
 
         self._undo.append(undo)
 
-    @staticmethod
-    def _swap(node: Node) -> None:
-        attrs = node.attrs
-        attrs["then_branch"], attrs["else_branch"] = attrs["else_branch"], attrs["then_branch"]
-
-    def _reads(self, node: Node) -> list[Tensor]:
-        return [t for t in node.inputs if t.name] + self.index.captures(node)
-
-    def _put_interface(
-        self,
-        node: Node,
-        inputs: list[Tensor],
-        parameters: list[Tensor],
-        results: list[Tensor],
-        outputs: list[Tensor],
-    ) -> None:
-        body: Graph = node.attrs["body"]
-        self.index.set_operands(node, inputs)
-        self.index.set_parameters(body, parameters)
-        self.index.set_outputs(body, results)
-        self.index.set_results(node, outputs)
-
-    @staticmethod
-    def _put_attribute(node: Node, name: str, value: Any) -> None:
-        if value is None:
-            node.attrs.pop(name, None)
-        else:
-            node.attrs[name] = value
-
-    def _set(self, use: Use, old: Tensor, new: Tensor) -> None:
-        reader, slot = use
-        values = reader.inputs if isinstance(reader, Node) else reader.outputs
-        values[slot] = new
-        self.index.set_use(use, old, new)
-        self.freed[old] = None
-        if reader is self.index.root:
-            self.returned[slot] = None
-        elif isinstance(reader, Graph):
-            self._keep_declaration(reader, old, new)
-
-        def undo() -> None:
-            values[slot] = old
-            self.index.set_use(use, new, old)
-
-        self._undo.append(undo)
-        if isinstance(reader, Node):
-            self.touch(reader)
-            return
-        owner = self.index.owner(reader)
-        if owner is not None:
-            if owner not in self.touched:
-                self._returned[owner] = []
-            if owner in self._returned:
-                self._returned[owner].append((reader, old, new))
-            self.touched[owner] = None
-
-    def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
-        """Keeps what a body declares of an output: the scan outputs of a loop that never runs take
-        their shape from the declaration.
-        """
-        declared, before = body.output_info, dict(body.output_info)
-        info = declared.get(old, old.info)
-        if info is not None:
-            declared.setdefault(new, info)
-
-        def undo() -> None:
-            body.output_info = before
-
-        self._undo.append(undo)
-
     def _insert(self, node: Node, graph: Graph) -> None:
+        """Adds a node, which has a position already, to a graph."""
         graph.nodes.append(node)
         self.index.add_node(node, graph)
-        self.index.newcomers[node] = None
+        self.index.added_or_moved[node] = None
         self._added.add(node)
         self._count(node, 1)
         self.touch(node)
@@ -190,9 +374,11 @@ class Edits:
         self._undo.append(undo)
 
     def _move(self, node: Node, graph: Graph) -> None:
-        home, order, floor = self.index.graph_of(node), node.order, self.index.floor(node)
+        """Moves a node to another graph; the caller gives it a position."""
+        home, order = self.index.graph_of(node), node.order
+        lower_bound = self.index.lower_bound(node)
         self._count(node, -1)
-        self._disturb(home)
+        self._mark_shrunk(home)
         graph.nodes.append(node)
         self.index.move_node(node, graph)
         self._count(node, 1)
@@ -205,32 +391,15 @@ class Edits:
             for tensor, info in zip(node.outputs, infos):
                 tensor.info = info
             _drop_last(graph.nodes, node)
-            self.index.put_back(node, order, floor)
+            self.index.restore_position(node, order, lower_bound)
             self.index.move_node(node, home)
-
-        self._undo.append(undo)
-
-    def _disturb(self, graph: Graph) -> None:
-        """Records that a body changed, and with it perhaps the facts of its owner."""
-        owner = self.index.owner(graph)
-        if owner is not None:
-            self.disturbed[owner] = None
-
-    def _add_constant(self, constant: Constant, graph: Graph) -> None:
-        graph.initializers.append(constant)
-        self.stored.append(constant)
-        self.index.add_constant(constant, graph)
-
-        def undo() -> None:
-            self.index.remove_constant(constant)
-            _drop_last(graph.initializers, constant)
 
         self._undo.append(undo)
 
     def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
         graph.initializers.append(constant)
         self.index.add_constant(constant, graph)
-        for reader, _ in self.index.uses(constant):  # there may be an equal one here
+        for reader, _ in self.index.uses(constant):  # the graph may have an equal constant
             if isinstance(reader, Node):
                 self.touch(reader)
 
@@ -242,98 +411,67 @@ class Edits:
 
     def _set_body_outputs(self, body: Graph, outputs: list[Tensor]) -> None:
         before = list(body.outputs)
-        self.index.set_outputs(body, outputs)
-        self._undo.append(lambda: self.index.set_outputs(body, before))
+        self.index.set_graph_outputs(body, outputs)
+        self._undo.append(lambda: self.index.set_graph_outputs(body, before))
+
+    def _put_interface(
+        self,
+        node: Node,
+        inputs: list[Tensor],
+        parameters: list[Tensor],
+        results: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        body: Graph = node.attrs["body"]
+        self.index.set_node_inputs(node, inputs)
+        self.index.set_graph_inputs(body, parameters)
+        self.index.set_graph_outputs(body, results)
+        self.index.set_node_outputs(node, outputs)
+
+    @staticmethod
+    def _put_attribute(node: Node, name: str, value: Any) -> None:
+        if value is None:
+            node.attrs.pop(name, None)
+        else:
+            node.attrs[name] = value
+
+    @staticmethod
+    def _swap(node: Node) -> None:
+        attrs = node.attrs
+        attrs["then_branch"], attrs["else_branch"] = attrs["else_branch"], attrs["then_branch"]
+
+    # --- bookkeeping ---
+
+    def _mark_shrunk(self, graph: Graph) -> None:
+        """Records that a node left a graph, which may change the facts of its owner."""
+        owner = self.index.owner(graph)
+        if owner is not None:
+            self.shrunk_owners[owner] = None
 
     def _count(self, node: Node, sign: int) -> None:
+        """Counts a node with its bodies in the change of the measure."""
         self.delta["nodes"] += sign
         self.delta["inner"] += sign * self.index.depth(self.index.graph_of(node))
-        if node.op in CONTROL:
+        if node.op in CONTROL_FLOW:
             self.delta["control"] += sign
         for body in bodies(node):
             for inner in self.index.nodes(body):
                 self._count(inner, sign)
 
-    def check(self) -> None:
-        """Raises PatchError when a touched node reads a value that is not there before it."""
-        for node in self.touched:
-            if node not in self.index:
-                continue
-            if node in self._returned:
-                for body, _, tensor in self._returned[node]:
-                    home = self.index.home(tensor)
-                    if home is None or not self.index.encloses(body, home):
-                        self._check_read(node, tensor)
-                continue
-            for tensor in self._reads(node):
-                self._check_read(node, tensor)
 
-    def check_types(self) -> None:
-        """Raises PatchError when a value replaces one that is known to have another type or shape,
-        and Miss when the opset of the model cannot express the result.
-        """
-        facts = self.facts
-        for old, new in self.replaced:
-            difference = mismatch(facts.known(old), facts.of(new))
-            if difference is not None:
-                raise PatchError(f"`{new.name}` replaces `{old.name}`, but {difference}")
-        for node in self._written:
-            if node in self.index and not node.domain:
-                need_in_opset(node, facts, self.opset)
-        for tensor in (*self._copied, *self._to_be_copied()):
-            if not has_copies(facts.of(tensor).kind, self.opset):
-                sentence = "`{}` would have to be copied, which opset {} has no operator for"
-                raise Miss(sentence, tensor.name, self.opset, at=tensor)
-
-    def _to_be_copied(self) -> Iterator[Tensor]:
-        """Values that changed bodies return and that a file can return only through a copy."""
-        if has_copies("other", self.opset):
-            return
-        for owner in {**self.touched, **self.disturbed}:
-            for body in bodies(owner) if owner in self.index else ():
-                for slot in copied_slots(self.index, body):
-                    yield body.outputs[slot]
-
-    def _check_read(self, node: Node, tensor: Tensor) -> None:
-        home = self.index.home(tensor)
-        if home is None:
-            raise PatchError(f"{describe(node)} reads `{tensor.name}`, which nothing defines")
-        reader = self.index.ancestor_in(node, home)
-        if reader is None:
-            raise PatchError(
-                f"{describe(node)} reads `{tensor.name}` from a body that it is not in"
-            )
-        producer = self.index.producer(tensor)
-        if producer is not None and producer.order >= reader.order:
-            raise PatchError(f"{describe(node)} reads `{tensor.name}` before it is computed")
-
-    def keep(self) -> None:
-        """Ends the patch: it can no longer be undone, and what undoing needs is released."""
-        self._undo.clear()
-
-    def roll_back(self) -> None:
-        """Undoes every edit, the last one first."""
-        for undo in reversed(self._undo):
-            undo()
+def can_be_output(index: Index, tensor: Tensor) -> bool:
+    """Whether a value can take the name of an output of the main graph."""
+    producer = index.producer(tensor)
+    if producer is None or index.graph_of(producer) is not index.root:
+        return False
+    return not index.is_model_output(tensor)
 
 
-def mismatch(old: Fact, new: Fact) -> str | None:
-    """How the type or shape of two values is known to differ; None where it may be the same."""
-    if "other" in (old.kind, new.kind) or not old.dtype or not new.dtype:
-        return None
-    if old.kind != new.kind:
-        return f"it is a {new.kind}, not a {old.kind}"
-    if old.dtype != new.dtype:
-        names = [TensorProto.DataType.Name(fact.dtype).lower() for fact in (new, old)]
-        return f"its type is {names[0]}, not {names[1]}"
-    if old.kind == "sequence" or old.shape is None or new.shape is None:
-        return None
-    if len(old.shape) != len(new.shape):
-        return f"its rank is {len(new.shape)}, not {len(old.shape)}"
-    for axis, (was, now) in enumerate(zip(old.shape, new.shape)):
-        if isinstance(was, int) and isinstance(now, int) and was != now:
-            return f"dim {axis} of it is {now}, not {was}"
-    return None
+def copy_of(tensor: Tensor) -> Variable:
+    """A new value with the name and the declaration of another one."""
+    variable = Variable(tensor.name)
+    variable.info = tensor.info
+    return variable
 
 
 def _drop_last(items: list[Any], item: object) -> None:

@@ -1,10 +1,12 @@
 """Runs rules phase by phase until none fires.
 
-Guarantees: bodies are visited before their owner; a commit re-queues only what it touched and what
-reads facts that changed; a patch that fails its check is undone and reported as a defect of its
-rule, and rewriting goes on without that rule at that node. Every commit lowers MEASURE. Where rules
-still undo each other's work for ever, which they can only by steps that MEASURE takes their word
-for, the step budget ends it and names them.
+Bodies are visited before their owner. After a commit, the engine visits again only what the commit
+touched and what reads values with new facts. A patch that fails its check is undone and reported as
+a defect of its rule; rewriting continues without that rule at that node.
+
+Every commit lowers a termination measure (`patch_check.MEASURE`). Rules can still undo each other's
+work forever if they report progress that they do not make; then the commit budget ends the rewrite
+and names them.
 """
 
 from __future__ import annotations
@@ -14,39 +16,57 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import LoopliftError
-from ..facts.facts import Assumptions
+from ..facts.assertions import Assertions
 from ..facts.inference import facts_of
-from ..facts.prefix_masks import take_masks
-from ..facts.propagation import is_vague, refresh, settle
-from ..graph.body_outputs import BodyOutputs
-from ..graph.index import SHARES, Index, NoRoom
+from ..facts.prefix_masks import find_prefix_masks
+from ..facts.propagation import has_unknown_carried_shape, refresh, reinfer_carried
+from ..graph.body_forms import BodyForms
+from ..graph.index import GAP_PARTS, Index, OrderExhausted
 from ..graph.ir import Node, bodies
 from ..storage.model import Model, opsets
 from .edits import PatchError
 from .finish import finish
+from .miss import Miss, body_path, describe
 from .patch import Patch
-from .rule import ANY, RAISED, Match, Miss, Options, Phase, Rule, describe, raised
+from .patch_check import check_patch
+from .rule import ANY, RULE_ERRORS, Match, Options, Phase, Rule, describe_error
 from .trace import Commit, Defect, Trace
-from .worklist import Queue
+from .worklist import Worklist
 
-MEASURE = (
-    "decomposed", "split", "control", "normal form", "carried", "inner", "nodes", "outputs",
-    "negated", "constants",
-)  # fmt: skip
-"""The termination measure: a commit must lower the first component that it changes.
-
-The components are operators decomposed for a backend that lacks them, loops split in two,
-control-flow nodes, deviations from the normal form, carried values and results of loops, nodes
-weighted by the depth of their body, nodes, outputs of Ifs, negated conditions, distinct constants.
-`decomposed`, `split` and `normal form` are not counted in the graph: rules report them (see
-`Patch.decompose_operator`, `split_loop` and `toward_normal_form`) and must do so only finitely
-often."""
-_MANY_SHARES = 1 << 16
-"""For a patch that has no room otherwise: it makes thousands of nodes at one place."""
+_SMALL_GAP_PARTS = 1 << 16
+"""The gap parts (see `Index.gap_parts`) for a patch that adds thousands of nodes at one place."""
 _LATEST = 16
-"""Commits whose rules are named when rewriting does not end."""
+"""The number of latest commits whose rules the message about endless rewriting names."""
 _FAN_OUT = 64
-"""Readers of one value that a commit re-queues; a constant may have thousands."""
+"""The most readers of one value that a commit re-queues; a constant may have thousands."""
+
+
+class Observer:
+    """Follows a rewrite. A subclass overrides the calls that it needs, and must not edit the graph.
+
+    Without an observer, none of this costs time.
+    """
+
+    sees_attempts = False
+    """Whether `visited` and `missed` are called, which happens several times for each node."""
+
+    def begins(self, engine: Engine) -> None:
+        """Called before the first rule is tried."""
+
+    def visited(self, node: Node) -> None:
+        """Called when a node is visited; the calls until the next one are about this node."""
+
+    def missed(self, rule: Rule, node: Node, miss: Miss) -> None:
+        """Called when a rule declines."""
+
+    def matched(self, rule: Rule, node: Node, found: object) -> None:
+        """Called before a rule changes the graph; `found` is what its `match` returned."""
+
+    def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
+        """Called after a rule changed the graph, before the facts are refreshed."""
+
+    def failed(self, defect: Defect, rule: Rule, node: Node) -> None:
+        """Called when a rule raised an error, or its patch was wrong and is undone."""
 
 
 @dataclass
@@ -55,126 +75,136 @@ class Engine:
 
     model: Model
     phases: Sequence[Phase]
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assertions: Assertions = field(default_factory=Assertions)
+    """What the user asserts about the model, written into it by `apply_assertions`."""
     options: Options = field(default_factory=Options)
     step_limit: int | None = None
+    """The most commits; None for no limit."""
     trace: Trace = field(default_factory=Trace)
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         self.index = Index(self.model.graph)
-        self.facts = facts_of(self.index, opsets(self.model.header), self.assumptions)
-        take_masks(self.facts)
-        self.body_outputs = BodyOutputs(self.index)
-        self.body_outputs.take_copies_out()
-        self.unread = {
+        self.facts = facts_of(self.index, opsets(self.model.header), self.assertions)
+        find_prefix_masks(self.facts)
+        self.body_forms = BodyForms(self.index)
+        self.body_forms.to_rule_form()
+        self.unused_initializers = {
             c for g in self.index.graphs(self.model.graph) for c in g.initializers
             if not self.index.use_count(c) or c.overridable
         }  # fmt: skip
-        """Initializers that no node of the file reads stay; those that rules freed go."""
-        self._tables = [_by_operator(phase.rules) for phase in self.phases]
+        """The initializers that the file itself does not use. They stay; others that become unused
+        are dropped."""
+        self._rules = [_rules_by_operator(phase.rules) for phase in self.phases]
         self._roots = [
             {root for rule in phase.rules for root in rule.roots()} for phase in self.phases
         ]
         self._new_roots = _new_roots(self.phases)
-        self._steps = 0
+        self._commits = 0
         self._budget = 1000 + 20 * sum(1 for _ in self.index.walk())
         self.banned: dict[tuple[type[Rule], Node], str] = {}
-        """Rules that are not tried at a node again, with the defect that showed there, if any."""
+        """The rules that must not fire at a node, with the defect that it caused there, if any."""
         self.declined: dict[tuple[type[Rule], Node], Miss] = {}
-        """Where rules matched and then found that the opset lacks what the result would need."""
-        self._unsettled: dict[Node, None] = {}
-        """Owners of bodies in which something changed since facts of their states were found."""
-        observer = self.trace.observer
-        self._attempt_observer = observer if observer and observer.sees_attempts else None
+        """The rules that matched at a node, but whose `apply` raised a Miss."""
+        self._changed_loops: dict[Node, None] = {}
+        """Loops whose bodies changed since the facts of their carried values were inferred."""
+        sees_attempts = self.observer is not None and self.observer.sees_attempts
+        self._attempt_observer = self.observer if sees_attempts else None
+
+    # --- entry points ---
 
     def run(self) -> None:
-        """Rewrites to the fixpoint. Raises LoopliftError when the step budget is exceeded."""
-        if self.trace.observer is not None:
-            self.trace.observer.begins(self)
-        queues = [Queue(nodes) for nodes in self._first_visits()]
-        while any(queues) and not self._limit_reached():
-            for number in range(len(queues)):
-                self._run_phase(number, queues)
-                while self._unsettled:
-                    self._settle(list(self._unsettled), number, queues)
-                    self._run_phase(number, queues)
+        """Rewrites to the fixpoint. Raises LoopliftError when the commit budget is exceeded."""
+        if self.observer is not None:
+            self.observer.begins(self)
+        worklists = [Worklist(nodes) for nodes in self._first_visits()]
+        while any(worklists) and not self._limit_reached():
+            for number in range(len(worklists)):
+                self._run_phase(number, worklists)
+                while self._changed_loops:
+                    self._reinfer(list(self._changed_loops), number, worklists)
+                    self._run_phase(number, worklists)
         self.finish()
 
     def match(self, rule: Rule, node: Node) -> object:
         """What one rule finds at one node. Raises Miss when it declines."""
         return rule.match(Match(node, self.facts, self.options))
 
-    def fire(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
-        """Applies what a match found, without a search: what a replay does for each commit.
-
-        None when the patch was wrong and is undone.
-        """
+    def apply_match(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
+        """Applies a match without a search, as in a replay; None if the patch was wrong."""
         patch = self._commit(phase, rule, node, found)
         if patch is not None:
-            self._neighbourhood(patch)
-            unsettled, self._unsettled = self._unsettled, {}
-            for loop in unsettled:
-                if loop in self.index and is_vague(self.facts, loop):
-                    settle(self.facts, loop)
+            self._affected_nodes(patch)
+            changed, self._changed_loops = self._changed_loops, {}
+            for loop in changed:
+                if loop in self.index and has_unknown_carried_shape(self.facts, loop):
+                    reinfer_carried(self.facts, loop)
         return patch
 
-    def _first_visits(self) -> list[list[Node]]:
-        """What each phase has to look at first: nodes that a rule no earlier phase has may match.
+    def ban(self, rule: type[Rule], node: Node, defect: str = "") -> None:
+        """Prevents a rule from firing at a node."""
+        self.banned[rule, node] = defect
 
-        A rule that an earlier phase has is done with all nodes but those that commits touch.
+    def finish(self) -> None:
+        """Makes the graph valid ONNX; `run` calls it at its end."""
+        finish(self.index, self.facts, self.unused_initializers, self.body_forms)
+
+    # --- worklists ---
+
+    def _first_visits(self) -> list[list[Node]]:
+        """For each phase the nodes at which it has a rule that no earlier phase has.
+
+        A rule of an earlier phase has been tried at all nodes; only commits make it worth another
+        try.
         """
         nodes = list(self.index.walk())
         operators = {ANY, *(node.op for node in nodes)}
         return [
-            [] if roots.isdisjoint(operators) else [n for n in nodes if _starts(roots, n)]
+            [] if roots.isdisjoint(operators) else [n for n in nodes if _may_match(roots, n)]
             for roots in self._new_roots
         ]
 
-    # --- one phase ---
+    def _revisit(self, nodes: list[Node], number: int, worklists: list[Worklist]) -> None:
+        """Queues nodes that a commit of phase `number` affected.
 
-    def _run_phase(self, number: int, queues: list[Queue]) -> None:
-        phase, table, queue = self.phases[number], self._tables[number], queues[number]
-        others = table[ANY]
-        while queue and not self._limit_reached():
-            node = queue.pop()
-            if node not in self.index:
-                continue
-            if node in self._unsettled and is_vague(self.facts, node):
-                self._settle([node], number, queues)
-            patch = self._visit(phase, others if node.domain else table.get(node.op, others), node)
-            if patch is not None:
-                self._revisit(self._neighbourhood(patch), number, queues)
-
-    def _revisit(self, nodes: list[Node], after: int, queues: list[Queue]) -> None:
-        """Queues nodes that a commit of phase `after` disturbed.
-
-        As with the first visits, a later phase need not try again what the phases before it have
-        tried by then.
+        A later phase skips rules that the phases before it will have tried by then.
         """
-        for number, queue in enumerate(queues):
-            roots = (self._new_roots if number > after else self._roots)[number]
+        for each, worklist in enumerate(worklists):
+            roots = (self._new_roots if each > number else self._roots)[each]
             for node in nodes:
-                if _starts(roots, node):
-                    queue.add(node)
+                if _may_match(roots, node):
+                    worklist.add(node)
 
-    def _settle(self, loops: Iterable[Node], number: int, queues: list[Queue]) -> None:
-        """Looks again at the states of loops whose bodies changed, and queues what they tell.
-
-        Facts are followed downstream, but what holds of a state at the start of an iteration rests
-        on what holds at the end of the one before.
-        """
+    def _reinfer(self, loops: Iterable[Node], number: int, worklists: list[Worklist]) -> None:
+        """Infers the carried values of changed loops again, and queues what that affects."""
         for loop in loops:
-            del self._unsettled[loop]
+            del self._changed_loops[loop]
             if loop in self.index:
-                near: dict[Node, None] = {}
-                self._add_with_bodies(near, settle(self.facts, loop))
-                self._revisit(list(near), number, queues)
+                affected: dict[Node, None] = {}
+                self._add_with_bodies(affected, reinfer_carried(self.facts, loop))
+                self._revisit(list(affected), number, worklists)
 
     def _limit_reached(self) -> bool:
-        return self.step_limit is not None and self._steps >= self.step_limit
+        return self.step_limit is not None and self._commits >= self.step_limit
+
+    # --- one phase ---
+
+    def _run_phase(self, number: int, worklists: list[Worklist]) -> None:
+        phase, rules, worklist = self.phases[number], self._rules[number], worklists[number]
+        rules_for_all = rules[ANY]
+        while worklist and not self._limit_reached():
+            node = worklist.pop()
+            if node not in self.index:
+                continue
+            if node in self._changed_loops and has_unknown_carried_shape(self.facts, node):
+                self._reinfer([node], number, worklists)
+            tried = rules_for_all if node.domain else rules.get(node.op, rules_for_all)
+            patch = self._visit(phase, tried, node)
+            if patch is not None:
+                self._revisit(self._affected_nodes(patch), number, worklists)
 
     def _visit(self, phase: Phase, rules: list[Rule], node: Node) -> Patch | None:
-        """Tries the rules in turn; the patch of the first that fires, or None."""
+        """Tries rules in turn; returns the patch of the first that fires, or None."""
         match = Match(node, self.facts, self.options)
         if self.banned:
             rules = [rule for rule in rules if (type(rule), node) not in self.banned]
@@ -191,40 +221,38 @@ class Engine:
                 if observer is not None:
                     observer.missed(rule, node, miss)
                 continue
-            except LoopliftError:  # of the model, such as a file of weights that is gone
+            except LoopliftError:  # an error of the model, such as a missing file of weights
                 raise
-            except RAISED as error:
-                self._defect(phase, rule, node, raised("match", type(rule), error))
+            except RULE_ERRORS as error:
+                self._report(phase, rule, node, describe_error("match", type(rule), error))
                 continue
             patch = self._commit(phase, rule, node, found)
             if patch is not None:
                 return patch
         return None
 
-    def _defect(self, phase: Phase, rule: Rule, node: Node, reason: str) -> None:
-        """Reports a rule once per node and never tries it there again."""
+    def _report(self, phase: Phase, rule: Rule, node: Node, reason: str) -> None:
+        """Reports a defect of a rule, once per node, and bans the rule there."""
         if (type(rule), node) not in self.banned:
             self.ban(type(rule), node, reason)
             defect = Defect(phase.name, rule.name(), describe(node), reason)
             self.trace.record(defect)
-            if self.trace.observer is not None:
-                self.trace.observer.failed(defect, rule, node)
+            if self.observer is not None:
+                self.observer.failed(defect, rule, node)
 
-    def ban(self, rule: type[Rule], node: Node, defect: str = "") -> None:
-        """Never lets a rule fire at a node."""
-        self.banned[rule, node] = defect
+    # --- one commit ---
 
     def _commit(self, phase: Phase, rule: Rule, node: Node, found: object) -> Patch | None:
-        """Applies a match and records it; None when the patch was wrong and is undone."""
+        """Applies a match and records it; None if the patch was wrong and is undone."""
         if (type(rule), node) in self.banned:
             return None
         if found is None:
-            self._defect(phase, rule, node, "match returned None instead of what apply takes")
+            self._report(phase, rule, node, "match returned None instead of what apply takes")
             return None
         started = time.perf_counter()
-        label, place = describe(node), place_of(self.index, node)
-        if self.trace.observer is not None:
-            self.trace.observer.matched(rule, node, found)
+        label, path = describe(node), body_path(self.index, node)
+        if self.observer is not None:
+            self.observer.matched(rule, node, found)
         try:
             patch = self._apply(rule, node, found)
         except Miss as miss:
@@ -233,48 +261,48 @@ class Engine:
                 self._attempt_observer.missed(rule, node, miss)
             return None
         if isinstance(patch, str):
-            self._defect(phase, rule, node, patch)
+            self._report(phase, rule, node, patch)
             return None
-        self._steps += 1
-        self._budget += 20 * max(0, patch.delta["nodes"] + patch.made)
-        if self._steps > self._budget:
-            latest = {c.rule: None for c in self.trace.commits()[-_LATEST:]} | {rule.name(): None}
-            raise LoopliftError(
-                f"Rewriting does not end: after {self._steps} steps {' and '.join(latest)} go on",
-                where=label,
-                remedy="These rules undo each other's work: leave one out, or limit the steps",
-            )
-        self.facts.transfer(patch.replaced)
+        self._count_commit(rule, patch, label)
+        self.facts.transfer_prefix_masks(patch.replaced)
         seconds = time.perf_counter() - started
-        edits, notes = tuple(patch.edits), tuple(patch.notes)
-        commit = Commit(self._steps, phase.name, rule.name(), label, place, edits, notes, seconds)
+        edits, notes = tuple(patch.log), tuple(patch.notes)
+        commit = Commit(self._commits, phase.name, rule.name(), label, path, edits, notes, seconds)
         self.trace.record(commit)
-        if self.trace.observer is not None:
-            self.trace.observer.committed(commit, rule, node, patch)
+        if self.observer is not None:
+            self.observer.committed(commit, rule, node, patch)
         return patch
 
-    def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
-        """The checked patch, or the reason why it was undone.
+    def _count_commit(self, rule: Rule, patch: Patch, label: str) -> None:
+        """Counts a commit against the budget; raises LoopliftError when it is exceeded."""
+        self._commits += 1
+        self._budget += 20 * max(0, patch.delta["nodes"] + len(patch.added_constants))
+        if self._commits > self._budget:
+            latest = {c.rule: None for c in self.trace.commits()[-_LATEST:]} | {rule.name(): None}
+            raise LoopliftError(
+                f"Rewriting does not end: {' and '.join(latest)} still fire after "
+                f"{self._commits} commits",
+                where=label,
+                remedy="These rules undo each other's work: leave one out, or limit the commits",
+            )
 
-        Raises Miss, all undone, where the model's opset lacks what the result would need.
+    def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
+        """The checked patch, or the reason why it is wrong and was undone.
+
+        Raises Miss, with all edits undone, where `apply` declines or the opset lacks an operator.
         """
-        for shares in (SHARES, _MANY_SHARES):
-            self.index.shares = shares
+        for gap_parts in (GAP_PARTS, _SMALL_GAP_PARTS):
+            self.index.gap_parts = gap_parts
             patch = Patch(self.facts, node)
-            for output in node.outputs:  # what they were is what replaces them is compared with
+            for output in node.outputs:  # the check compares what replaces them with these facts
                 self.facts.of(output)
-            self.facts.mark()
+            self.facts.begin_patch()
             try:
-                if isinstance(found, dict):
-                    rule.apply(patch, **found)
-                else:
-                    rule.apply(patch, found)
-                patch.check()
-                _check_progress(patch)
-                patch.check_types()
+                rule.apply(patch, found)
+                check_patch(patch)
                 patch.keep()
                 return patch
-            except NoRoom:
+            except OrderExhausted:
                 self._undo(patch)
                 for graph in self.index.ancestors(self.index.graph_of(node)):
                     self.index.renumber(graph)
@@ -284,81 +312,67 @@ class Engine:
             except PatchError as error:
                 self._undo(patch)
                 return str(error)
-            except RAISED as error:
+            except RULE_ERRORS as error:
                 self._undo(patch)
-                return raised("apply", type(rule), error)
-        return "no room for new nodes"
+                return describe_error("apply", type(rule), error)
+        return "there are no positions left for new nodes"
 
     def _undo(self, patch: Patch) -> None:
-        """Takes a patch back, and what was found out about the graph while it was there."""
+        """Undoes a patch, and drops the facts that were derived while it was in place."""
         patch.roll_back()
-        self.facts.retract()
+        self.facts.discard_patch()
 
-    def _neighbourhood(self, patch: Patch) -> list[Node]:
-        """Nodes whose match may come out differently now: the touched ones, those around them,
-        those whose operands have new facts, and the bodies' owners; and the root, where the rules
-        behind the one that fired had no turn.
+    # --- what a commit affects ---
+
+    def _affected_nodes(self, patch: Patch) -> list[Node]:
+        """The nodes at which rules may match differently after a commit; refreshes the facts.
+
+        These are the touched nodes and their neighbours, nodes whose operands have new facts, the
+        owners of changed bodies, and the root, at which the remaining rules were not tried.
         """
-        near: dict[Node, None] = dict(patch.disturbed)
+        affected: dict[Node, None] = dict(patch.shrunk_owners)
         if patch.root in self.index:
-            near[patch.root] = None
+            affected[patch.root] = None
         for node in patch.touched:
             if node not in self.index:
                 continue
-            near[node] = None
+            affected[node] = None
             if _is_loop(node):
-                self._unsettled[node] = None
+                self._changed_loops[node] = None
             for tensor in node.inputs:
-                self._add(near, self.index.producer(tensor))
+                self._add(affected, self.index.producer(tensor))
             for tensor in node.outputs:
                 for reader in self.index.consumers(tensor)[:_FAN_OUT]:
-                    near[reader] = None
+                    affected[reader] = None
             for graph in self.index.ancestors(self.index.graph_of(node)):
                 owner = self.index.owner(graph)
                 if owner is not None and _is_loop(owner):
-                    self._unsettled[owner] = None
-            self._add(near, self.index.owner(self.index.graph_of(node)))
+                    self._changed_loops[owner] = None
+            self._add(affected, self.index.owner(self.index.graph_of(node)))
         for tensor in patch.freed:
-            self._add(near, self.index.producer(tensor))
-        self._add_with_bodies(near, refresh(self.facts, patch.changed()))
-        return list(near)
+            self._add(affected, self.index.producer(tensor))
+        self._add_with_bodies(affected, refresh(self.facts, patch.changed()))
+        return list(affected)
 
-    def _add_with_bodies(self, near: dict[Node, None], nodes: Iterable[Node]) -> None:
-        """Adds nodes and those in their bodies: what comes into a body is not what it was."""
+    def _add_with_bodies(self, affected: dict[Node, None], nodes: Iterable[Node]) -> None:
+        """Adds nodes and everything in their bodies, whose inputs may have new facts."""
         for node in nodes:
-            near[node] = None
+            affected[node] = None
             for body in bodies(node):
                 for graph in self.index.graphs(body):
-                    near.update(dict.fromkeys(self.index.nodes(graph)))
+                    affected.update(dict.fromkeys(self.index.nodes(graph)))
 
     @staticmethod
-    def _add(near: dict[Node, None], node: Node | None) -> None:
+    def _add(affected: dict[Node, None], node: Node | None) -> None:
         if node is not None:
-            near[node] = None
-
-    # --- the end ---
-
-    def finish(self) -> None:
-        """Leaves valid ONNX: sorted, without leftovers, bodies that return values of their own."""
-        finish(self.index, self.facts, self.unread, self.body_outputs)
-
-
-def _check_progress(patch: Patch) -> None:
-    """Raises PatchError if the measure does not fall: rules could undo each other for ever."""
-    change = tuple(patch.delta[key] for key in MEASURE)
-    if change >= (0,) * len(MEASURE):
-        counts = ", ".join(f"{key} {number:+d}" for key, number in zip(MEASURE, change) if number)
-        raise PatchError(
-            f"the rewrite makes nothing smaller ({counts or 'no count changes'}); if the rule can "
-            "make it only finitely often, call patch.toward_normal_form() in apply"
-        )
+            affected[node] = None
 
 
 def _is_loop(node: Node) -> bool:
     return node.op in ("Loop", "Scan") and not node.domain
 
 
-def _starts(roots: set[str], node: Node) -> bool:
+def _may_match(roots: set[str], node: Node) -> bool:
     """Whether a rule with one of these roots may match at the node."""
     return ANY in roots or (node.op in roots and not node.domain)
 
@@ -373,30 +387,19 @@ def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:
     return found
 
 
-def _made(kind: type[Rule]) -> Rule:
-    """Raises LoopliftError for a user's rule that cannot be made."""
+def _rules_by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
+    """The rules for each operator that is the root of one, in order; ANY for other operators."""
+    instances = [_instance(rule) for rule in rules]
+    operators = {root for rule in rules for root in rule.roots()} | {ANY}
+    return {op: [r for r in instances if ANY in r.roots() or op in r.roots()] for op in operators}
+
+
+def _instance(kind: type[Rule]) -> Rule:
+    """An instance of a rule. Raises LoopliftError if a user's class cannot be instantiated."""
     try:
         return kind()
-    except RAISED as error:
+    except RULE_ERRORS as error:
         raise LoopliftError(
-            f"The rule {kind.name()} cannot be made: {raised('__init__', kind, error)}",
+            f"The rule {kind.name()} cannot be made: {describe_error('__init__', kind, error)}",
             remedy="Let its class take no arguments, or leave it out",
         ) from error
-
-
-def _by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
-    """The rules that start from each operator, in their order; ANY for all other operators."""
-    made = [_made(rule) for rule in rules]
-    operators = {root for rule in rules for root in rule.roots()} | {ANY}
-    return {op: [r for r in made if ANY in r.roots() or op in r.roots()] for op in operators}
-
-
-def place_of(index: Index, node: Node) -> str:
-    """The bodies a node stands in, outermost first; empty for the main graph."""
-    parts = []
-    graph = index.graph_of(node)
-    while (owner := index.owner(graph)) is not None:
-        name = next((k for k, v in owner.attrs.items() if v is graph), "body")
-        parts.append(f"{name} of {describe(owner)}")
-        graph = index.graph_of(owner)
-    return ", in ".join(parts)

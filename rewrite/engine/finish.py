@@ -1,4 +1,4 @@
-"""The end of a rewrite: what rules left becomes valid ONNX."""
+"""The end of a rewrite: makes the graph that the rules left valid ONNX."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ..facts.facts import Facts
-from ..graph import loop_conditions
-from ..graph.body_outputs import BodyOutputs
+from ..graph.body_forms import BodyForms
 from ..graph.declarations import without_false_sizes
 from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor
-from ..storage.naming import Names, defined
+from ..storage.naming import UniqueNames, defined
 
 
-def finish(
-    index: Index, facts: Facts, unread: Collection[Constant], body_outputs: BodyOutputs
-) -> None:
-    """Leaves graphs sorted, without leftovers, with names and declarations that hold, and bodies
-    that return values of their own. Initializers that nothing reads stay only if among `unread`.
+def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms: BodyForms) -> None:
+    """Sorts the graphs, drops removed nodes, and makes names, declarations and body outputs valid.
+
+    Drops initializers that nothing reads unless they are in `unused`.
     """
-    loop_conditions.hand_on(index)
+    body_forms.to_file_form()
     for graph in list(index.graphs(index.root)):
-        index.tidy(graph)
-        graph.initializers[:] = [c for c in graph.initializers if index.use_count(c) or c in unread]
-    body_outputs.put_copies_in()
-    if index.newcomers:
+        graph.initializers[:] = [c for c in graph.initializers if index.use_count(c) or c in unused]
+    if index.added_or_moved:
         _separate_value_names(index)
         for graph in list(index.graphs(index.root)):
             _separate_node_names(graph, index)
@@ -35,18 +31,19 @@ def finish(
 
 
 def _separate_value_names(index: Index) -> None:
-    """Values that stand where they did not stand in the file take names no other value has.
+    """Gives new and moved values names that no other value of the model has.
 
-    A file may use one name in several bodies; what leaves a body meets the others.
+    A file may use one name in several bodies, so that a value that leaves its body may meet another
+    one of the same name.
     """
-    names = Names(index.root)
-    there = {t for g in index.graphs(index.root) for t in defined(g)}
-    counts = Counter(t.name for t in there)
+    names = UniqueNames(index.root)
+    present = {t for g in index.graphs(index.root) for t in defined(g)}
+    counts = Counter(t.name for t in present)
     interface = {*index.root.inputs, *index.root.outputs}
-    for newcomer in index.newcomers:
-        values: Sequence[Tensor] = newcomer.outputs if isinstance(newcomer, Node) else (newcomer,)
+    for each in index.added_or_moved:
+        values: Sequence[Tensor] = each.outputs if isinstance(each, Node) else (each,)
         for value in values:
-            if value not in there or value in interface:
+            if value not in present or value in interface:
                 continue
             if value.name and counts[value.name] > 1:
                 counts[value.name] -= 1
@@ -54,11 +51,14 @@ def _separate_value_names(index: Index) -> None:
 
 
 def _separate_node_names(graph: Graph, index: Index) -> None:
-    """onnxruntime wants the nodes of a graph to have different names; newcomers give way."""
-    taken = {node.name for node in graph.nodes if node not in index.newcomers}
+    """Renames new and moved nodes where two nodes of a graph have the same name.
+
+    onnxruntime rejects such a graph.
+    """
+    taken = {node.name for node in graph.nodes if node not in index.added_or_moved}
     numbers: dict[str, int] = {}
     for node in graph.nodes:
-        if node in index.newcomers and node.name:
+        if node in index.added_or_moved and node.name:
             name = node.name
             while node.name in taken:
                 numbers[name] = numbers.get(name, 0) + 1
@@ -67,9 +67,9 @@ def _separate_node_names(graph: Graph, index: Index) -> None:
 
 
 def _correct_declarations(body: Graph, facts: Facts) -> None:
-    """Takes back what is declared of values of a body and cannot be.
+    """Removes declared sizes of values of a body that contradict proven ones.
 
-    The file's own nodes may have said too little for anyone to notice; the new ones say more.
+    onnxruntime may find such a contradiction only after the rewrite, which makes more sizes known.
     """
     for tensor in defined(body):
         if tensor.info is not None:

@@ -1,6 +1,6 @@
-"""Numbers that name the nodes and constants of one rewrite, the same in each run of it.
+"""Numbers the nodes and constants of one rewrite; each run of the rewrite gives the same numbers.
 
-Names cannot: they repeat between bodies, and many nodes have none.
+Names do not identify nodes: they repeat between bodies, and many nodes have none.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .patch import Patch
 _text = json.JSONEncoder().encode
 
 
-class NoReference(Exception):
-    """Something that cannot be written in numbers, such as an object other than a dataclass."""
+class NotReplayable(Exception):
+    """A match that holds something other than nodes, values, plain data and dataclasses of them."""
 
 
-class Numbers:
-    """Numbers of nodes: those of the file in its order, bodies before their owner, then those that
-    commits add, commit by commit. Constants are numbered likewise.
+class NodeNumbers:
+    """The numbers of nodes: first those of the file in its order, bodies before their owner, then
+    the new nodes of each commit. Constants have numbers of their own, in the same order.
 
-    Rewriting is deterministic and patches that are undone leave no numbers behind, so that a
-    number means the same node in a rewrite and in its replay.
+    Rewriting is deterministic, and a patch that is undone uses no numbers, so that a number means
+    the same node in a rewrite and in its replay.
     """
 
     def __init__(self, index: Index) -> None:
@@ -35,107 +35,110 @@ class Numbers:
         self._numbers = dict(zip(self._nodes, range(len(self._nodes))))
         stored = (c for graph in index.graphs(index.root) for c in graph.initializers)
         self._constants: list[Constant] = list(dict.fromkeys(stored))
-        self._places = {constant: number for number, constant in enumerate(self._constants)}
+        self._constant_numbers = {
+            constant: number for number, constant in enumerate(self._constants)
+        }
 
     def __getitem__(self, node: Node) -> int:
         return self._numbers[node]
 
     def of(self, nodes: Iterable[Node]) -> list[int]:
+        """The numbers of nodes."""
         return list(map(self._numbers.__getitem__, nodes))
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def node(self, number: int) -> Node | None:
-        """The node of this number, which may be gone from the graph; None if there is none yet."""
+        """The node with this number, which may have been removed; None if there is none yet."""
         return self._nodes[number] if 0 <= number < len(self._nodes) else None
 
     def update(self, patch: Patch) -> list[Node]:
-        """Numbers what a commit added; returns the nodes among it."""
+        """Numbers the new nodes and constants of a commit; returns the nodes."""
         before = len(self._nodes)
-        for constant in patch.stored:
-            self._take_constant(constant)
+        for constant in patch.added_constants:
+            self._add_constant(constant)
         for node in patch.touched:
             if node not in self._numbers:
-                self._take(node)
+                self._add(node)
         return self._nodes[before:]
 
-    def _take(self, node: Node) -> None:
+    def _add(self, node: Node) -> None:
         for body in bodies(node):
             for constant in body.initializers:
-                self._take_constant(constant)
+                self._add_constant(constant)
             for inner in body.nodes:
                 if inner not in self._numbers:
-                    self._take(inner)
+                    self._add(inner)
         self._numbers[node] = len(self._nodes)
         self._nodes.append(node)
 
-    def _take_constant(self, constant: Constant) -> None:
-        if constant not in self._places:
-            self._places[constant] = len(self._constants)
+    def _add_constant(self, constant: Constant) -> None:
+        if constant not in self._constant_numbers:
+            self._constant_numbers[constant] = len(self._constants)
             self._constants.append(constant)
 
-    # --- what a match found ---
+    # --- matches as JSON ---
 
-    def refer(self, thing: object) -> str:
-        """Writes a node, value, body, plain datum, or a list or dataclass of them as JSON, with
-        numbers for nodes and constants; `resolve` reads it back.
+    def encode(self, thing: object) -> str:
+        """Writes what a match returned as JSON, with numbers for nodes and constants.
 
-        Raises NoReference for anything else.
+        It may be a node, value, body, plain datum, or a list, tuple or dataclass of these. Raises
+        NotReplayable for anything else.
         """
         if isinstance(thing, Node):
             return f'["node",{self._numbers[thing]}]'
         if isinstance(thing, Graph):
-            return self._refer_graph(thing)
+            return self._encode_graph(thing)
         if isinstance(thing, Tensor):
-            return self._refer_value(thing)
+            return self._encode_value(thing)
         if type(thing) in (list, tuple):
-            items = map(self.refer, thing)  # type: ignore[call-overload]
+            items = map(self.encode, thing)  # type: ignore[call-overload]
             return f"[{','.join((_text(type(thing).__name__), *items))}]"
         if thing is None or isinstance(thing, (bool, int, str)):
             return _text(thing)
         if is_dataclass(thing) and not isinstance(thing, type):
             values = (
-                f"{_text(f.name)}:{self.refer(getattr(thing, f.name))}" for f in fields(thing)
+                f"{_text(f.name)}:{self.encode(getattr(thing, f.name))}" for f in fields(thing)
             )
             return f'["fields",{{{",".join(values)}}}]'
-        raise NoReference(type(thing).__name__)
+        raise NotReplayable(type(thing).__name__)
 
-    def _refer_value(self, tensor: Tensor) -> str:
-        if isinstance(tensor, Constant) and tensor in self._places:
-            return f'["constant",{self._places[tensor]}]'
+    def _encode_value(self, tensor: Tensor) -> str:
+        if isinstance(tensor, Constant) and tensor in self._constant_numbers:
+            return f'["constant",{self._constant_numbers[tensor]}]'
         producer = self._index.producer(tensor)
         if producer is not None:
             slot = _slot(tensor, producer.outputs)
             return f'["output",{self._numbers[producer]},{slot}]'
         home = self._index.home(tensor)
         if home is None:
-            raise NoReference(f"`{tensor.name}`, which nothing defines")
-        return f'["input",{self._refer_graph(home)},{_slot(tensor, home.inputs)}]'
+            raise NotReplayable(f"`{tensor.name}`, which nothing defines")
+        return f'["input",{self._encode_graph(home)},{_slot(tensor, home.inputs)}]'
 
-    def _refer_graph(self, graph: Graph) -> str:
+    def _encode_graph(self, graph: Graph) -> str:
         owner = self._index.owner(graph)
         if owner is None:
             return '["main"]'
         return f'["body",{self._numbers[owner]},{bodies(owner).index(graph)}]'
 
-    def resolve(self, reference: Any, found: type | None = None) -> Any:
-        """What `refer` wrote, in the graph as it stands; `found` is the type of a dataclass.
+    def decode(self, reference: Any, found: type | None = None) -> Any:
+        """Reads what `encode` wrote, in the current graph; `found` is the type of a dataclass.
 
-        Raises NoReference for a dataclass whose type is not given.
+        Raises NotReplayable for a dataclass without a type.
         """
         if not isinstance(reference, list):
             return reference
         kind, *rest = reference
         if kind == "fields":
             if found is None:
-                raise NoReference("the type of a dataclass is not known")
-            return found(**{name: self.resolve(value) for name, value in rest[0].items()})
+                raise NotReplayable("the type of a dataclass is not known")
+            return found(**{name: self.decode(value) for name, value in rest[0].items()})
         if kind in ("list", "tuple"):
-            items = [self.resolve(each) for each in rest]
+            items = [self.decode(each) for each in rest]
             return tuple(items) if kind == "tuple" else items
         if kind == "input":
-            return self.resolve(rest[0]).inputs[rest[1]]
+            return self.decode(rest[0]).inputs[rest[1]]
         if kind == "output":
             return self._nodes[rest[0]].outputs[rest[1]]
         if kind == "body":
@@ -146,7 +149,7 @@ class Numbers:
 
 
 def _slot(tensor: Tensor, tensors: Sequence[Tensor]) -> int:
-    """Where a value stands; most nodes have one output."""
+    """The slot of a value; most nodes have one output."""
     if tensors[0] is tensor:
         return 0
     return next(slot for slot, each in enumerate(tensors) if each is tensor)

@@ -1,23 +1,19 @@
-"""Asks rules once more why they do not fire at a node."""
+"""Collects the reasons why rules do not fire at a node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
-from ..graph.ir import Node, Tensor
-from .edits import CONTROL
-from .rule import ANY, RAISED, Match, Miss, Rule, describe, raised
-
-if TYPE_CHECKING:
-    from .engine import Engine
-
-T = TypeVar("T")
+from ..graph.ir import CONTROL_FLOW, Node, Tensor
+from .engine import Engine
+from .miss import Miss, describe
+from .rule import ANY, RULE_ERRORS, Match, Rule, describe_error
 
 
 class CountingMatch(Match):
-    """A match that counts the checks that hold."""
+    """A match that counts the checks that pass."""
 
     __slots__ = ("passed",)
 
@@ -26,11 +22,11 @@ class CountingMatch(Match):
         self.passed = 0
 
     def need(
-        self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
-    ) -> T:
-        held = super().need(fact, sentence, *values, at=at)
+        self, fact: Any, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> Any:
+        value = super().need(fact, sentence, *values, at=at)
         self.passed += 1
-        return held
+        return value
 
 
 @dataclass(frozen=True)
@@ -40,36 +36,37 @@ class Reason:
     rule: str
     sentence: str
     at: str
-    """The value or node the sentence speaks of."""
+    """The value or node that the sentence is about, as text."""
     kind: type[Rule]
     phase: str
     """The first phase that has the rule."""
     passed: int
-    """Checks that held before the one that failed."""
+    """The number of checks that passed before one failed."""
     template: str
-    """The sentence without its values: equal for all models."""
+    """The sentence without its values, the same for all models."""
     place: Node | Tensor
-    """What `at` describes."""
+    """The value or node that the sentence is about."""
     values: tuple[object, ...] = ()
-    """What the sentence speaks of besides."""
+    """The values in the sentence."""
 
 
 def reasons_at(engine: Engine, node: Node) -> list[Reason]:
-    """Why each rule that may start from a node does not fire there.
+    """Why each rule that may match at a node does not fire there.
 
-    Rules that look at every node say nothing of an If, Loop or Scan in particular: only other nodes
-    are told of them.
+    Leaves out rules for every node where the node is an If, Loop or Scan: their reasons say nothing
+    specific about control flow.
     """
-    asked = (_reason(engine, phase, kind, node) for phase, kind in _rules_at(engine, node))
-    return [reason for reason in asked if reason is not None]
+    reasons = (_reason(engine, phase, kind, node) for phase, kind in _rules_at(engine, node))
+    return [reason for reason in reasons if reason is not None]
 
 
 def _rules_at(engine: Engine, node: Node) -> Iterator[tuple[str, type[Rule]]]:
+    """The rules that may match at a node, each with the first phase that has it."""
     firsts: dict[type[Rule], str] = {}
     for phase in engine.phases:
         for kind in phase.rules:
             firsts.setdefault(kind, phase.name)
-    is_control = node.op in CONTROL and not node.domain
+    is_control = node.op in CONTROL_FLOW and not node.domain
     for kind, name in firsts.items():
         roots = kind.roots()
         if ANY in roots:
@@ -80,11 +77,11 @@ def _rules_at(engine: Engine, node: Node) -> Iterator[tuple[str, type[Rule]]]:
 
 
 def _reason(engine: Engine, phase: str, kind: type[Rule], node: Node) -> Reason | None:
-    """None for a rule that would fire."""
+    """Why a rule does not fire at a node; None if it would fire."""
     match = CountingMatch(node, engine)
     rule = kind()
 
-    def told(sentence: str) -> Reason:
+    def because(sentence: str) -> Reason:
         at = describe(node)
         return Reason(rule.name(), sentence, at, kind, phase, match.passed, sentence, node)
 
@@ -92,10 +89,10 @@ def _reason(engine: Engine, phase: str, kind: type[Rule], node: Node) -> Reason 
         rule.match(match)
     except Miss as miss:
         return _of_miss(miss, phase, kind, node, match.passed)
-    except RAISED as error:
-        return told(raised("match", kind, error))
+    except RULE_ERRORS as error:
+        return because(describe_error("match", kind, error))
     if defect := engine.banned.get((kind, node)):
-        return told(f"it fires, but its change is wrong and was undone: {defect}")
+        return because(f"it fires, but its change is wrong and was undone: {defect}")
     declined = engine.declined.get((kind, node))
     return None if declined is None else _of_miss(declined, phase, kind, node, match.passed)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 import onnx
 import onnx.parser
@@ -13,13 +14,13 @@ from ..facts.facts import Facts
 from ..graph.index import Index
 from ..graph.ir import Graph, Node, Tensor
 from ..graph.views import CarriedValue, IfView, LoopView, ScanView
+from .miss import Miss
+from .patch import Patch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import typing_extensions
 
-    from .patch import Patch
+    from ..symbolic import Dim
 
     Found = typing_extensions.TypeVar("Found", default=Any)
 else:
@@ -32,40 +33,8 @@ ANY = "*"
 """The root of a rule that is tried at every node."""
 
 
-class Miss(Exception):
-    """Why a rule does not fire: a sentence, the values in it, and the place it is about.
-
-    The `{}` of the sentence are filled in only when somebody reads it. The engine takes the root
-    node for a Miss without a place.
-    """
-
-    def __init__(self, sentence: str, *values: object, at: Node | Tensor | None = None) -> None:
-        self.sentence = sentence
-        self.values = values
-        self.at = at
-        super().__init__(sentence)
-
-    def __str__(self) -> str:
-        try:
-            return self.sentence.format(*(describe(v) for v in self.values))
-        except (LookupError, ValueError):  # braces that are not placeholders, or too many of them
-            return self.sentence
-
-
-def describe(thing: object) -> str:
-    """Names a node, tensor or other value in a message: `Add `node` `, `` `tensor` ``, `3`."""
-    if isinstance(thing, Node):
-        outputs = ", ".join(f"`{t.name}`" for t in thing.outputs if t.name)
-        return f"{thing.op} {f'`{thing.name}`' if thing.name else f'of {outputs}'}"
-    if isinstance(thing, Tensor):
-        return f"`{thing.name}`"
-    if isinstance(thing, (tuple, list, frozenset, set)):
-        return ", ".join(describe(t) for t in thing)
-    return str(thing)
-
-
 class Match:
-    """One attempt of one rule at one node: what the rule may ask."""
+    """One attempt of one rule at one node, with everything that the rule may query."""
 
     __slots__ = ("facts", "index", "node", "options")
 
@@ -73,11 +42,32 @@ class Match:
         self.node = node
         """The root: the node at which the rule is tried."""
         self.facts = facts
-        """What is proven of values."""
+        """What is proven of the values of the model."""
         self.index: Index = facts.index
         """Def-use chains and the nesting of graphs."""
         self.options = options
         """Options that rules respect."""
+
+    # Of a union, mypy would infer the common base `object` for T.
+    @overload
+    def need(
+        self, fact: Tensor | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> Tensor: ...
+
+    @overload
+    def need(
+        self, fact: int | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> int: ...
+
+    @overload
+    def need(
+        self, fact: Dim | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> Dim: ...
+
+    @overload
+    def need(
+        self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
+    ) -> T: ...
 
     def need(
         self, fact: T | None, sentence: str, *values: object, at: Node | Tensor | None = None
@@ -114,7 +104,7 @@ class Match:
         return node if node is not None and not node.domain and node.op in ops else None
 
     def graph(self) -> Graph:
-        """The graph that the root stands in."""
+        """The graph that the root is in."""
         return self.index.graph_of(self.node)
 
 
@@ -126,26 +116,29 @@ class Options:
         """Preserve errors: inputs on which the original fails must still fail. Also excludes
         rewrites that are exact only for counts that a float holds exactly."""
         self.fold_bytes = fold_bytes
-        """The most bytes of a constant that folding creates, unless it replaces larger ones."""
+        """The largest constant in bytes that constant folding creates, unless it replaces larger
+        ones."""
 
 
-HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
-"""What the text of a fixture begins with unless it has a header of its own."""
+_FIXTURE_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+"""The header of a fixture whose text has none."""
 
 
 def fixture(text: str) -> onnx.ModelProto:
-    """Parses the model of a fixture: ONNX text whose header may be left out.
+    """Parses the model of a fixture: ONNX text whose header may be omitted.
 
     Raises onnx.parser.ParseError for invalid text.
     """
-    return onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEADER + text)
+    return onnx.parser.parse_model(
+        text if text.lstrip().startswith("<") else _FIXTURE_HEADER + text
+    )
 
 
 class Rule(Generic[Found]):
     """A rewrite of one node and its surroundings.
 
-    The first line of the docstring is the rule's line in the table of contents. The engine makes
-    rules without arguments. A rule holds no state: `match` must give the same answer each time.
+    The first line of the docstring is the rule's line in the table of contents. The engine
+    instantiates rules without arguments. A rule is stateless: `match` must always return the same.
     """
 
     root: ClassVar[str | tuple[str, ...]] = ANY
@@ -153,12 +146,11 @@ class Rule(Generic[Found]):
     fires: ClassVar[str] = ""
     """A model on which the rule fires, in ONNX text (see `fixture`)."""
     spares: ClassVar[Mapping[str, str]] = {}
-    """Near misses in ONNX text, by words that the reason for the Miss must contain."""
+    """Near misses in ONNX text, by words that the reason of the Miss must contain."""
     before: ClassVar[str] = ""
-    """The name of a rule before which this one is tried at each node, in the phases of that rule
-    instead of its own."""
+    """The name of another rule: this rule is tried just before it, in its phases."""
     after: ClassVar[str] = ""
-    """Likewise, but this rule is tried after the named one."""
+    """The name of another rule: this rule is tried just after it, in its phases."""
 
     def match(self, m: Match) -> Found:
         """Returns what `apply` needs, such as a small dataclass; declines through `m.need`.
@@ -203,19 +195,18 @@ class Phase:
         self.rules = rules
         self.summary = summary
         self.before = before
-        """The name of a phase that this one runs before; for phases of users, which run last
-        otherwise."""
+        """The name of another phase: a user's phase runs just before it, by default last."""
         self.after = after
-        """Likewise, but this phase runs just after the named one."""
+        """The name of another phase: a user's phase runs just after it, by default last."""
 
 
-RAISED = (Exception, SystemExit)
-"""What a user's rule or its module may raise; KeyboardInterrupt passes through."""
+RULE_ERRORS = (Exception, SystemExit)
+"""The exceptions of a user's rule or module that the engine handles; not KeyboardInterrupt."""
 
 
-def raised(step: str, kind: type[Rule[Any]], error: BaseException) -> str:
-    """`match raised KeyError: 'x' at my_rules.py:12`, with the line of the rule's own module."""
+def describe_error(method: str, kind: type[Rule[Any]], error: BaseException) -> str:
+    """`match raised KeyError: 'x' at my_rules.py:12`, with a line of the rule's module."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(kind.__module__), "__file__", "")
     frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    return f"{step} raised {type(error).__name__}: {error} at {frame.filename}:{frame.lineno}"
+    return f"{method} raised {type(error).__name__}: {error} at {frame.filename}:{frame.lineno}"

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ..graph.ir import Node
-    from .engine import Engine
-    from .patch import Patch
-    from .rule import Miss, Rule
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A rule fired."""
+    """One applied rewrite."""
 
-    step: int
+    number: int
+    """The number of the commit, from 1."""
     phase: str
     rule: str
     node: str
-    """The root node, as a user would point at it."""
+    """The root node, as messages name it."""
     place: str
-    """The body it stands in; empty for the main graph."""
+    """The bodies around the root; empty in the main graph."""
     edits: tuple[str, ...]
-    """What was changed, one line each."""
+    """What was changed, one line per edit."""
     notes: tuple[str, ...]
     """What the rewrite relies on beyond the file, for the report."""
     seconds: float
+    """The time that `apply` and the checks took."""
 
 
 @dataclass(frozen=True)
 class Defect:
-    """A rule produced a patch that failed its check; it was rolled back."""
+    """A rule raised an error, or made a patch that failed its check and was undone."""
 
     phase: str
     rule: str
@@ -45,51 +40,24 @@ Event = Commit | Defect
 Listener = Callable[[Event], None]
 
 
-class Observer:
-    """Follows a rewrite from within: it may read the graph at each call, but changes nothing.
-
-    What a subclass does not override is not observed. Nothing here costs time where a trace has no
-    observer.
-    """
-
-    sees_attempts = False
-    """Whether `visited` and `missed` are called, which happens several times for each node."""
-
-    def begins(self, engine: Engine) -> None:
-        """Before the first rule is tried."""
-
-    def visited(self, node: Node) -> None:
-        """A node's turn has come; what follows until the next call are attempts at this node."""
-
-    def missed(self, rule: Rule, node: Node, miss: Miss) -> None:
-        """A rule declined."""
-
-    def matched(self, rule: Rule, node: Node, found: object) -> None:
-        """A rule is about to change the graph; `found` is what its match gave."""
-
-    def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
-        """A rule fired at a node. Facts are not refreshed yet."""
-
-    def failed(self, defect: Defect, rule: Rule, node: Node) -> None:
-        """A rule's match raised, or its patch was wrong and is undone."""
-
-
 @dataclass
 class Trace:
     """All events of one rewrite."""
 
     events: list[Event] = field(default_factory=list)
     attempts: dict[str, int] = field(default_factory=dict)
-    """How often each rule was tried."""
+    """How often each rule was tried, by name."""
     listener: Listener | None = None
-    observer: Observer | None = None
+    """Called with each event."""
 
     def record(self, event: Event) -> None:
+        """Appends an event and calls the listener."""
         self.events.append(event)
         if self.listener is not None:
             self.listener(event)
 
     def commits(self) -> list[Commit]:
+        """All applied rewrites."""
         return [e for e in self.events if isinstance(e, Commit)]
 
     def notes(self) -> list[str]:
@@ -97,4 +65,5 @@ class Trace:
         return list(dict.fromkeys(note for commit in self.commits() for note in commit.notes))
 
     def defects(self) -> list[Defect]:
+        """All defects of rules."""
         return [e for e in self.events if isinstance(e, Defect)]

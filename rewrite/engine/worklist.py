@@ -1,4 +1,4 @@
-"""The nodes that a phase still has to look at."""
+"""The worklist of a phase: the nodes at which it still has to try its rules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from ..graph.ir import Node, bodies
 
 
-class Queue:
-    """Nodes to visit, each once at a time, first in first out.
+class Worklist:
+    """Nodes to visit, first in first out, each at most once in the list.
 
-    Nodes with bodies wait until no other node does: what is said of them depends on their bodies.
+    Nodes with bodies come after all others, because their facts depend on their bodies.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -25,11 +25,13 @@ class Queue:
         return bool(self._waiting)
 
     def add(self, node: Node) -> None:
+        """Appends a node unless it is in the list."""
         if node not in self._waiting:
             self._waiting.add(node)
             (self._owners if bodies(node) else self._plain).append(node)
 
     def pop(self) -> Node:
+        """Removes and returns the next node."""
         node = (self._plain or self._owners).popleft()
         self._waiting.discard(node)
         return node

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import symbolic
-from ..graph.index import Use
-from ..graph.ir import Graph, Node, Tensor
+from ..graph.index import Index, Use
+from ..graph.ir import Constant, Graph, Node, Tensor
 from ..graph.views import CarriedValue, LoopView, ScanOutput, ScanView
 from ..symbolic import Dim
 from .facts import Facts
@@ -22,12 +22,13 @@ class SliceRead:
     """Iteration i reads slice i of a sequence, or slice n - 1 - i where reversed."""
 
     sequence: Tensor
-    """All slices (outside)."""
+    """All slices (outside). Its rank is known."""
     slice: Tensor
     """What an iteration reads (inside): the shape of the sequence without the axis."""
     axis: int
     """The axis that the iterations run along; never negative."""
     reverse: bool
+    """Whether the first iteration reads the last slice."""
     gather: Node | None
     """The Gather that reads, in a Loop; None where the slice is an input of a Scan body."""
 
@@ -37,25 +38,29 @@ class CountedLoop:
     """A Loop or Scan whose trip count is known before the first iteration."""
 
     node: Node
+    """The Loop or Scan."""
     body: Graph
+    """The graph that runs in each iteration."""
     carried: list[CarriedValue]
+    """The loop-carried values."""
     reads: list[SliceRead]
+    """The slices that an iteration reads, in the order of the body."""
     scan_outputs: list[ScanOutput]
     """Their axes are never negative."""
     count: Dim | None
-    """The trip count; None when there is not even a symbol for it."""
+    """The trip count, which may be negative; None when there is not even a symbol for it."""
     trip: Tensor | None
     """The trip count of a Loop as a tensor; None for a Scan."""
     iteration: Tensor | None
     """The iteration number, a scalar; None for a Scan."""
 
     @property
-    def surely_runs(self) -> bool:
-        """Whether there is at least one iteration in every run. A Scan always has one."""
+    def runs_at_least_once(self) -> bool:
+        """Whether every run is known to have at least one iteration. A Scan always has one."""
         return self.trip is None or (self.count is not None and symbolic.positive(self.count))
 
     def reads_whole_axis(self, length: Dim) -> bool:
-        """Whether the iterations read every slice of an axis of this length."""
+        """Whether the iterations are known to read every slice of an axis of this length."""
         if self.trip is None:
             return True
         if self.count is None:
@@ -69,9 +74,26 @@ class CountedLoop:
         gathers = {r.gather for r in self.reads}
         return [use for use in facts.index.uses(self.iteration) if use.reader not in gathers]
 
+    def is_outer_value(self, index: Index, tensor: Tensor) -> bool:
+        """Whether a value is a constant or is defined outside the body: it is loop-invariant."""
+        return isinstance(tensor, Constant) or index.is_outside(tensor, self.body)
+
+    def is_scan_output_use(self, use: Use) -> bool:
+        """Whether the body returns a value there as the slice of a scan output."""
+        first = len(self.carried) + (0 if self.iteration is None else 1)
+        return use.reader is self.body and use.slot >= first
+
+    def read_scan_outputs(self, index: Index) -> list[tuple[ScanOutput, Tensor]]:
+        """The scan outputs that something reads after the loop, each with its stacked tensor."""
+        listed = [(output, output.stacked) for output in self.scan_outputs]
+        return [(output, t) for output, t in listed if t is not None and index.use_count(t)]
+
 
 def counted_loop(facts: Facts, node: Node) -> CountedLoop | None:
-    """The view of a Loop or Scan; None where a condition may end it or a rank is not known."""
+    """A Loop or Scan as a counted loop; None where a condition may end it or a rank is not known.
+
+    Also None for other nodes, and for the Scan of opset 8, which has another form.
+    """
     if node.domain:
         return None
     if node.op == "Scan" and facts.opset >= 9:
@@ -97,21 +119,22 @@ def _from_loop(facts: Facts, node: Node) -> CountedLoop | None:
 def _slice_reads(facts: Facts, view: LoopView, count: Dim | None) -> list[SliceRead]:
     """The Gathers that read an outer value at the iteration number, in the order they run.
 
-    Excludes a Gather that is known to read past the end of its axis: every run fails there.
+    Excludes a Gather that is known to read after the end of its axis: every run fails there.
     """
     reads = []
-    for reader in facts.index.consumers(view.iteration):
-        if reader.op != "Gather" or reader.domain or facts.index.graph_of(reader) is not view.body:
+    gathers = [n for n in facts.index.consumers(view.iteration) if n.op == "Gather"]
+    for gather in sorted(gathers, key=lambda n: n.order):
+        if gather.domain or facts.index.graph_of(gather) is not view.body:
             continue
-        sequence, position = reader.inputs
+        sequence, position = gather.inputs
         shape = facts.shape(sequence)
         if position is not view.iteration or not shape:
             continue
-        axis = reader.attrs.get("axis", 0) % len(shape)
+        axis = gather.attrs.get("axis", 0) % len(shape)
         fits = count is None or symbolic.le(count, shape[axis]) is not False
         if fits and facts.index.is_outside(sequence, view.body):
-            reads.append(SliceRead(sequence, reader.outputs[0], axis, False, reader))
-    return sorted(reads, key=lambda read: read.gather.order if read.gather is not None else 0.0)
+            reads.append(SliceRead(sequence, gather.outputs[0], axis, False, gather))
+    return reads
 
 
 def _from_scan(facts: Facts, node: Node) -> CountedLoop | None:
@@ -129,9 +152,9 @@ def _from_scan(facts: Facts, node: Node) -> CountedLoop | None:
         )
     scan_outputs = []
     for output in view.scan_outputs:
-        rank = facts.rank(output.row)
+        rank = facts.rank(output.slice)
         if rank is None and output.axis < 0:
             return None
         axis = output.axis if rank is None else output.axis % (rank + 1)
-        scan_outputs.append(ScanOutput(output.row, output.stacked, axis, output.reverse))
+        scan_outputs.append(ScanOutput(output.slice, output.stacked, axis, output.reverse))
     return CountedLoop(node, view.body, view.carried, reads, scan_outputs, count, None, None)

@@ -1,8 +1,8 @@
-"""Integer tensors element by element: what `Range`, `Expand` and the like put at a coordinate.
+"""Index arithmetic: the element of an integer tensor at a symbolic coordinate.
 
-Facts keep the elements of small tensors of static shape. The indices of a scatter may be larger or
-of dynamic shape, but are made of ranges and numbers: at a coordinate (j0, j1, …) they hold an
-expression in j0, j1, … and the symbols of the facts.
+Facts keep the elements of small tensors of static shape only. The indices of a scatter may be
+larger or of dynamic shape, but are computed from ranges and numbers: the element at a coordinate
+(j0, j1, …) is an expression in j0, j1, … and the symbols of the facts.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ import onnx
 from .. import symbolic
 from ..graph.ir import Node, Tensor
 from ..symbolic import Dim
-from .facts import INTEGERS, Facts, Value
+from .axes import attribute_or_input
+from .fact import INTEGERS, MOST_ATOMS, Element
+from .facts import Facts
 from .inference.elementwise import representable
 from .slices import decode_slice
 
 Coordinate = tuple[Dim, ...]
 _DEEPEST = 64
-"""Nodes followed towards the inputs; index arithmetic is never deeper."""
+"""The longest chain of nodes that is followed; index arithmetic is never deeper."""
 _WIDE = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
-_LARGEST = 48
-"""Atoms of an expression: arithmetic on larger ones takes long and decides nothing."""
 _LONGEST = 64
-"""Elements of a vector that are looked at one by one."""
+"""The most elements of a vector that are derived one by one."""
 
 
 def element(facts: Facts, tensor: Tensor, at: Coordinate) -> Dim | None:
     """The element of an integer tensor at a coordinate; None when it is not known.
 
-    A coordinate may contain symbols, each for any position of its axis.
+    A symbol in a coordinate stands for any position on its axis.
     """
-    return _Reader(facts).element(tensor, at)
+    return _ElementReader(facts).element(tensor, at)
 
 
-def numbers(facts: Facts, tensor: Tensor) -> list[Dim] | None:
+def known_vector(facts: Facts, tensor: Tensor) -> list[Dim] | None:
     """All elements of a vector of known length; None when one is not known."""
-    return _Reader(facts).numbers(tensor)
+    return _ElementReader(facts).known_vector(tensor)
 
 
 def vector(facts: Facts, tensor: Tensor) -> list[Dim | None] | None:
-    """The elements of a vector of known length, None for those that are not known."""
-    return _Reader(facts).vector(tensor)
+    """The elements of a vector of known length, with None for those that are not known."""
+    return _ElementReader(facts).vector(tensor)
 
 
-class _Reader:
-    """Follows one element through index arithmetic; each part of it once."""
+class _ElementReader:
+    """Follows elements through index arithmetic, with a cache."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -64,17 +64,16 @@ class _Reader:
             self._depth += 1
             found = self._derived(tensor, shape, at) if self._depth <= _DEEPEST else None
             self._depth -= 1
-            small = found is not None and symbolic.size(found) <= _LARGEST
+            small = found is not None and symbolic.size(found) <= MOST_ATOMS
             self._found[tensor, at] = found if small else None
         return self._found[tensor, at]
 
-    def numbers(self, tensor: Tensor) -> list[Dim] | None:
+    def known_vector(self, tensor: Tensor) -> list[Dim] | None:
         found = self.vector(tensor)
         known = [number for number in found or () if number is not None]
         return known if found is not None and len(known) == len(found) else None
 
     def vector(self, tensor: Tensor) -> list[Dim | None] | None:
-        """The elements of a vector of known length, None for those that are not known."""
         shape = self.facts.shape(tensor)
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
             return None
@@ -87,16 +86,19 @@ class _Reader:
         if values is not None and (known := _stored(values, shape, at)) is not None:
             return known
         node = self.facts.index.producer(tensor)
-        if node is None or node.domain or node.op not in _FOLLOW:
+        if node is None or node.domain or node.op not in _ELEMENT_OF:
             return None
-        return _FOLLOW[node.op](self, node, at)
+        return _ELEMENT_OF[node.op](self, node, at)
 
 
-Follow = Callable[[_Reader, Node, Coordinate], Dim | None]
+ElementFunction = Callable[[_ElementReader, Node, Coordinate], Dim | None]
+"""Returns the element of a node's result at a coordinate."""
 
 
-def _stored(values: tuple[Value, ...], shape: Coordinate, at: Coordinate) -> Dim | None:
-    """The element at a coordinate of a tensor all of whose elements are known."""
+def _stored(values: tuple[Element, ...], shape: Coordinate, at: Coordinate) -> Dim | None:
+    """The element at a coordinate, given all elements; None if they do not form a linear sequence
+    where the coordinate is symbolic.
+    """
     place: Dim = 0
     for size, coordinate in zip(shape, at):
         place = symbolic.add(symbolic.mul(place, size), coordinate)
@@ -111,44 +113,48 @@ def _stored(values: tuple[Value, ...], shape: Coordinate, at: Coordinate) -> Dim
     return symbolic.add(known[0], symbolic.mul(step, place))
 
 
-def _number(value: Value) -> Dim | None:
+def _number(value: Element) -> Dim | None:
     return None if isinstance(value, bool) else value
 
 
-def _same(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+def _identity(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
     return reader.element(node.inputs[0], at)
 
 
-def _cast(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-    """Between integers that hold every size; narrower ones wrap around, floats round."""
+def _cast(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+    """A cast between integer types that hold every size; narrower types wrap, floats round."""
     types = {reader.facts.dtype(node.inputs[0]), reader.facts.dtype(node.outputs[0])}
-    found = _same(reader, node, at) if types <= _WIDE else None
-    # Sizes keep their value in any wide integer type; arbitrary data may wrap around.
+    found = _identity(reader, node, at) if types <= _WIDE else None
+    # Sizes keep their value in any wide integer type; unbounded data may wrap around.
     if found is None or symbolic.bounds(found)[0] is None:
         return None
-    return _kept(reader, node, found)
+    return _if_representable(reader, node, found)
 
 
-def _kept(reader: _Reader, node: Node, found: Dim) -> Dim | None:
-    """What a node computed, unless it may leave the range of the type and wrap around."""
+def _if_representable(reader: _ElementReader, node: Node, found: Dim) -> Dim | None:
+    """An element that a node computes, unless it may wrap around in the type of the result."""
     dtype = reader.facts.dtype(node.outputs[0])
     return found if dtype in INTEGERS and representable([found], dtype) is not None else None
 
 
-def _computed(combine: Callable[[Dim, Dim], Dim]) -> Follow:
-    follow = _combined(combine)
+def _arithmetic(combine: Callable[[Dim, Dim], Dim]) -> ElementFunction:
+    """Combines the elements of all operands, unless the result may wrap around."""
+    exact = _fold(combine)
 
-    def computed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-        total = follow(reader, node, at)
-        return None if total is None else _kept(reader, node, total)
+    def checked(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+        total = exact(reader, node, at)
+        return None if total is None else _if_representable(reader, node, total)
 
-    return computed
+    return checked
 
 
-def _combined(combine: Callable[[Dim, Dim], Dim]) -> Follow:
-    """The smallest or the largest of numbers is among them."""
+def _fold(combine: Callable[[Dim, Dim], Dim]) -> ElementFunction:
+    """Combines the elements of all operands, as integers of unlimited size.
 
-    def follow(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+    Right for Min and Max, whose result is one of the operands and thus in the range of the type.
+    """
+
+    def combined(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
         operands = [_broadcast(reader, node, t, at) for t in node.inputs]
         total = operands[0]
         for operand in operands[1:]:
@@ -157,11 +163,11 @@ def _combined(combine: Callable[[Dim, Dim], Dim]) -> Follow:
             total = combine(total, operand)
         return total
 
-    return follow
+    return combined
 
 
-def _broadcast(reader: _Reader, node: Node, operand: Tensor, at: Coordinate) -> Dim | None:
-    """The element of an operand that meets a coordinate of the node's result."""
+def _broadcast(reader: _ElementReader, node: Node, operand: Tensor, at: Coordinate) -> Dim | None:
+    """The element of an operand that broadcasting aligns with a coordinate of the result."""
     shape, whole = reader.facts.shape(operand), reader.facts.shape(node.outputs[0])
     if shape is None or whole is None or len(shape) > len(at):
         return None
@@ -172,8 +178,8 @@ def _broadcast(reader: _Reader, node: Node, operand: Tensor, at: Coordinate) -> 
     return reader.element(operand, at[aligned:])
 
 
-def _chosen(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-    """The element that a constant condition takes."""
+def _where(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+    """The element that a constant condition selects."""
     mask = reader.facts.constant(node.inputs[0])
     if mask is None or mask.ndim > len(at):
         return None
@@ -185,33 +191,31 @@ def _chosen(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     return _broadcast(reader, node, node.inputs[1 if taken.all() else 2], at)
 
 
-def _expand(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+def _expand(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
     return _broadcast(reader, node, node.inputs[0], at)
 
 
-def _range(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+def _range(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
     start, step = reader.facts.scalar(node.inputs[0]), reader.facts.scalar(node.inputs[2])
     if start is None or step is None or isinstance(start, bool) or isinstance(step, bool):
         return None
     return symbolic.add(start, symbolic.mul(step, at[0]))
 
 
-def _squeezed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-    """The axes that are named have size 1, or the run fails."""
+def _squeeze(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+    """Squeeze along known axes: they have size 1, or the run fails."""
     rank = reader.facts.rank(node.inputs[0])
-    axes = node.attrs.get("axes")
-    if len(node.inputs) > 1 and node.inputs[1].name:
-        axes = reader.numbers(node.inputs[1])
+    axes = attribute_or_input(node, "axes", 1, reader.known_vector)
     if axes is None or rank is None or not all(isinstance(a, int) for a in axes):
-        return _reshaped(reader, node, at)
-    gone = {int(a) % rank for a in axes}
+        return _reshape(reader, node, at)
+    gone = {int(a) % rank for a in axes if isinstance(a, int)}
     rest = iter(at)
     before = tuple(0 if place in gone else next(rest) for place in range(rank))
     return reader.element(node.inputs[0], before)
 
 
-def _reshaped(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-    """A change of shape that only adds or removes axes of size 1."""
+def _reshape(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+    """A Reshape, Squeeze or Unsqueeze that only adds or removes axes of size 1."""
     old, new = reader.facts.shape(node.inputs[0]), reader.facts.shape(node.outputs[0])
     if old is None or new is None:
         return None
@@ -222,7 +226,7 @@ def _reshaped(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     return reader.element(node.inputs[0], tuple(0 if d == 1 else next(rest) for d in old))
 
 
-def _transposed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+def _transpose(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
     perm = node.attrs.get("perm") or list(range(len(at)))[::-1]
     before: list[Dim] = [0] * len(at)
     for axis, source in enumerate(perm):
@@ -230,7 +234,7 @@ def _transposed(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     return reader.element(node.inputs[0], tuple(before))
 
 
-def _concatenated(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
+def _concat(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
     axis = int(node.attrs["axis"]) % len(at)
     place = at[axis]
     for operand in node.inputs:
@@ -244,10 +248,10 @@ def _concatenated(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     return None
 
 
-def _sliced(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-    """A Slice in steps of 1 from places that do not count from the end.
+def _slice(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+    """A Slice with steps of 1 and starts that do not count from the end.
 
-    A start behind the end leaves no element to ask for.
+    A start beyond the end gives an empty result, which has no element to read.
     """
     found = decode_slice(node, len(at), reader.vector)
     if found is None:
@@ -260,8 +264,8 @@ def _sliced(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     return reader.element(node.inputs[0], tuple(moved))
 
 
-def _gathered(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
-    """Gather at a position that does not count from the end; one behind the end fails."""
+def _gather(reader: _ElementReader, node: Node, at: Coordinate) -> Dim | None:
+    """A Gather at a position that does not count from the end; a position beyond the end fails."""
     data, indices = node.inputs
     rank, width = reader.facts.rank(data), reader.facts.rank(indices)
     if rank is None or width is None:
@@ -273,22 +277,22 @@ def _gathered(reader: _Reader, node: Node, at: Coordinate) -> Dim | None:
     return reader.element(data, (*at[:axis], place, *at[axis + width :]))
 
 
-_FOLLOW: dict[str, Follow] = {
-    "Identity": _same,
+_ELEMENT_OF: dict[str, ElementFunction] = {
+    "Identity": _identity,
     "Cast": _cast,
-    "Add": _computed(symbolic.add),
-    "Sub": _computed(symbolic.sub),
-    "Mul": _computed(symbolic.mul),
-    "Max": _combined(symbolic.maximum),
-    "Min": _combined(symbolic.minimum),
-    "Where": _chosen,
+    "Add": _arithmetic(symbolic.add),
+    "Sub": _arithmetic(symbolic.sub),
+    "Mul": _arithmetic(symbolic.mul),
+    "Max": _fold(symbolic.maximum),
+    "Min": _fold(symbolic.minimum),
+    "Where": _where,
     "Expand": _expand,
     "Range": _range,
-    "Reshape": _reshaped,
-    "Squeeze": _squeezed,
-    "Unsqueeze": _reshaped,
-    "Transpose": _transposed,
-    "Concat": _concatenated,
-    "Slice": _sliced,
-    "Gather": _gathered,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _reshape,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Gather": _gather,
 }

@@ -1,7 +1,8 @@
-"""Follows a change of the graph through the facts, as far as they change.
+"""Incremental dataflow: updates facts downstream of an edit, as far as they change.
 
-What holds of a loop's states in every iteration is kept as long as it still does: an edit in a body
-costs no more than what is downstream of it. More may be true of the states then; `settle` looks.
+The facts of a loop's carried values are a fixpoint. An edit keeps it as long as it is still valid,
+so that its cost is proportional to what is downstream. A better fixpoint may exist then;
+`reinfer_carried` finds it.
 """
 
 from __future__ import annotations
@@ -10,84 +11,88 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..graph.ir import Graph, Node, Tensor, bodies
-from .facts import Fact, Facts
+from .fact import Fact
+from .facts import Facts
 from .inference.control import invariant_holds
 
 
 def refresh(facts: Facts, nodes: Iterable[Node]) -> list[Node]:
-    """Recomputes what edited nodes produce and follows the changes downstream.
+    """Infers edited nodes again, and all nodes downstream whose operands have new facts.
 
-    Returns the nodes that read a value whose fact changed, and the loops in whose bodies the facts
-    of inputs did.
+    Returns the nodes that read a value with a new fact, and the loops whose body inputs have new
+    facts.
     """
     index = facts.index
-    near: dict[Node, None] = {}
+    affected: dict[Node, None] = {}
     waiting = {node for node in nodes if node in index}
     pending = [(index.position(node), id(node), node) for node in waiting]
     heapq.heapify(pending)
-    while pending:  # in graph order, so that each node is recomputed once
+    while pending:  # in graph order, so that each node is inferred once
         _, _, node = heapq.heappop(pending)
         waiting.discard(node)
         old = facts.drop(node.outputs)
-        if any(_invariant_changes(facts, node, body) for body in bodies(node)):
-            near[node] = None
+        if any(_fixpoint_changes(facts, node, body) for body in bodies(node)):
+            affected[node] = None
         if not _differ(facts, old):
             continue
         for tensor in node.outputs:
             for reader in _dependents(facts, tensor):
-                near[reader] = None
+                affected[reader] = None
                 if reader not in waiting:
                     waiting.add(reader)
                     heapq.heappush(pending, (index.position(reader), id(reader), reader))
-    return list(near)
+    return list(affected)
 
 
-def settle(facts: Facts, loop: Node) -> list[Node]:
-    """Finds out anew what holds of a loop's states in every iteration; returns what `refresh` does.
+def reinfer_carried(facts: Facts, loop: Node) -> list[Node]:
+    """Infers the facts of a loop's carried values from scratch; returns the same as `refresh`.
 
-    What is known at the start of an iteration rests on what is known at the end of the one before,
-    so that no step by step recomputation finds that both are more.
+    The facts at the start of an iteration depend on those at the end of the previous one, so that
+    incremental inference cannot improve them.
     """
     body: Graph = loop.attrs["body"]
     known = facts.drop(body.inputs)
-    facts.forget(body)
-    near = refresh(facts, [loop])
-    return [*near, loop] if _differ(facts, known) else near
+    facts.drop_body(body)
+    affected = refresh(facts, [loop])
+    return [*affected, loop] if _differ(facts, known) else affected
 
 
-def is_vague(facts: Facts, loop: Node) -> bool:
-    """Whether the shape of a state is not known from outside: an edit in the body may tell."""
+def has_unknown_carried_shape(facts: Facts, loop: Node) -> bool:
+    """Whether an edit of the body may improve the shape of a carried value: it has none, or dims
+    that vary between iterations.
+    """
     body: Graph = loop.attrs["body"]
-    shapes = (facts.known(tensor).shape for tensor in body.inputs)
-    return any(s is None or any(facts.escapes(d, body) for d in s) for s in shapes)
+    shapes = (facts.cached(tensor).shape for tensor in body.inputs)
+    return any(s is None or any(facts.varies_in(d, body) for d in s) for s in shapes)
 
 
 def _differ(facts: Facts, known: Mapping[Tensor, Fact]) -> bool:
-    """Whether other facts hold now than those known."""
+    """Whether the facts of these values are others now."""
     return any(facts.of(tensor) != fact for tensor, fact in known.items())
 
 
-def _invariant_changes(facts: Facts, node: Node, body: Graph) -> bool:
-    """Whether other facts hold of the inputs of a body now than before; derives them if so."""
-    known = facts.derived(body.inputs)
+def _fixpoint_changes(facts: Facts, node: Node, body: Graph) -> bool:
+    """Whether the fixpoint of a body is no longer valid and inferring it again changes it."""
+    known = facts.cached_facts(body.inputs)
     if not known or invariant_holds(facts, node, body):
         return False
     facts.drop(body.inputs)
-    facts.forget(body)
+    facts.drop_body(body)
     return _differ(facts, known)
 
 
 def _dependents(facts: Facts, tensor: Tensor) -> Iterator[Node]:
+    """The nodes to infer again when the fact of a value changes."""
     index = facts.index
     for reader, _ in index.uses(tensor):
         owner = reader if isinstance(reader, Node) else index.owner(reader)
         if owner is not None:
             yield owner
-            yield from _enclosing_loops(facts, owner, tensor)
+            yield from _capturing_nodes(facts, owner, tensor)
 
 
-def _enclosing_loops(facts: Facts, node: Node, tensor: Tensor) -> Iterator[Node]:
-    """Nodes around `node` whose body captures the value, out to where it is defined."""
+def _capturing_nodes(facts: Facts, node: Node, tensor: Tensor) -> Iterator[Node]:
+    """The nodes around `node` whose bodies capture the value."""
     index = facts.index
     home = index.home(tensor)
     graph: Graph | None = index.graph_of(node)

@@ -1,7 +1,7 @@
-"""What a node reads along which axis, whatever operator reads: Slice, Gather, Split, Squeeze.
+"""Recognises reads along one axis, whatever operator reads: Slice, Gather, Split, Squeeze, Reshape.
 
-`axis_slices` decodes a Slice of any form. `axis_range` recognises a value as a range of elements
-along one axis of another value, at positions that are known numbers.
+`axis_slices` decodes any Slice. `axis_range` recognises a value as a range of elements along one
+axis of another value, at known positions.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from .slices import AxisSlice, decode_slice
 
 @dataclass(frozen=True)
 class AxisRange:
-    """Elements start … end - 1 along one axis of a value, whose length is known."""
+    """Elements start … end - 1 along one axis of a value; the length of the axis is known."""
 
     source: Tensor
     """The value that is read."""
     axis: int
     """Never negative."""
     start: int
-    """Counted from the front, as the end."""
+    """Counted from the front."""
     end: int
+    """Counted from the front; the first position after the range."""
     length: int
     """The length of the axis of the source."""
     keeps_axis: bool = True
-    """False for a single element without the axis."""
+    """False for a single element whose axis was removed."""
 
     @property
     def is_element(self) -> bool:
-        """Whether it is a single element."""
+        """Whether the range has exactly one element."""
         return self.end == self.start + 1
 
     def element(self, number: int) -> AxisRange:
@@ -44,34 +45,34 @@ class AxisRange:
 def axis_slices(facts: Facts, node: Node) -> list[AxisSlice] | None:
     """The slices of a Slice node along its axes; None where its rank, axes or steps are not known.
 
-    Bounds are symbolic; a bound that is not known is None.
+    Bounds are symbolic, or None where they are not known.
     """
     rank = facts.rank(node.inputs[0])
     return None if rank is None else decode_slice(node, rank, lambda t: vector(facts, t))
 
 
 def axis_range(facts: Facts, tensor: Tensor) -> AxisRange | None:
-    """The range of another value that a tensor is; None where it is no range or not known.
+    """The range of another value that a tensor equals; None if none is recognised.
 
-    Recognises an output of Split, a Slice of one axis with step 1 (axes that it takes whole do not
-    count), a Gather of one position, and a Squeeze or Reshape that removes the axis of these.
+    Recognises an output of Split, a Slice with step 1 that shortens one axis, a Gather of one
+    position, and a Squeeze or Reshape that removes the axis of a single element.
     """
     node = facts.index.producer(tensor)
     if node is None or node.domain:
         return None
     if node.op in ("Squeeze", "Reshape"):
-        return _without_axis(facts, node, tensor)
+        return _without_its_axis(facts, node, tensor)
     reader = _READERS.get(node.op)
     return None if reader is None else reader(facts, node, tensor)
 
 
 def axis_element(facts: Facts, tensor: Tensor) -> AxisRange | None:
-    """The single element along an axis that a tensor is, with or without the axis, or None."""
+    """The single element along an axis that a tensor equals, with or without the axis; or None."""
     found = axis_range(facts, tensor)
     return found if found is not None and found.is_element else None
 
 
-def _of_slice(facts: Facts, node: Node, _: Tensor) -> AxisRange | None:
+def _slice_range(facts: Facts, node: Node, _tensor: Tensor) -> AxisRange | None:
     shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
     if shape is None or slices is None:
         return None
@@ -90,12 +91,12 @@ def _of_slice(facts: Facts, node: Node, _: Tensor) -> AxisRange | None:
     return ranges[0] if len(ranges) == 1 else None
 
 
-def _of_gather(facts: Facts, node: Node, _: Tensor) -> AxisRange | None:
+def _gather_range(facts: Facts, node: Node, _tensor: Tensor) -> AxisRange | None:
     position = facts.constant(node.inputs[1])
-    there = _axis_of(facts, node)
-    if position is None or position.ndim > 1 or position.size != 1 or there is None:
+    along = _axis_and_length(facts, node)
+    if position is None or position.ndim > 1 or position.size != 1 or along is None:
         return None
-    axis, length = there
+    axis, length = along
     number = int(position.ravel()[0])
     if not -length <= number < length:
         return None
@@ -103,11 +104,11 @@ def _of_gather(facts: Facts, node: Node, _: Tensor) -> AxisRange | None:
     return AxisRange(node.inputs[0], axis, start, start + 1, length, position.ndim == 1)
 
 
-def _of_split(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
-    there = _axis_of(facts, node)
-    if there is None:
+def _split_range(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
+    along = _axis_and_length(facts, node)
+    if along is None:
         return None
-    axis, length = there
+    axis, length = along
     sizes = []
     for output in node.outputs:
         shape = facts.shape(output)
@@ -120,8 +121,8 @@ def _of_split(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
     return AxisRange(node.inputs[0], axis, start, start + sizes[number], length)
 
 
-def _without_axis(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
-    """A Squeeze or Reshape of a single element that removes its axis and no other."""
+def _without_its_axis(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
+    """The element whose axis, and no other, a Squeeze or Reshape removes."""
     inner = axis_range(facts, node.inputs[0])
     if inner is None or not inner.is_element or not inner.keeps_axis:
         return None
@@ -131,8 +132,8 @@ def _without_axis(facts: Facts, node: Node, tensor: Tensor) -> AxisRange | None:
     return replace(inner, keeps_axis=False)
 
 
-def _axis_of(facts: Facts, node: Node) -> tuple[int, int] | None:
-    """The axis of a Gather or Split, not negative, and its length if that is a known number."""
+def _axis_and_length(facts: Facts, node: Node) -> tuple[int, int] | None:
+    """The axis of a Gather or Split, never negative, and its length; None where it is not known."""
     shape = facts.shape(node.inputs[0])
     if not shape:
         return None
@@ -141,4 +142,4 @@ def _axis_of(facts: Facts, node: Node) -> tuple[int, int] | None:
     return (axis, length) if isinstance(length, int) else None
 
 
-_READERS = {"Slice": _of_slice, "Gather": _of_gather, "Split": _of_split}
+_READERS = {"Slice": _slice_range, "Gather": _gather_range, "Split": _split_range}

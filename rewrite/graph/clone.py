@@ -1,4 +1,4 @@
-"""Copies of nodes, for unrolling: bodies are copied with them."""
+"""Copies nodes together with their bodies, for unrolling."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from .ir import Constant, Graph, Node, Tensor, Variable
 
 
 def clone_nodes(nodes: Sequence[Node], renamed: dict[Tensor, Tensor], index: Index) -> list[Node]:
-    """Copies of nodes in their order; reads and results go through `renamed`, which grows by the
-    copies' results. The copies are not registered anywhere.
+    """Copies of nodes, in the given order, that are not in any graph yet.
 
-    Of their bodies, what the index knows is copied: the lists of a graph may still hold what was
-    removed or moved away.
+    `renamed` maps values to those that the copies read instead; the results of the copies are added
+    to it. Of bodies, only live nodes and constants are copied.
     """
     return [_clone(node, renamed, index) for node in nodes]
 
@@ -45,7 +44,7 @@ def _fresh(tensor: Tensor, renamed: dict[Tensor, Tensor]) -> Tensor:
 def clone_constants(
     source: Graph, copy: Graph, renamed: dict[Tensor, Tensor], index: Index
 ) -> None:
-    """Gives `copy` copies of the initializers that live in `source`."""
+    """Adds copies of the live initializers of `source` to `copy`."""
     live = [c for c in source.initializers if index.home(c) is source]
     copy.initializers += [_fresh(constant, renamed) for constant in live]
 

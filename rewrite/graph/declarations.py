@@ -1,4 +1,4 @@
-"""Declared types: ValueInfoProtos of a file, and what onnx-graphsurgeon keeps of them."""
+"""Declared types: the ValueInfoProtos of a file, and onnx-graphsurgeon's summary of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def element_type(dtype: np.dtype[Any]) -> int:
 
 
 def shape_of(proto: onnx.TensorShapeProto) -> Shape:
-    """Sizes, names of symbolic sizes, and None for a size nothing is said about."""
+    """For each axis the size, the name of a symbolic size, or None where neither is given."""
     return [
         dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in proto.dim
     ]
@@ -42,16 +42,16 @@ Summary = tuple[np.dtype[Any] | None, tuple[int | str | None, ...] | None, str]
 def summary(declared: onnx.TypeProto) -> Summary:
     """Element type, shape and kind as onnx-graphsurgeon's Variable keeps them.
 
-    The kind is the name of the TypeProto's field (`tensor_type`, `sequence_type` …). Of types that
-    hold tensors only the element type is summarised; the whole type stays in the declaration.
+    The kind is the name of the TypeProto's field (`tensor_type`, `sequence_type` …). A sequence or
+    optional is summarised by its element type; the declaration keeps the whole type.
     """
     return _summary(declared.SerializeToString())
 
 
 @lru_cache(maxsize=4096)
 def _summary(serialised: bytes) -> Summary:
-    # A large model declares thousands of values with few different types: looking the bytes up is
-    # ten times faster than walking the dimensions of each.
+    # A large model declares thousands of values with few different types: a look-up of the bytes is
+    # ten times faster than a walk over the dimensions.
     declared = onnx.TypeProto.FromString(serialised)
     kind = declared.WhichOneof("value") or "tensor_type"
     if kind in ("tensor_type", "sparse_tensor_type"):
@@ -64,7 +64,7 @@ def _summary(serialised: bytes) -> Summary:
 
 
 def declare(tensor: ir.Variable, info: onnx.ValueInfoProto | None) -> None:
-    """Note a declaration of the file on the tensor."""
+    """Sets a tensor's declaration, type and shape from the file."""
     tensor.info = info
     if info is not None and info.HasField("type"):
         tensor.dtype, shape, tensor.type = summary(info.type)
@@ -72,10 +72,9 @@ def declare(tensor: ir.Variable, info: onnx.ValueInfoProto | None) -> None:
 
 
 def declaration(tensor: ir.Tensor, declared: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
-    """The ValueInfoProto to write for a tensor, under the name it has now.
+    """The ValueInfoProto to write for a tensor: `declared` under the tensor's current name.
 
-    `declared` is written as it is; where it says nothing of the type, what the tensor itself knows
-    is added.
+    Where `declared` lacks a type, the tensor's own type and shape are added.
     """
     info = onnx.ValueInfoProto()
     if declared is not None:
@@ -94,7 +93,7 @@ def _write_type(proto: onnx.TypeProto, tensor: ir.Tensor) -> None:
     target.elem_type = element_type(tensor.dtype)
     if tensor.shape is None:
         return
-    # Also an empty shape is a statement: the tensor is a scalar.
+    # An empty shape must be written, too: it declares a scalar.
     target.shape.SetInParent()
     for size in tensor.shape:
         dim = target.shape.dim.add()
@@ -107,8 +106,8 @@ def _write_type(proto: onnx.TypeProto, tensor: ir.Tensor) -> None:
 def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | None:
     """The declaration with its element type only.
 
-    A dim name that a body declares means something else outside: onnxruntime takes equal names
-    for equal sizes and shares memory between such values.
+    The name of a dim in a body means something else outside. onnxruntime takes equal names for
+    equal sizes and shares memory between such values.
     """
     if info is None or not info.type.tensor_type.HasField("shape"):
         return info
@@ -123,7 +122,7 @@ def without_false_sizes(
 ) -> onnx.ValueInfoProto:
     """The declaration without the sizes that contradict a proven shape.
 
-    `proven` has a number for each size that is known; anything else says nothing.
+    `proven` is the symbolic shape, or None where it is not known; only its numbers count.
     """
     declared = info.type.tensor_type
     if proven is None or not declared.HasField("shape"):

@@ -1,4 +1,4 @@
-"""When two nodes compute the same: equal operator, attributes, operands and bodies."""
+"""Structural equality of nodes: equal operator, attributes, operands and bodies."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from onnx import AttributeProto
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor
 
-Names = dict[Tensor, Hashable]
-"""What stands for a value in a fingerprint: a number inside bodies, or another value's identity."""
+_Substitutes = dict[Tensor, Hashable]
+"""What stands for a value in a fingerprint: its number in a body, or another value's identity."""
 _BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_SMALL = 1 << 16
-"""Bytes up to which constants are compared by content."""
+_MOST_COMPARED_BYTES = 1 << 16
+"""Constants up to this size are compared by content, larger ones by identity."""
 
 
 def fingerprint(
     node: Node, index: Index, aliases: Mapping[Tensor, Tensor] = MappingProxyType({})
 ) -> Hashable:
-    """Equal for two nodes exactly if they surely compute the same values.
+    """A key that two nodes share only if they compute the same values.
 
-    A value that is a key of `aliases` counts as the one it is mapped to.
+    `aliases` maps values to those that count as the same.
     """
     return _node(node, index, {alias: id(tensor) for alias, tensor in aliases.items()})
 
 
 def constant_key(constant: Constant) -> Hashable:
-    """Equal for constants of the same type, shape and content; identity for large ones."""
+    """A key that small constants of the same type, shape and content share."""
     stored = constant._values
-    if getattr(stored, "nbytes", _SMALL + 1) > _SMALL or constant.overridable:
+    nbytes = getattr(stored, "nbytes", _MOST_COMPARED_BYTES + 1)
+    if nbytes > _MOST_COMPARED_BYTES or constant.overridable:
         return id(constant)
     values = constant.values
     if values.dtype == object:
@@ -40,21 +41,21 @@ def constant_key(constant: Constant) -> Hashable:
     return (values.dtype, values.shape, values.tobytes())
 
 
-def _node(node: Node, index: Index, local: Names) -> Hashable:
+def _node(node: Node, index: Index, local: _Substitutes) -> Hashable:
     operands = tuple(_operand(t, local) for t in node.inputs)
     attributes = tuple(
         (name, _attribute(node.attrs[name], index, local)) for name in sorted(node.attrs)
     )
     hidden: Hashable = None
     if node.origin is not None and len(node.origin.attribute) != len(node.attrs):
-        # An attribute graphsurgeon cannot hold: compare the file's text of it.
+        # graphsurgeon cannot represent some attribute: compare the protos of the file.
         hidden = tuple(
             a.SerializeToString() for a in node.origin.attribute if a.type not in _BODIES
         )
     return (node.op, node.domain, operands, len(node.outputs), attributes, hidden)
 
 
-def _operand(tensor: Tensor, local: Names) -> Hashable:
+def _operand(tensor: Tensor, local: _Substitutes) -> Hashable:
     if not tensor.name:
         return None
     if tensor in local:
@@ -62,16 +63,16 @@ def _operand(tensor: Tensor, local: Names) -> Hashable:
     return constant_key(tensor) if isinstance(tensor, Constant) else id(tensor)
 
 
-def _attribute(value: Any, index: Index, local: Names) -> Hashable:
+def _attribute(value: Any, index: Index, local: _Substitutes) -> Hashable:
     if isinstance(value, Graph):
         return _graph(value, index, local)
     if isinstance(value, Constant):
         return constant_key(value)
-    # As text, which tells 0.0 from -0.0 and 1 from 1.0.
+    # As text, in which 0.0 differs from -0.0 and 1 from 1.0.
     return tuple(map(repr, value)) if isinstance(value, list) else repr(value)
 
 
-def _graph(graph: Graph, index: Index, outer: Names) -> Hashable:
+def _graph(graph: Graph, index: Index, outer: _Substitutes) -> Hashable:
     local = dict(outer)
     number = itertools.count(sum(isinstance(name, tuple) for name in outer.values()))
     for tensor in graph.inputs:

@@ -1,7 +1,7 @@
-"""Who defines and who reads each value, and which body stands in which node.
+"""Def-use chains, and the nesting of graphs: who defines and reads each value, who owns each body.
 
-Readers are kept in dictionaries, so that every question and every edit here takes constant time,
-however many readers a value has. Only `Patch` edits; rules ask.
+Readers are kept in dictionaries, so that each query and each edit takes constant time, however many
+readers a value has. Only `Patch` edits; rules query.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from .ir import Constant, Graph, Node, Tensor, bodies
 
-SHARES = 64
+GAP_PARTS = 64
+"""A new node takes at most this fraction of the gap before its anchor (see `Index.gap_parts`)."""
 
 
 class Use(NamedTuple):
@@ -22,13 +23,13 @@ class Use(NamedTuple):
     slot: int
 
 
-class NoRoom(Exception):
-    """The positions between two nodes have run out."""
+class OrderExhausted(Exception):
+    """There are no more positions between two nodes; `Index.renumber` makes room."""
 
 
 @dataclass
 class Removal:
-    """What `remove_node` took out, for `restore`."""
+    """What `remove_node` removed, for `restore`."""
 
     nodes: list[tuple[Node, Graph]] = field(default_factory=list)
     graphs: list[tuple[Graph, Node]] = field(default_factory=list)
@@ -36,32 +37,33 @@ class Removal:
 
 
 class Index:
-    """Def-use chains and the tree of regions of one model."""
+    """Def-use chains and the nesting of graphs of one model."""
 
     def __init__(self, root: Graph) -> None:
         self.root = root
-        self.newcomers: dict[Node | Tensor, None] = {}
-        """What is new in the graph it stands in: its names may repeat there."""
+        self.added_or_moved: dict[Node | Tensor, None] = {}
+        """New and moved nodes and values, whose names may occur twice in their graph."""
         self._graph_of: dict[Node, Graph] = {}
         self._owner: dict[Graph, Node] = {}
         self._producer: dict[Tensor, Node] = {}
         self._home: dict[Tensor, Graph] = {}
         self._uses: dict[Tensor, dict[Use, None]] = {}
-        self.shares = SHARES
-        """A new node takes this part of the room before its anchor: many fit in front of the same
-        one, or few of each in front of the other."""
-        self._floors: dict[Node, float] = {}
+        self.gap_parts = GAP_PARTS
+        """The number of parts that the gap before an anchor is divided into: a new node takes one.
+        A large number suits many insertions before the same anchor, a small one nested ones."""
+        self._lower_bounds: dict[Node, float] = {}
+        """Positions at or after whatever precedes each node."""
         self._returned: dict[Tensor, int] = {}
         self._last: dict[Graph, float] = {}
         self.add_graph(root)
 
-    # --- questions ---
+    # --- queries ---
 
     def __contains__(self, node: Node) -> bool:
         return node in self._graph_of
 
     def graph_of(self, node: Node) -> Graph:
-        """The graph a node stands in."""
+        """The graph that a node is in."""
         return self._graph_of[node]
 
     def owner(self, graph: Graph) -> Node | None:
@@ -73,16 +75,16 @@ class Index:
         return self._producer.get(tensor)
 
     def home(self, tensor: Tensor) -> Graph | None:
-        """The graph whose input, initializer or node output the value is."""
+        """The graph that defines the value, as an input, an initializer or a result of a node."""
         node = self._producer.get(tensor)
         return self._graph_of[node] if node is not None else self._home.get(tensor)
 
     def uses(self, tensor: Tensor) -> list[Use]:
-        """All readers, in the order in which they were connected; graph outputs included."""
+        """All readers in the order in which they were connected, graph outputs included."""
         return list(self._uses.get(tensor, ()))
 
     def first_use(self, tensor: Tensor) -> Use | None:
-        """The reader that was connected first, which one of many readers can be known by."""
+        """The reader that was connected first; None where there is none."""
         return next(iter(self._uses.get(tensor, ())), None)
 
     def use_count(self, tensor: Tensor) -> int:
@@ -90,7 +92,7 @@ class Index:
         return len(self._uses.get(tensor, ()))
 
     def consumers(self, tensor: Tensor) -> list[Node]:
-        """The nodes that read the value, each once, in whatever body they stand."""
+        """The nodes that read the value, each once, in any graph."""
         seen = {use.reader: None for use in self._uses.get(tensor, ())}
         return [reader for reader in seen if isinstance(reader, Node)]
 
@@ -101,13 +103,13 @@ class Index:
     def is_unused(self, node: Node) -> bool:
         """Whether nothing reads a result of the node."""
         uses = self._uses
-        for output in node.outputs:  # noqa: SIM110  half the time of `all`, and asked at every node
+        for output in node.outputs:  # noqa: SIM110  twice as fast as `all`, and on the hot path
             if uses.get(output):
                 return False
         return True
 
     def ancestors(self, graph: Graph) -> Iterator[Graph]:
-        """The graph itself, the graph its owner stands in, and so on up to the main graph."""
+        """The graph itself, the graph that its owner is in, and so on up to the main graph."""
         current: Graph | None = graph
         while current is not None:
             yield current
@@ -115,22 +117,22 @@ class Index:
             current = self._graph_of[owner] if owner is not None else None
 
     def encloses(self, outer: Graph, inner: Graph) -> bool:
-        """Whether a graph is the other one or stands, however deep, in a body of it."""
+        """Whether `inner` is `outer` or nested in it, however deep."""
         return any(graph is outer for graph in self.ancestors(inner))
 
     def is_outside(self, tensor: Tensor, body: Graph) -> bool:
-        """Whether a value stands in a graph around a body: it stays the same while that runs."""
+        """Whether a value is defined outside a body: no iteration of the body changes it."""
         home = self.home(tensor)
         return home is not None and not self.encloses(body, home)
 
     def original(self, tensor: Tensor) -> Tensor:
-        """The value of which this one is a copy, through any number of Identity nodes."""
+        """The value that this one copies, through any number of Identity nodes."""
         while (node := self.producer(tensor)) is not None and _is_copy(node):
             tensor = node.inputs[0]
         return tensor
 
     def ancestor_in(self, node: Node, graph: Graph) -> Node | None:
-        """The node of `graph` in which `node` stands (or which it is); None if in neither."""
+        """The node of `graph` that is `node` or contains it in a body; None where there is none."""
         current: Node | None = node
         while current is not None:
             home = self._graph_of[current]
@@ -140,7 +142,7 @@ class Index:
         return None
 
     def position(self, node: Node) -> tuple[float, ...]:
-        """Sorts nodes in the order in which they run, bodies before their owner."""
+        """A sort key: the order in which nodes run, with bodies before their owner."""
         place = [float("inf"), node.order]
         owner = self._owner.get(self._graph_of[node])
         while owner is not None:
@@ -149,6 +151,7 @@ class Index:
         return tuple(reversed(place))
 
     def depth(self, graph: Graph) -> int:
+        """The number of graphs around a graph."""
         return sum(1 for _ in self.ancestors(graph)) - 1
 
     def captures(self, node: Node) -> list[Tensor]:
@@ -167,7 +170,7 @@ class Index:
                     found[tensor] = None
 
     def graphs(self, graph: Graph) -> Iterator[Graph]:
-        """The graph and every live body inside it, outer ones first."""
+        """The graph and every live body nested in it, outer ones first."""
         yield graph
         inside = {
             body: None
@@ -179,7 +182,7 @@ class Index:
             yield from self.graphs(body)
 
     def nodes(self, graph: Graph) -> list[Node]:
-        """The live nodes of a graph, bodies not entered; in no particular order."""
+        """The live nodes of a graph, without those in bodies, in no particular order."""
         return list({n: None for n in graph.nodes if self._graph_of.get(n) is graph})
 
     def walk(self) -> Iterator[Node]:
@@ -197,7 +200,7 @@ class Index:
     # --- edits, for Patch only ---
 
     def add_graph(self, graph: Graph, owner: Node | None = None) -> None:
-        """Registers a graph with everything in it."""
+        """Registers a graph and everything in it."""
         if owner is not None:
             self._owner[graph] = owner
         for tensor in (*graph.inputs, *graph.initializers):
@@ -205,20 +208,20 @@ class Index:
         for node in graph.nodes:
             self.add_node(node, graph)
         for slot, tensor in enumerate(graph.outputs):
-            self._read(Use(graph, slot), tensor)
+            self._add_use(Use(graph, slot), tensor)
 
-    def _read(self, use: Use, tensor: Tensor) -> None:
+    def _add_use(self, use: Use, tensor: Tensor) -> None:
         self._uses.setdefault(tensor, {})[use] = None
         if use.reader is self.root:
             self._returned[tensor] = self._returned.get(tensor, 0) + 1
 
-    def _unread(self, use: Use, tensor: Tensor) -> None:
+    def _remove_use(self, use: Use, tensor: Tensor) -> None:
         self._uses.get(tensor, {}).pop(use, None)
         if use.reader is self.root:
             self._returned[tensor] -= 1
 
     def add_node(self, node: Node, graph: Graph) -> None:
-        """Registers a node that already is in `graph.nodes`, its bodies included."""
+        """Registers a node that is in `graph.nodes` already, with its bodies."""
         self._register(node, graph)
         for body in bodies(node):
             self.add_graph(body, node)
@@ -232,7 +235,7 @@ class Index:
             self._producer[tensor] = node
 
     def remove_node(self, node: Node) -> Removal:
-        """Forgets a node with its bodies; it stays in `graph.nodes` until the graph is tidied."""
+        """Unregisters a node with its bodies; `tidy` drops it from `graph.nodes` later."""
         removal = Removal()
         self._remove(node, removal)
         return removal
@@ -260,7 +263,7 @@ class Index:
         removal.graphs.append((graph, owner))
 
     def restore(self, removal: Removal) -> None:
-        """Takes a removal back."""
+        """Undoes a removal."""
         for graph, owner in removal.graphs:
             self._owner[graph] = owner
             for slot, tensor in enumerate(graph.outputs):
@@ -271,27 +274,27 @@ class Index:
             self._register(node, graph)
 
     def move_node(self, node: Node, graph: Graph) -> None:
-        """Registers that a node now stands in another graph."""
+        """Registers that a node is in another graph now."""
         self._graph_of[node] = graph
-        self.newcomers[node] = None
+        self.added_or_moved[node] = None
 
     def add_constant(self, constant: Constant, graph: Graph) -> None:
         self._home[constant] = graph
-        self.newcomers[constant] = None
+        self.added_or_moved[constant] = None
 
     def remove_constant(self, constant: Constant) -> None:
         self._home.pop(constant, None)
 
-    def set_results(self, node: Node, outputs: list[Tensor]) -> None:
-        """Gives a node other output values."""
+    def set_node_outputs(self, node: Node, outputs: list[Tensor]) -> None:
+        """Replaces the outputs of a node."""
         for tensor in node.outputs:
             self._producer.pop(tensor, None)
         node.outputs[:] = outputs
         for tensor in outputs:
             self._producer[tensor] = node
 
-    def set_operands(self, node: Node, inputs: list[Tensor]) -> None:
-        """Gives a node other inputs."""
+    def set_node_inputs(self, node: Node, inputs: list[Tensor]) -> None:
+        """Replaces the inputs of a node."""
         for slot, tensor in enumerate(node.inputs):
             self._uses.get(tensor, {}).pop(Use(node, slot), None)
         node.inputs[:] = inputs
@@ -299,72 +302,72 @@ class Index:
             if tensor.name:
                 self._uses.setdefault(tensor, {})[Use(node, slot)] = None
 
-    def set_parameters(self, graph: Graph, inputs: list[Tensor]) -> None:
-        """Gives a body other inputs."""
+    def set_graph_inputs(self, graph: Graph, inputs: list[Tensor]) -> None:
+        """Replaces the inputs of a body."""
         for tensor in graph.inputs:
             self._home.pop(tensor, None)
         graph.inputs[:] = inputs
         for tensor in inputs:
             self._home[tensor] = graph
 
-    def set_outputs(self, graph: Graph, outputs: list[Tensor]) -> None:
-        """Gives a graph other outputs."""
+    def set_graph_outputs(self, graph: Graph, outputs: list[Tensor]) -> None:
+        """Replaces the outputs of a graph."""
         for slot, tensor in enumerate(graph.outputs):
-            self._unread(Use(graph, slot), tensor)
+            self._remove_use(Use(graph, slot), tensor)
         graph.outputs[:] = outputs
         for slot, tensor in enumerate(outputs):
-            self._read(Use(graph, slot), tensor)
+            self._add_use(Use(graph, slot), tensor)
 
-    def floor(self, node: Node) -> float:
-        """The position of whatever stands before a node, or more."""
-        return self._floors.get(node, node.order - 1.0)
+    def lower_bound(self, node: Node) -> float:
+        """A position at or after whatever precedes a node, and before the node."""
+        return self._lower_bounds.get(node, node.order - 1.0)
 
     def place_before(self, anchor: Node, nodes: Sequence[Node]) -> None:
-        """Gives nodes positions just before the anchor, after everything already there.
+        """Positions nodes just before the anchor, after everything that precedes it.
 
-        Raises NoRoom when the positions between have run out; `renumber` makes new ones.
+        Raises OrderExhausted when there are no more positions; `renumber` makes room.
         """
-        low, room = self.floor(anchor), anchor.order - self.floor(anchor)
-        step = min(room / (len(nodes) + 1), room / self.shares)
+        low, gap = self.lower_bound(anchor), anchor.order - self.lower_bound(anchor)
+        step = min(gap / (len(nodes) + 1), gap / self.gap_parts)
         for node in nodes:
-            self._floors[node] = low
+            self._lower_bounds[node] = low
             low += step
             node.order = low
-            if not self._floors[node] < low < anchor.order:
-                raise NoRoom
-        self._floors[anchor] = low
+            if not self._lower_bounds[node] < low < anchor.order:
+                raise OrderExhausted
+        self._lower_bounds[anchor] = low
 
     def place_last(self, graph: Graph, node: Node) -> None:
-        """Gives a node a position after everything in a graph."""
+        """Positions a node after everything else in a graph."""
         last = self._last.get(graph)
         if last is None:
             last = max((n.order for n in self.nodes(graph)), default=0.0)
         node.order = self._last[graph] = last + 1.0
-        self._floors[node] = last
+        self._lower_bounds[node] = last
 
-    def put_back(self, node: Node, order: float, floor: float) -> None:
+    def restore_position(self, node: Node, order: float, lower_bound: float) -> None:
         """Restores a position."""
         node.order = order
-        self._floors[node] = floor
+        self._lower_bounds[node] = lower_bound
 
     def renumber(self, graph: Graph) -> None:
-        """Spreads the positions out after many insertions at one place; drops removed nodes."""
+        """Assigns evenly spaced positions to the nodes of a graph; drops removed nodes."""
         self.tidy(graph)
         self._last.pop(graph, None)
         for place, node in enumerate(graph.nodes):
             node.order = float(place)
-            self._floors.pop(node, None)
+            self._lower_bounds.pop(node, None)
 
     def tidy(self, graph: Graph) -> None:
-        """Sorts the node list by position and drops the nodes that were removed or moved away."""
+        """Sorts the nodes of a graph by position; drops nodes and constants that left the graph."""
         graph.nodes[:] = sorted(self.nodes(graph), key=_order)
         graph.initializers[:] = [c for c in graph.initializers if self._home.get(c) is graph]
 
-    def set_use(self, use: Use, old: Tensor, new: Tensor) -> None:
-        """Moves one reader from one value to another."""
-        self._unread(use, old)
+    def redirect(self, use: Use, old: Tensor, new: Tensor) -> None:
+        """Makes one reader read another value."""
+        self._remove_use(use, old)
         if new.name:
-            self._read(use, new)
+            self._add_use(use, new)
 
 
 def _is_copy(node: Node) -> bool:

@@ -1,14 +1,16 @@
-"""The graph objects that rules see: onnx-graphsurgeon's, compared by identity.
+"""The graph objects that rules see: onnx-graphsurgeon's classes, compared by identity.
 
-onnx-graphsurgeon compares tensors by name and nodes by their whole content. Names repeat between
-bodies (both branches of an If may call a value `a`), so here a node or tensor equals only itself,
-can be a dictionary key, and carries what the ONNX file said about it. Def-use chains are the
-`Index`'s alone: tensors lack graphsurgeon's lists of producers and consumers, which would make an
-edit cost as much as a value has readers, and `Node.inputs` and `Node.outputs` are plain lists.
+onnx-graphsurgeon compares tensors by name and nodes by content. Names repeat between bodies (both
+branches of an If may call a value `a`), so here a node or tensor equals only itself and can be a
+dictionary key. Each object also keeps what the ONNX file says about it. Def-use chains are in the
+`Index` only: graphsurgeon's lists of producers and consumers would make the cost of an edit
+proportional to the number of readers, so tensors lack them, and `Node.inputs` and `Node.outputs`
+are plain lists. docs/graphsurgeon.md has the reason for each override.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +18,15 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 
 class Node(gs.Node):  # type: ignore[misc]
-    """An operation. `inputs`, `outputs`, `attrs`, `op`, `domain` and `name` mean what they mean in
-    graphsurgeon.
-    """
+    """An operation, with the fields of graphsurgeon's: `inputs`, `outputs`, `attrs`, `op` …"""
 
     origin: onnx.NodeProto | None = None
-    """The node as it stood in the file: the source of whatever graphsurgeon cannot hold."""
+    """The node in the file; it holds whatever graphsurgeon cannot represent."""
     order: float = 0.0
-    """Position in the graph: a node reads only values of nodes with a smaller order."""
+    """The position in the graph: a node reads only values of nodes with a smaller order."""
 
     def __init__(
         self,
@@ -54,9 +53,9 @@ class Variable(gs.Variable):  # type: ignore[misc]
     """A value known only at run time."""
 
     info: onnx.ValueInfoProto | None = None
-    """The declaration in the file: type, shape (which may be false), doc string, metadata.
+    """The declaration in the file: type, shape (which may be wrong), doc string, metadata.
 
-    This is what gets written; `dtype` and `shape` are written only where it is None."""
+    Export writes it as it is. Without a declaration, export writes `dtype` and `shape`."""
 
     def __init__(
         self,
@@ -75,35 +74,51 @@ class Variable(gs.Variable):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
+class LazyArray:
+    """An array that is decoded when it is first loaded; subclasses implement `decode`."""
+
+    def __init__(self, dims: Iterable[int], dtype: np.dtype[Any]) -> None:
+        self.shape = tuple(dims)
+        self.dtype = dtype
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self._array: np.ndarray[Any, Any] | None = None
+
+    def load(self) -> np.ndarray[Any, Any]:
+        """The array, read-only. Raises ModelError if the stored data does not fit the shape."""
+        if self._array is None:
+            self._array = self.decode()
+            self._array.setflags(write=False)
+        return self._array
+
+    def decode(self) -> np.ndarray[Any, Any]:
+        """A new array with the stored values."""
+        raise NotImplementedError
+
+
 class Constant(gs.Constant):  # type: ignore[misc]
     """An initializer."""
 
     info: onnx.ValueInfoProto | None = None
     """The graph input or value_info of the same name, if the file has one."""
     overridable: bool = False
-    """True for the default value of a graph input: a caller may feed another. Such a constant
-    also stands in `Graph.inputs`."""
+    """True for the default value of a graph input, which a caller may replace. Such a constant is
+    also in `Graph.inputs`."""
     listed: bool = False
-    """True where a file older than IR version 4 repeats the initializer among the inputs, as
-    files of that age must. It is no input of the graph and does not stand in `Graph.inputs`."""
-    data_location = None
-    _export_dtype = None
-    """Where and as what graphsurgeon would write the values; looplift's exporter decides itself."""
+    """True if the file repeats the initializer among the graph inputs, as IR versions before 4
+    require. It is not an input of the graph and not in `Graph.inputs`."""
 
-    def __init__(self, name: str, values: np.ndarray[Any, Any] | LazyValues) -> None:
+    def __init__(self, name: str, values: np.ndarray[Any, Any] | LazyArray) -> None:
         self.name = name
-        self._values = values
+        self._values: np.ndarray[Any, Any] | LazyArray = values
 
     @property
     def values(self) -> np.ndarray[Any, Any]:
-        """The value as an array.
+        """The value as an array; decoded on first use, and read-only, where it is from the file.
 
-        What the file stores is decoded on first use and read-only, and stays what is exported.
+        Decoding changes nothing about the export: it writes the tensor of the file.
         """
         stored = self._values
-        if isinstance(stored, LazyValues):
-            return stored.load()  # type: ignore[no-any-return]
-        return stored
+        return stored.load() if isinstance(stored, LazyArray) else stored
 
     @values.setter
     def values(self, values: np.ndarray[Any, Any]) -> None:
@@ -116,11 +131,11 @@ class Constant(gs.Constant):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Annotation:
-    """A quantization annotation, tied to the values it speaks of rather than to their names."""
+    """A quantization annotation that refers to values, not to their names."""
 
     origin: onnx.TensorAnnotation
     tensor: Tensor | None
-    """None where the file annotates a name that the graph does not define."""
+    """None if the file annotates a name that the graph does not define."""
     parameters: tuple[Tensor | None, ...]
     """Scale, zero point …, in the order of `origin.quant_parameter_tensor_names`."""
 
@@ -129,16 +144,15 @@ class Graph(gs.Graph):  # type: ignore[misc]
     """The main graph, or a body (a branch of an If, the body of a Loop or Scan)."""
 
     origin: onnx.GraphProto | None = None
-    """The graph as it stood in the file: name, doc string, metadata."""
+    """The graph in the file: name, doc string, metadata."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initializers: list[Constant] = []
-        """The constants stored in this graph, in file order. Export writes exactly these, so a
-        rule that adds a constant appends it here, and a removed one leaves the list."""
+        """The constants stored in this graph, in file order. Export writes exactly these."""
         self.output_info: dict[Tensor, onnx.ValueInfoProto] = {}
-        """How the file declares an output of this graph whose own `info` is another declaration:
-        a value of an outer graph, a graph input that is also an output."""
+        """The declarations of outputs whose `info` is a different declaration: a value of an outer
+        graph, a graph input that is also an output."""
         self.annotations: list[Annotation] = []
 
     __eq__ = object.__eq__
@@ -147,14 +161,31 @@ class Graph(gs.Graph):  # type: ignore[misc]
 
 Tensor = Variable | Constant
 
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""The operators that have bodies."""
+
 
 def named_bodies(node: Node) -> list[tuple[str, Graph]]:
-    """The body graphs of a control-flow node and the attributes that hold them, in their order."""
-    if not node.attrs:  # most nodes, and asked of all of them again and again
+    """The bodies of a control-flow node with the names of their attributes, in attribute order."""
+    if not node.attrs:  # the fast path for most nodes
         return []
     return [(name, value) for name, value in node.attrs.items() if isinstance(value, Graph)]
 
 
 def bodies(node: Node) -> list[Graph]:
-    """The body graphs of a control-flow node, in attribute order."""
+    """The bodies of a control-flow node, in attribute order."""
     return [body for _, body in named_bodies(node)] if node.attrs else []
+
+
+def constant_value(node: Node) -> np.ndarray[Any, Any] | None:
+    """The array of a Constant node (ONNX operator specification); None for a sparse one."""
+    for name, value in node.attrs.items():
+        if name == "value" and isinstance(value, Constant):
+            return np.asarray(value.values)
+        if name in ("value_int", "value_ints"):
+            return np.asarray(value, dtype=np.int64)
+        if name in ("value_float", "value_floats"):
+            return np.asarray(value, dtype=np.float32)
+        if name in ("value_string", "value_strings"):
+            return np.asarray(value, dtype=object)
+    return None

@@ -1,4 +1,4 @@
-"""How messages name a node and the graph it stands in."""
+"""How messages name a node and the graphs around it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import ir
 
 
 def node_label(node: ir.Node | onnx.NodeProto) -> str:
-    """`If 'cond_3'`; a node without a name is known by what it computes: `If giving 'y'`."""
+    """`If 'cond_3'`; a node without a name is identified by a result: `If giving 'y'`."""
     if isinstance(node, onnx.NodeProto):
         op, outputs = node.op_type, list(node.output)
     else:
@@ -20,16 +20,16 @@ def node_label(node: ir.Node | onnx.NodeProto) -> str:
 
 
 def body_label(attribute: str, owner: ir.Node | onnx.NodeProto, outer: str) -> str:
-    """`then_branch of If 'cond_3'`, followed by where that If stands if it is in a body too."""
+    """`then_branch of If 'cond_3'`, followed by the bodies around that If."""
     label = f"{attribute} of {node_label(owner)}"
     return f"{label}, in {outer}" if outer else label
 
 
 def within(label: str, path: str) -> str:
-    """A node or value, and the body it stands in; nothing is added for the main graph."""
+    """A node or value, and the body that it is in unless that is the main graph."""
     return f"{label}, in {path}" if path else label
 
 
 def standard_name(domain: str) -> str:
-    """A domain under one name: `ai.onnx` is another name of the default domain ``""``."""
+    """The canonical name of a domain: `ai.onnx` is another name of the default domain ``""``."""
     return "" if domain == "ai.onnx" else domain

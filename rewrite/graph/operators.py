@@ -1,7 +1,7 @@
-"""What ONNX says about an operator, in a form that is quick to ask for every node of a model.
+"""Operator schemas in a form that is quick to query for every node of a model.
 
-The source is the operator schemas of the onnx package; for the few operators that only
-onnxruntime has in the standard domains, those of onnxruntime.
+The schemas are those of the onnx package, and of onnxruntime for the few operators of the standard
+domains that only onnxruntime has.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Formal:
     allowed: frozenset[str]
     """The types it may have."""
     required: bool
-    binds: bool
-    """True unless it is variadic and each actual value may have its own type."""
+    homogeneous: bool
+    """Whether all actual values share one type; False only for some variadic formals."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One version of an operator. The last formal input or output may stand for any number."""
+    """One version of an operator. Its last formal input or output may be variadic."""
 
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
@@ -48,7 +48,7 @@ class Operator:
 
 @cache
 def operator(op: str, domain: str, opset: int) -> Operator | None:
-    """The operator as of an opset; None if the onnx package does not have it there."""
+    """The operator in an opset; None if the onnx package lacks it there."""
     try:
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
@@ -78,7 +78,7 @@ def _formal(formal: defs.OpSchema.FormalParameter) -> Formal:
         type_name=formal.type_str,
         allowed=frozenset(formal.types),
         required=formal.option == kinds.Single,
-        binds=formal.option != kinds.Variadic or formal.is_homogeneous,
+        homogeneous=formal.option != kinds.Variadic or formal.is_homogeneous,
     )
 
 
@@ -92,7 +92,7 @@ def runtime_operators() -> frozenset[tuple[str, str]]:
 
 @cache
 def versions(op: str, domain: str) -> tuple[tuple[int, bool], ...]:
-    """Each opset that changed the operator, and whether it still has it (False: deprecated)."""
+    """Each opset that changed the operator, with False if that opset deprecates it."""
     found = {
         (schema.since_version, not schema.deprecated)
         for schema in defs.get_all_schemas_with_history()
@@ -103,7 +103,7 @@ def versions(op: str, domain: str) -> tuple[tuple[int, bool], ...]:
 
 @cache
 def newest_known(domain: str) -> int:
-    """The newest version of an operator set that the onnx package knows; 0 if it has none."""
+    """The newest version of an operator set that the onnx package has; 0 if it has none."""
     if domain == "":
         return int(defs.onnx_opset_version())
     schemas = defs.get_all_schemas_with_history()

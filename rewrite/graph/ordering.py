@@ -1,4 +1,4 @@
-"""The order of nodes: a stable topological sort that counts what bodies capture as inputs."""
+"""A stable topological sort of nodes, which treats the captures of bodies as inputs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .labels import node_label
 
 
 class Dependencies:
-    """Which nodes of one graph read which others, by index in the file."""
+    """The dependencies between the nodes of one graph, by index in the file."""
 
     def __init__(self, producers: dict[ir.Tensor, int]) -> None:
         self._producers = producers
         self.before: list[set[int]] = []
-        """For each node the indices of the nodes that must come before it."""
+        """For each node the indices of the nodes that it reads."""
         self.sorted = True
-        """True as long as each node only reads values of nodes listed before it."""
+        """Whether each node reads only values of nodes listed before it."""
 
     def add(self, inputs: Iterable[ir.Tensor], captured: Iterable[ir.Tensor]) -> None:
-        """Note the next node: its inputs and what its bodies take from this graph."""
+        """Adds the next node: its inputs, and what its bodies capture."""
         producers = self._producers
         needed = {producers[tensor] for tensor in inputs if tensor in producers}
         needed.update(producers[tensor] for tensor in captured if tensor in producers)
@@ -31,10 +31,9 @@ class Dependencies:
 
 
 def topological(nodes: list[ir.Node], dependencies: Dependencies, path: str) -> list[ir.Node]:
-    """The nodes in an order in which each only reads earlier ones.
+    """The nodes in topological order, as close to the order of the file as possible.
 
-    The order of the file is kept where it is one, and followed as far as possible where it is
-    not. Raises ModelError naming a cycle.
+    Raises ModelError naming a cycle.
     """
     if dependencies.sorted:
         return nodes
@@ -60,7 +59,7 @@ def topological(nodes: list[ir.Node], dependencies: Dependencies, path: str) -> 
 def _cycle_error(
     nodes: list[ir.Node], dependencies: Dependencies, done: set[int], path: str
 ) -> ModelError:
-    """Every node that is left reads another that is left: follow one until it repeats."""
+    """The error for a cycle, found by following unsorted nodes until one repeats."""
     index = next(i for i in range(len(nodes)) if i not in done)
     walked: dict[int, None] = {}
     while index not in walked:

@@ -1,6 +1,7 @@
-"""Values that are computed, or stored, more than once: what a value numbering table is for.
+"""Value numbering: finds nodes and constants that compute or store the same value.
 
-A table may name what has changed or gone since, so what it says is checked against the graph.
+Entries of a table may have changed or disappeared since; each is checked against the graph before
+use.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from .fingerprint import constant_key, fingerprint
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor
 
-_COMPARED = 8
-"""Readers of an operand that are compared one by one; where there are more, they are numbered."""
+_MOST_COMPARED = 8
+"""Up to this many readers of an operand are compared with each other; more are numbered."""
 
 
 @dataclass
@@ -21,24 +22,24 @@ class _Equal:
     """Nodes with the same fingerprint."""
 
     first: dict[Graph, Node] = field(default_factory=dict)
-    """The first of each graph."""
+    """For each graph the first of these nodes."""
     inside: dict[Graph, dict[Node, None]] = field(default_factory=dict)
-    """Those in bodies of nodes of each graph."""
+    """For each graph those of these nodes that are in bodies of its nodes."""
 
 
-class Twins:
-    """Nodes and constants of one model that equal others."""
+class ValueNumbering:
+    """Equal nodes and constants of one model."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._constants: dict[tuple[Graph | None, Hashable], Constant] = {}
-        """The first constant of each content that was asked about."""
+        """The first constant that was looked up, by graph and content."""
         self._numbered: dict[Hashable, _Equal] = {}
-        self._popular: set[Tensor] = set()
-        """Operands whose readers are numbered, all those that were asked about or there before."""
+        self._numbered_operands: set[Tensor] = set()
+        """Operands whose readers are all numbered."""
 
-    def of_constant(self, constant: Constant) -> Constant | None:
-        """A constant of the same graph with the same content, if one was asked about before."""
+    def equal_constant(self, constant: Constant) -> Constant | None:
+        """A constant with the same content in the same graph, if one was looked up before."""
         home = self._index.home(constant)
         key = (home, constant_key(constant))
         first = self._constants.setdefault(key, constant)
@@ -46,63 +47,64 @@ class Twins:
             first = self._constants[key] = constant
         return None if first is constant else first
 
-    def of_node(self, node: Node) -> list[tuple[Node, Node]]:
-        """Pairs of the node and another that computes the same; of each pair the first has run
-        whenever the second runs.
+    def equal_nodes(self, node: Node) -> list[tuple[Node, Node]]:
+        """Pairs of the node and another that computes the same values; the first dominates the
+        second.
 
-        Takes time that does not grow with the readers of its operands. Finds all, if every node
-        is asked about that is new or has come to read other values.
+        The time does not grow with the number of readers of the operands. Together the calls find
+        all pairs, if every node is looked up that is new or reads other values than before.
         """
-        # A twin may have constants of its own, but not other operands.
+        # An equal node may have constants of its own, but no other operands of its own.
         shared = [t for t in node.inputs if t.name and not isinstance(t, Constant)]
         shared = shared or [t for t in node.inputs if t.name]
         rarest = min(shared, key=self._index.use_count, default=None)
         if rarest is None:
             return []
         readers = self._index.use_count(rarest)
-        if readers > _COMPARED and rarest not in self._popular:
-            self._popular.add(rarest)
+        if readers > _MOST_COMPARED and rarest not in self._numbered_operands:
+            self._numbered_operands.add(rarest)
             for reader in self._index.consumers(rarest):
                 self._look_up(reader)
-        others = [] if self._popular.isdisjoint(shared) else self._look_up(node)
+        others = [] if self._numbered_operands.isdisjoint(shared) else self._look_up(node)
         if readers < 2:
             return []
-        if readers <= _COMPARED:
-            others = self._compared(node, rarest)
+        if readers <= _MOST_COMPARED:
+            others = self._equal_readers(node, rarest)
         pairs = (pair for other in others for pair in ((other, node), (node, other)))
-        return [pair for pair in pairs if self._stands_before(*pair)]
+        return [pair for pair in pairs if self._dominates(*pair)]
 
-    def _compared(self, node: Node, operand: Tensor) -> list[Node]:
-        """The readers of the operand that compute the same as the node."""
+    def _equal_readers(self, node: Node, operand: Tensor) -> list[Node]:
+        """The readers of the operand that compute the same values as the node."""
         readers = self._index.consumers(operand)
-        alike = [n for n in readers if n.op == node.op and n is not node]
-        mine = fingerprint(node, self._index) if alike else None
-        return [n for n in alike if fingerprint(n, self._index) == mine]
+        candidates = [n for n in readers if n.op == node.op and n is not node]
+        wanted = fingerprint(node, self._index) if candidates else None
+        return [n for n in candidates if fingerprint(n, self._index) == wanted]
 
     def _look_up(self, node: Node) -> list[Node]:
-        """The numbered nodes that compute the same, the first of each graph around the node and
-        all in bodies beside it; numbers the node.
+        """Numbers the node and returns the numbered nodes that compute the same values.
+
+        Of those in graphs around the node, returns the first of each graph.
         """
         number = fingerprint(node, self._index)
         equal = self._numbered.setdefault(number, _Equal())
         graph, *around = self._index.ancestors(self._index.graph_of(node))
-        first = self._if_still(equal.first.get(graph), number)
+        first = self._if_current(equal.first.get(graph), number)
         if first is None or node.order < first.order:
             equal.first[graph] = node
-        outer = [self._if_still(equal.first.get(g), number) for g in around]
-        inner = [self._if_still(n, number) for n in equal.inside.pop(graph, ())]
+        outer = [self._if_current(equal.first.get(g), number) for g in around]
+        inner = [self._if_current(n, number) for n in equal.inside.pop(graph, ())]
         equal.inside[graph] = {n: None for n in inner if n is not None}
         for enclosing in around:
             equal.inside.setdefault(enclosing, {})[node] = None
         return [n for n in (first, *outer, *inner) if n is not None and n is not node]
 
-    def _if_still(self, node: Node | None, number: Hashable) -> Node | None:
-        """The node, if it is there and still computes what it was numbered for."""
+    def _if_current(self, node: Node | None, number: Hashable) -> Node | None:
+        """The node, if it still exists and has the fingerprint."""
         if node is None or node not in self._index:
             return None
         return node if fingerprint(node, self._index) == number else None
 
-    def _stands_before(self, other: Node, node: Node) -> bool:
-        """Whether `other` has run whenever `node` runs."""
-        place = self._index.ancestor_in(node, self._index.graph_of(other))
-        return place is not None and other.order < place.order
+    def _dominates(self, other: Node, node: Node) -> bool:
+        """Whether `other` always runs before `node`."""
+        ancestor = self._index.ancestor_in(node, self._index.graph_of(other))
+        return ancestor is not None and other.order < ancestor.order

@@ -1,25 +1,83 @@
 """Control-flow nodes by role: branches, trip count, condition, carried values, scan inputs.
 
 Rules speak of roles. Which input or output slot a role occupies is known only here and in
-`looplift.rewrite.engine.loop_edit` (ONNX operator specification: Loop, Scan, If).
+`looplift.rewrite.engine.loop_edit` (ONNX operator specification: Loop, Scan, If). `LoopSlots` is
+for code that works on protos.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from .. import symbolic
+from ..symbolic import Dim
+from .index import Index
 from .ir import Graph, Node, Tensor
-
-if TYPE_CHECKING:
-    from ..facts.facts import Facts
-    from ..symbolic import Dim
-
 
 NO_LIMIT = 1 << 62
 """A trip count at least this large is no bound: at a nanosecond per iteration it takes a century.
 Exporters write the largest int64 for "no trip count"."""
+
+
+NO_SLOT = -1
+
+
+class RoleSlots(NamedTuple):
+    """The slots that one role of a node with bodies occupies, or NO_SLOT."""
+
+    input: int = NO_SLOT
+    """Among the inputs of the node."""
+    parameter: int = NO_SLOT
+    """Among the inputs of the body."""
+    result: int = NO_SLOT
+    """Among the outputs of the body."""
+    output: int = NO_SLOT
+    """Among the outputs of the node."""
+
+
+@dataclass(frozen=True)
+class LoopSlots:
+    """The slots of the roles of a Loop or Scan, whatever represents the node."""
+
+    carried: int
+    """The number of carried values."""
+    scan_inputs: int
+    """The number of scan inputs."""
+    first_input: int
+    """The slot of the first carried value among the inputs, of the node and of the body."""
+    first_result: int
+    """The slot of the first carried value among the outputs of the body."""
+
+    @classmethod
+    def of(cls, op: str, inputs: int, scan_inputs: int = 0) -> LoopSlots:
+        """The slots of a Loop or Scan with this number of inputs."""
+        first = 2 if op == "Loop" else 0  # after the trip count and the condition
+        return cls(inputs - first - scan_inputs, scan_inputs, first, first // 2)
+
+    def of_carried(self, number: int) -> RoleSlots:
+        """The slots of a carried value."""
+        first = self.first_input + number
+        return RoleSlots(first, first, self.first_result + number, number)
+
+    def of_scan_input(self, number: int) -> RoleSlots:
+        """The slots of a scan input."""
+        first = self.first_input + self.carried + number
+        return RoleSlots(input=first, parameter=first)
+
+    def of_scan_output(self, number: int) -> RoleSlots:
+        """The slots of a scan output."""
+        following = self.carried + number
+        return RoleSlots(result=self.first_result + following, output=following)
+
+
+class KnownScalars(Protocol):
+    """What a LoopView reads of the facts of a model (`looplift.rewrite.facts.facts.Facts`)."""
+
+    index: Index
+
+    def scalar(self, tensor: Tensor) -> Dim | bool | None:
+        """The only element of an integer or bool tensor, where it is known."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +96,23 @@ class CarriedValue:
 
 @dataclass(frozen=True)
 class ScanInput:
-    """A tensor of which each iteration reads one slice."""
+    """A tensor that the iterations read slice by slice."""
 
     sequence: Tensor
     """The whole tensor (outside)."""
     slice: Tensor
     """The slice that an iteration reads (inside)."""
     axis: int
-    """The axis of the sequence that the iterations run along; the slice lacks it."""
+    """The axis of the sequence that the iterations run along; the slices lack it."""
     reverse: bool
     """Whether the first iteration reads the last slice."""
 
 
 @dataclass(frozen=True)
 class ScanOutput:
-    """A tensor of which each iteration writes one slice."""
+    """A tensor that the iterations write slice by slice."""
 
-    row: Tensor
+    slice: Tensor
     """The slice that an iteration writes (inside)."""
     stacked: Tensor | None
     """The whole tensor (outside); None when the node does not return it."""
@@ -67,6 +125,19 @@ class ScanOutput:
 def _optional(tensors: list[Tensor], slot: int) -> Tensor | None:
     """The tensor in a slot; None where the slot is omitted."""
     return tensors[slot] if slot < len(tensors) and tensors[slot].name else None
+
+
+def _carried(node: Node, slots: LoopSlots) -> list[CarriedValue]:
+    body: Graph = node.attrs["body"]
+    return [
+        CarriedValue(
+            node.inputs[slot.input],
+            body.inputs[slot.parameter],
+            body.outputs[slot.result],
+            _optional(node.outputs, slot.output),
+        )
+        for slot in map(slots.of_carried, range(slots.carried))
+    ]
 
 
 def _declared_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -111,17 +182,10 @@ class LoopView:
         """The condition under which an iteration runs (inside): always true."""
         self.condition_out: Tensor = self.body.outputs[0]
         """Whether the next iteration runs (inside)."""
-        self.carried = [
-            CarriedValue(
-                node.inputs[2 + number],
-                self.body.inputs[2 + number],
-                self.body.outputs[1 + number],
-                _optional(node.outputs, number),
-            )
-            for number in range(len(node.inputs) - 2)
-        ]
+        slots = LoopSlots.of("Loop", len(node.inputs))
+        self.carried = _carried(node, slots)
         """The loop-carried values."""
-        self.scan_outputs: list[Tensor] = list(self.body.outputs[1 + len(self.carried) :])
+        self.scan_outputs: list[Tensor] = self.body.outputs[slots.of_scan_output(0).result :]
         """The slices that an iteration writes to scan outputs (inside)."""
 
     @property
@@ -134,22 +198,23 @@ class LoopView:
         """The shape of the condition that the body is given: a scalar, or (1,) if declared."""
         return _declared_shape(self.condition_in)
 
-    def trips(self, facts: Facts) -> Dim | None:
-        """The trip count as a number or expression; None if it is not known. The condition may end
-        the loop earlier.
+    def trips(self, facts: KnownScalars) -> Dim | None:
+        """The trip count as a number or expression; None if it is not known.
+
+        The condition may end the loop earlier.
         """
         count = None if self.trip is None else facts.scalar(self.trip)
         return None if isinstance(count, bool) else count
 
-    def surely_runs(self, facts: Facts) -> bool:
-        """Whether there is at least one iteration in every run."""
+    def runs_at_least_once(self, facts: KnownScalars) -> bool:
+        """Whether every run is known to have at least one iteration."""
         if self.condition is not None and facts.scalar(self.condition) is not True:
             return False
         count = self.trips(facts)
         return self.trip is None or (count is not None and symbolic.positive(count))
 
-    def never_stops_early(self, facts: Facts) -> bool:
-        """Whether the condition is true before and after every iteration."""
+    def never_stops_early(self, facts: KnownScalars) -> bool:
+        """Whether the condition is known to be true before and after every iteration."""
         if self.condition is not None and facts.scalar(self.condition) is not True:
             return False
         out = self.condition_out
@@ -165,14 +230,9 @@ class ScanView:
         self.body: Graph = node.attrs["body"]
         """The graph that runs in each iteration."""
         count = int(node.attrs["num_scan_inputs"])
-        carried = len(node.inputs) - count
-        body = self.body
-        self.carried = [
-            CarriedValue(
-                node.inputs[i], body.inputs[i], body.outputs[i], _optional(node.outputs, i)
-            )
-            for i in range(carried)
-        ]
+        slots = LoopSlots.of("Scan", len(node.inputs), count)
+        carried, body = slots.carried, self.body
+        self.carried = _carried(node, slots)
         """The loop-carried values."""
         axes = node.attrs.get("scan_input_axes") or [0] * count
         directions = node.attrs.get("scan_input_directions") or [0] * count
@@ -183,11 +243,11 @@ class ScanView:
             for i in range(count)
         ]
         """The tensors that are read slice by slice."""
-        rows = body.outputs[carried:]
-        axes = node.attrs.get("scan_output_axes") or [0] * len(rows)
-        directions = node.attrs.get("scan_output_directions") or [0] * len(rows)
+        slices = body.outputs[carried:]
+        axes = node.attrs.get("scan_output_axes") or [0] * len(slices)
+        directions = node.attrs.get("scan_output_directions") or [0] * len(slices)
         self.scan_outputs = [
-            ScanOutput(row, _optional(node.outputs, carried + i), axes[i], bool(directions[i]))
-            for i, row in enumerate(rows)
+            ScanOutput(each, _optional(node.outputs, carried + i), axes[i], bool(directions[i]))
+            for i, each in enumerate(slices)
         ]
         """The tensors that are written slice by slice."""

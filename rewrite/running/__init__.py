@@ -1,1 +1,1 @@
-"""Models on onnxruntime: made-up inputs, runs, comparisons."""
+"""Runs models on onnxruntime: generates inputs, runs models, compares their outputs."""

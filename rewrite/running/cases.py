@@ -1,4 +1,4 @@
-"""Inputs that a model takes, found by trying."""
+"""Searches for inputs that a model accepts, by trying."""
 
 from __future__ import annotations
 
@@ -13,89 +13,90 @@ import onnx
 from onnx import helper
 
 from ..errors import AssumptionError
-from ..facts.facts import Assumptions
-from .feeds import INTEGER_STYLES, Draw, comparisons, make_feed
-from .mask_watch import MaskWatch
-from .runtime import Array, Feed, Refused, Runner, Value
-from .signature import Signature, Sizes, declared_sizes, signature
-from .sizes import candidates
+from ..facts.assertions import Assertions
+from .feeds import INTEGER_STYLES, Sampling, comparisons, make_feed
+from .mask_check import PrefixMaskCheck
+from .runtime import Array, ExecutionError, Feed, LoadedModel, RuntimeValue
+from .signature import DimSizes, InputSignature, declared_sizes, input_signature
+from .size_search import size_assignments
 
 MOST_ELEMENTS = 2**24
-"""Sizes that would make the inputs larger than this together are not tried."""
+"""The most elements of all inputs together; larger sizes are not tried."""
 
 RANKS = (2, 1, 3, 0, 4)
-"""What is tried for inputs whose rank is not declared."""
+"""The ranks that are tried for inputs whose rank is not declared."""
 
 MOST_GOALS = 8
+"""The most constants that inputs are set to because the model compares them with it."""
 CASES_OF_GOAL = 2
-"""How many constants that an input is compared with are given to it, and how often each."""
+"""The number of cases for each such constant."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried."""
+    """The limits of a search."""
 
     cases: int = 8
-    """Inputs the model has to take before the search is over; more if more sizes are asked for."""
+    """The number of accepted inputs that ends the search; more if `choices` has more sizes."""
     attempts: int = 200
-    """Runs, including those the model refuses."""
+    """The most runs, including those that the model rejects."""
     seconds: float = 120.0
-    """No new run begins after this."""
+    """No new run starts after this time."""
     run_seconds: float = 30.0
-    """A run that takes longer is stopped and counts as refused."""
+    """A run that takes longer is stopped and counts as rejected."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs that the model took, and what it made of them."""
+    """Inputs that the model accepts, with its outputs."""
 
     feed: Feed
-    outputs: list[Value]
-    sizes: Sizes
+    outputs: list[RuntimeValue]
+    sizes: DimSizes
     """The sizes of the open dimensions, by name."""
     seconds: float
-    """How long the run took."""
+    """The time that the run took."""
 
 
 class Cases:
-    """An iterable of inputs that a model takes, at several sizes.
+    """An iterable of inputs that a model accepts, at several sizes.
 
-    `inputs` are given values, which the made-up ones agree with in their sizes; `choices` lists
-    the sizes to try for some dimensions, all combinations of them. External data is relative to
-    `base_dir`. Raises `NoValues` if values for an input cannot be made up, and AssumptionError for
-    a choice that is none.
+    `inputs` and those of `assertions` are given values, whose sizes the generated ones match.
+    `choices` has sizes for some dimensions; all combinations of them are tried. External data is
+    relative to `base_dir`. Raises `CannotGenerateInputs` for an input whose values cannot be
+    generated, and AssumptionError for a choice for an unknown dimension.
     """
 
     def __init__(
         self,
         model: onnx.ModelProto,
-        session: Runner,
+        session: LoadedModel,
         *,
         base_dir: str = "",
         inputs: Mapping[str, Any] | None = None,
-        assumptions: Assumptions | None = None,
+        assertions: Assertions | None = None,
         choices: Mapping[str, Sequence[int]] | None = None,
         seed: int = 0,
         effort: Effort | None = None,
     ) -> None:
-        assumptions = assumptions or Assumptions()
-        whole = signature(model, assumptions.shapes)
+        assertions = assertions or Assertions()
+        whole = input_signature(model, assertions.shapes)
         self.refused = 0
-        """How many inputs the model did not take."""
-        self.last_refusal = Refused()
-        """What onnxruntime said of the last of them."""
+        """The number of inputs that the model rejected."""
+        self.last_refusal = ExecutionError()
+        """The error for the last of them."""
         self._session = session
-        self._given = given_values(model, inputs or {})
-        self._exact = {**assumptions.dims, **_sizes_of(whole, self._given)}
-        self._minima = assumptions.minima
+        self._given = given_values(model, {**assertions.inputs, **(inputs or {})})
+        self._exact = {**assertions.dims, **_sizes_of(whole, self._given)}
+        self._minima = assertions.minima
         rest = {name: i for name, i in whole.inputs.items() if name not in self._given}
-        self._signature = Signature(rest)
+        self._signature = InputSignature(rest)
         self._choices = dict(choices or {})
         self._check_choices()
         self._compared = comparisons(model)
         self._likely = declared_sizes(model)
-        self._masks = assumptions.prefix_masks
-        self._watched = MaskWatch.of(model, base_dir, assumptions.prefix_masks)
+        self._masks = assertions.mask_axes()
+        self._mask_check = PrefixMaskCheck.of(model, base_dir, self._masks)
         self._seed = seed
         self._effort = effort or Effort()
 
@@ -105,18 +106,17 @@ class Cases:
         open_dims = [name for name in names if name not in self._exact]
         unknown = next((name for name in self._choices if name not in open_dims), None)
         if unknown is not None:
-            told = ", ".join(open_dims) or "none"
             raise AssumptionError(
-                f"'{unknown}' is no open dimension of the inputs",
-                remedy=f"The open dimensions are: {told}",
+                f"'{unknown}' is not an open dimension of the inputs",
+                remedy=f"The open dimensions are: {', '.join(open_dims) or 'none'}",
             )
 
     def __iter__(self) -> Iterator[Case]:
-        """First what the sizes ask for, then what the constants in comparisons do."""
-        with self._watched:
-            yield from self._found()
+        """Cases at several sizes, then cases for the constants in comparisons."""
+        with self._mask_check:
+            yield from self._cases()
 
-    def _found(self) -> Iterator[Case]:
+    def _cases(self) -> Iterator[Case]:
         end = time.monotonic() + self._effort.seconds
         goals = self._goals()
         for case in self._search({}, self._wanted, end):
@@ -126,7 +126,7 @@ class Cases:
             yield from self._search({name: constant}, CASES_OF_GOAL, end)
 
     def _search(self, pinned: Mapping[str, Any], wanted: int, end: float) -> Iterator[Case]:
-        accepted: list[Sizes] = []
+        accepted: list[DimSizes] = []
         proposals = enumerate(self._proposals(accepted))
         for number, (given, sizes) in itertools.islice(proposals, self._effort.attempts):
             if time.monotonic() > end:
@@ -139,9 +139,7 @@ class Cases:
                 return
 
     def _goals(self) -> list[tuple[str, Any]]:
-        """Values that decide between branches: inputs of one element, with constants that they
-        are compared with.
-        """
+        """Pairs of an input of one element and a constant that the model compares it with."""
         tensors = self._signature.tensors()
         single = [n for n, t in tensors.items() if t.dims is not None and {*t.dims} <= {1}]
         goals = [(name, found) for name in single for found in self._compared.get(name, ())]
@@ -149,11 +147,14 @@ class Cases:
 
     @property
     def _wanted(self) -> int:
+        """The number of cases that ends the search."""
         combinations = int(np.prod([len(sizes) for sizes in self._choices.values()]))
         return max(combinations, self._effort.cases)
 
-    def _proposals(self, accepted: list[Sizes]) -> Iterator[tuple[Signature, dict[str, int]]]:
-        """What to try; afterwards what was accepted, again and again, with other values."""
+    def _proposals(
+        self, accepted: list[DimSizes]
+    ) -> Iterator[tuple[InputSignature, dict[str, int]]]:
+        """Sizes to try, then the accepted sizes repeatedly, with other values."""
         last = self._signature
         for ranked in self._ranked():
             last = ranked
@@ -164,18 +165,20 @@ class Cases:
             for sizes in itertools.cycle(list(accepted)):
                 yield last, dict(sizes)
 
-    def _ranked(self) -> Iterator[Signature]:
+    def _ranked(self) -> Iterator[InputSignature]:
         if not self._signature.unranked():
             yield self._signature
             return
         for rank in RANKS:
             yield self._signature.with_rank(rank)
 
-    def _assignments(self, given: Signature, accepted: Sequence[Sizes]) -> Iterator[dict[str, int]]:
+    def _assignments(
+        self, given: InputSignature, accepted: Sequence[DimSizes]
+    ) -> Iterator[dict[str, int]]:
         names = [name for name in given.open_dims() if name not in self._exact]
         choices = {name: self._choices[name] for name in names if name in self._choices}
         tried: set[tuple[int, ...]] = set()
-        for proposal in candidates(names, choices, self._likely, accepted):
+        for proposal in size_assignments(names, choices, self._likely, accepted):
             sizes = {name: max(proposal[name], self._minima.get(name, 0)) for name in names}
             if tuple(sizes.values()) in tried:
                 continue
@@ -184,17 +187,17 @@ class Cases:
                 yield sizes
 
     def _try(
-        self, given: Signature, chosen: Sizes, number: int, pinned: Mapping[str, Any]
+        self, given: InputSignature, chosen: DimSizes, number: int, pinned: Mapping[str, Any]
     ) -> Case | None:
         sizes = {**self._exact, **chosen}
         for integers in self._integer_styles(number):
-            draw = Draw(number, self._seed, integers, pinned, self._masks)
+            sampling = Sampling(number, self._seed, integers, pinned, self._masks)
             try:
-                feed = {**make_feed(given, sizes, draw, self._compared), **self._given}
+                feed = {**make_feed(given, sizes, sampling, self._compared), **self._given}
                 start = time.perf_counter()
-                self._watched.check(feed)
+                self._mask_check.check(feed)
                 outputs = self._session.run(feed, self._effort.run_seconds)
-            except Refused as refusal:
+            except ExecutionError as refusal:
                 self.refused += 1
                 self.last_refusal = refusal
                 continue
@@ -229,8 +232,8 @@ def _reaches(case: Case, name: str, constant: Any) -> bool:
     return isinstance(value, np.ndarray) and value.size == 1 and value.item() == constant
 
 
-def _sizes_of(whole: Signature, given: Mapping[str, Array]) -> dict[str, int]:
-    """The sizes that given values imply for dimensions they share with other inputs."""
+def _sizes_of(whole: InputSignature, given: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes of dimensions that given values determine."""
     tensors = whole.tensors()
     return {
         dim: size

@@ -1,5 +1,7 @@
-"""Whether two models computed the same: exact types, shapes, integers and texts; floats within a
-tolerance that depends on their precision and on the size of the numbers.
+"""Compares the outputs of two models.
+
+Types, shapes, integers and texts must be equal; floats may differ within a tolerance that depends
+on their precision and magnitude.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from ..storage.protos import attributes, nodes, owners
-from .runtime import Array, Value
+from ..storage.protos import attributes, containers, nodes
+from .runtime import Array, RuntimeValue
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,13 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "float16": Tolerance(2e-2, 5e-3),
     "bfloat16": Tolerance(8e-2, 2e-2),
 }
-"""What is allowed when sums are taken in another order, finest precision first."""
+"""Tolerances that allow for sums in another order, the finest precision first."""
 
 PRECISIONS = tuple(TOLERANCES)
 
 SMALLEST_SCALE = 0.1
-"""Differences below `absolute` times this are rounding, however small the numbers: what cancels
-leaves noise of the size of what was added."""
+"""Differences below `absolute` times this count as rounding, however small the numbers are: terms
+that cancel leave an error as large as that of the terms."""
 
 _ELEMENT_PRECISION = {
     onnx.TensorProto.DOUBLE: "float64",
@@ -51,17 +53,17 @@ class Difference:
     """One output in which two models differ."""
 
     output: str
-    """Its name; `ys[2]` for the third element of a sequence."""
+    """The name of the output; `ys[2]` for the third element of a sequence."""
     what: str
     """The difference in words, without a full stop."""
     index: tuple[int, ...] | None = None
-    """Where it is largest, when types and shapes agree."""
+    """The position of the largest difference, if types and shapes agree."""
     expected: object = None
     actual: object = None
     max_absolute: float = 0.0
     max_relative: float = 0.0
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """The sizes of the open dimensions it was seen at."""
+    """The sizes of the open dimensions in that run."""
 
     def __str__(self) -> str:
         place = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
@@ -69,10 +71,10 @@ class Difference:
 
 
 class Tolerances:
-    """The tolerance for each type of output, given what a model computes in.
+    """The tolerance for each type of output, given the precision that a model computes in.
 
-    A model that works in half precision inside may give out single precision: the coarsest type
-    it holds numbers in decides. `relative` and `absolute` replace the defaults.
+    A model that computes in half precision may return single precision, so the coarsest type of its
+    values decides. `relative` and `absolute` replace the defaults.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Tolerances:
 
 
 def working_precision(model: onnx.ModelProto) -> str:
-    """The coarsest float type that a model's inputs, weights or casts have."""
+    """The coarsest float type among a model's inputs, weights and casts."""
     kinds = {info.type.tensor_type.elem_type for info in model.graph.input}
     kinds |= set(_stored_types(model.graph))
     for node in nodes(model.graph):
@@ -107,7 +109,7 @@ def working_precision(model: onnx.ModelProto) -> str:
 
 
 def _stored_types(graph: onnx.GraphProto) -> Iterator[int]:
-    for owner in owners(graph):
+    for owner in containers(graph):
         if isinstance(owner, onnx.GraphProto):
             yield from (tensor.data_type for tensor in owner.initializer)
         for attribute in attributes(owner):
@@ -117,13 +119,13 @@ def _stored_types(graph: onnx.GraphProto) -> Iterator[int]:
 
 def compare(
     names: Sequence[str],
-    expected: Sequence[Value],
-    actual: Sequence[Value],
+    expected: Sequence[RuntimeValue],
+    actual: Sequence[RuntimeValue],
     tolerances: Tolerances | None = None,
 ) -> list[Difference]:
-    """What differs between the outputs of two models, one `Difference` an output.
+    """The differences between the outputs of two models, at most one for each output.
 
-    NaN equals NaN and an infinity itself; types and shapes must be the same.
+    NaN equals NaN, and an infinity equals itself. Types and shapes must be equal.
     """
     tolerances = tolerances or Tolerances("float32")
     if len(expected) != len(actual):
@@ -136,10 +138,8 @@ def compare(
     ]
 
 
-def distance(expected: Sequence[Value], actual: Sequence[Value]) -> float:
-    """The largest absolute difference between numbers of outputs that are equal within a
-    tolerance.
-    """
+def max_difference(expected: Sequence[RuntimeValue], actual: Sequence[RuntimeValue]) -> float:
+    """The largest absolute difference between floats of outputs with equal types and shapes."""
     largest = 0.0
     for left, right in zip(expected, actual):
         if not isinstance(left, np.ndarray) or not isinstance(right, np.ndarray):
@@ -151,7 +151,7 @@ def distance(expected: Sequence[Value], actual: Sequence[Value]) -> float:
 
 
 def _difference(
-    name: str, expected: Value, actual: Value, tolerances: Tolerances
+    name: str, expected: RuntimeValue, actual: RuntimeValue, tolerances: Tolerances
 ) -> Difference | None:
     if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
         return _array_difference(name, expected, actual, tolerances)
@@ -197,7 +197,7 @@ def _array_difference(
     distance = _distance(*wide)
     with np.errstate(invalid="ignore"):
         allowed = tolerance.relative * np.abs(wide[0]) + tolerance.absolute * scale(wide[0])
-    # A NaN in `allowed` (an expected NaN) must not excuse a finite value.
+    # An expected NaN gives a NaN in `allowed`, which must not allow a finite value.
     wrong = (distance > 0) & ~(distance <= np.nan_to_num(allowed, posinf=0))
     return _where(name, expected, actual, wrong, distance) if wrong.any() else None
 
@@ -207,15 +207,16 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def scale(values: Array) -> float:
-    """The typical size of the numbers that are neither 0 nor infinite: the median, which a few
-    outliers (a mask of -1e9 on an attention score) do not move.
+    """The typical magnitude of the numbers that are neither 0 nor infinite: their median.
+
+    A few outliers, such as a mask of -1e9 on an attention score, do not change it.
     """
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
     return max(float(np.median(sizes)), SMALLEST_SCALE) if sizes.size else 1.0
 
 
 def _distance(expected: Array, actual: Array) -> Array:
-    """|expected - actual|; 0 between equal infinities and between NaNs, else infinite there."""
+    """|expected - actual|, where NaN and infinities differ from all other values infinitely."""
     with np.errstate(invalid="ignore", over="ignore"):
         distance: Array = np.abs(expected - actual)
     same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
@@ -249,7 +250,7 @@ def _number(value: Any) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def _describe(value: Value) -> str:
+def _describe(value: RuntimeValue) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if value is None:

@@ -1,4 +1,4 @@
-"""Computes a node on constant operands, with onnxruntime as the judge of what it means."""
+"""Computes a node on constant operands with onnxruntime, for constant folding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from onnx import helper
 
 from ..graph.ir import Node
 from ..storage.attributes import encode, schema_type
-from .runtime import Packed, Refused, Session
+from .runtime import ExecutionError, SerializedModel, Session
 
 
 class NotEvaluated(Exception):
-    """onnxruntime has no kernel for the node, or the node fails on these operands."""
+    """The node cannot be evaluated: no kernel, unsafe operands, or a failure on these operands."""
 
 
 _SIMPLE = frozenset({"f", "i", "u", "b"})
@@ -28,8 +28,8 @@ def evaluate(
     Raises NotEvaluated with onnxruntime's message.
     """
     if any(a is not None and a.dtype.kind not in _SIMPLE for a in operands):
-        raise NotEvaluated("operands of a type numpy and onnxruntime do not share")
-    _refuse_dangerous(node, operands)
+        raise NotEvaluated("an operand has a type that numpy and onnxruntime do not share")
+    _refuse_unsafe(node, operands)
     feeds = {f"i{slot}": a for slot, a in enumerate(operands) if a is not None}
     proto = helper.make_node(
         node.op,
@@ -47,8 +47,8 @@ def evaluate(
     imports = [helper.make_opsetid(d, v) for d, v in opsets.items() if d in ("", node.domain)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     try:
-        arrays = Session(Packed(model)).run(feeds)
-    except Refused as error:
+        arrays = Session(SerializedModel(model)).run(feeds)
+    except ExecutionError as error:
         raise NotEvaluated(str(error).strip().splitlines()[0][:200]) from None
     if not all(isinstance(a, np.ndarray) for a in arrays):
         raise NotEvaluated("the result is no tensor")
@@ -63,11 +63,11 @@ _SAFE_WHEN_EMPTY = frozenset(
 )  # fmt: skip
 
 
-def _refuse_dangerous(node: Node, operands: Sequence[np.ndarray | None]) -> None:
-    """Raises NotEvaluated where onnxruntime may end the process instead of failing."""
+def _refuse_unsafe(node: Node, operands: Sequence[np.ndarray | None]) -> None:
+    """Raises NotEvaluated where onnxruntime may end the process instead of raising an error."""
     given = [a for a in operands if a is not None]
     if node.op in _UNSAFE or node.domain:
-        raise NotEvaluated("it is left to the run")
+        raise NotEvaluated("its kernel may end the process")
     if node.op not in _SAFE_WHEN_EMPTY and any(a.size == 0 for a in given):
         raise NotEvaluated("an operand has no elements")
     if node.op in ("Div", "Mod") and given[0].dtype.kind in "iu":

@@ -1,7 +1,7 @@
-"""Made-up values for the inputs of a model: seeded, and of a kind that models can work with.
+"""Generates values for the inputs of a model, from a seed and so that most models accept them.
 
-Integers are small, because most are lengths, indices or counts. A scalar also takes the values
-the model compares it with and their neighbours, so that both branches of an If are reached.
+Integers are small, because most of them are lengths, indices or counts. A scalar also takes the
+constants that the model compares it with and their neighbours, to reach both branches of an If.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from ..storage.protos import nodes, owners
-from .runtime import Array, Feed, Refused, Value
-from .signature import Input, OptionalInput, SequenceInput, Signature, Sizes, TensorInput
+from ..storage.protos import containers, nodes
+from .runtime import Array, ExecutionError, Feed, RuntimeValue
+from .signature import DimSizes, Input, InputSignature, OptionalInput, SequenceInput, TensorInput
 
 INDICES, LENGTHS = "indices", "lengths"
 INTEGER_STYLES = (INDICES, LENGTHS)
-"""How integers are drawn: from 0 to below the smallest size, or from 1 to the smallest size."""
+"""The range of random integers: 0 to the smallest size - 1, or 1 to the smallest size."""
 
 LARGEST_INTEGER = 8
 SEQUENCE_LENGTHS = (2, 1, 3, 0)
@@ -28,105 +28,113 @@ WORDS = ("a", "b", "word", "")
 COUNTS = (3, 1, 0, 2)
 
 Scalars = Mapping[str, Sequence[Any]]
-"""For each input the constants it is compared with."""
+"""For each input the constants that the model compares it with."""
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Which values to take: those of one number are the same in every process."""
+class Sampling:
+    """The settings of one feed; equal settings give equal values in every process."""
 
     number: int
     seed: int = 0
     integers: str = INDICES
     pinned: Mapping[str, Any] = field(default_factory=dict)
-    """Values that inputs of one element have."""
+    """Fixed values for inputs of one element."""
     prefix_masks: Mapping[str, int] = field(default_factory=dict)
-    """Inputs that are true first and false from some place on, with the axis along which."""
+    """The inputs that are prefix masks, with their time axes."""
 
 
-def make_feed(signature: Signature, sizes: Sizes, draw: Draw, compared: Scalars) -> Feed:
-    """Values for all inputs of a signature, under an assignment of sizes to its open dims.
+def make_feed(
+    signature: InputSignature, sizes: DimSizes, sampling: Sampling, compared: Scalars
+) -> Feed:
+    """Values for all inputs of a signature, given the sizes of its open dimensions.
 
-    Raises `Refused` for a prefix mask without the axis that it has by assertion.
+    `compared` has the constants that inputs are compared with. Raises `ExecutionError` for a prefix
+    mask whose rank is too small for its asserted axis.
     """
     bound = smallest_size(signature, sizes)
     feed: Feed = {}
     pace = 0
     for position, (name, given) in enumerate(signature.inputs.items()):
         pool = tuple(_pool(given, signature, sizes, compared.get(name, ())))
-        if pool and name in draw.pinned:
-            pool = (draw.pinned[name],)
-        source = _Source(signature, sizes, draw, position, pace, pool, bound)
-        if name in draw.prefix_masks and isinstance(given, TensorInput):
-            feed[name] = source.prefix_mask(name, given)
+        if pool and name in sampling.pinned:
+            pool = (sampling.pinned[name],)
+        generator = _Generator(signature, sizes, sampling, position, pace, pool, bound)
+        if name in sampling.prefix_masks and isinstance(given, TensorInput):
+            feed[name] = generator.prefix_mask(name, given)
         else:
-            feed[name] = source.value(given)
+            feed[name] = generator.value(given)
             pace += bool(pool)
     return feed
 
 
-def smallest_size(signature: Signature, sizes: Sizes) -> int:
-    """A number that is at most any open size but 0: an index or a length below it fits."""
+def smallest_size(signature: InputSignature, sizes: DimSizes) -> int:
+    """A number that does not exceed any open size but 0: indices and lengths below it are valid."""
     open_sizes = [sizes[name] for name in signature.open_dims() if sizes[name] > 0]
     return min([*open_sizes, LARGEST_INTEGER]) if open_sizes else 4
 
 
 @dataclass(frozen=True)
-class _Source:
-    """Where the values of one input come from."""
+class _Generator:
+    """Generates the values of one input."""
 
-    signature: Signature
-    sizes: Sizes
-    draw: Draw
+    signature: InputSignature
+    sizes: DimSizes
+    sampling: Sampling
     position: int
     pace: int
-    """How many inputs before this one take values in turn."""
+    """The number of earlier inputs that cycle through a pool."""
     pool: Sequence[Any]
-    """What is taken in turn: lengths of a sequence, presence of an optional, values of a single
-    element. Empty for an input of many elements."""
+    """What successive feeds cycle through: lengths of a sequence, presence of an optional, values
+    of a single element. Empty for an input of many elements."""
     bound: int
+    """The bound for random integers."""
 
-    def value(self, given: Input) -> Value:
+    def value(self, given: Input) -> RuntimeValue:
+        """A value of this type."""
         if isinstance(given, TensorInput):
-            return self._full(given) if self.pool else self._drawn(given, 0)
+            return self._full(given) if self.pool else self._random_tensor(given, 0)
         if isinstance(given, SequenceInput):
-            return [self._drawn(given.element, index) for index in range(self._turn())]
-        if not self._turn():
+            return [self._random_tensor(given.element, i) for i in range(self._from_pool())]
+        if not self._from_pool():
             return None
         inner = replace(self, pool=self.pool if isinstance(given.element, SequenceInput) else ())
         return inner.value(given.element)
 
     def prefix_mask(self, name: str, given: TensorInput) -> Array:
-        """Rows of any lengths in any order, of which some draws have only full or empty ones."""
-        shape, axis = self.signature.shape(given, self.sizes), self.draw.prefix_masks[name]
+        """A prefix mask with random lengths; in some feeds only full or only empty rows."""
+        shape, axis = self.signature.shape(given, self.sizes), self.sampling.prefix_masks[name]
         if axis >= len(shape):
-            raise Refused(f"`{name}` has no axis {axis} then")
-        size, turn = shape[axis], self.draw.number % 4
+            raise ExecutionError(f"`{name}` has no axis {axis} at these sizes")
+        size, turn = shape[axis], self.sampling.number % 4
         low, high = {1: (size, size), 3: (0, 0)}.get(turn, (0, size))
         rows = (*shape[:axis], 1, *shape[axis + 1 :])
         lengths = self._random(0).integers(low, high, rows, endpoint=True)
-        steps = np.arange(size).reshape(-1, *[1] * (len(shape) - axis - 1))
-        return np.asarray(steps < lengths).astype(given.dtype)
+        positions = np.arange(size).reshape(-1, *[1] * (len(shape) - axis - 1))
+        return np.asarray(positions < lengths).astype(given.dtype)
 
     def _full(self, given: TensorInput) -> Array:
-        return np.full(self.signature.shape(given, self.sizes), self._turn(), given.dtype)
+        return np.full(self.signature.shape(given, self.sizes), self._from_pool(), given.dtype)
 
-    def _drawn(self, given: TensorInput, index: int) -> Array:
+    def _random_tensor(self, given: TensorInput, index: int) -> Array:
         shape = self.signature.shape(given, self.sizes)
         return _GENERATORS[given.dtype.kind](self._random(index), shape, self).astype(given.dtype)
 
     def _random(self, index: int) -> np.random.Generator:
-        return np.random.default_rng((self.draw.seed, self.draw.number, self.position, index))
+        return np.random.default_rng(
+            (self.sampling.seed, self.sampling.number, self.position, index)
+        )
 
-    def _turn(self) -> Any:
-        """Each element of the pool in turn. Inputs take their turns at different paces, so that
-        two of them meet in all combinations.
+    def _from_pool(self) -> Any:
+        """The element of the pool for this feed.
+
+        Inputs cycle at different paces, so that two of them take all combinations.
         """
-        return self.pool[(self.draw.number // 2 ** (self.pace % 3)) % len(self.pool)]
+        return self.pool[(self.sampling.number // 2 ** (self.pace % 3)) % len(self.pool)]
 
 
 def _pool(
-    given: Input, signature: Signature, sizes: Sizes, compared: Sequence[Any]
+    given: Input, signature: InputSignature, sizes: DimSizes, compared: Sequence[Any]
 ) -> Sequence[Any]:
     if isinstance(given, (SequenceInput, OptionalInput)):
         return SEQUENCE_LENGTHS
@@ -135,12 +143,12 @@ def _pool(
 
 
 def _single_values(dtype: np.dtype[Any], compared: Sequence[Any]) -> list[Any]:
-    """What a single element is taken from; empty for any value."""
+    """The pool for a single element; empty if any value will do."""
     if dtype.kind == "b":
         return [True, False]
     if dtype.kind == "O":
         return list(dict.fromkeys([*compared, *WORDS]))
-    near = [constant + step for constant in compared for step in (0, -1, 1)]
+    near = [constant + offset for constant in compared for offset in (0, -1, 1)]
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         pool = [value for value in (*near, *COUNTS) if limits.min <= value <= limits.max]
@@ -148,30 +156,30 @@ def _single_values(dtype: np.dtype[Any], compared: Sequence[Any]) -> list[Any]:
     return near
 
 
-def _floats(rng: np.random.Generator, shape: tuple[int, ...], source: _Source) -> Array:
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], generator: _Generator) -> Array:
     values: Array = rng.standard_normal(shape)
-    turn = source.draw.number % 4
+    turn = generator.sampling.number % 4
     if turn == 1:
         return np.abs(values)
     return -np.abs(values) if turn == 3 else values
 
 
-def _integers(rng: np.random.Generator, shape: tuple[int, ...], source: _Source) -> Array:
-    low = 0 if source.draw.integers == INDICES else 1
-    values: Array = rng.integers(low, source.bound + low, shape)
+def _integers(rng: np.random.Generator, shape: tuple[int, ...], generator: _Generator) -> Array:
+    low = 0 if generator.sampling.integers == INDICES else 1
+    values: Array = rng.integers(low, generator.bound + low, shape)
     return values
 
 
-def _booleans(rng: np.random.Generator, shape: tuple[int, ...], _: _Source) -> Array:
+def _booleans(rng: np.random.Generator, shape: tuple[int, ...], _: _Generator) -> Array:
     values: Array = np.asarray(rng.integers(0, 2, shape) == 1)
     return values
 
 
-def _strings(rng: np.random.Generator, shape: tuple[int, ...], _: _Source) -> Array:
+def _strings(rng: np.random.Generator, shape: tuple[int, ...], _: _Generator) -> Array:
     return np.array(WORDS, object)[rng.integers(0, len(WORDS), shape)]
 
 
-_GENERATORS: dict[str, Callable[[np.random.Generator, tuple[int, ...], _Source], Array]] = {
+_GENERATORS: dict[str, Callable[[np.random.Generator, tuple[int, ...], _Generator], Array]] = {
     "f": _floats,
     "V": _floats,  # what numpy calls bfloat16
     "i": _integers,
@@ -189,9 +197,9 @@ _FEW = 8
 
 
 def comparisons(model: onnx.ModelProto) -> dict[str, list[Any]]:
-    """For each input of the main graph the constants it is compared with anywhere in the model.
+    """For each input of the main graph the constants that it is compared with in the model.
 
-    Names are taken to mean the same in all bodies: a wrong guess only adds a value to try.
+    Assumes that a name means the same value in all bodies; a wrong guess only adds a value to try.
     """
     constants = dict(_constants(model.graph))
     sources = {info.name: info.name for info in model.graph.input}
@@ -208,8 +216,8 @@ def comparisons(model: onnx.ModelProto) -> dict[str, list[Any]]:
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, list[Any]]]:
-    """Small constants of a graph and its bodies."""
-    for owner in owners(graph):
+    """The small constants of a graph and its bodies, by name."""
+    for owner in containers(graph):
         if isinstance(owner, onnx.GraphProto):
             for tensor in owner.initializer:
                 yield from _small(tensor.name, tensor)

@@ -1,7 +1,7 @@
-"""Models on onnxruntime, on the CPU, quiet and with one thread unless told otherwise.
+"""Runs models on onnxruntime: on the CPU, without log output, by default with one thread.
 
-A value is what onnxruntime takes and gives: a numpy array, a list of values (a sequence), a
-dictionary (a map), or None (an optional that is empty).
+A runtime value is a numpy array, a list of values (a sequence), a dictionary (a map), or None (an
+empty optional).
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ import onnxruntime as ort
 
 from ..storage.files import load, save
 from ..storage.limits import newest_ir
-from .isolate import Died, Process, Remote, shared
+from .child_process import ChildDied, ChildProcess, RemoteObject, shared_process
 
 Array = npt.NDArray[Any]
-Value = Array | list[Any] | dict[Any, Any] | None
-Feed = dict[str, Value]
+RuntimeValue = Array | list[Any] | dict[Any, Any] | None
+Feed = dict[str, RuntimeValue]
 
 LARGEST_MESSAGE = 2**31 - 1
-"""Protobuf's limit for one message, in bytes: a larger model has its weights in a second file."""
+"""Protobuf's limit for one message in bytes; a larger model keeps its weights in a second file."""
 
 QUIET = 4
 """onnxruntime's log level that leaves only fatal errors."""
 
 
-class Refused(Exception):
-    """onnxruntime does not take the model, or not these inputs; the text is its own."""
+class ExecutionError(Exception):
+    """onnxruntime rejects the model or these inputs; the text is that of onnxruntime."""
 
 
-class Ended(Refused):
-    """The run ended the process; the text says how."""
+class ProcessCrashed(ExecutionError):
+    """The run ended its process; the text says how."""
 
 
-class Packed:
-    """A model in the form that onnxruntime reads and that can be sent to another process.
+class SerializedModel:
+    """A model in a form that onnxruntime reads and that can be sent to another process.
 
     `model` is a path or a ModelProto, whose external data is relative to `base_dir`. Raises
     ModelError if the file cannot be read.
@@ -58,7 +58,7 @@ class Packed:
         )
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self.source: bytes | str = self._source(_readable(proto))
-        """The serialized model, or its path if it is too large for that."""
+        """The serialized model, or its path if it is too large to serialize."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (self.source, self.folder)
@@ -66,50 +66,57 @@ class Packed:
     def _source(self, proto: onnx.ModelProto) -> bytes | str:
         if proto.ByteSize() <= LARGEST_MESSAGE:
             return bytes(proto.SerializeToString())
-        # Deleted with this object, which sessions made from it must not outlive.
+        # Deleted with this object, which must outlive all sessions created from it.
         self._spill = tempfile.TemporaryDirectory(prefix="looplift-")
         path = Path(self._spill.name) / "model.onnx"
         save(proto, path, base_dir=self.folder)
         return str(path)
 
 
-def _unpacked(source: bytes | str, folder: str) -> Packed:
-    packed = Packed.__new__(Packed)
+def _unpacked(source: bytes | str, folder: str) -> SerializedModel:
+    packed = SerializedModel.__new__(SerializedModel)
     packed.source, packed.folder, packed._spill = source, folder, None
     return packed
 
 
-class Answering(Protocol):
+class Executable(Protocol):
     """Something that computes a model's outputs."""
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
-        """The outputs in the order of the graph; of `feed`, what the model has no input for is
-        left out. Raises `Refused` if the run fails or takes longer than `seconds`.
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
+        """The outputs in the order of the graph; ignores values in `feed` for unknown inputs.
+
+        Raises `ExecutionError` if the run fails or takes longer than `seconds`.
         """
 
 
-class Runnable(Answering, Protocol):
-    """Something that can be timed, too."""
+class TimedExecutable(Executable, Protocol):
+    """Something that computes a model's outputs and measures its latency."""
 
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+    def latency(self, feed: Mapping[str, RuntimeValue], seconds: float = 0.5) -> float:
         """The median time of one run in seconds, measured for about `seconds`."""
 
 
-class Runner(Answering, Protocol):
-    """A model on onnxruntime, ready to run."""
+class LoadedModel(Executable, Protocol):
+    """A model that onnxruntime has loaded."""
 
     inputs: dict[str, str]
-    """Names and types, the latter as onnxruntime spells them: `tensor(float)`."""
+    """The names and types of inputs; types as in onnxruntime: `tensor(float)`."""
     defaults: frozenset[str]
-    """Inputs that need not be given."""
+    """The inputs that have a default."""
     outputs: list[str]
+    """The names of outputs."""
 
 
 class Session:
-    """A model on onnxruntime in this process. Raises `Refused` if it does not take the model."""
+    """A model on onnxruntime in this process.
 
-    def __init__(self, packed: Packed, threads: int = 1, optimizes: bool = True) -> None:
-        """`optimizes` is whether onnxruntime may change the graph before it runs it."""
+    Raises `ExecutionError` if onnxruntime rejects the model.
+    """
+
+    def __init__(self, packed: SerializedModel, threads: int = 1, optimizes: bool = True) -> None:
+        """`optimizes`: whether onnxruntime may change the graph before it runs it."""
         self._packed = packed
         options = _options(threads, packed.folder)
         if not optimizes:
@@ -123,9 +130,12 @@ class Session:
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     def interface(self) -> tuple[dict[str, str], frozenset[str], list[str]]:
+        """`inputs`, `defaults` and `outputs`."""
         return self.inputs, self.defaults, self.outputs
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
         options = ort.RunOptions()
         options.log_severity_level = QUIET
         call = self._call(feed, options)
@@ -135,12 +145,14 @@ class Session:
         with _time_limit(options, seconds), _errors():
             return call()
 
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+    def latency(self, feed: Mapping[str, RuntimeValue], seconds: float = 0.5) -> float:
         call = self._call(feed, ort.RunOptions())
         with _errors():
             return median_time(call, seconds)
 
-    def _call(self, feed: Mapping[str, Value], options: Any) -> Callable[[], list[Value]]:
+    def _call(
+        self, feed: Mapping[str, RuntimeValue], options: Any
+    ) -> Callable[[], list[RuntimeValue]]:
         known = {n: value for n, value in feed.items() if n in self.inputs or n in self.defaults}
         narrow = any("bfloat16" in o.type for o in self._session.get_outputs())
         if not narrow and not any(_is_bfloat16(value) for value in known.values()):
@@ -152,33 +164,38 @@ class Session:
 
 
 class Isolated:
-    """A `Runnable` that `factory(*args)` makes in a child process, which a run may end without harm
-    to this one. Raises `Ended` if that does.
+    """A `TimedExecutable` in a child process, which a run may crash without harm to this process.
+
+    `factory(*args)` creates it there. Raises `ProcessCrashed` if that crashes.
     """
 
-    def __init__(self, process: Process, factory: Callable[..., Runnable], *args: Any) -> None:
+    def __init__(
+        self, process: ChildProcess, factory: Callable[..., TimedExecutable], *args: Any
+    ) -> None:
         try:
-            self._remote = Remote(process, factory, *args)
-        except Died as death:
-            raise Ended(str(death)) from None
+            self._remote = RemoteObject(process, factory, *args)
+        except ChildDied as death:
+            raise ProcessCrashed(str(death)) from None
 
-    def run(self, feed: Mapping[str, Value], seconds: float | None = None) -> list[Value]:
-        outputs: list[Value] = self._ask("run", dict(feed), seconds, seconds=seconds)
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
+        outputs: list[RuntimeValue] = self._ask("run", dict(feed), seconds, seconds=seconds)
         return outputs
 
-    def latency(self, feed: Mapping[str, Value], seconds: float = 0.5) -> float:
+    def latency(self, feed: Mapping[str, RuntimeValue], seconds: float = 0.5) -> float:
         median: float = self._ask("latency", dict(feed), seconds)
         return median
 
     def close(self) -> None:
-        """Let go of the object in the child process."""
+        """Drops the object in the child process."""
         self._remote.close()
 
     def _ask(self, method: str, *args: Any, seconds: float | None = None) -> Any:
         try:
             return self._remote.call(method, *args, seconds=seconds)
-        except Died as death:
-            raise Ended(str(death)) from None
+        except ChildDied as death:
+            raise ProcessCrashed(str(death)) from None
 
 
 class IsolatedSession(Isolated):
@@ -186,18 +203,19 @@ class IsolatedSession(Isolated):
 
     def __init__(
         self,
-        packed: Packed,
+        packed: SerializedModel,
         threads: int = 1,
-        process: Process | None = None,
+        process: ChildProcess | None = None,
         optimizes: bool = True,
     ) -> None:
-        super().__init__(process or shared(), Session, packed, threads, optimizes)
+        super().__init__(process or shared_process(), Session, packed, threads, optimizes)
         self.inputs, self.defaults, self.outputs = self._ask("interface")
 
 
 def median_time(call: Callable[[], object], seconds: float) -> float:
-    """The median time of one call in seconds: at least 5 calls after a first one that does not
-    count, then as many as fit.
+    """The median time of one call in seconds.
+
+    Measures at least 5 calls after a warm-up call, then more for about `seconds`.
     """
     call()
     times: list[float] = []
@@ -210,7 +228,7 @@ def median_time(call: Callable[[], object], seconds: float) -> float:
 
 
 def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with an IR version that onnxruntime reads."""
+    """The model with an IR version that onnxruntime accepts."""
     if proto.ir_version <= newest_ir():
         return proto
     older = onnx.ModelProto()
@@ -233,18 +251,19 @@ def _options(threads: int, folder: str) -> Any:
 
 @contextmanager
 def _errors() -> Any:
-    """Turn onnxruntime's errors into `Refused`. They are a dozen classes of its binding, which
-    have only `Exception` in common.
+    """Converts onnxruntime's errors to `ExecutionError`.
+
+    They are a dozen classes of its binding, which have only `Exception` in common.
     """
     try:
         yield
     except Exception as error:
-        raise Refused(str(error).strip() or type(error).__name__) from error
+        raise ExecutionError(str(error).strip() or type(error).__name__) from error
 
 
 @contextmanager
 def _time_limit(options: Any, seconds: float) -> Any:
-    """Stop the run that was given `options` when the time is up; it then fails."""
+    """Stops the run with these options after `seconds`, so that it fails."""
 
     def stop() -> None:
         options.terminate = True
@@ -257,27 +276,27 @@ def _time_limit(options: Any, seconds: float) -> Any:
         timer.cancel()
 
 
-# --- bfloat16, which the binding converts neither from nor to numpy ---
+# --- bfloat16, which onnxruntime's Python binding does not convert ---
 
 
-def _is_bfloat16(value: Value) -> bool:
+def _is_bfloat16(value: RuntimeValue) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == ml_dtypes.bfloat16
 
 
-def _to_ort(name: str, value: Value) -> Any:
+def _to_ort(name: str, value: RuntimeValue) -> Any:
     if _is_bfloat16(value):
         bits = np.ascontiguousarray(value).view(np.uint16)
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
     if isinstance(value, np.ndarray):
         return ort.OrtValue.ortvalue_from_numpy(value)
-    raise Refused(f"the input '{name}' cannot be passed together with bfloat16 tensors")
+    raise ExecutionError(f"the input '{name}' cannot be passed together with bfloat16 tensors")
 
 
-def _from_ort(value: Any) -> Value:
+def _from_ort(value: Any) -> RuntimeValue:
     if not value.has_value():
         return None
     if not value.is_tensor():
-        raise Refused("a sequence cannot be read together with bfloat16 tensors")
+        raise ExecutionError("a sequence cannot be read together with bfloat16 tensors")
     if value.element_type() != onnx.TensorProto.BFLOAT16:
         array: Array = value.numpy()
         return array

@@ -1,7 +1,7 @@
-"""What a model takes: its inputs with their types, and the sizes that are left open.
+"""The inputs of a model: their types, and the dimensions that have no fixed size.
 
 Every open dimension has a name: the one in the file, or `x[1]` for an axis of the input `x` that
-has none. One name means one size in all inputs.
+has none. A name means the same size in all inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-Sizes = Mapping[str, int]
+DimSizes = Mapping[str, int]
 Dimension = int | str
 
 GENERATED = frozenset(
@@ -37,19 +37,19 @@ GENERATED = frozenset(
         onnx.TensorProto.STRING,
     }
 )
-"""Element types that numpy holds and that onnxruntime takes from Python."""
+"""Element types that numpy represents and that onnxruntime accepts from Python."""
 
 LARGEST_LIKELY = 4096
-"""Declared sizes above this are not tried for other dimensions."""
+"""The largest declared size that is tried for other dimensions, too."""
 
 
-class NoValues(Exception):
-    """Values for an input cannot be made up; the text says which and why."""
+class CannotGenerateInputs(Exception):
+    """Values for an input cannot be generated; the text says which and why."""
 
 
 @dataclass(frozen=True)
 class TensorInput:
-    """A tensor; `dims` is None when not even the rank is declared."""
+    """A tensor; `dims` is None when the rank is not declared."""
 
     dtype: np.dtype[Any]
     dims: tuple[Dimension, ...] | None
@@ -64,7 +64,7 @@ class SequenceInput:
 
 @dataclass(frozen=True)
 class OptionalInput:
-    """A tensor or a sequence that may be missing."""
+    """A tensor or a sequence that may be omitted."""
 
     element: TensorInput | SequenceInput
 
@@ -73,32 +73,33 @@ Input = TensorInput | SequenceInput | OptionalInput
 
 
 @dataclass(frozen=True)
-class Signature:
-    """The inputs a caller has to give, by name. Inputs with a default are not among them."""
+class InputSignature:
+    """The inputs that a caller must provide, by name: those without a default."""
 
     inputs: Mapping[str, Input]
 
     def tensors(self) -> dict[str, TensorInput]:
-        """For each input the tensor it is or is made of."""
+        """For each input the tensor that it is or consists of."""
         return {name: _tensor(given) for name, given in self.inputs.items()}
 
     def unranked(self) -> list[str]:
+        """The inputs whose rank is not declared."""
         return [name for name, tensor in self.tensors().items() if tensor.dims is None]
 
-    def with_rank(self, rank: int) -> Signature:
-        """The signature in which every input of unknown rank has this one."""
+    def with_rank(self, rank: int) -> InputSignature:
+        """The signature in which every input of unknown rank has this rank."""
         inputs = {
             name: _with_dims(given, tuple(f"{name}[{axis}]" for axis in range(rank)))
             if _tensor(given).dims is None
             else given
             for name, given in self.inputs.items()
         }
-        return Signature(inputs)
+        return InputSignature(inputs)
 
     def open_dims(self) -> list[str]:
-        """The names a caller chooses sizes for, in order of appearance.
+        """The names whose sizes a caller chooses, in order of appearance.
 
-        A name such as `2*n` is not among them if `n` is: its size follows.
+        Leaves out a name such as `2*n` if `n` is among them, which determines its size.
         """
         names = dict.fromkeys(
             dim
@@ -107,16 +108,20 @@ class Signature:
             if isinstance(dim, str)
         )
         plain = {name for name in names if name.isidentifier()}
-        return [name for name in names if name in plain or not _follows(name, plain)]
+        return [name for name in names if name in plain or not _is_formula(name, plain)]
 
-    def shape(self, tensor: TensorInput, sizes: Sizes) -> tuple[int, ...]:
+    def shape(self, tensor: TensorInput, sizes: DimSizes) -> tuple[int, ...]:
         """The shape of an input under an assignment of sizes to `open_dims`."""
         return tuple(
-            dim if isinstance(dim, int) else sizes[dim] if dim in sizes else evaluate(dim, sizes)
+            dim
+            if isinstance(dim, int)
+            else sizes[dim]
+            if dim in sizes
+            else evaluate_dim(dim, sizes)
             for dim in tensor.dims or ()
         )
 
-    def elements(self, sizes: Sizes) -> int:
+    def elements(self, sizes: DimSizes) -> int:
         """The number of elements of all inputs together."""
         return sum(
             int(np.prod(self.shape(tensor, sizes), dtype=object))
@@ -124,14 +129,14 @@ class Signature:
         )
 
 
-def signature(
+def input_signature(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str | None]] | None = None
-) -> Signature:
-    """The inputs of a model, with what is asserted of their shapes put in.
+) -> InputSignature:
+    """The inputs of a model, with asserted shapes.
 
-    In `shapes` a number or a name replaces what the file says of that axis, and wherever the
-    file uses the name that was replaced; None leaves the axis as it is. Raises `NoValues` for
-    types that values are not made up for.
+    A number or a name in `shapes` replaces the dimension of the file there, and in all other places
+    where the file uses the same name; None leaves it as it is. Raises `CannotGenerateInputs` for
+    types whose values cannot be generated.
     """
     defaults = {tensor.name for tensor in model.graph.initializer}
     defaults |= {tensor.values.name for tensor in model.graph.sparse_initializer}
@@ -141,18 +146,19 @@ def signature(
         if info.name not in defaults
     }
     if not shapes:
-        return Signature(inputs)
+        return InputSignature(inputs)
     known: dict[str, Dimension] = {}
     for name, asserted in shapes.items():
         if name in inputs:
             inputs[name], replaced = _assert_shape(name, inputs[name], asserted)
             known |= replaced
-    return Signature({name: _substitute(given, known) for name, given in inputs.items()})
+    return InputSignature({name: _substitute(given, known) for name, given in inputs.items()})
 
 
 def declared_sizes(model: onnx.ModelProto) -> list[int]:
-    """The sizes that the file declares for inputs and outputs: an exporter that left one of two
-    equal dimensions open often wrote down the other.
+    """The sizes that the file declares for inputs and outputs.
+
+    They are likely for open dimensions, too: exporters often declare only one of two equal ones.
     """
     infos = (*model.graph.output, *model.graph.input)
     dims = (dim.dim_value for info in infos for dim in info.type.tensor_type.shape.dim)
@@ -172,13 +178,15 @@ def _read(name: str, kind: onnx.TypeProto) -> Input:
         if not isinstance(element, OptionalInput):
             return OptionalInput(element)
     spelling = (case or "no type").removesuffix("_type").replace("_", " ")
-    raise NoValues(f"no values are made up for the input '{name}' ({spelling})")
+    raise CannotGenerateInputs(f"no values can be generated for the input '{name}' ({spelling})")
 
 
 def _read_tensor(name: str, kind: onnx.TypeProto.Tensor) -> TensorInput:
     if kind.elem_type not in GENERATED:
         spelling = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-        raise NoValues(f"no values are made up for the input '{name}' ({spelling} tensor)")
+        raise CannotGenerateInputs(
+            f"no values can be generated for the input '{name}' ({spelling} tensor)"
+        )
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     if not kind.HasField("shape"):
         return TensorInput(dtype, None)
@@ -207,7 +215,7 @@ def _with_dims(given: Input, dims: tuple[Dimension, ...]) -> Input:
 def _assert_shape(
     name: str, given: Input, asserted: Sequence[int | str | None]
 ) -> tuple[Input, dict[str, Dimension]]:
-    """The input with the asserted shape, and what became of the names it had."""
+    """The input with the asserted shape, and the replacements of the names that it had."""
     declared = _tensor(given).dims
     if declared is None:
         declared = tuple(f"{name}[{axis}]" for axis in range(len(asserted)))
@@ -223,7 +231,7 @@ def _substitute(given: Input, known: Mapping[str, Dimension]) -> Input:
     return _with_dims(given, tuple(known.get(d, d) if isinstance(d, str) else d for d in dims))
 
 
-# --- names that are arithmetic over other names, as exporters write them: `2*n`, `(T - 1)//2` ---
+# --- names that are formulas over other names, as exporters write them: `2*n`, `(T - 1)//2` ---
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -233,12 +241,12 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def evaluate(text: str, sizes: Sizes) -> int:
-    """The value of a name such as `2*n + 1`, at least 0; the names in it must be in `sizes`."""
+def evaluate_dim(text: str, sizes: DimSizes) -> int:
+    """The value of a formula such as `2*n + 1`, at least 0; `sizes` must have all names in it."""
     return max(0, _evaluate(ast.parse(text, mode="eval").body, sizes))
 
 
-def _evaluate(node: ast.expr, sizes: Sizes) -> int:
+def _evaluate(node: ast.expr, sizes: DimSizes) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
@@ -249,8 +257,8 @@ def _evaluate(node: ast.expr, sizes: Sizes) -> int:
     raise ValueError(ast.dump(node))
 
 
-def _follows(text: str, plain: set[str]) -> bool:
-    """Whether a name is arithmetic over names that stand alone elsewhere (`batch-size` is not)."""
+def _is_formula(text: str, plain: set[str]) -> bool:
+    """Whether a name is a formula over names that occur alone elsewhere (`batch-size` is none)."""
     try:
         tree = ast.parse(text, mode="eval")
         _evaluate(tree.body, dict.fromkeys(plain, 1))

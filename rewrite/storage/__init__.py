@@ -1,1 +1,1 @@
-"""Files and protos: reading, checking, writing, without losing anything."""
+"""Model files and protos: reads, checks and writes them without losing anything."""

@@ -1,9 +1,8 @@
-"""Attributes: AttributeProtos of a file and the Python values that rules see.
+"""Converts attributes between AttributeProtos and the Python values that rules see.
 
-Integers, floats, strings, lists of them, `ir.Constant` for a tensor and `ir.Graph` for a body are
-visible to rules. Everything else (sparse tensors, types, lists of tensors, strings that are not
-UTF-8, references to attributes of a function) stays on the node's NodeProto and is written back
-from there.
+Rules see integers, floats, strings, lists of them, `ir.Constant` for a tensor and `ir.Graph` for a
+body. Everything else (sparse tensors, types, lists of tensors, strings that are not UTF-8,
+references to attributes of a function) stays in the node's NodeProto and is written from there.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from onnx import AttributeProto, numpy_helper
 
 from ..graph import ir
 from ..graph.operators import operator
-from .stored import StoredValues
+from .lazy_values import StoredValues
 
 
 def decode(attribute: AttributeProto, base_dir: str) -> Any:
-    """The Python value of an attribute that is no body; None if rules cannot see it."""
+    """The Python value of an attribute other than a body; None if rules cannot see it."""
     if attribute.ref_attr_name:
         return None
     kind = attribute.type
@@ -50,12 +49,12 @@ def _decode_text(attribute: AttributeProto) -> Any:
 
 
 def is_body(attribute: AttributeProto) -> bool:
-    """True for an attribute that holds one graph."""
+    """Whether the attribute holds one graph."""
     return attribute.type == AttributeProto.GRAPH and not attribute.ref_attr_name
 
 
 def same(attribute: AttributeProto, value: Any) -> bool:
-    """True if the attribute still says what the value says, so that it can be written as it is."""
+    """Whether the attribute has this value, so that it can be written as it is."""
     kind = attribute.type
     if kind == AttributeProto.INT:
         return bool(attribute.i == value)
@@ -74,14 +73,18 @@ def _stores(value: Any, tensor: onnx.TensorProto) -> bool:
 
 
 def schema_type(op: str, domain: str, opset: int, name: str) -> int:
-    """The type the operator's specification gives an attribute; UNDEFINED if there is none."""
+    """The AttributeProto type of an attribute by the operator's schema; UNDEFINED if unknown."""
     found = operator(op, domain, opset)
     undefined = int(AttributeProto.UNDEFINED)
     return found.attributes.get(name, undefined) if found is not None else undefined
 
 
 def encode(target: AttributeProto, name: str, value: Any, kind: int) -> None:
-    """Write a value that is no body. `kind` is an AttributeProto type, UNDEFINED to infer it."""
+    """Writes a value other than a body.
+
+    `kind` is an AttributeProto type, or UNDEFINED to infer it. Raises TypeError for a type that
+    cannot be written.
+    """
     kind = kind or _infer(value)
     target.name = name
     target.type = kind  # type: ignore[assignment]
@@ -104,7 +107,7 @@ def encode(target: AttributeProto, name: str, value: Any, kind: int) -> None:
 
 
 def tensor_proto(constant: ir.Constant) -> onnx.TensorProto:
-    """The TensorProto of a constant: the file's own where it is unchanged."""
+    """The TensorProto of a constant; that of the file if the constant is unchanged."""
     stored = constant._values
     if isinstance(stored, StoredValues):
         return stored.tensor

@@ -1,7 +1,7 @@
-"""`ir.Graph` to GraphProto, bodies included: the inverse of the importer.
+"""Writes an `ir.Graph` with its bodies as a GraphProto: the inverse of the importer.
 
-What rules did not touch is written from the protos of the file, so that nothing onnx-graphsurgeon
-cannot hold gets lost.
+Objects that rules did not change are written from the protos of the file, so that nothing is lost
+that onnx-graphsurgeon cannot represent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import AttributeProto
 
 from ..graph import ir
+from ..graph.body_forms import can_copy
 from ..graph.declarations import declaration
 from ..graph.labels import standard_name
 from .attributes import decode, encode, is_body, same, schema_type, tensor_proto
-from .naming import Names
-from .stored import StoredSparseValues
+from .lazy_values import StoredSparseValues
+from .naming import UniqueNames
 
 _GRAPH_FIELDS_FROM_VALUES = frozenset(
     (
@@ -32,54 +33,53 @@ _GRAPH_FIELDS_FROM_VALUES = frozenset(
     )
 )
 _NODE_FIELDS_FROM_VALUES = frozenset(("input", "output", "attribute"))
-
-_FIRST_IDENTITY = {"sequence_type": 14, "optional_type": 16}
-"""The opset from which Identity takes values of a kind (ONNX operator spec)."""
+_KINDS = {"sequence_type": "sequence", "optional_type": "other"}
+"""The kinds of values (see `Fact.kind`) other than tensors that an Identity may have to copy."""
 
 
 class Exporter:
     """One export."""
 
-    def __init__(self, opsets: dict[str, int], list_initializers: bool, names: Names) -> None:
-        """`opsets`: the version of each domain.
+    def __init__(self, opsets: dict[str, int], list_initializers: bool, names: UniqueNames) -> None:
+        """`opsets` has the version of each domain.
 
-        `list_initializers`: whether those the file listed among the inputs are listed there again.
+        `list_initializers` repeats those initializers among the inputs that the file repeats there.
         """
         self._opsets = opsets
         self._list_initializers = list_initializers
         self._names = names
         self.domains: set[str] = set()
-        """The domains of all nodes written."""
+        """The domains of all written nodes."""
 
     def graph(self, graph: ir.Graph, target: onnx.GraphProto) -> None:
-        """Write the main graph into an empty GraphProto."""
+        """Writes the main graph into an empty GraphProto."""
         self._graph(graph, target)
         for tensor in graph.outputs:
             target.output.append(_output_info(graph, tensor))
 
     def _body(self, body: ir.Graph, target: onnx.GraphProto) -> None:
-        """Write a body.
+        """Writes a body.
 
-        An output that is a value of an outer graph, or a computed value for the second time, goes
-        through an Identity: onnxruntime refuses the one and returns garbage for the other.
+        An Identity copies an output that is a value of an outer graph, which onnxruntime rejects,
+        or a computed value that is returned twice, for which onnxruntime returns garbage.
         """
         defined = self._graph(body, target)
         listed: set[ir.Tensor] = set()
         for tensor in body.outputs:
             info = _output_info(body, tensor)
             direct = tensor in defined and (tensor not in listed or isinstance(tensor, ir.Constant))
-            if not direct and self._has_identity(tensor):
+            if not direct and self._can_copy(tensor):
                 info.name = self._names.fresh(tensor.name)
                 target.node.add(op_type="Identity", input=[tensor.name], output=[info.name])
             listed.add(tensor)
             target.output.append(info)
 
-    def _has_identity(self, tensor: ir.Tensor) -> bool:
+    def _can_copy(self, tensor: ir.Tensor) -> bool:
         kind = tensor.type if isinstance(tensor, ir.Variable) else "tensor_type"
-        return self._opsets.get("", 1) >= _FIRST_IDENTITY.get(kind, 1)
+        return can_copy(_KINDS.get(kind, "tensor"), self._opsets.get("", 1))
 
     def _graph(self, graph: ir.Graph, target: onnx.GraphProto) -> set[ir.Tensor]:
-        """Write all but the outputs; gives the values the graph defines."""
+        """Writes all but the outputs; returns the values that the graph defines."""
         copy_fields(graph.origin, target, _GRAPH_FIELDS_FROM_VALUES)
         if target.name != graph.name:
             target.name = graph.name
@@ -146,7 +146,7 @@ class Exporter:
 
 
 def _unchanged(attribute: AttributeProto, value: Any) -> bool:
-    """True if `Node.attrs` says what the file says, or cannot hold the attribute at all."""
+    """Whether `Node.attrs` has the same value as the file, or cannot represent the attribute."""
     if is_body(attribute):
         return False
     if value is None:
@@ -155,7 +155,7 @@ def _unchanged(attribute: AttributeProto, value: Any) -> bool:
 
 
 def copy_fields(source: Message | None, target: Message, left_out: frozenset[str]) -> None:
-    """Copy the fields of a proto that no looplift object holds."""
+    """Copies the fields of a proto other than `left_out`."""
     for field, value in source.ListFields() if source is not None else ():
         if field.name in left_out:
             continue
@@ -189,7 +189,7 @@ def _places(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
 
 
 def _value_infos(graph: ir.Graph, defined: set[ir.Tensor]) -> list[onnx.ValueInfoProto]:
-    """Declarations of what the graph defines beside its inputs and outputs, in file order."""
+    """The declarations of a graph's values other than inputs and outputs, in file order."""
     interface = {*graph.inputs, *graph.outputs}
     infos = [
         declaration(tensor, tensor.info)
@@ -208,7 +208,7 @@ def _in_order(graph: ir.Graph) -> Iterable[ir.Tensor]:
 
 
 def _annotations(graph: ir.Graph, target: onnx.GraphProto, defined: set[ir.Tensor]) -> None:
-    """Quantization annotations, under today's names; those of values that are gone are left out."""
+    """Writes the quantization annotations of values that still exist, with their current names."""
     for annotation in graph.annotations:
         known = [tensor for tensor in (annotation.tensor, *annotation.parameters) if tensor]
         if not defined.issuperset(known):

@@ -1,7 +1,7 @@
-"""Weights beside the model: where they lie, whether they are there, and reading them.
+"""External data: locates, checks and reads weights that are stored next to the model.
 
-ONNX calls this external data. A tensor then says in which file, relative to the folder of the
-model, and at which bytes its values are stored (onnx: docs/ExternalData.md).
+An external tensor names a file, relative to the folder of the model, and the bytes in it that hold
+its values (onnx: docs/ExternalData.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from ..errors import ModelError
 from ..graph.declarations import numpy_type
-from .protos import Owner, attributes, owners
+from .protos import NodeContainer, attributes, containers
 
 _BITS: dict[int, int] = {
     TensorProto.INT4: 4,
@@ -28,7 +28,7 @@ _BITS: dict[int, int] = {
     TensorProto.FLOAT6E2M3: 6,
     TensorProto.FLOAT6E3M2: 6,
 }
-"""Element types of which several share a byte."""
+"""The bits of element types that share a byte with others."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class DataRange:
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """True if the values of the tensor lie outside the model."""
+    """Whether the values of the tensor are stored outside the model."""
     return tensor.data_location == TensorProto.EXTERNAL
 
 
 def external_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of the model, bodies and functions included, that lies outside it."""
-    roots: list[Owner] = [proto.graph, *proto.functions]
+    """Every external tensor of the model, including those in bodies and functions."""
+    roots: list[NodeContainer] = [proto.graph, *proto.functions]
     for training in proto.training_info:
         roots += [training.initialization, training.algorithm]
     for root in roots:
-        for owner in owners(root):
+        for owner in containers(root):
             yield from filter(is_external, _tensors(owner))
 
 
-def _tensors(owner: Owner) -> Iterator[TensorProto]:
+def _tensors(owner: NodeContainer) -> Iterator[TensorProto]:
     if isinstance(owner, onnx.GraphProto):
         yield from owner.initializer
         yield from _parts(owner.sparse_initializer)
@@ -82,7 +82,7 @@ def _parts(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
 
 
 def data_range(tensor: TensorProto, base_dir: str) -> DataRange:
-    """Where the values of an external tensor lie.
+    """The location of the values of an external tensor.
 
     Raises ModelError if the file is missing, outside the folder of the model, or too short.
     """
@@ -129,14 +129,14 @@ def _file_size(path: Path, location: str, base_dir: str, place: str) -> int:
         raise ModelError(
             f"The external data file '{location}' is missing from {base_dir or 'the folder'}",
             where=place,
-            remedy="Put it beside the model (and give the model as a path), or export the model "
+            remedy="Put it next to the model and give the model as a path, or export the model "
             "with its weights inside",
         )
     return path.stat().st_size
 
 
 def stored_bytes(tensor: TensorProto) -> int:
-    """How many bytes the values of the tensor take in a file."""
+    """The number of bytes that the values of the tensor occupy in a file."""
     dtype = numpy_type(tensor.data_type)
     bits = _BITS.get(tensor.data_type, 8 * dtype.itemsize if dtype is not None else 0)
     return (int(prod(tensor.dims)) * bits + 7) // 8

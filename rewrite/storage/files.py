@@ -1,4 +1,4 @@
-"""Model files: read with errors a user can act on, written whole or not at all."""
+"""Reads model files, with errors that a user can act on, and writes them atomically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ..errors import ModelError
 from .external import data_range, external_tensors
-from .writing import DataFile, Pending, move_weights
+from .output_files import AtomicFiles, WeightsFile, move_weights
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -27,11 +27,15 @@ _SIGNATURES = (
 )
 
 
-def load(source: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """Read a model; weights kept beside it stay on disk, but are checked to be there.
+ModelSource = str | Path | bytes | onnx.ModelProto
+"""A path, the bytes of a file, or a model in memory."""
 
-    Returns the model and the folder its external data is relative to. Raises ModelError if there
-    is no model, if it is damaged or empty, or if external data is missing or too short.
+
+def load(source: ModelSource) -> tuple[onnx.ModelProto, str]:
+    """Reads a model; external data stays on disk, but must exist.
+
+    Returns the model and the folder that its external data is relative to. Raises ModelError if
+    there is no model, if it is damaged or empty, or if external data is missing or too short.
     """
     base_dir = ""
     if isinstance(source, onnx.ModelProto):
@@ -91,14 +95,14 @@ def _no_model(data: bytes, place: str) -> ModelError:
             return _not_onnx(f"it is {kind}", place)
     if _is_text(data[:512]):
         return _not_onnx("it is a text file", place)
-    # A ModelProto starts with field 1, the IR version, in every exporter's output.
+    # Every exporter writes field 1 first, the IR version.
     if data[0] == 0x08:
         return ModelError(
             "The ONNX file is cut short or damaged",
             where=f"{place}, {len(data)} bytes",
             remedy="Copy or download it again and compare its size with the original",
         )
-    return _not_onnx("its contents are no ModelProto", place)
+    return _not_onnx("its contents are not a ModelProto", place)
 
 
 def _not_onnx(reason: str, place: str) -> ModelError:
@@ -123,30 +127,30 @@ def _check_contents(proto: onnx.ModelProto, place: str) -> None:
         )
     if not proto.graph.output:
         raise ModelError(
-            "The graph has no outputs, so there is nothing it could compute",
+            "The graph has no outputs, so that it computes nothing",
             where=place,
-            remedy="Add the values wanted to the outputs of the graph",
+            remedy="Add the values that it should compute to the outputs of the graph",
         )
 
 
 def save(proto: onnx.ModelProto, path: str | Path, *, base_dir: str = "") -> None:
-    """Write a model so that the file, with its data file if it needs one, is complete.
+    """Writes a model and, if it needs one, its file of weights; on failure neither of them.
 
-    `base_dir` is the folder that external data of the model is relative to. Data in the folder
-    written to is referred to; other external data is copied into `<path>.data`, as are the
-    weights of a model that is too large for one file. Nothing is left behind on failure.
+    `base_dir` is the folder that external data of the model is relative to. The new file refers to
+    external data in its own folder. Other external data is copied to `<path>.data`, and so are the
+    weights of a model that is too large for one file.
 
     Raises ModelError if the file cannot be written.
     """
     target = Path(path)
     _check_target(proto, target, base_dir)
     try:
-        with Pending() as pending:
+        with AtomicFiles() as pending:
             if Path(base_dir).resolve() == target.parent.resolve():
-                data = DataFile(_data_path(proto, target), pending)
+                data = WeightsFile(_data_path(proto, target), pending)
                 serialised = _serialised(proto, data)
             else:
-                data = DataFile(target.with_name(f"{target.name}.data"), pending)
+                data = WeightsFile(target.with_name(f"{target.name}.data"), pending)
                 serialised = _serialised(_moved(proto, base_dir, data), data)
             pending.create(target).write(serialised)
     except OSError as error:
@@ -185,7 +189,7 @@ def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
 
 
 def _data_path(proto: onnx.ModelProto, target: Path) -> Path:
-    """`<target>.data`, or with a number if the model refers to a file of that name."""
+    """`<target>.data`, with a number if the model refers to a file of that name already."""
     used = {
         Path(entry.value).name
         for tensor in external_tensors(proto)
@@ -198,7 +202,7 @@ def _data_path(proto: onnx.ModelProto, target: Path) -> Path:
     return target.with_name(name)
 
 
-def _moved(proto: onnx.ModelProto, base_dir: str, data: DataFile) -> onnx.ModelProto:
+def _moved(proto: onnx.ModelProto, base_dir: str, data: WeightsFile) -> onnx.ModelProto:
     """The model with its external data copied; the model itself if it has none."""
     if next(external_tensors(proto), None) is None:
         return proto
@@ -209,9 +213,9 @@ def _moved(proto: onnx.ModelProto, base_dir: str, data: DataFile) -> onnx.ModelP
     return moved
 
 
-def _serialised(proto: onnx.ModelProto, data: DataFile) -> bytes:
+def _serialised(proto: onnx.ModelProto, data: WeightsFile) -> bytes:
     try:
         return bytes(proto.SerializeToString())
     except EncodeError:
-        # Larger than protobuf allows: 2 GiB.
+        # The model is larger than protobuf allows (2 GiB).
         return bytes(move_weights(proto, data).SerializeToString())

@@ -1,9 +1,9 @@
-"""Model-local functions are inlined, so that rules and facts see one graph of plain operators.
+"""Inlines model-local functions, so that rules and facts see one graph of plain operators.
 
-onnx's own inliner does the work. Three things are done around it: opset imports that only the
-functions have are added to the model first (the inliner leaves them out), outputs that hand on an
-input or an outer value get an Identity (the inliner gives them names that nothing defines), and
-weights are kept out, as the inliner serialises the whole model.
+onnx's inliner does the work, with three preparations. The model gets the opset imports of its
+functions, which the inliner drops. Outputs that forward an input or an outer value get an Identity,
+because the inliner gives them names that nothing defines. Weights are removed meanwhile, because
+the inliner serialises the whole model.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from onnx import inliner
 
 from ..errors import ModelError
 from .external import without_weights
-from .protos import Owner, bodies
+from .protos import NodeContainer, body_protos
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with calls of its functions replaced by their bodies; the same object if it has
-    none. A function the inliner cannot convert to the opset of the model stays, with its calls.
+    """The model with calls of its functions replaced by their bodies.
 
-    Raises ModelError if onnx cannot make sense of the functions.
+    Returns the same object for a model without functions. A function that the inliner cannot
+    convert to the opset of the model stays, with its calls.
+
+    Raises ModelError if the inliner fails.
     """
     if not proto.functions:
         return proto
@@ -41,8 +43,8 @@ def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return inliner.inline_local_functions(model, convert_version=True)
     except RuntimeError:
-        # The version converter knows few operators. Without it, only functions of the model's
-        # own opset are inlined and the others stay.
+        # The version converter supports few operators. Without it, only functions of the model's
+        # own opset are inlined.
         return _inline_same_opset(model)
 
 
@@ -68,10 +70,10 @@ def _import_opsets_of_functions(model: onnx.ModelProto) -> None:
 
 
 def _compute_outputs(function: onnx.FunctionProto) -> None:
-    """Let an Identity compute each output of a function or body that hands on a value."""
+    """Adds an Identity for each output of a function or body that forwards a value."""
     names = _Outputs(function)
     for index, name in enumerate(function.output):
-        function.output[index] = names.own(name)
+        function.output[index] = names.computed_name(name)
     for body in _bodies(function):
         _compute_outputs_of_body(body)
 
@@ -81,28 +83,28 @@ def _compute_outputs_of_body(body: onnx.GraphProto) -> None:
     names.computed.update(info.name for info in body.input)
     names.computed.update(tensor.name for tensor in body.initializer)
     for info in body.output:
-        info.name = names.own(info.name)
+        info.name = names.computed_name(info.name)
     for inner in _bodies(body):
         _compute_outputs_of_body(inner)
 
 
-def _bodies(owner: Owner) -> Iterator[onnx.GraphProto]:
+def _bodies(owner: NodeContainer) -> Iterator[onnx.GraphProto]:
     for node in owner.node:
-        yield from bodies(node)
+        yield from body_protos(node)
 
 
 class _Outputs:
-    """The outputs of a function or body."""
+    """The computed names of a function or body."""
 
     def __init__(self, owner: onnx.FunctionProto | onnx.GraphProto) -> None:
         self._owner = owner
         self.computed = {name for node in owner.node for name in node.output}
 
-    def own(self, name: str) -> str:
-        """The name, or that of a new Identity of the value if it is not computed here."""
+    def computed_name(self, name: str) -> str:
+        """The name itself, or the result of a new Identity if the name is not computed here."""
         if name in self.computed:
             return name
-        handed_on = f"{name}_of_{self._owner.name}"
-        self._owner.node.add(op_type="Identity", input=[name], output=[handed_on])
-        self.computed.add(handed_on)
-        return handed_on
+        copy = f"{name}_of_{self._owner.name}"
+        self._owner.node.add(op_type="Identity", input=[name], output=[copy])
+        self.computed.add(copy)
+        return copy

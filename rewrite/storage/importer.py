@@ -1,9 +1,9 @@
-"""GraphProto to `ir.Graph`, bodies included.
+"""Reads a GraphProto with its bodies as an `ir.Graph`.
 
-Values are found by name through a chain of scopes, one per graph. A body that names a value of an
-outer graph gets that very tensor, so a capture is a reference and survives renaming; a name that a
-body defines itself hides the outer one in that body and the bodies inside it. Nothing is copied
-per body, so the time is linear in the size of the file.
+Names are resolved through a chain of scopes, one per graph. A body that names a value of an outer
+graph gets that tensor object, so that a capture is a reference and survives renaming. A name that a
+body defines itself shadows the outer one in that body and the bodies inside it. Scopes are never
+copied, so that the time is linear in the size of the file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..graph.declarations import declare
 from ..graph.labels import body_label, node_label, standard_name, within
 from ..graph.ordering import Dependencies, topological
 from .attributes import decode, is_body
-from .stored import StoredSparseValues, StoredValues
+from .lazy_values import StoredSparseValues, StoredValues
 
 FIRST_IR_WITH_DEFAULTS = 4
-"""From this IR version on an initializer that is also an input is a default the caller may
-override; before, every initializer had to be repeated among the inputs."""
+"""Since this IR version, an initializer that is also an input is a default that the caller may
+override. Before, every initializer had to be repeated among the inputs."""
 
 
-class Scope:
-    """The values one graph defines, by name, and those it takes from outer graphs."""
+class NameScope:
+    """The values that one graph defines, by name, and those that it captures."""
 
-    def __init__(self, outer: Scope | None, path: str) -> None:
+    def __init__(self, outer: NameScope | None, path: str) -> None:
         self.outer = outer
         self.path = path
         self.values: dict[str, ir.Tensor] = {}
@@ -45,9 +45,9 @@ class Scope:
         self.values[tensor.name] = tensor
 
     def find(self, name: str) -> ir.Tensor | None:
-        """The value a name stands for here; scopes between here and its definition capture it."""
-        crossed: list[Scope] = []
-        scope: Scope | None = self
+        """The value that a name refers to here; the scopes up to its definition capture it."""
+        crossed: list[NameScope] = []
+        scope: NameScope | None = self
         while scope is not None:
             tensor = scope.values.get(name)
             if tensor is not None:
@@ -75,20 +75,22 @@ class Scope:
 
 
 class Importer:
-    """One import: what all graphs of a model share."""
+    """One import: the settings that all graphs of a model share."""
 
     def __init__(self, ir_version: int, base_dir: str) -> None:
         self._defaults = ir_version >= FIRST_IR_WITH_DEFAULTS
         self._base_dir = base_dir
 
-    def graph(self, proto: onnx.GraphProto, outer: Scope | None = None, path: str = "") -> ir.Graph:
-        """Import a graph. `path` says where it stands ("" for the main graph).
+    def graph(
+        self, proto: onnx.GraphProto, outer: NameScope | None = None, path: str = ""
+    ) -> ir.Graph:
+        """Imports a graph. `path` names the bodies around it; it is "" for the main graph.
 
         Raises ModelError for undefined names, names defined twice, and cycles.
         """
-        return self._graph(proto, Scope(outer, path))
+        return self._graph(proto, NameScope(outer, path))
 
-    def _graph(self, proto: onnx.GraphProto, scope: Scope) -> ir.Graph:
+    def _graph(self, proto: onnx.GraphProto, scope: NameScope) -> ir.Graph:
         graph = ir.Graph(name=proto.name, doc_string=proto.doc_string)
         graph.origin = proto
         declared = _declarations(proto)
@@ -111,7 +113,7 @@ class Importer:
     def _initializers(
         self,
         proto: onnx.GraphProto,
-        scope: Scope,
+        scope: NameScope,
         declared: dict[str, onnx.ValueInfoProto],
     ) -> list[ir.Constant]:
         constants = [
@@ -127,7 +129,7 @@ class Importer:
             scope.define(constant, f"initializer '{constant.name}'")
         return constants
 
-    def _inputs(self, proto: onnx.GraphProto, scope: Scope) -> list[ir.Tensor]:
+    def _inputs(self, proto: onnx.GraphProto, scope: NameScope) -> list[ir.Tensor]:
         inputs: list[ir.Tensor] = []
         seen: set[str] = set()
         for info in proto.input:
@@ -149,7 +151,7 @@ class Importer:
     def _nodes(
         self,
         protos: Iterable[onnx.NodeProto],
-        scope: Scope,
+        scope: NameScope,
         producers: dict[ir.Tensor, int],
     ) -> list[ir.Node]:
         nodes: list[ir.Node] = []
@@ -163,14 +165,14 @@ class Importer:
             node.order = float(position)
         return ordered
 
-    def _node(self, proto: onnx.NodeProto, scope: Scope) -> tuple[ir.Node, set[ir.Tensor]]:
+    def _node(self, proto: onnx.NodeProto, scope: NameScope) -> tuple[ir.Node, set[ir.Tensor]]:
         inputs = [scope.need(name, proto) if name else ir.Variable("") for name in proto.input]
         outputs = [scope.values[name] if name else ir.Variable("") for name in proto.output]
         attrs = {}
         captured: set[ir.Tensor] = set()
         for attribute in proto.attribute:
             if is_body(attribute):
-                body = Scope(scope, body_label(attribute.name, proto, scope.path))
+                body = NameScope(scope, body_label(attribute.name, proto, scope.path))
                 attrs[attribute.name] = self._graph(attribute.g, body)
                 captured |= body.captured
             else:
@@ -190,7 +192,7 @@ class Importer:
 
 
 def _declarations(proto: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
-    """What the file says about types of values, the declaration as an output first."""
+    """The declared types of values, by name; a declaration as an output takes precedence."""
     declared = {info.name: info for info in proto.value_info}
     declared.update(
         (info.name, info)
@@ -202,12 +204,12 @@ def _declarations(proto: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 
 def _define_outputs(
     protos: Iterable[onnx.NodeProto],
-    scope: Scope,
+    scope: NameScope,
     declared: dict[str, onnx.ValueInfoProto],
 ) -> dict[ir.Tensor, int]:
-    """Define the outputs of all nodes; gives the index of the node each comes from.
+    """Defines the outputs of all nodes; returns the index of the producer of each.
 
-    All at once, before any node is imported: a file need not list its nodes in order.
+    Runs before any node is imported, because a file need not list its nodes in order.
     """
     producers: dict[ir.Tensor, int] = {}
     for index, proto in enumerate(protos):
@@ -221,7 +223,7 @@ def _define_outputs(
     return producers
 
 
-def _annotation(proto: onnx.TensorAnnotation, scope: Scope) -> ir.Annotation:
+def _annotation(proto: onnx.TensorAnnotation, scope: NameScope) -> ir.Annotation:
     return ir.Annotation(
         proto,
         scope.find(proto.tensor_name),

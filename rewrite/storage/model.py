@@ -1,4 +1,4 @@
-"""Models in memory: what `load` read, as a graph that rules can change, and back again."""
+"""Models in memory: converts a ModelProto to a graph that rules can change, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .exporter import Exporter, copy_fields
 from .functions import inline_functions
 from .importer import FIRST_IR_WITH_DEFAULTS, Importer
 from .limits import newest_ir
-from .naming import Names, defined, graphs, separate_names
+from .naming import UniqueNames, defined, graphs, separate_names
 from .validate import check_graph, check_header
 
 _TYPES_OF_IR_14 = (numpy_type(TensorProto.FLOAT6E2M3), numpy_type(TensorProto.FLOAT6E3M2))
@@ -33,20 +33,20 @@ class Model:
     """The folder that external data is relative to."""
 
     def opset(self, domain: str = "") -> int:
-        """The version of an operator set the model imports; 0 if it does not import it."""
+        """The imported version of an operator set; 0 if the model does not import it."""
         return opsets(self.header).get(domain, 0)
 
 
 def opsets(header: onnx.ModelProto) -> dict[str, int]:
-    """The version of each imported domain; `ai.onnx` is another name of the domain ``""``."""
+    """The version of each imported domain, by its canonical name."""
     return {standard_name(entry.domain): entry.version for entry in header.opset_import}
 
 
 def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
-    """The model as a graph: functions inlined, nodes in topological order, everything checked.
+    """The model as a graph, with functions inlined and nodes in topological order.
 
-    The graph refers to the protos it came from; do not change them while it is in use. Weights
-    are decoded only when read, and external data (relative to `base_dir`) stays on disk.
+    The graph refers to the protos that it came from, which must not change while it is in use.
+    Weights are decoded only when read, and external data (relative to `base_dir`) stays on disk.
 
     Raises ModelError naming the place if the model is not valid.
     """
@@ -61,17 +61,17 @@ def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
 
 
 def export_model(model: Model) -> onnx.ModelProto:
-    """The model as a ModelProto, valid under the names its values have now.
+    """The model as a ModelProto.
 
-    Names that would be confused are changed on the way (never those of inputs and outputs of the
-    main graph). The IR version stays unless the file needs another or onnxruntime refuses it.
+    Renames values whose names clash, but never inputs and outputs of the main graph. Changes the IR
+    version only if the file needs another one or onnxruntime rejects it.
     """
     with collector_paused():
         return _export(model)
 
 
 def _export(model: Model) -> onnx.ModelProto:
-    names = Names(model.graph)
+    names = UniqueNames(model.graph)
     separate_names(model.graph, names)
     proto = onnx.ModelProto()
     copy_fields(model.header, proto, frozenset())
@@ -95,7 +95,7 @@ def _ir_version(model: Model) -> int:
 
 
 def _needs_ir_14(root: ir.Graph) -> bool:
-    """True if the model uses what IR version 14 added: the 6 bit floats, and opaque types."""
+    """Whether the model uses types that IR version 14 added: 6 bit floats and opaque types."""
     return any(
         tensor.dtype in _TYPES_OF_IR_14
         or (isinstance(tensor, ir.Variable) and tensor.type == "opaque_type")

@@ -1,10 +1,9 @@
-"""Names that mean what the graph means.
+"""Renames values before export, so that each name refers to the value that the graph means.
 
-Inside looplift a value is an object. In a file it is a name, and a body sees the names of the
-graphs around it. Before a model is written, values that would be mistaken for one another get
-names of their own: two of one graph with the same name, and a node output of a body that bears a
-name visible from outside, which ONNX forbids. What another node around it makes counts as visible
-wherever that stands: onnxruntime may run it first.
+In memory a value is an object. In a file it is a name, and a body sees the names of the graphs
+around it. Export needs different names for two values of one graph, and for a node output of a body
+and any value of the graphs around it (ONNX forbids shadowing). The latter includes values that are
+computed after the node with the body, because onnxruntime may compute them first.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from ..graph import ir
 from ..graph.labels import body_label, node_label, within
 
 
-class Names:
-    """The names of all values of a model, and new ones."""
+class UniqueNames:
+    """The names of all values of a model; makes new names."""
 
     def __init__(self, root: ir.Graph) -> None:
         self._taken = {tensor.name for graph in graphs(root) for tensor in defined(graph)}
         self._next: dict[str, int] = {}
 
     def fresh(self, name: str) -> str:
-        """A name that no value of the model has, made from the one given."""
+        """A name that no value of the model has, derived from the given one."""
         number = self._next.get(name, 1)
         while f"{name}_{number}" in self._taken:
             number += 1
@@ -33,21 +32,20 @@ class Names:
         return f"{name}_{number}"
 
 
-def separate_names(root: ir.Graph, names: Names) -> None:
-    """Rename values, never inputs or outputs of the main graph.
+def separate_names(root: ir.Graph, names: UniqueNames) -> None:
+    """Renames values whose names clash, but never inputs or outputs of the main graph.
 
-    Afterwards each name is read as the value it stands for. Raises ModelError if a node reads a
-    value that no graph around it defines.
+    Raises ModelError if a node reads a value that no graph around it defines.
     """
-    _Separation(root, names).visit(root, [], "")
+    _Renaming(root, names).visit(root, [], "")
 
 
 Around = tuple[tuple[dict[str, ir.Node], ir.Node], ...]
-"""For each graph around a body: which node makes which name, and the node that has the body."""
+"""For each graph around a body: the producer of each name, and the node that has the body."""
 
 
-class _Separation:
-    def __init__(self, root: ir.Graph, names: Names) -> None:
+class _Renaming:
+    def __init__(self, root: ir.Graph, names: UniqueNames) -> None:
         self._interface = {*root.inputs, *root.outputs}
         self._names = names
 
@@ -55,17 +53,18 @@ class _Separation:
         self, graph: ir.Graph, outer: list[dict[str, ir.Tensor]], path: str, around: Around = ()
     ) -> None:
         scopes = [*outer, {}]
-        makers = {tensor.name: node for node in graph.nodes for tensor in node.outputs}
+        producers = {tensor.name: node for node in graph.nodes for tensor in node.outputs}
         for tensor in (*graph.inputs, *graph.initializers):
             self._define(tensor, scopes)
         for node in graph.nodes:
-            self._check(node.inputs, scopes, node, path)
+            self._check_reads(node.inputs, scopes, node, path)
             for name, body in ir.named_bodies(node):
-                self.visit(body, scopes, body_label(name, node, path), (*around, (makers, node)))
+                place = body_label(name, node, path)
+                self.visit(body, scopes, place, (*around, (producers, node)))
             for tensor in node.outputs:
                 if tensor.name:
                     self._define_output(tensor, scopes, around)
-        self._check(graph.outputs, scopes, f"outputs of the graph '{graph.name}'", path)
+        self._check_reads(graph.outputs, scopes, f"outputs of the graph '{graph.name}'", path)
 
     def _define(self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]]) -> None:
         names = scopes[-1]
@@ -79,14 +78,12 @@ class _Separation:
     def _define_output(
         self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]], around: Around
     ) -> None:
-        made_elsewhere = any(
-            makers.get(tensor.name, owner) is not owner for makers, owner in around
-        )
-        if made_elsewhere or any(tensor.name in names for names in scopes[:-1]):
+        clashes = any(producers.get(tensor.name, owner) is not owner for producers, owner in around)
+        if clashes or any(tensor.name in names for names in scopes[:-1]):
             self._rename(tensor)
         self._define(tensor, scopes)
 
-    def _check(
+    def _check_reads(
         self,
         tensors: list[ir.Tensor],
         scopes: list[dict[str, ir.Tensor]],
@@ -96,10 +93,12 @@ class _Separation:
         for tensor in tensors:
             if tensor.name and scopes[-1].get(tensor.name) is not tensor:
                 label = reader if isinstance(reader, str) else node_label(reader)
-                self._uncover(tensor, scopes, within(label, path))
+                self._make_visible(tensor, scopes, within(label, path))
 
-    def _uncover(self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]], place: str) -> None:
-        """Rename what hides a captured value: inputs and initializers of the graphs between."""
+    def _make_visible(
+        self, tensor: ir.Tensor, scopes: list[dict[str, ir.Tensor]], place: str
+    ) -> None:
+        """Renames the inputs and initializers of graphs in between that shadow a captured value."""
         for names in reversed(scopes):
             found = names.get(tensor.name)
             if found is tensor:

@@ -1,4 +1,4 @@
-"""Walking the protos of a file: the bodies of a node, all graphs, all nodes."""
+"""Iterates over the protos of a model: the bodies of a node, all graphs, all nodes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import onnx
 
-Owner = onnx.GraphProto | onnx.FunctionProto
-"""What holds nodes."""
+NodeContainer = onnx.GraphProto | onnx.FunctionProto
+"""A proto that contains nodes."""
 
 
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def body_protos(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -18,22 +18,22 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def owners(root: Owner) -> Iterator[Owner]:
-    """A graph or function and all bodies in it, each before its own bodies."""
+def containers(root: NodeContainer) -> Iterator[NodeContainer]:
+    """A graph or function and all bodies in it, outer ones first."""
     pending = [root]
     while pending:
         owner = pending.pop()
         yield owner
-        pending += [body for node in owner.node if node.attribute for body in bodies(node)]
+        pending += [body for node in owner.node if node.attribute for body in body_protos(node)]
 
 
-def nodes(root: Owner) -> Iterator[onnx.NodeProto]:
+def nodes(root: NodeContainer) -> Iterator[onnx.NodeProto]:
     """All nodes of a graph or function and of the bodies in it, graph by graph."""
-    for owner in owners(root):
+    for owner in containers(root):
         yield from owner.node
 
 
-def attributes(owner: Owner) -> Iterator[onnx.AttributeProto]:
-    """The attributes of all nodes of a graph or function, bodies not entered."""
+def attributes(owner: NodeContainer) -> Iterator[onnx.AttributeProto]:
+    """The attributes of all nodes of a graph or function, without those in bodies."""
     for node in owner.node:
         yield from node.attribute

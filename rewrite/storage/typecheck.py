@@ -1,7 +1,7 @@
-"""Do element types fit? Each operator's specification says which of its values share a type.
+"""Checks element types: an operator's schema says which of its values share a type.
 
-Only types are followed, no shapes, and only where the specification or a declaration settles
-them: what is reported here is what onnxruntime refuses too.
+Follows types only, no shapes, and only where a schema or a declaration determines them.
+onnxruntime rejects whatever this check rejects.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..graph.operators import Formal, Operator
 
 
 class TypeCheck:
-    """Types of values by value, as in ONNX's operator schemas: `tensor(float)`."""
+    """The types of values, written as in ONNX's operator schemas: `tensor(float)`."""
 
     def __init__(self) -> None:
         self._types: dict[ir.Tensor, str] = {}
 
     def define(self, graph: ir.Graph, path: str) -> None:
-        """Take the declared types of a graph's inputs and the types of its initializers."""
+        """Records the declared types of a graph's inputs and the types of its initializers."""
         for tensor in chain(graph.inputs, graph.initializers):
             declared = declared_type(tensor)
             if declared:
@@ -36,7 +36,7 @@ class TypeCheck:
                 _compare(stored, declared, f"initializer '{tensor.name}'", path, "is declared as")
 
     def enter(self, node: ir.Node, opset: int, path: str) -> None:
-        """Check what goes into the bodies of a Loop or Scan."""
+        """Checks the inputs of the body of a Loop or Scan."""
         body = node.attrs.get("body")
         if not isinstance(body, ir.Graph) or node.domain:
             return
@@ -55,7 +55,7 @@ class TypeCheck:
                 self._types[parameter] = known
 
     def leave(self, node: ir.Node, found: Operator | None, path: str) -> None:
-        """Check a node, its bodies done, and note the types of its outputs."""
+        """Checks a node after its bodies, and records the types of its outputs."""
         if found is None:
             self._declare(node.outputs)
             return
@@ -76,7 +76,7 @@ class TypeCheck:
             self._join(node, path)
 
     def finish(self, graph: ir.Graph, path: str) -> None:
-        """Check how a graph declares its outputs where the value has another declaration."""
+        """Checks the declarations of outputs whose value has a different declaration."""
         for tensor, info in graph.output_info.items():
             known, declared = self._types.get(tensor), type_name(info.type)
             if known and declared:
@@ -90,7 +90,7 @@ class TypeCheck:
                 self._types[tensor] = declared
 
     def _bind(self, node: ir.Node, found: Operator, path: str) -> dict[str, str]:
-        """The types the inputs give to the operator's type variables."""
+        """The types that the inputs bind the operator's type variables to."""
         bound: dict[str, str] = {}
         for tensor, formal in _matched(node.inputs, found.inputs):
             known = self._types.get(tensor)
@@ -102,17 +102,17 @@ class TypeCheck:
                     where=within(f"{node_label(node)}, value '{tensor.name}'", path),
                     remedy=f"It takes {_listing(formal.allowed)}: insert a Cast",
                 )
-            if formal.binds and bound.setdefault(formal.type_name, known) != known:
+            if formal.homogeneous and bound.setdefault(formal.type_name, known) != known:
                 raise ModelError(
                     f"The inputs of {node.op} have the types {bound[formal.type_name]} and "
-                    f"{known}, but must have the same",
+                    f"{known}, but must have the same type",
                     where=within(f"{node_label(node)}, value '{tensor.name}'", path),
                     remedy="Insert a Cast before the node",
                 )
         return bound
 
     def _join(self, node: ir.Node, path: str) -> None:
-        """The outputs of an If have the types that both branches give."""
+        """Checks that both branches of an If return the same types; records them."""
         branches = (node.attrs["then_branch"], node.attrs["else_branch"])
         for tensor, then, other in zip(
             node.outputs, *(branch.outputs for branch in branches), strict=True
@@ -128,12 +128,12 @@ class TypeCheck:
 def _matched(
     tensors: Sequence[ir.Tensor], formals: tuple[Formal, ...]
 ) -> Iterator[tuple[ir.Tensor, Formal]]:
-    """Actual values with their formals; the last formal takes what is left over."""
+    """Actual values with their formals; the last formal matches all remaining values."""
     return zip(tensors, chain(formals, repeat(formals[-1]))) if formals else iter(())
 
 
 def _compare(known: str, declared: str, label: str, path: str, verb: str) -> None:
-    # Only plain tensors: how optional and sequence types relate is left to the runtime.
+    # Plain tensors only: onnxruntime decides how optional and sequence types relate.
     if known == declared or not (known.startswith("tensor") and declared.startswith("tensor")):
         return
     raise ModelError(
@@ -149,7 +149,7 @@ def _listing(types: frozenset[str]) -> str:
 
 
 def declared_type(tensor: ir.Tensor) -> str:
-    """The type of a value as declared in the file or stored; "" if nothing is said."""
+    """The type that the file declares or stores for a value; "" if there is none."""
     if isinstance(tensor, ir.Constant):
         stored = tensor.info.type if tensor.info is not None else None
         return type_name(stored) if stored is not None else _constant_type(tensor)
@@ -163,7 +163,7 @@ def _constant_type(tensor: ir.Tensor) -> str:
 
 
 def type_name(declared: onnx.TypeProto) -> str:
-    """A TypeProto as ONNX's operator schemas write it, without the shape; "" if it is open."""
+    """A TypeProto as ONNX's operator schemas write it, without the shape; "" if unspecified."""
     kind = declared.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         element = getattr(declared, kind).elem_type

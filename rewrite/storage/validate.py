@@ -1,7 +1,7 @@
-"""Is this a model? Checks before any rule runs, with messages that name the place and the remedy.
+"""Validates a model before any rule runs: whatever every rule relies on.
 
-onnx's own checker stops at shapes that its inference gets wrong for models that run, and says
-little about where. What is checked here is what every rule relies on.
+onnx's checker is not enough: it rejects models that run, because its shape inference is wrong for
+them, and its messages hardly say where. Messages here name the place and the remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..graph.operators import (
     versions,
 )
 from . import limits
-from .bodies import check_bodies
+from .body_arity import check_bodies
 from .typecheck import TypeCheck
 
 _EXPORT_AGAIN = "Export the model again"
@@ -34,16 +34,16 @@ def check_header(proto: onnx.ModelProto) -> None:
     """Raises ModelError if the IR version or an operator set is unknown or missing."""
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
-            f"The model has IR version {proto.ir_version}; onnx {onnx.__version__} knows them up "
-            f"to {int(onnx.IR_VERSION)}",
+            f"The model has IR version {proto.ir_version}, but onnx {onnx.__version__} supports "
+            f"versions up to {int(onnx.IR_VERSION)}",
             where="ir_version of the model",
             remedy="Export it with an older exporter, or upgrade onnx",
         )
     if not proto.opset_import:
         raise ModelError(
-            "The model does not say which operator sets it uses",
+            "The model imports no operator sets",
             where="opset_import of the model",
-            remedy="The file may be cut short; otherwise set the opset it was exported for",
+            remedy="The file may be cut short; otherwise set the opset that it was exported for",
         )
     imported: dict[str, int] = {}
     for entry in proto.opset_import:
@@ -53,15 +53,15 @@ def check_header(proto: onnx.ModelProto) -> None:
                 f"The operator set {_set_name(domain)} is imported twice, as {imported[domain]} "
                 f"and {entry.version}",
                 where="opset_import of the model",
-                remedy="Keep the one the model was exported for",
+                remedy="Keep the one that the model was exported for",
             )
         _check_version(domain, entry.version, newest_known(domain), "onnx " + onnx.__version__)
 
 
 def check_runtime(proto: onnx.ModelProto) -> None:
-    """Raises ModelError if the model imports an operator set too new for onnxruntime.
+    """Raises ModelError if the model imports an operator set that is too new for onnxruntime.
 
-    Such a model can be read and rewritten, but not run, so nothing can be verified.
+    Such a model can be read and rewritten, but not run and thus not verified.
     """
     for entry in proto.opset_import:
         domain = standard_name(entry.domain)
@@ -79,8 +79,8 @@ def _check_version(domain: str, version: int, newest: int, who: str) -> None:
         )
     if newest and version > newest:
         raise ModelError(
-            f"Operator set {_set_name(domain)} version {version} is too new: {who} knows it up "
-            f"to {newest}",
+            f"Operator set {_set_name(domain)} version {version} is too new: {who} supports "
+            f"versions up to {newest}",
             where="opset_import of the model",
             remedy=f"Export the model for opset {newest} or lower, or convert it with "
             "onnx.version_converter",
@@ -92,7 +92,7 @@ def _set_name(domain: str) -> str:
 
 
 def check_graph(graph: ir.Graph, header: onnx.ModelProto) -> None:
-    """Raises ModelError for unknown operators, wrong arities, bodies and types that do not fit."""
+    """Raises ModelError for unknown operators, and for wrong arities, bodies and types."""
     opsets = {standard_name(entry.domain): entry.version for entry in header.opset_import}
     functions = {(standard_name(f.domain), f.name) for f in header.functions}
     _Check(opsets, functions).graph(graph, "")
@@ -120,7 +120,7 @@ class _Check:
         self._types.finish(graph, path)
 
     def _operator(self, node: ir.Node, path: str) -> Operator | None:
-        """The operator's specification; None for operators of other vendors and functions."""
+        """The operator's schema; None for functions and for operators of other vendors."""
         opset = self._opsets.get(node.domain)
         if opset is None:
             raise ModelError(
@@ -148,7 +148,7 @@ def _unknown_operator(node: ir.Node, opset: int, path: str) -> ModelError:
         what = f"The operator {node.op} was removed from {name} in opset {gone}"
         remedy = f"Export the model for opset {gone - 1} or lower, or without {node.op}"
     elif first > opset:
-        what = f"The operator {node.op} came to {name} in opset {first}"
+        what = f"The operator {node.op} was added to {name} in opset {first}"
         remedy = f"Export the model for opset {first} or higher"
     else:
         what = f"There is no operator {node.op} in {name}"

@@ -1,4 +1,4 @@
-"""Questions with three answers: True and False where every run agrees, None for "not known"."""
+"""Decisions with three results: True or False where all runs agree, None for "not known"."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def eq(a: Dim, b: Dim) -> bool | None:
 
 
 def equal_shapes(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
-    """Whether two shapes surely are equal; no shape is known to equal one that is not known."""
+    """Whether two shapes are known to be equal; False if one of them is not known."""
     if a is None or b is None or len(a) != len(b):
         return False
     return all(eq(x, y) is True for x, y in zip(a, b))
 
 
-def surely_broadcast(shapes: Sequence[Sequence[Dim]]) -> bool:
-    """Whether in every axis all sizes but 1 are the same."""
+def broadcastable(shapes: Sequence[Sequence[Dim]]) -> bool:
+    """Whether shapes are known to broadcast: along each axis, all sizes other than 1 are equal."""
     rank = max(map(len, shapes), default=0)
     for axis in range(1, rank + 1):
         sizes = [shape[-axis] for shape in shapes if len(shape) >= axis and shape[-axis] != 1]
@@ -42,7 +42,7 @@ def surely_broadcast(shapes: Sequence[Sequence[Dim]]) -> bool:
 
 
 def _indivisible(difference: Dim) -> bool:
-    """`4*n + 2` is never 0: all factors share a divisor that the constant has not."""
+    """Whether all factors share a divisor that the constant lacks: `4*n + 2` is never 0."""
     if not isinstance(difference, Expr) or not difference.constant:
         return False
     common = 0
@@ -52,17 +52,19 @@ def _indivisible(difference: Dim) -> bool:
 
 
 def lt(a: Dim, b: Dim) -> bool | None:
+    """Whether a is less than b."""
     return le(add(a, 1), b)
 
 
 def le(a: Dim, b: Dim) -> bool | None:
+    """Whether a is less than or equal to b."""
     difference = sub(b, a)
     known = _sign(difference)
     return known if known is not None else _sign(_without_quotients(difference))
 
 
 def _sign(difference: Dim) -> bool | None:
-    """Whether a difference is never negative (True), or always (False)."""
+    """Whether a difference is never negative (True) or always negative (False)."""
     low, high = bounds(difference)
     if low is not None and low >= 0:
         return True
@@ -72,7 +74,7 @@ def _sign(difference: Dim) -> bool | None:
 
 
 def _without_quotients(dim: Dim) -> Dim:
-    """`n - 4 * (n // 4)` as `n % 4`, of which the bounds are known."""
+    """Rewrites `n - 4 * (n // 4)` as `n % 4`, whose bounds are known."""
     if not isinstance(dim, Expr):
         return dim
     result: Dim = dim
@@ -89,12 +91,15 @@ def _without_quotients(dim: Dim) -> Dim:
 
 
 def positive(a: Dim) -> bool:
+    """Whether a is known to be greater than 0."""
     return lt(0, a) is True
 
 
 def nonnegative(a: Dim) -> bool:
+    """Whether a is known to be at least 0."""
     return le(0, a) is True
 
 
 def nonzero(a: Dim) -> bool:
+    """Whether a is known to differ from 0."""
     return eq(a, 0) is False

@@ -1,4 +1,4 @@
-"""Polynomials in a normal form: what equals by linear arithmetic is equal as Python objects."""
+"""Polynomials in a normal form: equal by linear arithmetic means equal as Python objects."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Symbol:
-    """An integer that is fixed during one run of its scope, with known bounds."""
+    """An unknown integer with known bounds, which is fixed during one run of its scope."""
 
     name: str
     low: int | None = 0
     high: int | None = None
     scope: object = field(default=None, compare=False)
-    """The body graph whose every execution may give another value; None for the main graph."""
+    """The body graph in each of whose runs the value may differ; None for the main graph."""
     serial: int = -1
-    """Tells apart symbols that happen to have one name."""
+    """Distinguishes symbols with the same name."""
 
     @staticmethod
     def fresh(
         name: str, low: int | None = 0, high: int | None = None, scope: object = None
     ) -> Symbol:
+        """A symbol that differs from all others."""
         return Symbol(name, low, high, scope, next(_serial))
 
     def __str__(self) -> str:
@@ -77,7 +78,7 @@ class Expr:
         )
 
     def __str__(self) -> str:
-        # Sorted by text, not by the atoms' own: that of a symbol shows the whole body it is of.
+        # Sorts by text, because a symbol's repr contains the whole body of its scope.
         texts = sorted(("*".join(map(str, monomial)), factor) for monomial, factor in self.terms)
         parts = [text if factor == 1 else f"{factor}*{text}" for text, factor in texts]
         if self.constant:
@@ -96,10 +97,11 @@ class Expr:
 
     @cached_property
     def size(self) -> int:
-        """Number of atoms, those inside terms included."""
+        """The number of atoms, including those inside terms."""
         return sum(_atom_size(atom) for monomial, _ in self.terms for atom in monomial)
 
     def symbols(self) -> set[Symbol]:
+        """All symbols, including those inside terms."""
         found: set[Symbol] = set()
         for monomial, _ in self.terms:
             for atom in monomial:
@@ -118,31 +120,34 @@ Dim = int | Expr
 
 
 def symbol(name: str, low: int | None = 0, high: int | None = None) -> Dim:
-    """The dim with this name; one that can hold a single value only is that number."""
+    """The symbol with this name, or a number if the bounds allow only one value."""
     return of(Symbol(name, low, high))
 
 
 def of(atom: Atom) -> Dim:
+    """An atom as an expression, or as a number if its bounds allow only one value."""
     if isinstance(atom, Symbol) and atom.low is not None and atom.low == atom.high:
         return atom.low
     return Expr({(atom,): 1}, 0)
 
 
 def fresh(name: str, low: int | None = 0, high: int | None = None, scope: object = None) -> Dim:
-    """A dim nothing else is known to equal."""
+    """A dim that is not known to equal any other."""
     return of(Symbol.fresh(name, low, high, scope))
 
 
 def size(dim: Dim) -> int:
-    """How large the expression is; 0 for a number."""
+    """The number of atoms in the expression; 0 for a number."""
     return dim.size if isinstance(dim, Expr) else 0
 
 
 def symbols(dim: Dim) -> set[Symbol]:
+    """All symbols of a dim."""
     return dim.symbols() if isinstance(dim, Expr) else set()
 
 
 def bounds(dim: Dim) -> Bounds:
+    """The smallest and largest possible value; None where unbounded."""
     return dim.bounds if isinstance(dim, Expr) else (dim, dim)
 
 
@@ -157,7 +162,7 @@ def _atom_bounds(atom: Atom) -> Bounds:
 
 
 def single_symbol(dim: Dim) -> Symbol | None:
-    """The symbol, when the dim is nothing but one."""
+    """The symbol that the dim consists of; None for other dims."""
     if not isinstance(dim, Expr) or dim.constant or len(dim.terms) != 1:
         return None
     ((monomial, factor),) = dim.terms
@@ -166,5 +171,5 @@ def single_symbol(dim: Dim) -> Symbol | None:
 
 
 VARYING: Dim = Expr({(Symbol("varying", serial=next(_serial)),): 1}, 0)
-"""Stands for a dim of a sequence's elements that may differ from element to element. It must be
-replaced by a fresh dim before it becomes the dim of a tensor."""
+"""The dim of a sequence's elements that may differ between them. A fresh dim must replace it before
+it becomes the dim of a tensor."""

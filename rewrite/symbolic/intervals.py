@@ -1,4 +1,4 @@
-"""Interval arithmetic: what can be said of a result when only bounds of the operands are known."""
+"""Interval arithmetic: bounds of a result from bounds of the operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The non-linear operations: quotients, remainders, minima and maxima, and what undoes them."""
+"""Non-linear operations: quotients, remainders, minima and maxima; substitution of symbols."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _floordiv_constant(a: Dim, b: int) -> Dim:
-    """Takes the multiples of b out: (6*n + 7) // 3 is 2*n + 2 + 1 // 3."""
+    """Moves multiples of b out of the quotient: (6*n + 7) // 3 is 2*n + 2 + 1 // 3."""
     terms, constant = parts(a)
     whole = {m: f // b for m, f in terms.items() if f % b == 0}
     rest = {m: f for m, f in terms.items() if f % b}
@@ -41,7 +41,7 @@ def _floordiv_constant(a: Dim, b: int) -> Dim:
 
 
 def _single_term(dim: Dim, op: str) -> Term | None:
-    """The atom, when the dim is nothing but one term of this kind."""
+    """The term that the dim consists of, if it has this operation; None for other dims."""
     if not isinstance(dim, Expr) or dim.constant or len(dim.terms) != 1:
         return None
     ((monomial, factor),) = dim.terms
@@ -76,11 +76,15 @@ def _exact_quotient(a: Dim, b: Dim) -> Dim | None:
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
+    """Division rounding up. Raises ZeroDivisionError for a divisor of 0."""
     return neg(floordiv(neg(a), b))
 
 
 def mod(a: Dim, b: Dim) -> Dim:
-    """Remainder with the sign of the divisor, as Python's `%`."""
+    """The remainder with the sign of the divisor, like Python's `%`.
+
+    Raises ZeroDivisionError for a divisor of 0.
+    """
     if b == 0:
         raise ZeroDivisionError(f"remainder of {a} by 0")
     if isinstance(a, int) and isinstance(b, int):
@@ -96,10 +100,12 @@ def mod(a: Dim, b: Dim) -> Dim:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
+    """The smaller of two dims."""
     return _extremum("min", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
+    """The larger of two dims."""
     return _extremum("max", a, b)
 
 
@@ -114,7 +120,7 @@ def _extremum(op: str, a: Dim, b: Dim) -> Dim:
 
 
 def substitute(dim: Dim, values: Mapping[Symbol, Dim]) -> Dim:
-    """The dim with symbols replaced."""
+    """The dim with symbols replaced by other dims."""
     if not isinstance(dim, Expr) or not (dim.symbols() & values.keys()):
         return dim
     result: Dim = dim.constant

@@ -1,4 +1,4 @@
-"""Sums and products of dims: the part of the arithmetic that is exact in the normal form."""
+"""Sums and products of dims, which are exact in the normal form."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from .expressions import Atom, Dim, Expr, Monomial, Symbol, symbols
 
 
 def parts(dim: Dim) -> tuple[dict[Monomial, int], int]:
+    """The factors of a polynomial by monomial, and its constant."""
     return (dict(dim.terms), dim.constant) if isinstance(dim, Expr) else ({}, dim)
 
 
 def make(terms: dict[Monomial, int], constant: int) -> Dim:
+    """The inverse of `parts`; drops factors of 0."""
     terms = {m: f for m, f in terms.items() if f}
     return Expr(terms, constant) if terms else constant
 
 
 def add(a: Dim, b: Dim) -> Dim:
+    """a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     terms, constant = parts(a)
@@ -27,14 +30,17 @@ def add(a: Dim, b: Dim) -> Dim:
 
 
 def neg(a: Dim) -> Dim:
+    """-a."""
     return mul(a, -1)
 
 
 def sub(a: Dim, b: Dim) -> Dim:
+    """a - b."""
     return add(a, neg(b))
 
 
 def mul(a: Dim, b: Dim) -> Dim:
+    """a * b."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     left, left_constant = parts(a)
@@ -53,6 +59,7 @@ def _atom_order(atom: Atom) -> tuple[str, int]:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
+    """The product of all dims; 1 for none."""
     result: Dim = 1
     for dim in dims:
         result = mul(result, dim)
@@ -60,12 +67,12 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def is_size(dim: Dim) -> bool:
-    """Whether the dim is computed from sizes alone: symbols that are never negative."""
+    """Whether the dim is computed only from sizes: symbols that are never negative."""
     return all(s.low is not None and s.low >= 0 for s in symbols(dim))
 
 
 def largest_factor(dim: Dim) -> int:
-    """The largest coefficient or constant of the polynomial."""
+    """The largest absolute value of the polynomial's coefficients and constant."""
     if not isinstance(dim, Expr):
         return abs(dim)
     return max([abs(dim.constant), *(abs(factor) for _, factor in dim.terms)])

@@ -1,1 +1,1 @@
-"""Rules about If: branches that are known, that are not needed, that share work."""
+"""Rules about If: known branches, Ifs that need no branch, and work that branches share."""

@@ -5,20 +5,21 @@ y = If(true) <then { a = Add(x, 1) }, else { … }>   ->   y = Add(x, 1)
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.graph.ir import Graph, Node
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.graph.ir import Graph
 
 
-def take_branch(patch: Patch, node: Node, branch: Graph) -> None:
-    """Moves a branch to where its If stands and removes the If."""
-    patch.replace_node(node, patch.inline(branch))
+def inline_branch(patch: Patch, branch: Graph) -> None:
+    """Moves a branch of the root, an If, to where the If stands, and removes the If."""
+    patch.replace_node(patch.root, patch.inline(branch))
 
 
-class InlineDecidedIf(Rule):
-    """An If whose condition is known becomes the branch that is taken."""
+class InlineDecidedIf(Rule[Graph]):
+    """Replaces an If whose condition is known by the branch that it takes."""
 
     root = "If"
     fires = """g (float[1,3] x) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
@@ -32,7 +33,7 @@ class InlineDecidedIf(Rule):
                   else_branch = e () => (float[K] b) <int64[1] m = {-1}> { b = Reshape(x, m) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Graph:
         view = m.branches()
         taken = m.facts.scalar(view.condition)
         m.need(
@@ -41,14 +42,23 @@ class InlineDecidedIf(Rule):
             view.condition.name,
             at=view.condition,
         )
-        return {"node": m.node, "branch": view.branch(bool(taken))}
+        return view.branch(bool(taken))
 
-    def apply(self, patch: Patch, node: Node, branch: Graph) -> None:
-        take_branch(patch, node, branch)
+    def apply(self, patch: Patch, found: Graph) -> None:
+        inline_branch(patch, found)
 
 
-class InlineOnlyPossibleBranch(Rule):
-    """An If one branch of which always fails becomes the other branch."""
+@dataclass(frozen=True)
+class OnlyPossibleBranch:
+    """The only branch of an If with which a run can succeed."""
+
+    branch: Graph
+    failure: str
+    """Why the other branch always fails, or makes a later node fail."""
+
+
+class InlineOnlyPossibleBranch(Rule[OnlyPossibleBranch]):
+    """Replaces an If by one of its branches if the other branch always fails."""
 
     root = "If"
     fires = """g (float[2,3] x, bool c) => (float[M] y) {
@@ -60,25 +70,27 @@ class InlineOnlyPossibleBranch(Rule):
                   else_branch = e () => (float[K] b) <int64[1] m = {-1}> { b = Reshape(x, m) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        m.need(not m.options.strict, "--strict: a branch is not ruled out by failing")
+    def match(self, m: Match) -> OnlyPossibleBranch:
+        m.need(not m.options.strict, "--strict: a run that fails must still fail")
         view = m.branches()
         for taken in (True, False):
-            reason = _sure_failure(m, view.branch(taken))
-            if reason is not None:
-                m.need(
-                    _sure_failure(m, view.branch(not taken)) is None, "both branches always fail"
-                )
-                return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
+            failure = _certain_failure(m, view.branch(taken))
+            if failure is not None:
+                other = view.branch(not taken)
+                m.need(_certain_failure(m, other) is None, "both branches always fail")
+                return OnlyPossibleBranch(other, failure)
         raise Miss("each branch may succeed, whatever {} is", view.condition, at=m.node)
 
-    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
-        patch.note(f"takes `{branch.name}`: the other branch always fails ({reason})")
-        take_branch(patch, node, branch)
+    def apply(self, patch: Patch, found: OnlyPossibleBranch) -> None:
+        patch.note(f"takes `{found.branch.name}`: the other branch always fails ({found.failure})")
+        inline_branch(patch, found.branch)
 
 
-def _sure_failure(m: Match, branch: Graph) -> str | None:
-    """Why a branch fails whenever it runs: one of its own nodes, whose result is used, does."""
+def _certain_failure(m: Match, branch: Graph) -> str | None:
+    """Why a branch fails whenever it runs; None if it may succeed.
+
+    It fails if one of its own nodes does whose result is read.
+    """
     for node in m.index.nodes(branch):
         if not m.index.is_unused(node):
             reason = m.facts.failure(node)

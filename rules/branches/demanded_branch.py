@@ -1,23 +1,23 @@
-"""The exporters' squeeze-If: the branch that every successful run takes.
+"""The exporters' squeeze-If: takes the branch that every successful run takes.
 
     d = Shape(x)[2]
     y = If(d == 1) <then { a = Squeeze(x, 2) }, else { b = Identity(x) }>
     h = LSTM(Unsqueeze(y), …)            # X must have rank 3, so y has rank 2
 
 If one branch makes a later node fail whatever the inputs are, every run that succeeds takes the
-other one. Later nodes are judged by the facts that follow from each branch in turn.
+other one. The rule derives the facts of later nodes from each branch in turn.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from ...rewrite.engine.miss import Miss, describe
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule, describe
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
-from ...rewrite.graph.ir import Graph, Node
-from .decided_if import take_branch
-from .demanded_ranks import later_failure
+from ...rewrite.graph.ir import Graph
+from ...rewrite.graph.views import IfView
+from ..values.later_failures import later_failure
+from .decided_if import OnlyPossibleBranch, inline_branch
 
 _SQUEEZE_IF = """<int64[1] two = {2}, int64[1] one = {1}> {
       s = Shape(x)  d = Gather(s, two)  c = Equal(d, one)  q = Squeeze(c)
@@ -26,8 +26,8 @@ _SQUEEZE_IF = """<int64[1] two = {2}, int64[1] one = {1}> {
 """
 
 
-class InlineDemandedBranch(Rule):
-    """An If one branch of which makes every later run fail becomes the other branch."""
+class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
+    """Replaces an If by one of its branches if the other makes a later node fail."""
 
     root = "If"
     fires = "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
@@ -35,34 +35,33 @@ class InlineDemandedBranch(Rule):
         "no later operator": "g (float[N,C,L] x) => (float[K] y) " + _SQUEEZE_IF + " y = Exp(v) }",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        m.need(not m.options.strict, "--strict: a branch is not ruled out by failing")
-        view = m.branches()
+    def match(self, m: Match) -> OnlyPossibleBranch:
+        m.need(not m.options.strict, "--strict: a run that fails must still fail")
+        view, results = m.branches(), [t for t in m.node.outputs if t.name]
         m.need(
-            _branches_differ(m.facts, m.node),
-            "the same is known of {} in both branches: no reader fails for just one",
-            [t for t in m.node.outputs if t.name],
+            _results_differ(m.facts, view),
+            "the facts of {} are equal in both branches, so no reader fails for just one",
+            results,
         )
-        reasons = {taken: _failure_after(m, view.branch(taken)) for taken in (True, False)}
-        for taken, reason in reasons.items():
-            if reason is not None and reasons[not taken] is None:
-                return {"node": m.node, "branch": view.branch(not taken), "reason": reason}
-        results = [t for t in m.node.outputs if t.name]
+        failures = {taken: _failure_after(m, view.branch(taken)) for taken in (True, False)}
+        for taken, failure in failures.items():
+            if failure is not None and failures[not taken] is None:
+                return OnlyPossibleBranch(view.branch(not taken), failure)
         raise Miss("no later operator that reads {} fails for just one branch", results, at=m.node)
 
-    def apply(self, patch: Patch, node: Node, branch: Graph, reason: str) -> None:
-        patch.note(
-            f"{describe(node)} always takes `{branch.name}`: otherwise every run fails at {reason}"
-        )
-        take_branch(patch, node, branch)
+    def apply(self, patch: Patch, found: OnlyPossibleBranch) -> None:
+        otherwise = f"otherwise every run fails at {found.failure}"
+        patch.note(f"{describe(patch.root)} always takes `{found.branch.name}`: {otherwise}")
+        inline_branch(patch, found.branch)
 
 
-def _branches_differ(facts: Facts, node: Node) -> bool:
-    pairs = zip(node.attrs["then_branch"].outputs, node.attrs["else_branch"].outputs)
+def _results_differ(facts: Facts, view: IfView) -> bool:
+    """Whether the facts of a result differ between the branches."""
+    pairs = zip(view.then.outputs, view.orelse.outputs)
     return any(facts.of(a) != facts.of(b) for a, b in pairs)
 
 
 def _failure_after(m: Match, branch: Graph) -> str | None:
-    """The node that must fail when this branch is taken; None when no such node is found."""
+    """The later node that must fail if this branch is taken; None when no such node is found."""
     results = zip(m.node.outputs, branch.outputs)
     return later_failure(m, {output: m.facts.of(result) for output, result in results})

@@ -1,46 +1,56 @@
-"""Ifs that only select: both values are there or cost next to nothing.
+"""Ifs that only select between values which are there, or which cost next to nothing.
 
 y = If(c) <then { a }, else { b }>   ->   y = Where(c, a, b)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-import onnx
+from onnx import TensorProto
 
 from ...rewrite import symbolic
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import BOOL
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import BOOL
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.symbolic import Dim
 
 _SELECTABLE = frozenset(
-    getattr(onnx.TensorProto, name)
-    for name in [
-        "FLOAT",
-        "DOUBLE",
-        "FLOAT16",
-        "INT8",
-        "INT32",
-        "INT64",
-        "UINT8",
-        "UINT32",
-        "STRING",
-    ]
+    {
+        TensorProto.FLOAT,
+        TensorProto.DOUBLE,
+        TensorProto.FLOAT16,
+        TensorProto.INT8,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT8,
+        TensorProto.UINT32,
+        TensorProto.STRING,
+    }
 )
-"""Types onnxruntime has a Where for."""
+"""The element types for which onnxruntime has a Where."""
 _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Where"})
-"""Operators that read a single element of whatever rank the same way, beside a larger operand."""
-Shape = tuple[Dim, ...]
+"""Operators that give the same result for a single element of any rank beside an operand of higher
+rank."""
 _MOST_WORK = 4
-"""Elements that both branches together may compute: less than the cost of entering a branch."""
+"""The most elements that both branches together may compute: fewer cost less than a branch."""
+Shape = tuple[Dim, ...]
 
 
-class IfToWhere(Rule):
-    """An If between equally shaped values that are at hand becomes a Where."""
+@dataclass(frozen=True)
+class Selection:
+    """An If that only selects."""
+
+    logical: list[bool]
+    """For each output, whether it holds bools, for which onnxruntime has no Where."""
+
+
+class IfToWhere(Rule[Selection]):
+    """Turns an If between cheap values of equal shape into a Where."""
 
     root = "If"
     fires = """g (float[3] x, float[3] z, bool c) => (float[3] y) {
@@ -50,65 +60,66 @@ class IfToWhere(Rule):
         "shape": """g (float[3] x, float[N] z, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Identity(x) },
                   else_branch = e () => (float[N] b) { b = Identity(z) }> }""",
-        "work": """g (float[3] x, float[3] z, bool c) => (float[3] y) {
+        "too much work": """g (float[3] x, float[3] z, bool c) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(z) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Selection:
         view = m.branches()
         condition = m.facts.shape(view.condition)
-        m.need(
-            condition is not None and _is_one(condition),
-            "the condition is not known to be one element",
-            at=view.condition,
-        )
+        single = "the condition is not known to be a single element"
+        condition = m.need(condition, single, at=view.condition)
+        m.need(_is_single(condition), single, at=view.condition)
         logical: list[bool] = []
         for output, a, b in zip(m.node.outputs, view.then.outputs, view.orelse.outputs):
             first, second = m.facts.of(a), m.facts.of(b)
             m.need(first.kind == second.kind == "tensor", "{} is not a tensor", output)
-            m.need(first.shape is not None, "the shape of `{}` is not known", a.name, at=a)
-            shapes = (condition or (), first.shape or (), second.shape or ())
+            then = m.need(first.shape, "the shape of {} is not known", a, at=a)
+            other = m.need(second.shape, "the shape of {} is not known", b, at=b)
+            same = first.dtype == second.dtype
             m.need(
-                first.dtype == second.dtype and _gives_the_same(m, output, *shapes),
-                "`{}` has shape {} and `{}` {}",
-                a.name,
-                first.shape,
-                b.name,
-                second.shape,
-                at=m.node,
+                same and _where_has_shape(m, output, condition, then, other),
+                "{} has shape [{}] and {} has shape [{}]",
+                a,
+                then,
+                b,
+                other,
             )
             logical.append(first.dtype == BOOL)
             m.need(
                 first.dtype in _SELECTABLE or logical[-1],
-                "onnxruntime has no Where for the type of `{}`",
-                a.name,
+                "onnxruntime has no Where for the type of {}",
+                a,
                 at=a,
             )
         work = sum(_work(m, branch) for branch in (view.then, view.orelse))
-        too_much = "the branches do too much work to run both: {} numbers, more than {}"
-        m.need(work <= _MOST_WORK, too_much, work, _MOST_WORK)
-        return {"node": m.node, "branches": (view.then, view.orelse), "logical": logical}
+        m.need(
+            work <= _MOST_WORK,
+            "running both branches is too much work: they compute {} elements, more than {}",
+            work,
+            _MOST_WORK,
+        )
+        return Selection(logical)
 
-    def apply(
-        self, patch: Patch, node: Node, branches: tuple[Graph, Graph], logical: list[bool]
-    ) -> None:
-        then, other = (patch.inline(branch) for branch in branches)
-        condition = node.inputs[0]
+    def apply(self, patch: Patch, found: Selection) -> None:
+        node = patch.root
+        then, other = (patch.inline(node.attrs[name]) for name in ("then_branch", "else_branch"))
         selected = [
-            (_select_by_logic if is_bool else _select)(patch, condition, a, b, output)
-            for output, a, b, is_bool in zip(node.outputs, then, other, logical)
+            (_select_bools if is_bool else _select)(patch.builder(output), node.inputs[0], a, b)
+            for output, a, b, is_bool in zip(node.outputs, then, other, found.logical)
         ]
         patch.replace_node(node, selected)
 
 
-def _gives_the_same(m: Match, output: Tensor, condition: Shape, then: Shape, other: Shape) -> bool:
-    """Whether Where gives the shape of both branches, or one that makes no difference: a single
-    element, of whatever rank, to readers that broadcast it to something of no lower rank.
+def _where_has_shape(m: Match, output: Tensor, condition: Shape, then: Shape, other: Shape) -> bool:
+    """Whether a Where has the shape of the If's output, or another one that no reader notices.
+
+    Readers that broadcast a single element to an operand of no lower rank do not notice its rank.
     """
     if then == other:
         return len(condition) <= len(then)
-    if not (_is_one(then) and _is_one(other)):
+    if not (_is_single(then) and _is_single(other)):
         return False
     rank = max(map(len, (condition, then, other)))
     return all(_broadcasts(m, reader, output, rank) for reader, _ in m.index.uses(output))
@@ -121,34 +132,33 @@ def _broadcasts(m: Match, reader: Node | Graph, value: Tensor, rank: int) -> boo
     return any(other is not None and other >= rank for other in ranks)
 
 
-def _is_one(shape: Shape) -> bool:
+def _is_single(shape: Shape) -> bool:
+    """Whether a tensor of this shape has one element."""
     return all(dim == 1 for dim in shape)
 
 
-def _select(patch: Patch, condition: Tensor, a: Tensor, b: Tensor, output: Tensor) -> Tensor:
-    return patch.node("Where", [condition, a, b], like=[output])[0]
+def _select(emit: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return emit("Where", condition, a, b)
 
 
-def _select_by_logic(
-    patch: Patch, condition: Tensor, a: Tensor, b: Tensor, output: Tensor
-) -> Tensor:
-    """onnxruntime has no Where for bools."""
-    otherwise = patch.node("Not", [condition], like=[condition])[0]
-    first = patch.node("And", [condition, a], like=[output])[0]
-    second = patch.node("And", [otherwise, b], like=[output])[0]
-    return patch.node("Or", [first, second], like=[output])[0]
+def _select_bools(emit: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    (otherwise,) = emit.outputs("Not", [condition], [condition])
+    return emit("Or", emit("And", condition, a), emit("And", otherwise, b))
 
 
 def _work(m: Match, branch: Graph) -> int:
-    """Elements a branch computes; declines where a node may fail or has no known size."""
+    """The number of elements that a branch computes.
+
+    Raises Miss if a node may fail or computes an unknown number of elements.
+    """
     total = 0
     for node in m.index.nodes(branch):
         if not cannot_fail(node, m.facts):
-            raise Miss("{} may fail: it must not run where its branch is not taken", node, at=node)
+            raise Miss("{} may fail: it must not run unless its branch is taken", node, at=node)
         for output in node.outputs if node.op != "Identity" else ():
             shape = m.facts.shape(output)
             count = None if shape is None else symbolic.product(shape)
             if not isinstance(count, int):
-                raise Miss("it is not known how much work {} is", output, at=output)
+                raise Miss("the number of elements of {} is not known", output, at=output)
             total += count
     return total

@@ -1,23 +1,23 @@
-"""Ifs that ask the same question: nested, one after the other, or negated.
+"""Ifs on the same condition: negated, nested, or one after the other.
 
+If(Not(c)) <A, B>                        ->   If(c) <B, A>
 If(c) <then { … If(c) <A, B> … }, …>     ->   If(c) <then { … A … }, …>
 p = If(c) <A, B>   q = If(c) <C, D>      ->   p, q = If(c) <A C, B D>
-If(Not(c)) <A, B>                        ->   If(c) <B, A>
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor
-from .decided_if import take_branch
+from ...rewrite.graph.views import IfView
+from .decided_if import inline_branch
 
 
-class AbsorbNegatedCondition(Rule):
-    """An If on a negated condition asks the condition itself, with its branches exchanged."""
+class AbsorbNegatedCondition(Rule[Tensor]):
+    """Removes the Not before an If by exchanging the branches."""
 
     root = "If"
     fires = """g (float[3] x, bool c) => (float[3] y) { n = Not(c)
@@ -29,23 +29,24 @@ class AbsorbNegatedCondition(Rule):
                   else_branch = e () => (float[3] b) { b = Log(x) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Tensor:
         condition = m.branches().condition
         negation = m.need(
             m.producer(condition, "Not"),
-            "the condition `{}` is not the result of Not",
-            condition.name,
+            "the condition {} is not the result of Not",
+            condition,
             at=condition,
         )
-        return {"node": m.node, "condition": negation.inputs[0]}
+        negated: Tensor = negation.inputs[0]
+        return negated
 
-    def apply(self, patch: Patch, node: Node, condition: Tensor) -> None:
-        patch.replace_in(node, 0, condition)
-        patch.swap_branches(node)
+    def apply(self, patch: Patch, found: Tensor) -> None:
+        patch.replace_input(patch.root, 0, found)
+        patch.swap_branches(patch.root)
 
 
-class CollapseNestedIf(Rule):
-    """An If inside a branch of an If on the same condition becomes the branch it must take."""
+class CollapseNestedIf(Rule[Graph]):
+    """Replaces an If in a branch of an If on the same condition by the branch it must take."""
 
     root = "If"
     fires = """g (float[3] x, bool c) => (float[3] y) {
@@ -55,7 +56,7 @@ class CollapseNestedIf(Rule):
             a = Neg(u) },
           else_branch = e () => (float[3] b) { b = Abs(x) }> }"""
     spares = {
-        "no If around it": """g (float[3] x, bool c, bool d) => (float[3] y) {
+        "no enclosing If": """g (float[3] x, bool c, bool d) => (float[3] y) {
       y = If (c) <then_branch = t () => (float[3] a) {
             u = If (d) <then_branch = ti () => (float[3] p) { p = Exp(x) },
                         else_branch = ei () => (float[3] q) { q = Log(x) }>
@@ -63,35 +64,31 @@ class CollapseNestedIf(Rule):
           else_branch = e () => (float[3] b) { b = Abs(x) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Graph:
         view = m.branches()
-        taken = _answered_around(m, view.condition)
-        found = m.need(
-            taken if taken is None else (taken,),
-            "no If around it asks for `{}`",
-            view.condition.name,
-            at=view.condition,
+        condition = view.condition
+        return m.need(
+            _implied_branch(m, view), "no enclosing If decides {}", condition, at=condition
         )
-        return {"node": m.node, "branch": view.branch(found[0])}
 
-    def apply(self, patch: Patch, node: Node, branch: Graph) -> None:
-        take_branch(patch, node, branch)
+    def apply(self, patch: Patch, found: Graph) -> None:
+        inline_branch(patch, found)
 
 
-def _answered_around(m: Match, condition: Tensor) -> bool | None:
-    """What an enclosing branch implies for a condition."""
-    asked, negated = _base(m, condition)
+def _implied_branch(m: Match, view: IfView) -> Graph | None:
+    """The branch that an If must take because of the branch in which it stands; None if either."""
+    wanted, negated = _without_negations(m, view.condition)
     graph = m.graph()
     while (owner := m.index.owner(graph)) is not None:
         if owner.op == "If":
-            known, flipped = _base(m, owner.inputs[0])
-            if known is asked:
-                return (owner.attrs["then_branch"] is graph) != (negated != flipped)
+            known, flipped = _without_negations(m, owner.inputs[0])
+            if known is wanted:
+                return view.branch((owner.attrs["then_branch"] is graph) != (negated != flipped))
         graph = m.index.graph_of(owner)
     return None
 
 
-def _base(m: Match, condition: Tensor) -> tuple[Tensor, bool]:
+def _without_negations(m: Match, condition: Tensor) -> tuple[Tensor, bool]:
     """The condition without negations, and whether their number is odd."""
     negated = False
     while (node := m.producer(condition, "Not")) is not None:
@@ -99,8 +96,8 @@ def _base(m: Match, condition: Tensor) -> tuple[Tensor, bool]:
     return condition, negated
 
 
-class MergeSiblingIfs(Rule):
-    """Two Ifs of one graph on the same condition become one."""
+class MergeSiblingIfs(Rule[Node]):
+    """Merges two Ifs of one graph on the same condition."""
 
     root = "If"
     fires = """g (float[3] x, bool c) => (float[3] y) {
@@ -116,7 +113,7 @@ class MergeSiblingIfs(Rule):
       v = If (d) <then_branch = t2 () => (float[3] p) { p = Neg(u) },
                   else_branch = e2 () => (float[3] q) { q = Abs(u) }>
       y = Add(u, v) }""",
-        "needed in between": """g (float[3] x, bool c) => (float[3] y) {
+        "read between": """g (float[3] x, bool c) => (float[3] y) {
       u = If (c) <then_branch = t () => (float[3] a) { a = Exp(x) },
                   else_branch = e () => (float[3] b) { b = Log(x) }>
       w = Sin(u)
@@ -124,7 +121,7 @@ class MergeSiblingIfs(Rule):
                   else_branch = e2 () => (float[3] q) { q = Abs(u) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Node:
         condition = m.branches().condition
         graph = m.graph()
         earlier = [
@@ -133,25 +130,25 @@ class MergeSiblingIfs(Rule):
             if other.op == "If" and other is not m.node and m.index.graph_of(other) is graph
             and other.inputs[0] is condition and other.order < m.node.order
         ]  # fmt: skip
-        m.need(bool(earlier), "no earlier If of this graph asks for `{}`", condition.name)
+        m.need(bool(earlier), "no earlier If of this graph has the condition {}", condition)
         for other in reversed(earlier):
             if _all_read_from(m.index, other, m.node):
-                return {"node": m.node, "other": other}
-        raise Miss("the results of {} are needed in between", earlier[-1], at=m.node)
+                return other
+        raise Miss("the results of {} are read between the two Ifs", earlier[-1], at=m.node)
 
-    def apply(self, patch: Patch, node: Node, other: Node) -> None:
-        results = {}
+    def apply(self, patch: Patch, found: Node) -> None:
+        node, results = patch.root, {}
         for name in ("then_branch", "else_branch"):
-            earlier, later = other.attrs[name], node.attrs[name]
+            earlier, later = found.attrs[name], node.attrs[name]
             results[later] = patch.prepend_body(earlier, later)
-            for output, result in zip(other.outputs, results[later]):
-                patch.replace_inside(later, output, result)
-        added = patch.add_results(node, like=list(other.outputs), results=results)
-        patch.replace_node(other, added)
+            for output, result in zip(found.outputs, results[later]):
+                patch.replace_in_body(later, output, result)
+        added = patch.add_outputs(node, like=list(found.outputs), results=results)
+        patch.replace_node(found, added)
 
 
 def _all_read_from(index: Index, earlier: Node, later: Node) -> bool:
-    """Whether everything that reads the earlier If's results stands in or after the later If."""
+    """Whether every reader of the earlier If's results stands in the later If or after it."""
     home = index.graph_of(earlier)
     for output in earlier.outputs:
         for reader, _ in index.uses(output):

@@ -1,1 +1,1 @@
-"""Rules about Loop: how often it runs, what it carries, reads and collects."""
+"""Rules about Loop and Scan: trip counts, carried values, slice reads and scan outputs."""

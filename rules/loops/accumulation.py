@@ -1,111 +1,132 @@
-"""Accumulators: states that each iteration adds to and that nobody reads before the end.
+"""Accumulators: carried values that each iteration adds to and that nothing else reads in the body.
 
-They give way to the rows that a Loop collects, stacked along a new axis 0. An accumulator has them
-along another axis, side by side along an axis they already have, or last row first.
+A scan output takes the place of an accumulator. It holds what the iterations added, stacked along a
+new axis 0. The accumulator may hold that along another axis, concatenated along an axis that it
+already has, or in reverse order, which is made of the scan output after the loop.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Use
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
 
-Found = TypeVar("Found")
-"""What a rule knows of an accumulator."""
+Update = TypeVar("Update")
+"""What a rule knows about the update of an accumulator."""
 
 
 @dataclass(frozen=True)
-class Accumulator(Generic[Found]):
-    """A state of a loop that is one."""
+class Accumulator(Generic[Update]):
+    """A carried value that is an accumulator."""
 
-    state: CarriedValue
     number: int
-    found: Found
+    """Its number among the carried values."""
+    update: Update
 
 
-class AccumulatorRule(Rule, Generic[Found]):
-    """What the rules about accumulators share. A rule says which states it knows, what an iteration
-    adds, and how the final state is made of what all of them added.
+@dataclass(frozen=True)
+class Accumulators(Generic[Update]):
+    """The accumulators of a loop."""
+
+    each: list[Accumulator[Update]]
+
+
+class AccumulatorRule(Rule[Accumulators[Update]], Generic[Update]):
+    """Turns accumulators into scan outputs; a subclass knows one kind of accumulator.
+
+    The subclass recognises the update, names the value that an iteration adds, and builds the final
+    value from what all iterations added.
     """
 
     root = "Loop"
-    nothing = ""
-    """Why the rule does not fire where there is no accumulator."""
+    no_accumulator = ""
+    """Why the rule does not fire on a loop without such a carried value."""
 
-    def accumulator(
-        self, m: Match, view: LoopView, number: int, state: CarriedValue
-    ) -> Found | None:
-        """None where a state, which has a number, is no accumulator."""
+    def update(self, m: Match, view: LoopView, number: int, carried: CarriedValue) -> Update | None:
+        """The update of a carried value; None for another kind of carried value.
+
+        Raises Miss for an accumulator that the rule cannot handle.
+        """
         raise NotImplementedError
 
-    def row(self, patch: Patch, found: Found) -> Tensor:
-        """What one iteration adds."""
+    def added(self, patch: Patch, update: Update) -> Tensor:
+        """The value that one iteration adds."""
         raise NotImplementedError
 
-    def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Found) -> Tensor:
-        """The final state. The rows are stacked along axis 0."""
+    def result(
+        self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: Update
+    ) -> Tensor:
+        """The final value. `stacked` holds what the iterations added, along a new axis 0."""
         raise NotImplementedError
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Accumulators[Update]:
         view = m.loop()
-        accumulators: list[Accumulator[Found]] = []
-        miss = Miss(self.nothing, at=m.node)
-        for number, state in enumerate(view.carried):
+        found: list[Accumulator[Update]] = []
+        miss = Miss(self.no_accumulator, at=m.node)
+        for number, carried in enumerate(view.carried):
             try:
-                found = self.accumulator(m, view, number, state)
+                update = self.update(m, view, number, carried)
             except Miss as reason:
                 miss = reason
                 continue
-            if found is not None:
-                accumulators.append(Accumulator(state, number, found))
-        if not accumulators:
+            if update is not None:
+                found.append(Accumulator(number, update))
+        if not found:
             raise miss
-        return {"node": m.node, "accumulators": accumulators}
+        return Accumulators(found)
 
-    def apply(self, patch: Patch, node: Node, accumulators: list[Accumulator[Found]]) -> None:
-        rows = patch.loop(node).add_scan_outputs(
-            [self.row(patch, each.found) for each in accumulators]
-        )
-        for each, stacked in zip(accumulators, rows):
-            state = each.state
-            assert state.final is not None, "its end is read"
-            emit = patch.builder_after(state.final)
-            patch.replace(state.final, self.result(emit, stacked, state, each.found))
-            patch.replace(state.input, state.initial)  # what still reads it in the body is dead
-        patch.loop(node).drop_carried([each.number for each in accumulators])
+    def apply(self, patch: Patch, found: Accumulators[Update]) -> None:
+        loop, carried = patch.loop(patch.root), patch.loop(patch.root).carried
+        added = [self.added(patch, each.update) for each in found.each]
+        for each, stacked in zip(found.each, loop.add_scan_outputs(added)):
+            value = carried[each.number]
+            if value.final is not None:
+                emit = patch.builder_after(value.final)
+                patch.replace(value.final, self.result(emit, stacked, value, each.update))
+            # Only the update still reads the accumulator, and nothing reads the update.
+            patch.replace(value.input, value.initial)
+        loop.drop_carried([each.number for each in found.each])
 
 
 def need_only_updated(
-    m: Match, view: LoopView, number: int, state: CarriedValue, update: Use
-) -> None:
-    """Declines where a body reads an accumulator other than to add to it, or nobody its end."""
-    inner, updated = state.input, state.output
-    m.need(state.final is not None, "nobody reads `{}`", inner.name)
-    m.need(m.index.uses(inner) == [update], "`{}` is read in the body", inner.name)
-    only_returned = m.index.uses(updated) == [Use(view.body, 1 + number)]
-    m.need(only_returned, "`{}` is read in the body", updated.name)
-
-
-def resized(
-    emit: Builder, value: Tensor, axis: int, rank: int, extent: Tensor, model: Tensor
+    m: Match, view: LoopView, number: int, carried: CarriedValue, update: Use
 ) -> Tensor:
-    """The value in the shape of `model`, of `rank` axes, but for the size of one: no rows have no
-    sizes of their own. `extent` is a vector of one number. Raises Miss before opset 14.
+    """The final value of an accumulator that the body reads only to update it.
+
+    Raises Miss if the body has another read of it, or if the loop does not return it.
     """
-    sizes = [emit.shape(model, 0, axis), extent, emit.shape(model, axis + 1, rank)]
+    inner, updated = carried.input, carried.output
+    final = m.need(carried.final, "nothing reads the final value of {}", inner)
+    m.need(m.index.uses(inner) == [update], "{} is read in the body", inner)
+    only_returned = m.index.uses(updated) == [Use(view.body, 1 + number)]
+    m.need(only_returned, "{} is read in the body", updated)
+    return final
+
+
+def with_sizes_of(
+    emit: Builder, value: Tensor, axis: int, rank: int, length: Tensor, model: Tensor
+) -> Tensor:
+    """Reshapes a value to the sizes of `model`, except for one axis.
+
+    A scan output of no iterations does not have the right sizes. `rank` is the rank of `model`, and
+    `length` a vector with the size of the axis. Raises Miss before opset 14.
+    """
+    sizes = [emit.shape(model, 0, axis), length, emit.shape(model, axis + 1, rank)]
     return emit.reshape(value, emit.concat(sizes))
 
 
-def shaped_like(emit: Builder, rows: Tensor, model: Tensor) -> Tensor:
-    """Rows in the shape of another value: no rows at all have none of their own.
+def with_shape_of(emit: Builder, value: Tensor, model: Tensor) -> Tensor:
+    """Reshapes a value to the shape of `model`, which a scan output of no iterations lacks.
 
-    Before opset 14 a 0 in the target copies the size there, which is the number of rows, 0 too.
+    Before opset 14, a 0 in the target copies the size of the value, which is the number of
+    iterations: 0, too.
     """
     attrs = {"allowzero": 1} if emit.patch.opset >= EMPTY_RESHAPES else {}
-    return emit("Reshape", rows, emit("Shape", model), **attrs)
+    return emit("Reshape", value, emit("Shape", model), **attrs)

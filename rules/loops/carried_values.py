@@ -1,4 +1,4 @@
-"""Loop-carried dependencies that carry nothing.
+"""Carried values and scan outputs that a loop does not need.
 
 y, w' = Loop(m, , x, w) { return s + u, u }      ->   y = Loop(m, , x) { return s + w }   w' = w
 """
@@ -6,7 +6,7 @@ y, w' = Loop(m, , x, w) { return s + u, u }      ->   y = Loop(m, , x) { return 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
@@ -15,77 +15,83 @@ from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.fingerprint import constant_key, fingerprint
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from ...rewrite.graph.views import CarriedValue, LoopView, ScanView
+from ...rewrite.graph.views import CarriedValue
 
 
-class EliminateDeadCarriedValues(Rule):
-    """States that only feed themselves and each other go."""
+@dataclass(frozen=True)
+class UnneededCarriedValues:
+    """Carried values that a loop need not carry, by number."""
+
+    numbers: list[int]
+
+
+class EliminateDeadCarriedValues(Rule[UnneededCarriedValues]):
+    """Drops carried values that only each other's updates read."""
 
     root = ("Loop", "Scan")
     fires = """g (float[3] x, int64 m) => (float[3] y) {
       y, d = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Add(s, s) uo = Mul(u, u) }> }"""
     spares = {
-        "every state": """g (float[3] x, int64 m) => (float[3] y) {
+        "every carried value is needed": """g (float[3] x, int64 m) => (float[3] y) {
       y, d = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Add(s, u) uo = Mul(u, u) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        states = m.carried()
-        needed = _needed_states(m.index, m.node, states)
-        dead = [k for k in range(len(states)) if k not in needed]
-        m.need(bool(dead), "every state is needed for a result")
-        m.need(not m.index.is_unused(m.node), "nothing of the loop is needed")
-        return {"node": m.node, "dead": dead, "states": states}
+    def match(self, m: Match) -> UnneededCarriedValues:
+        carried = m.carried()
+        needed = _needed_values(m.index, m.node, carried)
+        dead = [number for number in range(len(carried)) if number not in needed]
+        m.need(bool(dead), "every carried value is needed for a result")
+        m.need(not m.index.is_unused(m.node), "nothing reads a result of the loop")
+        return UnneededCarriedValues(dead)
 
-    def apply(self, patch: Patch, node: Node, dead: list[int], states: list[CarriedValue]) -> None:
-        for k in dead:
-            # What only computes the dead state still reads it: the initial value stands in until
-            # those nodes, unread now, are removed.
-            patch.replace(states[k].input, states[k].initial)
-        patch.loop(node).drop_carried(dead)
+    def apply(self, patch: Patch, found: UnneededCarriedValues) -> None:
+        carried = patch.loop(patch.root).carried
+        for number in found.numbers:
+            # The updates of a dead value still read it. They read the initial value until
+            # EliminateDeadNode removes them.
+            patch.replace(carried[number].input, carried[number].initial)
+        patch.loop(patch.root).drop_carried(found.numbers)
 
 
-def _needed_states(index: Index, node: Node, states: list[CarriedValue]) -> set[int]:
-    """States read after the loop, or by what computes results or other needed states."""
+def _needed_values(index: Index, node: Node, carried: list[CarriedValue]) -> set[int]:
+    """The numbers of carried values whose final value or effect on a result is read.
+
+    Traces the values of the body back from the results that are read after the loop.
+    """
     body: Graph = node.attrs["body"]
-    inputs = {s.input: k for k, s in enumerate(states)}
-    first = 1 if node.op == "Loop" else 0
-    scanned = len(states)
-    live_rows = [
-        t
-        for slot, t in enumerate(body.outputs[first + scanned :])
-        if scanned + slot < len(node.outputs) and index.use_count(node.outputs[scanned + slot])
+    numbers = {c.input: number for number, c in enumerate(carried)}
+    conditions = body.outputs[: 1 if node.op == "Loop" else 0]
+    scan_outputs = zip(body.outputs[len(conditions) + len(carried) :], node.outputs[len(carried) :])
+    needed = {n for n, c in enumerate(carried) if c.final is not None and index.use_count(c.final)}
+    pending = [
+        *conditions,
+        *(inner for inner, stacked in scan_outputs if index.use_count(stacked)),
+        *(carried[number].output for number in needed),
     ]
-    roots = [*body.outputs[:first], *live_rows]
-    needed: set[int] = set()
-    for k, state in enumerate(states):
-        if state.final is not None and index.use_count(state.final):
-            needed.add(k)
-            roots.append(state.output)
     seen: set[Tensor] = set()
-    while roots:
-        tensor = roots.pop()
+    while pending:
+        tensor = pending.pop()
         if tensor in seen:
             continue
         seen.add(tensor)
-        if tensor in inputs:
-            k = inputs[tensor]
-            if k not in needed:
-                needed.add(k)
-                roots.append(states[k].output)
+        if tensor in numbers:
+            number = numbers[tensor]
+            if number not in needed:
+                needed.add(number)
+                pending.append(carried[number].output)
             continue
         producer = index.producer(tensor)
         if producer is not None and index.encloses(body, index.graph_of(producer)):
-            roots += [t for t in producer.inputs if t.name]
+            pending += [t for t in producer.inputs if t.name]
             for inner in bodies(producer):
-                roots += _read_in(index, inner)
+                pending += _read_in(index, inner)
     return needed
 
 
 def _read_in(index: Index, body: Graph) -> list[Tensor]:
-    """Everything a body and the bodies in it read."""
+    """Everything that a body and the bodies in it read."""
     read: list[Tensor] = []
     for graph in index.graphs(body):
         read += graph.outputs
@@ -93,101 +99,103 @@ def _read_in(index: Index, body: Graph) -> list[Tensor]:
     return read
 
 
-class ForwardInvariantCarriedValues(Rule):
-    """A state that is handed on unchanged is its initial value."""
+class ForwardInvariantCarriedValues(Rule[UnneededCarriedValues]):
+    """Replaces carried values that no iteration changes by their initial values."""
 
     root = ("Loop", "Scan")
     fires = """g (float[3] x, float[3] w, int64 m) => (float[3] y) {
       y, l = Loop (m, , x, w) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Add(s, u) uo = Identity(u) }> }"""
     spares = {
-        "every state changes": """g (float[3] x, int64 m) => (float[3] y) {
+        "every carried value changes": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Neg(s) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        states = m.carried()
-        fixed = [k for k, s in enumerate(states) if _is_handed_on(m, s)]
-        m.need(bool(fixed), "every state changes from iteration to iteration")
-        return {"node": m.node, "fixed": fixed, "states": states}
+    def match(self, m: Match) -> UnneededCarriedValues:
+        invariant = [number for number, c in enumerate(m.carried()) if _is_invariant(m, c)]
+        m.need(bool(invariant), "every carried value changes from iteration to iteration")
+        return UnneededCarriedValues(invariant)
 
-    def apply(self, patch: Patch, node: Node, fixed: list[int], states: list[CarriedValue]) -> None:
-        for k in fixed:
-            state = states[k]
-            patch.replace(state.input, state.initial)
-            if state.final is not None:
-                patch.replace(state.final, state.initial)
-        patch.loop(node).drop_carried(fixed)
-
-
-def _is_handed_on(m: Match, state: CarriedValue) -> bool:
-    source = m.index.original(state.output)
-    return source is state.input or source is state.initial
+    def apply(self, patch: Patch, found: UnneededCarriedValues) -> None:
+        carried = patch.loop(patch.root).carried
+        for number in found.numbers:
+            value = carried[number]
+            patch.replace(value.input, value.initial)
+            if value.final is not None:
+                patch.replace(value.final, value.initial)
+        patch.loop(patch.root).drop_carried(found.numbers)
 
 
-class MergeEqualCarriedValues(Rule):
-    """Two states that start equal and change equally are one."""
+def _is_invariant(m: Match, carried: CarriedValue) -> bool:
+    """Whether an iteration returns a carried value, or its initial value, as it is."""
+    source = m.index.original(carried.output)
+    return source is carried.input or source is carried.initial
+
+
+@dataclass(frozen=True)
+class EqualCarriedValues:
+    """Carried values that equal another one in every iteration."""
+
+    pairs: list[tuple[int, int]]
+    """The numbers of the one that stays and of the one that equals it."""
+
+
+class MergeEqualCarriedValues(Rule[EqualCarriedValues]):
+    """Merges carried values that start equal and change equally."""
 
     root = ("Loop", "Scan")
     fires = """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
       y, z = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Sin(s) uo = Sin(u) }> }"""
     spares = {
-        "no two states": """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
+        "no two carried values": """g (float[3] x, int64 m) => (float[3] y, float[3] z) {
       y, z = Loop (m, , x, x) <body = b (int64 i, bool ci, float[3] s, float[3] u) => (bool co, float[3] so, float[3] uo) {
         co = Identity(ci) so = Sin(s) uo = Cos(u) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        states = m.carried()
-        merged: list[tuple[CarriedValue, CarriedValue]] = []
-        first: dict[int, CarriedValue] = {}
-        for state, number in zip(states, _classes(m, states)):
-            kept = first.setdefault(number, state)
-            if kept is not state:
-                merged.append((kept, state))
-        m.need(bool(merged), "no two states start and change in the same way")
-        gone = {state.input for _, state in merged}
-        numbers = [k for k, state in enumerate(states) if state.input in gone]
-        return {"node": m.node, "merged": merged, "numbers": numbers}
+    def match(self, m: Match) -> EqualCarriedValues:
+        first: dict[int, int] = {}
+        pairs = []
+        for number, congruence in enumerate(_congruence_classes(m, m.carried())):
+            kept = first.setdefault(congruence, number)
+            if kept != number:
+                pairs.append((kept, number))
+        m.need(bool(pairs), "no two carried values start and change in the same way")
+        return EqualCarriedValues(pairs)
 
-    def apply(
-        self,
-        patch: Patch,
-        node: Node,
-        merged: list[tuple[CarriedValue, CarriedValue]],
-        numbers: list[int],
-    ) -> None:
-        for kept, gone in merged:
+    def apply(self, patch: Patch, found: EqualCarriedValues) -> None:
+        carried = patch.loop(patch.root).carried
+        for number, repeated in found.pairs:
+            kept, gone = carried[number], carried[repeated]
             patch.replace(gone.input, kept.input)
             if gone.final is not None and kept.final is not None:
                 patch.replace(gone.final, kept.final)
-        patch.loop(node).drop_carried(numbers)
+        patch.loop(patch.root).drop_carried([repeated for _, repeated in found.pairs])
 
 
-_ROUNDS = 32
-"""Rounds after which states that still differ in one more are taken to differ altogether."""
+_MOST_ROUNDS = 32
+"""The most refinements before the rule assumes that all carried values differ."""
 
 
-def _classes(m: Match, states: Sequence[CarriedValue]) -> list[int]:
-    """A number for each state; those of states that surely are equal in every iteration are equal.
+def _congruence_classes(m: Match, carried: Sequence[CarriedValue]) -> list[int]:
+    """A number for each carried value; equal numbers mean equal values in every iteration.
 
-    Those that start equally are taken to be equal until an iteration makes a difference, as in
-    optimistic value numbering (Alpern, Wegman, Zadeck: Detecting equality of variables in
-    programs, 1988).
+    Starts from the assumption that values with equal initial values are equal, and splits classes
+    until the updates agree with it: optimistic value numbering (Alpern, Wegman, Zadeck: Detecting
+    equality of variables in programs, 1988).
     """
-    classes = _numbered([_start(m, state) for state in states])
-    for _ in range(_ROUNDS):
-        if len(set(classes)) == len(states):
+    classes = _numbered([_initial_key(m, value) for value in carried])
+    for _ in range(_MOST_ROUNDS):
+        if len(set(classes)) == len(carried):
             break
-        named = {s.input: ("state", number) for s, number in zip(states, classes)}
-        value = _values(m.index, m.node.attrs["body"], named)
-        finer = _numbered([(n, value(s.output)) for s, n in zip(states, classes)])
+        named = {c.input: ("carried", number) for c, number in zip(carried, classes)}
+        key = _value_keys(m.index, m.node.attrs["body"], named)
+        finer = _numbered([(number, key(c.output)) for c, number in zip(carried, classes)])
         if finer == classes:
             return classes
         classes = finer
-    return list(range(len(states)))
+    return list(range(len(carried)))
 
 
 def _numbered(keys: Iterable[Hashable]) -> list[int]:
@@ -196,44 +204,52 @@ def _numbered(keys: Iterable[Hashable]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _start(m: Match, state: CarriedValue) -> Hashable:
-    """What a state is before the first iteration."""
-    fact = m.facts.of(state.initial)
-    if state.final is None:  # there is nothing to read in place of another's
-        return id(state)
-    if fact.dtype and fact.shape is not None and is_zero(m.facts, state.initial):
+def _initial_key(m: Match, carried: CarriedValue) -> Hashable:
+    """A key that is equal for carried values that start equal and can be merged."""
+    fact = m.facts.of(carried.initial)
+    if carried.final is None:  # readers of another final value could not read this one
+        return id(carried)
+    if fact.dtype and fact.shape is not None and is_zero(m.facts, carried.initial):
         return ("zeros", fact.dtype, fact.shape)
-    return id(state.initial)
+    return id(carried.initial)
 
 
-def _values(
+def _value_keys(
     index: Index, body: Graph, named: Mapping[Tensor, Hashable]
 ) -> Callable[[Tensor], Hashable]:
-    """Names for values of a body: equal ones for values that surely are equal."""
-    names: dict[Tensor, Hashable] = dict(named)
+    """A function that maps equal values of a body to equal keys; `named` has keys of body inputs."""
+    keys: dict[Tensor, Hashable] = dict(named)
     numbers: dict[Hashable, int] = {}
 
-    def name(tensor: Tensor) -> Hashable:
-        if tensor in names or not tensor.name:
-            return names.get(tensor)
+    def key(tensor: Tensor) -> Hashable:
+        if tensor in keys or not tensor.name:
+            return keys.get(tensor)
         return constant_key(tensor) if isinstance(tensor, Constant) else id(tensor)
 
     for node in sorted(index.nodes(body), key=lambda n: n.order):
         if is_pure(node, index) and not bodies(node):
-            key = (*_without_operands(node, index), *map(name, node.inputs))
-            number = numbers.setdefault(key, len(numbers))
-            names.update((t, ("value", number, slot)) for slot, t in enumerate(node.outputs))
-    return name
+            computation = (*_without_operands(node, index), *map(key, node.inputs))
+            number = numbers.setdefault(computation, len(numbers))
+            keys.update((t, ("value", number, slot)) for slot, t in enumerate(node.outputs))
+    return key
 
 
 def _without_operands(node: Node, index: Index) -> tuple[Hashable, ...]:
+    """The fingerprint of a node without that of its operands."""
     key = fingerprint(node, index)
     assert isinstance(key, tuple)
     return (*key[:2], *key[3:])
 
 
-class EliminateDeadScanOutputs(Rule):
-    """Scan outputs that nobody reads are not collected."""
+@dataclass(frozen=True)
+class DeadScanOutputs:
+    """Scan outputs that nothing reads, by number."""
+
+    numbers: list[int]
+
+
+class EliminateDeadScanOutputs(Rule[DeadScanOutputs]):
+    """Drops scan outputs that nothing reads."""
 
     root = ("Loop", "Scan")
     fires = """g (float[3] x, int64 m) => (float[3] y) {
@@ -245,14 +261,12 @@ class EliminateDeadScanOutputs(Rule):
         co = Identity(ci) so = Add(s, s) row = Exp(s) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        count = len(m.carried())
-        outputs = m.node.outputs
-        unread = [k for k in range(count, len(outputs)) if not m.index.use_count(outputs[k])]
-        m.need(bool(unread), "every scan output is read")
-        m.need(len(unread) < len(outputs), "nothing of the loop is read")
-        return {"node": m.node, "unread": unread}
+    def match(self, m: Match) -> DeadScanOutputs:
+        scan_outputs = m.node.outputs[len(m.carried()) :]
+        dead = [number for number, t in enumerate(scan_outputs) if not m.index.use_count(t)]
+        m.need(bool(dead), "every scan output is read")
+        m.need(len(dead) < len(m.node.outputs), "nothing reads a result of the loop")
+        return DeadScanOutputs(dead)
 
-    def apply(self, patch: Patch, node: Node, unread: list[int]) -> None:
-        carried = len(LoopView(node).carried if node.op == "Loop" else ScanView(node).carried)
-        patch.loop(node).drop_scan_outputs(slot - carried for slot in unread)
+    def apply(self, patch: Patch, found: DeadScanOutputs) -> None:
+        patch.loop(patch.root).drop_scan_outputs(found.numbers)

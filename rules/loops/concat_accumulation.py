@@ -1,4 +1,4 @@
-"""Tensors that each iteration makes longer are scan outputs.
+"""Tensors that each iteration appends to become scan outputs.
 
 y = Loop(n, , empty) { … return Concat(grown, r) }   ->   ys = Loop(n, ) { … return r }   y = Reshape(ys)
 """
@@ -15,29 +15,29 @@ from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
 from ...rewrite.symbolic import Dim
-from .accumulation import AccumulatorRule, need_only_updated, resized
+from .accumulation import AccumulatorRule, need_only_updated, with_sizes_of
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A Concat makes a tensor longer."""
+    """The Concat that appends to a tensor."""
 
     concat: Node
-    in_front: bool
+    at_front: bool
+    """Whether new elements precede those of earlier iterations."""
     axis: int
     rank: int
     single: bool
-    """Whether an iteration adds one slice."""
-    empty: bool
-    """Whether the tensor is empty at first."""
-    runs: bool
-    """Whether there surely is a first iteration."""
+    """Whether an iteration appends one element along the axis."""
+    starts_empty: bool
+    runs_at_least_once: bool
+    """Whether the loop has at least one iteration."""
 
 
 class ConcatToScanOutput(AccumulatorRule[Growth]):
-    """A tensor that each iteration only appends to is a scan output."""
+    """Turns a tensor that each iteration only appends to into a scan output."""
 
-    nothing = "no state only grows by Concat"
+    no_accumulator = "no carried value only grows by Concat"
     fires = """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
       none = Constant<value_ints=[0,3]>() e = ConstantOfShape(none)
       y, ys = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, float[P,3] q)
@@ -53,83 +53,69 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
       y, ys = Loop (m, , x, e) <body = b (int64 i, bool ci, float[O,3] s, float[P,3] q)
           => (bool co, float[R,3] so, float[Q,3] qo) {
         co = Identity(ci) so = Concat<axis=0>(s, s) qo = Concat<axis=0>(q, so) }> }""",
-        "no state only grows": """g (float[3] x, int64 m) => (float[3] y) {
+        "no carried value only grows": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def accumulator(
-        self, m: Match, view: LoopView, number: int, state: CarriedValue
-    ) -> Growth | None:
-        return _growth(m, view, number, state)
+    def update(self, m: Match, view: LoopView, number: int, carried: CarriedValue) -> Growth | None:
+        concat, name = m.producer(carried.output, "Concat"), carried.input
+        if concat is None or len(concat.inputs) < 2:
+            return None
+        slot = next((k for k, t in enumerate(concat.inputs) if t is carried.input), None)
+        if slot is None:
+            return None
+        m.need(m.index.graph_of(concat) is view.body, "{} may not run in each iteration", concat)
+        need_only_updated(m, view, number, carried, Use(concat, slot))
+        last = len(concat.inputs) - 1
+        m.need(slot in (0, last), "{} grows at neither end", name, at=concat)
+        parts = [t for k, t in enumerate(concat.inputs) if k != slot]
+        shapes = [m.need(m.facts.shape(t), "the rank of {} is not known", t) for t in parts]
+        rank = len(shapes[0])
+        axis = int(concat.attrs["axis"]) % rank
+        fixed = not any(m.facts.varies_in(d, view.body) for shape in shapes for d in shape)
+        m.need(fixed, "the elements appended to {} may differ in shape between iterations", name)
+        extent: Dim = 0
+        for shape in shapes:
+            extent = symbolic.add(extent, shape[axis])
+        start = m.need(m.facts.shape(carried.initial), "the shape of {} is not known", name)
+        agree = len(start) == rank and all(
+            symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
+        )
+        m.need(agree, "{} and the elements appended to it differ in more than one axis", name)
+        runs = view.runs_at_least_once(m.facts)
+        keeps_sizes = (extent == 1 and runs) or m.facts.opset >= EMPTY_RESHAPES
+        m.need(keeps_sizes, NO_EMPTY_RESHAPES)
+        return Growth(concat, slot == last, axis, rank, extent == 1, start[axis] == 0, runs)
 
-    def row(self, patch: Patch, found: Growth) -> Tensor:
-        row = _appended(patch, found.concat, found.in_front, found.axis)
-        return patch.builder(row, found.concat).squeeze(row, [found.axis] if found.single else [])
+    def added(self, patch: Patch, update: Growth) -> Tensor:
+        concat = update.concat
+        parts = concat.inputs[:-1] if update.at_front else concat.inputs[1:]
+        emit = patch.builder(concat.outputs[0], concat)
+        whole: Tensor = parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=update.axis)
+        return patch.builder(whole, concat).squeeze(whole, [update.axis] if update.single else [])
 
-    def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Growth) -> Tensor:
-        grown = emit.reverse(rows, 0) if found.in_front else rows
-        model = None if found.runs else state.initial
-        grown = _laid_out(emit, grown, found.axis, found.rank, found.single, model)
-        if found.empty:
+    def result(
+        self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: Growth
+    ) -> Tensor:
+        ordered = emit.reverse(stacked, 0) if update.at_front else stacked
+        grown = _joined(emit, ordered, update, carried.initial)
+        if update.starts_empty:
             return grown
-        parts = [grown, state.initial] if found.in_front else [state.initial, grown]
-        return emit("Concat", *parts, axis=found.axis)
+        parts = [grown, carried.initial] if update.at_front else [carried.initial, grown]
+        return emit("Concat", *parts, axis=update.axis)
 
 
-def _laid_out(
-    emit: Builder, rows: Tensor, axis: int, rank: int, single: bool, model: Tensor | None
-) -> Tensor:
-    """Rows side by side along an axis of a value of `rank` axes, of which single ones lack that.
+def _joined(emit: Builder, stacked: Tensor, update: Growth, initial: Tensor) -> Tensor:
+    """Concatenates what the iterations appended along the axis of the Concat.
 
-    The sizes of the other axes are those of `model` where given: no rows have none.
+    The other sizes are those of the initial value where there may be no iteration.
     """
-    apart = emit.move_axis(rows, 0, axis, rank if single else rank + 1)
-    if model is None:
+    axis, rank, single = update.axis, update.rank, update.single
+    apart = emit.move_axis(stacked, 0, axis, rank if single else rank + 1)
+    if update.runs_at_least_once:
         return apart if single else emit.merge_axes(apart, axis, rank + 1)
-    extent = emit.shape(apart, axis, axis + 1 if single else axis + 2)
+    length = emit.shape(apart, axis, axis + 1 if single else axis + 2)
     if not single:
-        extent = emit("ReduceProd", extent, keepdims=1)
-    return resized(emit, apart, axis, rank, extent, model)
-
-
-def _appended(patch: Patch, concat: Node, in_front: bool, axis: int) -> Tensor:
-    """What one iteration adds."""
-    parts = concat.inputs[:-1] if in_front else concat.inputs[1:]
-    if len(parts) == 1:
-        only: Tensor = parts[0]
-        return only
-    return patch.builder(concat.outputs[0], concat)("Concat", *parts, axis=axis)
-
-
-def _growth(m: Match, view: LoopView, number: int, state: CarriedValue) -> Growth | None:
-    concat, name = m.producer(state.output, "Concat"), state.input.name
-    if concat is None or len(concat.inputs) < 2:
-        return None
-    slot = next((k for k, t in enumerate(concat.inputs) if t is state.input), None)
-    if slot is None:
-        return None
-    m.need(m.index.graph_of(concat) is view.body, "{} may not run in each iteration", concat)
-    need_only_updated(m, view, number, state, Use(concat, slot))
-    last = len(concat.inputs) - 1
-    m.need(slot in (0, last), "`{}` grows at neither end", name, at=concat)
-    parts = [t for k, t in enumerate(concat.inputs) if k != slot]
-    shapes = [m.need(m.facts.shape(t), "the rank of `{}` is not known", t.name) for t in parts]
-    rank = len(shapes[0])
-    axis = int(concat.attrs["axis"]) % rank
-    fixed = not any(m.facts.escapes(d, view.body) for shape in shapes for d in shape)
-    m.need(fixed, "what is added to `{}` may differ in shape between iterations", name)
-    extent: Dim = 0
-    for shape in shapes:
-        extent = symbolic.add(extent, shape[axis])
-    start = m.need(m.facts.shape(state.initial), "the shape of `{}` is not known", name)
-    agree = len(start) == rank and all(
-        symbolic.eq(a, b) is True for k, (a, b) in enumerate(zip(start, shapes[0])) if k != axis
-    )
-    m.need(agree, "`{}` and what is added to it differ in more than one axis", name)
-    runs = view.surely_runs(m.facts)
-    m.need(
-        (extent == 1 and runs) or m.facts.opset >= EMPTY_RESHAPES,
-        NO_EMPTY_RESHAPES,
-    )
-    return Growth(concat, slot == last, axis, rank, extent == 1, start[axis] == 0, runs)
+        length = emit("ReduceProd", length, keepdims=1)
+    return with_sizes_of(emit, apart, axis, rank, length, initial)

@@ -1,4 +1,4 @@
-"""Induction variables: states that are a function of the iteration number.
+"""Induction variables: carried integers that change by a fixed step.
 
    k, y = Loop(m, , k0, x) { … k …; return k + s, … }
 -> y = Loop(m, , x) { … k0 + s * i …; return … }          k = k0 + s * Max(m, 0)
@@ -7,114 +7,146 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import INT32, INT64
-from ...rewrite.graph.ir import Graph, Node, Tensor
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import INT32, INT64
+from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
-from .counters import step_of
+
+_NO_INDUCTION_VARIABLE = "no carried integer changes by a fixed step"
 
 
-class InductionVariableFromIteration(Rule):
-    """A state that changes by a fixed step is computed from the iteration number."""
+@dataclass(frozen=True)
+class InductionVariable:
+    """A carried integer that each iteration changes by a fixed step."""
+
+    number: int
+    """Its number among the carried values."""
+    step: int
+    dtype: int
+    starts_at_zero: bool
+    final: Tensor | None
+    """Its final value; None where nothing reads it."""
+
+
+@dataclass(frozen=True)
+class InductionVariables:
+    """The induction variables of a loop."""
+
+    variables: list[InductionVariable]
+
+
+class InductionVariableFromIteration(Rule[InductionVariables]):
+    """Computes a carried integer that changes by a fixed step from the iteration number."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
       k, y = Loop (n, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         two = Constant<value_int=2>() tn = Add(t, two) co = Identity(ci) f = Cast<to=1>(t) so = Add(s, f) }> }"""
     spares = {
-        "no integer state": """g (float[3] x, int64 n) => (float[3] y) {
+        "no carried integer": """g (float[3] x, int64 n) => (float[3] y) {
       y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "number of iterations": """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
+        "a condition may end the loop": """g (float[3] x, int64 n, int64 z) => (float[3] y, int64 k) {
       k, y = Loop (n, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         one = Constant<value_int=1>() tn = Add(t, one) so = Add(s, s) q = ReduceMax<keepdims=0>(so) f = IsNaN(q) co = Not(f) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> InductionVariables:
         view = m.loop()
-        counters: list[Counter] = []
+        variables: list[InductionVariable] = []
         first: Miss | None = None
-        for number, state in enumerate(view.carried):
+        for number, carried in enumerate(view.carried):
             try:
-                counters.append(_counter(m, view, number, state))
+                variables.append(_induction_variable(m, view, number, carried))
             except Miss as miss:
                 if first is None or first.at is m.node:
                     first = miss
-        if not counters:
-            raise first or Miss(_NONE, at=m.node)
-        return {"node": m.node, "counters": counters}
+        if not variables:
+            raise first or Miss(_NO_INDUCTION_VARIABLE, at=m.node)
+        return InductionVariables(variables)
 
-    def apply(self, patch: Patch, node: Node, counters: list[Counter]) -> None:
-        view = LoopView(node)
+    def apply(self, patch: Patch, found: InductionVariables) -> None:
+        view = LoopView(patch.root)
         count: Tensor | None = None
-        for counter in counters:
-            state = counter.state
-            patch.replace(state.input, _progress(patch, view.iteration, counter, view.body))
-            if counter.final is None or view.trip is None:
+        for variable in found.variables:
+            carried = view.carried[variable.number]
+            initial = carried.initial
+            inside = patch.builder(initial, patch.start(view.body))
+            patch.replace(carried.input, _value_after(inside, view.iteration, variable, initial))
+            if variable.final is None or view.trip is None:
                 continue
             if count is None:
                 emit = patch.builder(view.trip)
                 count = emit.max(view.trip, emit.scalar(0))
-            patch.replace(counter.final, _progress(patch, count, counter, None))
-        patch.loop(node).drop_carried([counter.number for counter in counters])
+            outside = patch.builder(initial)
+            patch.replace(variable.final, _value_after(outside, count, variable, initial))
+        patch.loop(patch.root).drop_carried([v.number for v in found.variables])
 
 
-_NONE = "no integer state changes by a fixed step"
+def increment(m: Match, carried: CarriedValue) -> int | None:
+    """The constant that each iteration adds to a carried integer; None if it is 0 or there is none.
+
+    It is negative where each iteration subtracts a number.
+    """
+    node = m.producer(carried.output, "Add", "Sub")
+    if node is None or carried.input not in node.inputs:
+        return None
+    is_first = node.inputs[0] is carried.input
+    other = node.inputs[1 if is_first else 0]
+    value = m.facts.scalar(other) if m.facts.shape(other) == () else None
+    if not isinstance(value, int) or isinstance(value, bool) or value == 0:
+        return None
+    if node.op == "Add":
+        return value
+    return -value if is_first else None
 
 
-@dataclass(frozen=True)
-class Counter:
-    """A state that changes by a fixed step."""
-
-    state: CarriedValue
-    number: int
-    step: int
-    dtype: int
-    from_zero: bool
-    final: Tensor | None
-    """Its value after the loop, where that is read."""
-
-
-def _counter(m: Match, view: LoopView, number: int, state: CarriedValue) -> Counter:
-    """Raises Miss for another state, and where an opset or a type is in the way."""
-    step = step_of(m, state)
-    dtype = m.facts.dtype(state.initial)
-    scalar = m.facts.shape(state.initial) == ()
-    if step is None or dtype not in (INT32, INT64) or not scalar:
-        raise Miss(_NONE, at=m.node)
+def _induction_variable(
+    m: Match, view: LoopView, number: int, carried: CarriedValue
+) -> InductionVariable:
+    """A carried value as an induction variable. Raises Miss if it is none."""
+    dtype = m.facts.dtype(carried.initial)
+    is_scalar = m.facts.shape(carried.initial) == ()
+    step = increment(m, carried) if dtype in (INT32, INT64) and is_scalar else None
+    step = m.need(step, _NO_INDUCTION_VARIABLE)
     m.need(
-        view.iteration_shape == (), "the iteration number is no scalar in the body", at=state.input
+        view.iteration_shape == (),
+        "the iteration number is not a scalar in the body",
+        at=carried.input,
     )
-    final = state.final if state.final is not None and m.index.use_count(state.final) else None
+    final = carried.final
+    if final is not None and not m.index.use_count(final):
+        final = None
     if final is not None:
         m.need(
-            view.trip is not None and view.never_stops_early(m.facts),
-            "its final value is read, but the number of iterations is not known",
-            at=state.input,
+            view.never_stops_early(m.facts),
+            "the final value is read, but a condition may end the loop before its trip count",
+            at=carried.input,
         )
-        assert view.trip is not None
-        m.need(m.facts.shape(view.trip) == (), "the trip count is no scalar", at=view.trip)
-    from_zero = m.facts.scalar(state.initial) == 0
-    return Counter(state, number, step, dtype, from_zero, final)
+        trip = m.need(
+            view.trip,
+            "the final value is read, but the loop has no trip count",
+            at=carried.input,
+        )
+        m.need(m.facts.shape(trip) == (), "the trip count is not a scalar", at=trip)
+    starts_at_zero = m.facts.scalar(carried.initial) == 0
+    return InductionVariable(number, step, dtype, starts_at_zero, final)
 
 
-def _progress(patch: Patch, count: Tensor, counter: Counter, body: Graph | None) -> Tensor:
-    """initial + step * count, in the type of the state, in the body or before the loop."""
-    like = counter.state.initial
-    add = patch.node if body is None else partial(patch.node_first, body)
-    value = count
-    if counter.dtype != INT64:
-        value = add("Cast", [value], [like], {"to": counter.dtype})[0]
-    if counter.step != 1:
-        kind = np.int64 if counter.dtype == INT64 else np.int32
-        factor = patch.constant(np.array(counter.step, kind), like=like, graph=body)
-        value = add("Mul", [value, factor], [like])[0]
-    if not counter.from_zero:
-        value = add("Add", [value, like], [like])[0]
-    return value
+def _value_after(
+    emit: Builder, iterations: Tensor, variable: InductionVariable, initial: Tensor
+) -> Tensor:
+    """The value of an induction variable after so many iterations: initial + step * iterations."""
+    value = iterations
+    if variable.dtype != INT64:
+        value = emit("Cast", value, to=variable.dtype)
+    if variable.step != 1:
+        dtype = np.int64 if variable.dtype == INT64 else np.int32
+        value = emit("Mul", value, emit.constant(np.array(variable.step, dtype)))
+    return value if variable.starts_at_zero else emit("Add", value, initial)

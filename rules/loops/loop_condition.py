@@ -1,4 +1,4 @@
-"""The normal form of a loop's condition and trip count.
+"""The canonical form of the condition and the trip count of a loop.
 
    Loop(m, true, …) { … cond_in … ; return Identity(cond_in) }
 -> Loop(m, , …) { … true … ; return true }
@@ -6,18 +6,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.graph.ir import Constant, Node
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 
 
-class ConditionIsTrueInBody(Rule):
-    """A loop body runs only while the condition is true: its condition input is that constant."""
+class ConditionIsTrueInBody(Rule[LoopView]):
+    """Replaces the condition input of a loop body by true, the only value that it has."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 m, bool c) => (float[3] y) {
@@ -29,20 +29,20 @@ class ConditionIsTrueInBody(Rule):
         co = Identity(c) so = Add(s, s) }> }"""
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> LoopView:
         view = m.loop()
         m.need(m.index.use_count(view.condition_in) > 0, "the body does not read its condition")
-        return {"view": view}
+        return view
 
-    def apply(self, patch: Patch, view: LoopView) -> None:
-        holds = np.full(view.condition_shape, True)
-        constant = patch.constant(holds, like=view.condition_in, graph=view.body)
-        patch.replace(view.condition_in, constant)
+    def apply(self, patch: Patch, found: LoopView) -> None:
+        condition = found.condition_in
+        values = np.full(found.condition_shape, True)
+        patch.replace(condition, patch.constant(values, like=condition, graph=found.body))
         patch.toward_normal_form()
 
 
-class EliminateTrueCondition(Rule):
-    """A first condition that is true need not be given."""
+class EliminateTrueCondition(Rule[Node]):
+    """Removes the condition of the first iteration if it is true."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 m) => (float[3] y) <bool t = {1}> {
@@ -57,25 +57,24 @@ class EliminateTrueCondition(Rule):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        condition = m.loop().condition
-        m.need(condition is not None, "there is no first condition")
-        assert condition is not None
+    def match(self, m: Match) -> Node:
+        view = m.loop()
+        condition = m.need(view.condition, "there is no first condition")
         m.need(
             m.facts.scalar(condition) is True,
-            "the first condition `{}` is not known to be true",
-            condition.name,
+            "the first condition {} is not known to be true",
+            condition,
             at=condition,
         )
-        return {"node": m.node}
+        return m.node
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.loop(node).drop_condition()
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.loop(found).drop_condition()
         patch.toward_normal_form()
 
 
-class EliminateUnreachableTripCount(Rule):
-    """A trip count that no run can reach need not be given: the condition ends the loop."""
+class EliminateUnreachableTripCount(Rule[Node]):
+    """Removes a trip count that is too large to reach if a condition ends the loop."""
 
     root = "Loop"
     fires = """g (float[3] x) => (float[3] y) <int64 m = {9223372036854775807}, float[1] most = {9}> {
@@ -94,24 +93,30 @@ class EliminateUnreachableTripCount(Rule):
         <bool co = {1}> { so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Node:
         view = m.loop()
-        m.need(view.trip is not None, "it has no trip count")
-        assert view.trip is not None
+        trip = m.need(view.trip, "it has no trip count")
         most = view.trips(m.facts)
-        endless = isinstance(most, int) and most >= NO_LIMIT
-        m.need(endless, "trip count {} can be reached", most, at=view.trip)
+        unreachable = isinstance(most, int) and most >= NO_LIMIT
+        m.need(unreachable, "trip count {} can be reached", trip if most is None else most, at=trip)
         ends = m.facts.scalar(view.condition_out) is not True
         m.need(ends and view.condition_out is not view.condition_in, "it never ends otherwise")
-        return {"node": m.node}
+        return m.node
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.loop(node).drop_trip_count()
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.loop(found).drop_trip_count()
         patch.toward_normal_form()
 
 
-class FoldLoopCondition(Rule):
-    """A condition for the next iteration that is always the same is that constant."""
+@dataclass(frozen=True)
+class NextCondition:
+    """The condition for the next iteration, which is the same in every iteration."""
+
+    value: bool
+
+
+class FoldLoopCondition(Rule[NextCondition]):
+    """Replaces a condition for the next iteration that is always the same by a constant."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 m) => (float[3] y) {
@@ -121,20 +126,20 @@ class FoldLoopCondition(Rule):
         "is not known": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         four = Constant<value_int=4>() co = Less(i, four) so = Add(s, s) }> }""",
-        "already": """g (float[3] x, int64 m) => (float[3] y) {
+        "is already a constant": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so)
         <bool co = {1}> { so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> NextCondition:
         view = m.loop()
         out = view.condition_out
         own = isinstance(out, Constant) and m.index.home(out) is view.body
-        m.need(not own, "it is a constant of the body already")
+        m.need(not own, "it is already a constant of the body")
         value = m.facts.scalar(out)
-        m.need(isinstance(value, bool), "the condition `{}` is not known", out.name, at=out)
-        return {"node": m.node, "out": out, "value": value}
+        m.need(isinstance(value, bool), "the condition {} is not known", out, at=out)
+        return NextCondition(bool(value))
 
-    def apply(self, patch: Patch, node: Node, out: Tensor, value: bool) -> None:
-        patch.loop(node).set_next_condition(value)
+    def apply(self, patch: Patch, found: NextCondition) -> None:
+        patch.loop(patch.root).set_next_condition(found.value)
         patch.toward_normal_form()

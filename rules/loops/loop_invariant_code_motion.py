@@ -1,11 +1,11 @@
-"""Less work inside a loop: what is the same in every iteration is computed once, before it.
+"""Loop-invariant code motion.
 
 y = Loop(m, , x) { e = Exp(w); return s + e }    ->   e = Exp(w)   y = Loop(m, , x) { return s + e }
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
@@ -14,11 +14,18 @@ from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Graph, Node, bodies
 
 
-class HoistLoopInvariantCode(Rule):
-    """A computation on values from outside moves in front of the loop.
+@dataclass(frozen=True)
+class InvariantNodes:
+    """Nodes of a body that compute the same in every iteration."""
 
-    Only what cannot fail, or where the loop surely runs; what reads nothing but constants stays,
-    because runtimes fold it where it is.
+    nodes: list[Node]
+
+
+class HoistLoopInvariantCode(Rule[InvariantNodes]):
+    """Moves computations on outer values before the loop.
+
+    A node that may fail moves only if the loop has at least one iteration. A node that reads nothing but constants
+    stays: FoldConstants and runtimes fold it where it is.
     """
 
     root = ("Loop", "Scan")
@@ -26,7 +33,7 @@ class HoistLoopInvariantCode(Rule):
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         e = Exp(x) co = Identity(ci) so = Add(s, e) }> }"""
     spares = {
-        "nothing in the body": """g (float[3] x, int64 m) => (float[3] y) {
+        "no node of the body": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         e = Exp(s) co = Identity(ci) so = Add(s, e) }> }""",
         "may fail": """g (float[N] x, int64[1] k, float[3] z, int64 m) => (float[3] y) {
@@ -34,27 +41,27 @@ class HoistLoopInvariantCode(Rule):
         e = Gather(x, k) co = Identity(ci) so = Add(s, e) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        body: Graph = m.node.attrs["body"]
-        fixed = _invariant(m.index, body)
-        m.need(bool(fixed), "nothing in the body is computed from outer values alone")
+    def match(self, m: Match) -> InvariantNodes:
+        invariant = _invariant_nodes(m.index, m.node.attrs["body"])
+        m.need(bool(invariant), "no node of the body computes on outer values alone")
         # onnxruntime refuses a Scan over empty sequences.
-        runs = m.node.op == "Scan" or m.loop().surely_runs(m.facts)
-        safe = [n for n in fixed if runs or cannot_fail_in_iteration(n, m.facts)]
-        m.need(bool(safe), "{} may fail, and the loop may not run", fixed[0], at=fixed[0])
-        return {"node": m.node, "fixed": safe}
+        runs = m.node.op == "Scan" or m.loop().runs_at_least_once(m.facts)
+        safe = [n for n in invariant if runs or cannot_fail_in_iteration(n, m.facts)]
+        first = invariant[0]
+        m.need(bool(safe), "{} may fail, and the loop may have no iteration", first, at=first)
+        return InvariantNodes(safe)
 
-    def apply(self, patch: Patch, node: Node, fixed: list[Node]) -> None:
-        home = patch.index.graph_of(node)
-        for moved in fixed:
-            for tensor in moved.inputs:
+    def apply(self, patch: Patch, found: InvariantNodes) -> None:
+        home = patch.index.graph_of(patch.root)
+        for node in found.nodes:
+            for tensor in node.inputs:
                 if isinstance(tensor, Constant) and tensor.name:
                     patch.hoist_constant(tensor, home)
-        patch.hoist(fixed, before=node)
+        patch.hoist(found.nodes, before=patch.root)
 
 
-def _invariant(index: Index, body: Graph) -> list[Node]:
-    """Pure nodes without bodies that read a value from outside, and otherwise only constants."""
+def _invariant_nodes(index: Index, body: Graph) -> list[Node]:
+    """Pure nodes without bodies that read an outer value, and otherwise only constants."""
     found = []
     for node in index.nodes(body):
         homes = [index.home(t) for t in node.inputs if t.name and not isinstance(t, Constant)]

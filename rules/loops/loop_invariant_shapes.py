@@ -1,4 +1,4 @@
-"""Sizes that every iteration finds again are known before the loop.
+"""Shapes of values in a loop that are known before the loop.
 
 … Loop { … n = Shape(s) … }    ->   n = Shape(x)   … Loop { … }
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
@@ -15,18 +14,20 @@ from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.symbolic import Dim
 
+Size = tuple[Tensor | None, int]
+"""The size of an axis of an outer value; or a number, with None for the value."""
+
 
 @dataclass(frozen=True)
-class Sizes:
-    """Neighbouring elements of a shape: numbers, or sizes of axes of one outer value."""
+class InvariantShape:
+    """A shape in a loop that consists of numbers and of sizes of outer values."""
 
-    tensor: Tensor | None
-    values: tuple[int, ...]
-    """The numbers, or the axes."""
+    loop: Node
+    sizes: list[Size]
 
 
-class HoistLoopInvariantShape(Rule):
-    """The shape of a value in a loop, where it is made of sizes of outer values."""
+class HoistLoopInvariantShape(Rule[InvariantShape]):
+    """Computes the shape of a value in a loop before the loop, from sizes of outer values."""
 
     root = "Shape"
     fires = """g (float[N,3] x, int64 m) => (float[N,3] y) {
@@ -41,42 +42,36 @@ class HoistLoopInvariantShape(Rule):
         h = Concat<axis=0>(s, s) so = Add(h, r) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> InvariantShape:
         x = m.node.inputs[0]
-        loop = m.need(_loop_around(m), "it is not in a loop")
+        loop = m.need(_innermost_loop(m), "it is not in a loop")
         home = m.index.home(x)
-        body = loop.attrs["body"]
-        m.need(
-            home is not None and m.index.encloses(body, home),
-            "`{}` comes from outside already",
-            x.name,
-        )
-        shape = m.need(m.facts.shape(x), "the rank of `{}` is not known", x.name, at=x)
+        inside = home is not None and m.index.encloses(loop.attrs["body"], home)
+        m.need(inside, "{} is already an outer value", x)
+        shape = m.need(m.facts.shape(x), "the rank of {} is not known", x, at=x)
         start, end = m.node.attrs.get("start", 0), m.node.attrs.get("end")
-        sizes = [_origin(m, loop, dim, x) for dim in shape[start:end]]
-        m.need(bool(sizes), "`{}` has no axes", x.name)
-        return {"node": m.node, "loop": loop, "parts": _runs(sizes)}
+        sizes = [_need_outer_size(m, loop, dim, x) for dim in shape[start:end]]
+        m.need(bool(sizes), "{} has no axes", x)
+        return InvariantShape(loop, sizes)
 
-    def apply(self, patch: Patch, node: Node, loop: Node, parts: list[Sizes]) -> None:
-        old = node.outputs[0]
-        emit = patch.builder(old, loop)
-        patch.replace(old, emit.concat([_vector(emit, part) for part in parts]))
-        patch.remove(node)
+    def apply(self, patch: Patch, found: InvariantShape) -> None:
+        emit = patch.builder(patch.root.outputs[0], found.loop)
+        parts = [
+            _sizes_of(emit, tensor, [number for _, number in run])
+            for tensor, run in groupby(found.sizes, key=lambda size: size[0])
+        ]
+        patch.replace_node(patch.root, [emit.concat(parts)])
         patch.toward_normal_form()
 
 
-def _vector(emit: Builder, part: Sizes) -> Tensor:
-    """The sizes as a vector."""
-    numbers = emit.vector(*part.values)
-    return (
-        numbers
-        if part.tensor is None
-        else emit("Gather", emit("Shape", part.tensor), numbers, axis=0)
-    )
+def _sizes_of(emit: Builder, tensor: Tensor | None, numbers: list[int]) -> Tensor:
+    """The sizes of some axes of a value, or the numbers themselves, as a vector."""
+    vector = emit.vector(*numbers)
+    return vector if tensor is None else emit("Gather", emit("Shape", tensor), vector, axis=0)
 
 
-def _loop_around(m: Match) -> Node | None:
-    """The innermost loop whose body, or a branch in it, the root stands in."""
+def _innermost_loop(m: Match) -> Node | None:
+    """The innermost loop in whose body, or in a branch there, the root stands; None if in none."""
     for graph in m.index.ancestors(m.graph()):
         owner = m.index.owner(graph)
         if owner is not None and owner.op in ("Loop", "Scan"):
@@ -84,32 +79,27 @@ def _loop_around(m: Match) -> Node | None:
     return None
 
 
-def _origin(m: Match, loop: Node, dim: Dim, x: Tensor) -> tuple[Tensor | None, int]:
-    """A number, or an axis of a value that is there before the loop."""
+def _need_outer_size(m: Match, loop: Node, dim: Dim, x: Tensor) -> Size:
+    """A size of `x` as a number, or as an axis of a value that exists before the loop.
+
+    Raises Miss if it is neither.
+    """
     if isinstance(dim, int):
         return None, dim
-    found = m.facts.origin(dim) or _given(m, loop, dim)
-    sentence = "the size {} of `{}` is not the size of an outer value"
-    found = m.need(found, sentence, dim, x.name, at=x)
-    home, made_by = m.index.home(found[0]), m.index.producer(found[0])
+    sentence = "the size {} of {} is not the size of an outer value"
+    origin = m.facts.origin(dim) or _axis_of_size(m, loop, dim)
+    tensor, axis = m.need(origin, sentence, dim, x, at=x)
+    home, producer = m.index.home(tensor), m.index.producer(tensor)
     outside = home is not None and m.index.encloses(home, m.index.graph_of(loop))
-    early = made_by is None or m.index.position(made_by) < m.index.position(loop)
-    m.need(outside and early, sentence, dim, x.name, at=x)
-    return found
+    early = producer is None or m.index.position(producer) < m.index.position(loop)
+    m.need(outside and early, sentence, dim, x, at=x)
+    return tensor, axis
 
 
-def _given(m: Match, loop: Node, dim: Dim) -> tuple[Tensor, int] | None:
-    """An input of the loop, such as the first value of a state, with an axis of that size."""
+def _axis_of_size(m: Match, loop: Node, dim: Dim) -> tuple[Tensor, int] | None:
+    """An input of the loop, such as an initial value, with an axis of this size, and the axis."""
     for tensor in loop.inputs:
         for axis, size in enumerate(m.facts.shape(tensor) or ()):
             if size == dim:
                 return tensor, axis
     return None
-
-
-def _runs(sizes: list[tuple[Tensor | None, int]]) -> list[Sizes]:
-    """Neighbours that come from the same value, together."""
-    return [
-        Sizes(tensor, tuple(number for _, number in run))
-        for tensor, run in groupby(sizes, key=lambda size: size[0])
-    ]

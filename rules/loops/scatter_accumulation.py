@@ -1,4 +1,4 @@
-"""Buffers that each iteration writes one slice of are scan outputs.
+"""Buffers that each iteration writes one slice of become scan outputs.
 
 y = Loop(n, , zeros(n, k)) { … return ScatterND(buffer, [[i]], r) }   ->   y = Loop(n, ) { … return r }
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.elements import element
@@ -16,58 +17,58 @@ from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
 from ...rewrite.symbolic import Dim
-from .accumulation import AccumulatorRule, need_only_updated, resized, shaped_like
-from .iteration_positions import Progression, need_progression
+from .accumulation import AccumulatorRule, need_only_updated, with_shape_of, with_sizes_of
+from .affine_positions import Progression, need_progression
 
 
 @dataclass(frozen=True)
-class Write:
-    """One slice of a buffer is overwritten."""
+class SliceWrite:
+    """A scatter that overwrites one slice of a buffer."""
 
-    node: Node
+    scatter: Node
     axis: int
     position: Dim
-    """Which slice along the axis."""
-    row: Tensor
-    """What is written."""
-    dropped: tuple[int, ...]
-    """Axes of size 1 that the row has more than a slice."""
-    added: tuple[int, ...] = ()
-    """Axes of size 1 that a slice has more than the row."""
+    """The number of the slice along the axis."""
+    values: Tensor
+    """What the scatter writes."""
+    squeezed: tuple[int, ...]
+    """Axes of size 1 that the values have and a slice lacks."""
+    unsqueezed: tuple[int, ...] = ()
+    """Axes of size 1 that a slice has and the values lack."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in the buffer the rows stand that a loop writes."""
+class WrittenRange:
+    """The slices of a buffer that a loop writes."""
 
     first: int
-    """The slice that is the first of them."""
+    """The number of the first of them."""
     reverse: bool
-    """Whether the last row comes first."""
-    full: bool
-    """Whether they are all there is."""
+    """Whether the first iteration writes the last of them."""
+    is_whole: bool
+    """Whether they are the whole buffer."""
     fits: bool
-    """Whether there surely is room for all of them."""
+    """Whether the buffer is known to have room for all of them."""
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """Each iteration overwrites the next slice."""
+class BufferUpdate:
+    """Each iteration overwrites the next slice of a buffer."""
 
-    write: Write
-    place: Place
-    runs: bool
-    """Whether there surely is a first iteration."""
+    write: SliceWrite
+    range: WrittenRange
     rank: int
+    runs_at_least_once: bool
+    """Whether the loop has at least one iteration."""
 
 
-class ScatterToScanOutput(AccumulatorRule[Buffer]):
-    """A buffer of which each iteration writes the next slice, unread before the end, is a scan output.
+class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
+    """Turns a buffer whose next slice each iteration writes into a scan output.
 
-    What no iteration writes is taken from the initial buffer.
+    Slices that no iteration writes keep their initial values.
     """
 
-    nothing = "no state is a buffer that slices are written to"
+    no_accumulator = "no carried value is a buffer that slices are written to"
     fires = """g (float[T,3] x, float[3] s0) => (float[3] y, float[T,3] ys) {
       zero = Constant<value_int=0>() none = Constant<value_int=-1>() all = Shape(x)
       n = Gather(all, zero) b0 = ConstantOfShape(all)
@@ -83,7 +84,7 @@ class ScatterToScanOutput(AccumulatorRule[Buffer]):
         co = Identity(ci) s = ReduceSum<keepdims=0>(q) wide = Constant<value_ints=[1,3]>()
         at = Constant<value_ints=[1,1]>() k = Reshape(i, at) r = Expand(s, wide)
         qo = ScatterND(q, k, r) }> }""",
-        "does not advance": """g (float[T,3] x, float[1,3] r) => (float[T,3] ys) {
+        "does not change by a fixed step": """g (float[T,3] x, float[1,3] r) => (float[T,3] ys) {
       zero = Constant<value_int=0>() all = Shape(x) n = Gather(all, zero)
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
         co = Identity(ci) at = Constant<value_ints=[1,1]>() two = Constant<value_int=2>()
@@ -92,170 +93,173 @@ class ScatterToScanOutput(AccumulatorRule[Buffer]):
       ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
         co = Identity(ci) at = Constant<value_ints=[1,1]>() two = Constant<value_int=2>()
         h = Mul(i, two) k = Reshape(h, at) qo = ScatterND(q, k, r) }> }""",
-        "no state is a buffer": """g (float[3] x, int64 m) => (float[3] y) {
+        "no carried value is a buffer": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def accumulator(
-        self, m: Match, view: LoopView, number: int, state: CarriedValue
-    ) -> Buffer | None:
-        return _buffer(m, view, number, state)
+    def update(
+        self, m: Match, view: LoopView, number: int, carried: CarriedValue
+    ) -> BufferUpdate | None:
+        scatter = m.producer(carried.output, "ScatterND", "ScatterElements")
+        if scatter is None:
+            return None
+        shape = m.need(m.facts.shape(carried.input), "the shape of {} is not known", carried.input)
+        m.need(bool(shape), "{} has no axes", carried.input)
+        write = _need_write(m, view, carried, scatter, shape)
+        need_only_updated(m, view, number, carried, Use(scatter, 0))
+        m.need(view.iteration_shape == (), "the iteration number is not a scalar in the body")
+        position = need_progression(m, view, write.position, scatter.inputs[1])
+        count = view.trips(m.facts) if view.never_stops_early(m.facts) else None
+        written = _need_range(m, position, count, shape[write.axis], write)
+        runs = view.runs_at_least_once(m.facts)
+        keeps_sizes = runs or written.is_whole or m.facts.opset >= EMPTY_RESHAPES
+        m.need(keeps_sizes, NO_EMPTY_RESHAPES)
+        return BufferUpdate(write, written, len(shape), runs)
 
-    def row(self, patch: Patch, found: Buffer) -> Tensor:
-        write = found.write
-        inside = patch.builder(write.row, write.node)
-        return inside.unsqueeze(inside.squeeze(write.row, write.dropped), write.added)
+    def added(self, patch: Patch, update: BufferUpdate) -> Tensor:
+        write = update.write
+        emit = patch.builder(write.values, write.scatter)
+        return emit.unsqueeze(emit.squeeze(write.values, write.squeezed), write.unsqueezed)
 
-    def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Buffer) -> Tensor:
-        place, axis, initial = found.place, found.write.axis, state.initial
-        count = emit.shape(rows, 0, 1)
-        ordered = emit.reverse(rows, 0) if place.reverse else rows
-        result = emit.move_axis(ordered, 0, axis, found.rank)
-        if not found.runs and place.full:
-            result = shaped_like(emit, result, initial)
-        elif not found.runs:
-            result = resized(emit, result, axis, found.rank, count, initial)
-        if not place.full:
-            result = _with_the_rest(emit, count, result, initial, axis, place)
+    def result(
+        self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: BufferUpdate
+    ) -> Tensor:
+        written, axis, initial = update.range, update.write.axis, carried.initial
+        count = emit.shape(stacked, 0, 1)
+        ordered = emit.reverse(stacked, 0) if written.reverse else stacked
+        result = emit.move_axis(ordered, 0, axis, update.rank)
+        if not update.runs_at_least_once and written.is_whole:
+            result = with_shape_of(emit, result, initial)
+        elif not update.runs_at_least_once:
+            result = with_sizes_of(emit, result, axis, update.rank, count, initial)
+        if not written.is_whole:
+            result = _with_unwritten_slices(emit, count, result, initial, axis, written)
         return result
 
 
-def _with_the_rest(
-    emit: Builder, count: Tensor, result: Tensor, initial: Tensor, axis: int, place: Place
+def _with_unwritten_slices(
+    emit: Builder, count: Tensor, result: Tensor, initial: Tensor, axis: int, written: WrittenRange
 ) -> Tensor:
-    """The rows among the slices of the initial buffer that no iteration overwrote."""
-    zero, along, begin = emit.vector(0), emit.vector(axis), count
+    """The written slices among the slices of the initial buffer that no iteration writes."""
+    zero, axes, start = emit.vector(0), emit.vector(axis), count
     end = emit.shape(initial, axis, axis + 1)
     parts = [result]
-    if place.first:
-        start = emit.vector(place.first)
-        parts = [emit("Slice", initial, zero, start, along), result]
-        begin = emit("Add", begin, start)
-    rest = emit("Slice", initial, begin, end, along)
+    if written.first:
+        first = emit.vector(written.first)
+        parts = [emit("Slice", initial, zero, first, axes), result]
+        start = emit("Add", start, first)
+    rest = emit("Slice", initial, start, end, axes)
     whole = emit("Concat", *parts, rest, axis=axis)
-    if place.fits:
+    if written.fits:
         return whole
-    # Writes behind the end fail, except in a buffer of no elements: that one keeps its size.
-    return emit("Slice", whole, zero, end, along)
+    # A write past the end fails, except in a buffer of no elements, which keeps its size.
+    return emit("Slice", whole, zero, end, axes)
 
 
-def _buffer(m: Match, view: LoopView, number: int, state: CarriedValue) -> Buffer | None:
-    scatter = m.producer(state.output, "ScatterND", "ScatterElements")
-    if scatter is None:
-        return None
-    shape = m.need(m.facts.shape(state.input), "the shape of `{}` is not known", state.input.name)
-    m.need(bool(shape), "`{}` has no axes", state.input.name)
-    write = need_write(m, view, state, scatter, shape)
-    need_only_updated(m, view, number, state, Use(scatter, 0))
-    m.need(view.iteration_shape == (), "the iteration number is no scalar in the body")
-    found = need_progression(m, view, write.position, write.node.inputs[1])
-    count = view.trips(m.facts) if view.never_stops_early(m.facts) else None
-    place = _place(m, found, count, shape[write.axis], write)
-    runs = view.surely_runs(m.facts)
-    m.need(
-        runs or place.full or m.facts.opset >= EMPTY_RESHAPES,
-        NO_EMPTY_RESHAPES,
-    )
-    return Buffer(write, place, runs, len(shape))
-
-
-def _place(m: Match, found: Progression, count: Dim | None, length: Dim, write: Write) -> Place:
-    """Where the rows stand, where they stand side by side."""
-    reverse, first = found.step == -1, found.first
+def _need_range(
+    m: Match, position: Progression, count: Dim | None, length: Dim, write: SliceWrite
+) -> WrittenRange:
+    """The slices that the iterations write. Raises Miss if they are not known to be adjacent."""
+    reverse, first = position.step == -1, position.first
     if reverse and count is not None:
         # Positions below zero count from the end (ONNX operator specification, ScatterND).
         from_end = isinstance(first, int) and first < 0
         last = symbolic.add(first, length) if from_end else first
         first = symbolic.sub(symbolic.add(last, 1), count)
     known = isinstance(first, int) and first >= 0 and not (reverse and count is None)
-    m.need(
-        known and abs(found.step) == 1,
-        "slices are written from {} in steps of {}, not one after the other from a known one on",
-        found.first,
-        found.step,
-        at=write.node,
-    )
-    assert isinstance(first, int)
+    if not isinstance(first, int) or not known or abs(position.step) != 1:
+        raise Miss(
+            "slices are written from {} in steps of {}, not one after the other from a known one",
+            position.first,
+            position.step,
+            at=write.scatter,
+        )
     end = None if count is None else symbolic.add(count, first)
     fits = None if end is None else symbolic.le(end, length)
-    m.need(fits is not False, "slices up to {} are written, of {}", end, length, at=write.node)
-    full = first == 0 and end is not None and symbolic.eq(end, length) is True
-    return Place(first, reverse, full, fits is True)
-
-
-def need_write(
-    m: Match, view: LoopView, state: CarriedValue, node: Node, shape: tuple[Dim, ...]
-) -> Write:
-    """What a ScatterND or ScatterElements writes, where that is one whole slice of the buffer."""
     m.need(
-        node.inputs[0] is state.input and m.index.graph_of(node) is view.body,
-        "{} does not write to `{}`",
-        node,
-        state.input.name,
+        fits is not False,
+        "the loop writes slices up to {} of {}, which has {}",
+        end,
+        write.scatter.inputs[0],
+        length,
+        at=write.scatter,
     )
-    m.need(node.attrs.get("reduction", "none") == "none", "{} adds to what is there", node, at=node)
-    if node.op == "ScatterElements":
-        return _written_along_axis(m, node, shape)
-    return _written_at_indices(m, node, shape)
+    is_whole = first == 0 and end is not None and symbolic.eq(end, length) is True
+    return WrittenRange(first, reverse, is_whole, fits is True)
 
 
-def _written_along_axis(m: Match, node: Node, shape: tuple[Dim, ...]) -> Write:
-    """ScatterElements whose indices all are the same position along its axis."""
-    axis = int(node.attrs.get("axis", 0)) % len(shape)
-    updates = m.facts.shape(node.inputs[2])
+def _need_write(
+    m: Match, view: LoopView, carried: CarriedValue, scatter: Node, shape: tuple[Dim, ...]
+) -> SliceWrite:
+    """What a ScatterND or ScatterElements writes. Raises Miss if it is not one whole slice."""
+    m.need(
+        scatter.inputs[0] is carried.input and m.index.graph_of(scatter) is view.body,
+        "{} does not write to {}",
+        scatter,
+        carried.input,
+    )
+    overwrites = scatter.attrs.get("reduction", "none") == "none"
+    m.need(overwrites, "{} does not overwrite, but combines", scatter, at=scatter)
+    if scatter.op == "ScatterElements":
+        return _write_of_elements(m, scatter, shape)
+    return _write_at_indices(m, scatter, shape)
+
+
+def _write_of_elements(m: Match, scatter: Node, shape: tuple[Dim, ...]) -> SliceWrite:
+    """A ScatterElements whose indices are all the same position along its axis."""
+    axis = int(scatter.attrs.get("axis", 0)) % len(shape)
+    updates = m.facts.shape(scatter.inputs[2])
     whole = (*shape[:axis], 1, *shape[axis + 1 :])
-    m.need(updates == whole, "{} does not write a whole slice of axis {}", node, axis, at=node)
-    spots = tuple(symbolic.fresh(f"j{place}") for place in range(len(shape)))
-    position = element(m.facts, node.inputs[1], spots)
     m.need(
-        position is not None and not _depends_on(position, spots),
-        "the position `{}` is not known",
-        node.inputs[1].name,
-        at=node,
+        updates == whole, "{} does not write a whole slice of axis {}", scatter, axis, at=scatter
     )
-    assert position is not None
-    return Write(node, axis, position, node.inputs[2], (axis,))
+    coordinate = tuple(symbolic.fresh(f"j{place}") for place in range(len(shape)))
+    indices = scatter.inputs[1]
+    position = element(m.facts, indices, coordinate)
+    if position is None or _depends_on(position, coordinate):
+        raise Miss("the position {} is not known", indices, at=scatter)
+    return SliceWrite(scatter, axis, position, scatter.inputs[2], (axis,))
 
 
-def _depends_on(position: Dim, spots: tuple[Dim, ...]) -> bool:
-    return any(symbolic.symbols(position) & symbolic.symbols(spot) for spot in spots)
+def _depends_on(position: Dim, coordinate: tuple[Dim, ...]) -> bool:
+    return any(symbolic.symbols(position) & symbolic.symbols(place) for place in coordinate)
 
 
-def _written_at_indices(m: Match, node: Node, shape: tuple[Dim, ...]) -> Write:
-    """ScatterND whose index tuples run through all axes they name but one.
+def _write_at_indices(m: Match, scatter: Node, shape: tuple[Dim, ...]) -> SliceWrite:
+    """A ScatterND whose index tuples run through all axes that they name but one.
 
-    The tuple at coordinate (j0, j1, …) must be made of the iteration's position and of each of
+    The tuple at coordinate (j0, j1, …) must consist of the position of the iteration and of each of
     j0, j1, … once, in the order of the axes.
     """
-    indices = m.need(
-        m.facts.shape(node.inputs[1]), "the shape of `{}` is not known", node.inputs[1].name
-    )
-    depth = indices[-1]
-    m.need(isinstance(depth, int), "the number of indices per slice is not known", at=node)
-    assert isinstance(depth, int)
-    spots = tuple(symbolic.fresh(f"j{place}") for place in range(len(indices) - 1))
-    axis, position, taken, units = None, None, [], []
-    for place in range(depth):
-        value = element(m.facts, node.inputs[1], (*spots, place))
-        m.need(value is not None, "index {} of `{}` is not known", place, node.inputs[1].name)
-        assert value is not None
-        spot = next((k for k, s in enumerate(spots) if symbolic.eq(value, s) is True), None)
-        if spot is not None and symbolic.eq(indices[spot], shape[place]) is True:
-            taken.append(spot)
-            continue
-        if value == 0 and shape[place] == 1:
-            units.append(place)
-            continue
-        m.need(axis is None, "{} writes only part of a slice", node, at=node)
-        axis, position = place, value
-    m.need(axis is not None, "{} writes the whole buffer", node, at=node)
-    assert axis is not None
-    assert position is not None
-    dropped = tuple(k for k in range(len(spots)) if k not in taken)
-    whole = taken == sorted(taken) and all(indices[k] == 1 for k in dropped)
+    indices = scatter.inputs[1]
+    sizes = m.need(m.facts.shape(indices), "the shape of {} is not known", indices)
+    depth = sizes[-1]
+    if not isinstance(depth, int):
+        raise Miss("the number of indices per slice is not known", at=scatter)
+    coordinate = tuple(symbolic.fresh(f"j{place}") for place in range(len(sizes) - 1))
+    written: tuple[int, Dim] | None = None  # the axis that is not run through, and the position
+    taken: list[int] = []
+    units: list[int] = []
+    for axis in range(depth):
+        value = element(m.facts, indices, (*coordinate, axis))
+        value = m.need(value, "index {} of {} is not known", axis, indices)
+        place = next((k for k, c in enumerate(coordinate) if symbolic.eq(value, c) is True), None)
+        if place is not None and symbolic.eq(sizes[place], shape[axis]) is True:
+            taken.append(place)
+        elif value == 0 and shape[axis] == 1:
+            units.append(axis)
+        else:
+            m.need(written is None, "{} writes only part of a slice", scatter, at=scatter)
+            written = (axis, value)
+    axis, position = m.need(written, "{} writes the whole buffer", scatter, at=scatter)
+    squeezed = tuple(k for k in range(len(coordinate)) if k not in taken)
+    whole = taken == sorted(taken) and all(sizes[k] == 1 for k in squeezed)
     m.need(
-        whole and not _depends_on(position, spots), "{} writes no single whole slice", node, at=node
+        whole and not _depends_on(position, coordinate),
+        "{} does not write one whole slice",
+        scatter,
+        at=scatter,
     )
-    added = tuple(place - (place > axis) for place in units)
-    return Write(node, axis, position, node.inputs[2], dropped, added)
+    unsqueezed = tuple(unit - (unit > axis) for unit in units)
+    return SliceWrite(scatter, axis, position, scatter.inputs[2], squeezed, unsqueezed)

@@ -1,4 +1,4 @@
-"""Sequences that are only added to, at one end, are scan outputs.
+"""Sequences that each iteration inserts a tensor into, at one end, become scan outputs.
 
    l = Loop(m, , SequenceConstruct(a)) { … return SequenceInsert(l, r) }   y = ConcatFromSequence(l)
 -> ys = Loop(m, ) { … return r }   l = SplitToSequence(Concat([a], ys))   y = ConcatFromSequence(l)
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import onnx
+from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, TO_THE_END, Builder
@@ -22,33 +22,36 @@ from .accumulation import AccumulatorRule, need_only_updated
 
 _SPLITTABLE = frozenset(
     {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.INT32,
-        onnx.TensorProto.INT64,
-        onnx.TensorProto.BOOL,
-        onnx.TensorProto.FLOAT16,
+        TensorProto.FLOAT,
+        TensorProto.DOUBLE,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.BOOL,
+        TensorProto.FLOAT16,
     }
 )
-"""Types of which onnxruntime splits a tensor into a sequence."""
+"""The element types for which onnxruntime has a SplitToSequence."""
 
 
 @dataclass(frozen=True)
-class Inserted:
-    """One tensor is added to a sequence."""
+class Insertion:
+    """The SequenceInsert that adds one tensor to a sequence."""
 
-    row: Tensor
-    first: list[Tensor]
+    tensor: Tensor
+    initial: list[Tensor]
     """What the sequence holds before the first iteration."""
-    in_front: bool
-    runs: bool
-    """Whether there surely is a first iteration."""
+    at_front: bool
+    runs_at_least_once: bool
+    """Whether the loop has at least one iteration."""
 
 
-class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
-    """A sequence that each iteration adds one tensor to is a scan output, split again after it."""
+class SequenceInsertToScanOutput(AccumulatorRule[Insertion]):
+    """Collects the tensors that each iteration inserts into a sequence in a scan output.
 
-    nothing = "no state is a sequence"
+    A SplitToSequence after the loop makes it a sequence again.
+    """
+
+    no_accumulator = "no carried value is a sequence"
     fires = """g (float[3] x, int64 m) => (float[3] y, float[K,3] ys) {
       e = SequenceConstruct(x) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
@@ -60,7 +63,7 @@ class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
           => (bool co, float[P] so, seq(float[P]) qo) {
         co = Identity(ci) so = Concat<axis=0>(s, s) qo = SequenceInsert(q, so) }>
       ys = ConcatFromSequence<axis=0>(l) }""",
-        "no known tensors": """g (float[3] x, int64 m, float[N,3] t) => (float[3] y, float[K,3] ys) {
+        "not made of known tensors": """g (float[3] x, int64 m, float[N,3] t) => (float[3] y, float[K,3] ys) {
       e = SplitToSequence<axis=0, keepdims=0>(t) y, l = Loop (m, , x, e) <body = b (int64 i, bool ci, float[3] s, seq(float[3]) q)
           => (bool co, float[3] so, seq(float[3]) qo) {
         co = Identity(ci) so = Add(s, s) qo = SequenceInsert(q, so) }>
@@ -75,106 +78,115 @@ class SequenceInsertToScanOutput(AccumulatorRule[Inserted]):
           => (bool co, int64 so, seq(float[3]) qo) {
         co = Identity(ci) so = SequenceLength(q) qo = SequenceInsert(q, x) }>
       ys = ConcatFromSequence<axis=0, new_axis=1>(l) }""",
-        "no state is a sequence": """g (float[3] x, int64 m) => (float[3] y) {
+        "no carried value is a sequence": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def accumulator(
-        self, m: Match, view: LoopView, number: int, state: CarriedValue
-    ) -> Inserted | None:
-        if m.facts.of(state.initial).kind != "sequence":
+    def update(
+        self, m: Match, view: LoopView, number: int, carried: CarriedValue
+    ) -> Insertion | None:
+        if m.facts.of(carried.initial).kind != "sequence":
             return None
         insert = m.need(
-            m.producer(state.output, "SequenceInsert"),
-            "the sequence `{}` changes otherwise than by SequenceInsert",
-            state.input.name,
-            at=state.output,
+            m.producer(carried.output, "SequenceInsert"),
+            "an operator other than SequenceInsert changes the sequence {}",
+            carried.input,
+            at=carried.output,
         )
         m.need(
-            insert.inputs[0] is state.input and m.index.graph_of(insert) is view.body,
-            "{} does not add to `{}` once per iteration",
+            insert.inputs[0] is carried.input and m.index.graph_of(insert) is view.body,
+            "{} does not insert into {} once per iteration",
             insert,
-            state.input.name,
+            carried.input,
         )
-        need_only_updated(m, view, number, state, Use(insert, 0))
-        row = insert.inputs[1]
-        first = _first_elements(m, state.initial)
-        self._need_equal_shapes(m, view, row, state.final, first)
-        runs = view.surely_runs(m.facts)
-        reshaped = bool(first) and not runs
-        m.need(not reshaped or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
-        return Inserted(row, first, _adds_in_front(m, insert), runs)
+        final = need_only_updated(m, view, number, carried, Use(insert, 0))
+        tensor = insert.inputs[1]
+        initial = _initial_elements(m, carried.initial)
+        _need_equal_shapes(m, view, tensor, final, initial)
+        runs = view.runs_at_least_once(m.facts)
+        m.need(runs or not initial or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
+        return Insertion(tensor, initial, _inserts_at_front(m, insert), runs)
 
-    def _need_equal_shapes(
-        self, m: Match, view: LoopView, row: Tensor, final: Tensor | None, first: list[Tensor]
-    ) -> None:
-        assert final is not None
-        fact = m.facts.of(row)
-        m.need(fact.kind == "tensor", "its elements are no tensors")
-        stacked = bool(m.index.uses(final)) and all(
-            isinstance(use.reader, Node) and _is_stack(use.reader) for use in m.index.uses(final)
-        )
-        m.need(
-            fact.dtype in _SPLITTABLE or stacked,
-            "onnxruntime splits no tensors of this type into sequences",
-        )
-        same = fact.shape is not None and not any(m.facts.escapes(d, view.body) for d in fact.shape)
-        m.need(same or stacked, "its elements `{}` may differ in shape", row.name, at=row)
-        for part in first:
-            alike = same and symbolic.equal_shapes(m.facts.shape(part), fact.shape)
-            m.need(alike, "the first element `{}` may have another shape", part.name, at=part)
+    def added(self, patch: Patch, update: Insertion) -> Tensor:
+        return update.tensor
 
-    def row(self, patch: Patch, found: Inserted) -> Tensor:
-        return found.row
-
-    def result(self, emit: Builder, rows: Tensor, state: CarriedValue, found: Inserted) -> Tensor:
-        if found.in_front:
-            rows = emit.reverse(rows, 0)
-        if found.first:
-            rows = _with_first(emit, rows, found)
-        return emit("SplitToSequence", rows, axis=0, keepdims=0)
+    def result(
+        self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: Insertion
+    ) -> Tensor:
+        if update.at_front:
+            stacked = emit.reverse(stacked, 0)
+        if update.initial:
+            stacked = _with_initial_elements(emit, stacked, update)
+        return emit("SplitToSequence", stacked, axis=0, keepdims=0)
 
 
-def _first_elements(m: Match, initial: Tensor) -> list[Tensor]:
-    """What a sequence holds before the first iteration."""
+def _need_equal_shapes(
+    m: Match, view: LoopView, tensor: Tensor, final: Tensor, initial: list[Tensor]
+) -> None:
+    """Declines where the elements of a sequence may differ in shape.
+
+    New elements may do so where every reader of the sequence stacks them, which fails then.
+    """
+    fact = m.facts.of(tensor)
+    m.need(fact.kind == "tensor", "its elements are not tensors")
+    stacked = bool(m.index.uses(final)) and all(
+        isinstance(use.reader, Node) and _is_stack(use.reader) for use in m.index.uses(final)
+    )
+    m.need(
+        fact.dtype in _SPLITTABLE or stacked,
+        "onnxruntime cannot split tensors of this type into sequences",
+    )
+    shape = fact.shape
+    same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
+    m.need(same or stacked, "its elements {} may differ in shape", tensor, at=tensor)
+    for part in initial:
+        equal = same and symbolic.equal_shapes(m.facts.shape(part), shape)
+        m.need(equal, "the initial element {} may have another shape", part, at=part)
+
+
+def _initial_elements(m: Match, initial: Tensor) -> list[Tensor]:
+    """What a sequence holds before the first iteration. Raises Miss if it is not known."""
     if m.facts.of(initial).length == 0:
         return []
     made = m.need(
         m.producer(initial, "SequenceConstruct"),
-        "the sequence `{}` has at first no known tensors",
-        initial.name,
+        "the initial sequence {} is not made of known tensors",
+        initial,
         at=initial,
     )
     return list(made.inputs)
 
 
-def _with_first(emit: Builder, rows: Tensor, found: Inserted) -> Tensor:
-    """The rows behind the tensors that are there at first, or in front of them."""
-    wide = [emit.unsqueeze(part, [0]) for part in found.first]
-    if not found.runs:  # no rows have no sizes of their own
-        sizes = [emit.shape(rows, 0, 1), emit.shape(wide[0], 1, TO_THE_END)]
-        rows = emit.reshape(rows, emit.concat(sizes))
-    return emit("Concat", *([rows, *wide] if found.in_front else [*wide, rows]), axis=0)
+def _with_initial_elements(emit: Builder, stacked: Tensor, update: Insertion) -> Tensor:
+    """Joins the initial elements and those of the iterations along axis 0."""
+    parts = [emit.unsqueeze(part, [0]) for part in update.initial]
+    if (
+        not update.runs_at_least_once
+    ):  # a scan output of no iterations does not have the right sizes
+        sizes = [emit.shape(stacked, 0, 1), emit.shape(parts[0], 1, TO_THE_END)]
+        stacked = emit.reshape(stacked, emit.concat(sizes))
+    ordered = [stacked, *parts] if update.at_front else [*parts, stacked]
+    return emit("Concat", *ordered, axis=0)
 
 
 def _is_stack(node: Node) -> bool:
-    """Whether the node puts the elements of a sequence side by side on a new axis."""
+    """Whether a node joins the elements of a sequence along a new axis."""
     if node.domain or node.op != "ConcatFromSequence":
         return False
     return bool(node.attrs.get("new_axis", 0))
 
 
-def _adds_in_front(m: Match, insert: Node) -> bool:
-    """Whether a SequenceInsert adds in front of all; declines where it does neither."""
+def _inserts_at_front(m: Match, insert: Node) -> bool:
+    """Whether a SequenceInsert inserts at the front. Raises Miss if it does so at neither end."""
     if len(insert.inputs) < 3 or not insert.inputs[2].name:
         return False
     position = m.facts.scalar(insert.inputs[2])
     m.need(
         position == 0,
-        "{} adds at position {}, not at an end",
+        "{} inserts at position {}, not at an end",
         insert,
-        position,
+        "unknown" if position is None else position,
         at=insert.inputs[2],
     )
     return True

@@ -5,8 +5,9 @@
  -> m = Max(Ceil((n - k0) / s), 0)
     k, y = Loop(m, , k0, x) { k' = k + s; return true, k', … }
 
-The compared value is a counter state, or any number that the facts show to be `s * i + c` in the
-iteration number i. It may count down to a limit below. Several comparisons may be joined by And.
+The compared value is an induction variable, or any number that the facts show to be affine in the
+iteration number: `s * i + c`. It may count down to a limit below it. The condition may join several
+comparisons by And.
 """
 
 from __future__ import annotations
@@ -14,42 +15,73 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.facts import FLOATS, INT64, INTEGERS
-from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT64, INTEGERS
+from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
-from .counters import FAR, Counter, step_of, trip_count
+from ...rewrite.symbolic import Dim
+from .affine_positions import affine
+from .induction_variables import increment
 
-_ENDLESS = 1 << 24
-"""Iterations that no loop over a counter of a narrow type is taken to run."""
+OVERFLOW_MARGIN = 1 << 61
+"""Differences of integers below this magnitude fit int64, and no loop has so many iterations."""
+_MOST_ITERATIONS = 1 << 24
+"""The most iterations assumed of a loop whose counter has a narrow type."""
 _EXACT_IN_FLOAT = 1 << 24
 """Integers up to this size are exact in single precision."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """`low < high`, or `low <= high` with `inclusive`."""
+class Counter:
+    """A counter and its limit.
 
-    low: Tensor
-    high: Tensor
+    The loop continues after iteration i while `start + step * (i + 1)` is below the limit. Where
+    it counts down, it continues while `start - step * (i + 1)` is above the limit.
+    """
+
+    start: Tensor | int
+    """A scalar integer from outside, or a number."""
+    step: int
+    """Positive."""
+    limit: Tensor
     inclusive: bool
-    in_float: bool
-    """Whether the integers are compared after a cast to a float type."""
+    """Whether the loop also continues at the limit."""
+    dtype: int
+    """The type of the counter."""
+    cast: bool
+    """Whether start or limit have another type than int64."""
+    notes: tuple[str, ...]
+    limit_may_be_huge: bool
+    """Whether the limit may exceed OVERFLOW_MARGIN."""
+    may_overflow: bool
+    """Whether the counter may pass the end of its type, where it wraps around. Where it counts
+    down, it can do so only in a loop that does not check its first value."""
+    down: bool
 
-    def sides(self, down: bool) -> tuple[Tensor, Tensor]:
-        """The value that counts, and its limit."""
-        return (self.high, self.low) if down else (self.low, self.high)
+
+@dataclass(frozen=True)
+class CountingLoop:
+    """A Loop whose trip count follows from counters."""
+
+    counters: list[Counter]
+    """The loop ends with the first of them."""
+    bounded: bool
+    """Whether the trip count that it has can end it, too."""
+    checks_start: bool
+    """Whether the first condition compares the start of each counter as later ones compare the
+    counter; otherwise there is an iteration before the first comparison."""
 
 
-class InferTripCount(Rule):
-    """A loop that ends when a counter, up or down, reaches a limit gets a trip count."""
+class InferTripCount(Rule[CountingLoop]):
+    """Gives a trip count to a loop that ends when a counter, up or down, reaches a limit."""
 
     root = "Loop"
     fires = """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {0}> {
@@ -60,7 +92,7 @@ class InferTripCount(Rule):
         "not a comparison": """g (float[3] x, float lim) => (float[3] y) {
       y = Loop (, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         so = Add(s, s) q = ReduceMax<keepdims=0>(so) co = IsNaN(q) }> }""",
-        "counter": """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {1}> {
+        "by a fixed step": """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {1}> {
       c = Less(z, n)
       k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
         tn = Add(t, t) co = Less(tn, n) so = Add(s, s) }> }""",
@@ -69,45 +101,55 @@ class InferTripCount(Rule):
         so = Add(s, s) q = ReduceMax<keepdims=0>(so) n = Cast<to=7>(q) co = Less(i, n) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> CountingLoop:
         view = m.loop()
         out = view.condition_out
         m.need(
             not isinstance(m.facts.scalar(out), bool),
             "the condition is the same in every iteration",
         )
-        counters = [_counter(m, view, c) for c in _conjuncts(m, out)]
-        asked = _first_asks_the_same(m, view, counters)
-        past = any(c.down and c.overflows for c in counters) and not asked
-        m.need(not past, "a counter may start below its limit and pass the end of its type")
+        counters = [_counter(m, view, comparison) for comparison in _conjuncts(m, out)]
+        checks_start = _checks_start(m, view, counters)
+        passes_end = any(c.down and c.may_overflow for c in counters) and not checks_start
+        m.need(not passes_end, "a counter may start below its limit and pass the end of its type")
         most = view.trips(m.facts)
         bounded = view.trip is not None and not (isinstance(most, int) and most >= NO_LIMIT)
-        return {
-            "node": m.node,
-            "counters": counters,
-            "bounded": bounded,
-            "asked": asked,
-        }
+        return CountingLoop(counters, bounded, checks_start)
 
-    def apply(
-        self, patch: Patch, node: Node, counters: list[Counter], bounded: bool, asked: bool
-    ) -> None:
-        view = LoopView(node)
+    def apply(self, patch: Patch, found: CountingLoop) -> None:
+        view = LoopView(patch.root)
         emit = patch.builder(view.iteration)
-        counts = [trip_count(emit, c, asked) for c in counters]
-        count = reduce(emit.min, counts)
-        if view.condition is not None and not asked:
+        count = reduce(emit.min, [_trip_count(emit, c, found.checks_start) for c in found.counters])
+        if view.condition is not None and not found.checks_start:
             count = emit("Where", view.condition, count, emit.scalar(0))
-        if bounded and view.trip is not None:
+        if found.bounded and view.trip is not None:
             count = emit.min(count, view.trip)
-        patch.loop(node).count(count)
+        patch.loop(patch.root).count(count)
         patch.toward_normal_form()
-        for note in dict.fromkeys(note for c in counters for note in c.notes):
+        for note in dict.fromkeys(note for c in found.counters for note in c.notes):
             patch.note(note)
 
 
+# --- the condition ---
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`low < high`, or `low <= high` if inclusive."""
+
+    low: Tensor
+    high: Tensor
+    inclusive: bool
+    in_float: bool
+    """Whether integers are compared after a cast to a float type."""
+
+    def sides(self, down: bool) -> tuple[Tensor, Tensor]:
+        """The value that counts, and its limit."""
+        return (self.high, self.low) if down else (self.low, self.high)
+
+
 def _conjuncts(m: Match, condition: Tensor) -> Iterator[Comparison]:
-    """The comparisons whose And the condition is."""
+    """The comparisons that a condition joins by And. Raises Miss for another condition."""
     both = m.producer(condition, "And")
     if both is not None:
         for part in both.inputs:
@@ -115,7 +157,7 @@ def _conjuncts(m: Match, condition: Tensor) -> Iterator[Comparison]:
         return
     if m.facts.scalar(condition) is not True:
         found = _comparison(m, condition)
-        yield m.need(found, "the condition `{}` is not a comparison", condition.name, at=condition)
+        yield m.need(found, "the condition {} is not a comparison", condition, at=condition)
 
 
 def _comparison(m: Match, condition: Tensor) -> Comparison | None:
@@ -129,168 +171,252 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
     swap = node.op.startswith("Greater") != (negation is not None)
     low, high = node.inputs[::-1] if swap else node.inputs
     inclusive = node.op.endswith("Equal") != (negation is not None)
-    casts = [m.producer(t, "Cast") for t in (low, high)]
-    in_float = m.facts.dtype(low) in FLOATS
+    in_float = m.facts.dtype(low) in FLOAT_OR_DOUBLE
     if in_float:
-        ints = [c is not None and m.facts.dtype(c.inputs[0]) in INTEGERS for c in casts]
-        low, high = (
-            c.inputs[0] if c is not None and whole else t
-            for c, whole, t in zip(casts, ints, (low, high))
-        )
+        low, high = (_cast_integer(m, side) for side in (low, high))
     return Comparison(low, high, inclusive, in_float)
 
 
-def _counter(m: Match, view: LoopView, c: Comparison) -> Counter:
-    """What is compared, as a number that goes to the limit by a fixed step; declines otherwise."""
-    down = _stays(m, view, c.low) and not _stays(m, view, c.high)
-    value, limit = c.sides(down)
+def _cast_integer(m: Match, value: Tensor) -> Tensor:
+    """The integer that a float was cast from; the value itself if there is none."""
+    cast = m.producer(value, "Cast")
+    if cast is None or m.facts.dtype(cast.inputs[0]) not in INTEGERS:
+        return value
+    source: Tensor = cast.inputs[0]
+    return source
+
+
+def _checks_start(m: Match, view: LoopView, counters: list[Counter]) -> bool:
+    """Whether the first condition compares the start of each counter with its limit."""
+    if view.condition is None:
+        return False
+    try:
+        comparisons = list(_conjuncts(m, view.condition))
+    except Miss:
+        return False
+    if len(comparisons) > len(counters):
+        return False
+    return all(any(_compares_start(m, c, counter) for c in comparisons) for counter in counters)
+
+
+def _compares_start(m: Match, comparison: Comparison, counter: Counter) -> bool:
+    value, limit = comparison.sides(counter.down)
+    if comparison.inclusive != counter.inclusive or not _are_equal(m, limit, counter.limit):
+        return False
+    if isinstance(counter.start, int):
+        return m.facts.scalar(value) == counter.start
+    return _are_equal(m, value, counter.start)
+
+
+def _are_equal(m: Match, a: Tensor, b: Tensor) -> bool:
+    """Whether two scalars are known to be equal."""
+    if a is b:
+        return True
+    left, right = m.facts.scalar(a), m.facts.scalar(b)
+    return left is not None and right is not None and symbolic.eq(left, right) is True
+
+
+# --- the counter ---
+
+
+def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
+    """The counter that a comparison is about. Raises Miss if no side counts to the other."""
+    down = _is_invariant(m, view, comparison.low) and not _is_invariant(m, view, comparison.high)
+    value, limit = comparison.sides(down)
     dtype = m.facts.dtype(value)
-    m.need(dtype in INTEGERS, "`{}` is no integer counter", value.name, at=value)
-    same = dtype == m.facts.dtype(limit) or (c.in_float and _is_whole(m, limit))
-    m.need(same, "`{}` is not known to be an integer", limit.name, at=limit)
+    m.need(dtype in INTEGERS, "{} is not an integer counter", value, at=value)
+    same = dtype == m.facts.dtype(limit) or (
+        comparison.in_float and _known_integer(m, limit) is not None
+    )
+    m.need(same, "{} is not known to be an integer", limit, at=limit)
     for side in (value, limit):
-        m.need(m.facts.shape(side) == (), "`{}` is no scalar", side.name, at=side)
-    stays = _stays(m, view, limit)
-    m.need(stays, "the limit `{}` may change from iteration to iteration", limit.name, at=limit)
+        m.need(m.facts.shape(side) == (), "{} is not a scalar", side, at=side)
+    invariant = _is_invariant(m, view, limit)
+    m.need(invariant, "the limit {} may change from iteration to iteration", limit, at=limit)
     notes: tuple[str, ...] = ()
-    cast = dtype != INT64 or m.facts.dtype(limit) != INT64
-    if c.in_float:
-        number = _whole_constant(m, limit)
+    if comparison.in_float:
+        number = _integer_constant(m, limit)
         if number is None or abs(number) > _EXACT_IN_FLOAT:
-            m.need(
-                not m.options.strict, "--strict: `{}` is compared as a float", limit.name, at=limit
-            )
+            m.need(not m.options.strict, "--strict: {} is compared as a float", limit, at=limit)
             notes = (f"`{limit.name}` is compared as a float: exact up to 2**24 iterations",)
-    start, step = _progress(m, view, value)
-    m.need((step < 0) == down, "`{}` moves away from the limit", value.name, at=value)
-    near = _is_near(m, start) if isinstance(start, Tensor) else abs(start) < FAR
-    wide = _never_overflows(dtype, step)
-    safe = near and wide
-    huge = not _is_near(m, limit)
+    start, step = _start_and_step(m, view, value)
+    m.need((step < 0) == down, "{} moves away from the limit", value, at=value)
+    huge = not _is_within_margin(m, limit)
+    wide = _type_outlasts_loop(dtype, step)
+    safe = wide and _is_within_margin(m, start)
     if TensorProto.UINT64 in (dtype, m.facts.dtype(limit)):
-        m.need(safe and not huge, "`{}` may be more than int64 holds", limit.name, at=limit)
+        m.need(safe and not huge, "{} may be larger than int64 allows", limit, at=limit)
     if down:
-        m.need(wide, "`{}` may count past the end of its type", value.name, at=value)
-        _need_an_end(m, dtype, start, -step, limit)
-    return Counter(start, abs(step), limit, c.inclusive, dtype, cast, notes, huge, not safe, down)
+        m.need(wide, "{} may count past the end of its type", value, at=value)
+        _need_end_before_overflow(m, dtype, start, -step, limit)
+    cast = dtype != INT64 or m.facts.dtype(limit) != INT64
+    return Counter(
+        start, abs(step), limit, comparison.inclusive, dtype, cast, notes, huge, not safe, down
+    )
 
 
-def _need_an_end(m: Match, dtype: int, start: Tensor | int, step: int, limit: Tensor) -> None:
-    """Declines where a counter that goes down to a limit may pass the lowest number of its type
-    there, or where both are so far from 0 that their difference is not known to be int64's.
+def _start_and_step(m: Match, view: LoopView, value: Tensor) -> tuple[Tensor | int, int]:
+    """Start and step of the number start + step * (i + 1). Raises Miss for another value."""
+    for carried in view.carried:
+        step = increment(m, carried)
+        if step is not None and value is carried.output:
+            return carried.initial, step
+    number = m.facts.scalar(value)
+    found = None if number is None else affine(m.facts, view, number)
+    if found is None or not isinstance(found.first, int):
+        raise Miss("{} does not change by a fixed step per iteration", value, at=value)
+    return found.first - found.step, found.step
+
+
+def _need_end_before_overflow(
+    m: Match, dtype: int, start: Tensor | int, step: int, limit: Tensor
+) -> None:
+    """Declines where a counter that goes down may pass the lowest number of its type.
+
+    Also declines where start and limit are so far from 0 that their difference may not fit int64.
     """
     if dtype == INT64:
-        near = abs(start) < FAR if isinstance(start, int) else _is_near(m, start)
-        m.need(near or _is_near(m, limit), "`{}` may be as huge as its start", limit.name, at=limit)
+        near = _is_within_margin(m, start) or _is_within_margin(m, limit)
+        m.need(near, "the difference between {} and the start may not fit int64", limit, at=limit)
         return
-    number = m.facts.scalar(limit)
-    low = _whole_constant(m, limit) if number is None else symbolic.bounds(number)[0]
-    lowest = np.iinfo(helper.tensor_dtype_to_np_dtype(dtype)).min
+    number = _known_integer(m, limit)
+    low = None if number is None else symbolic.bounds(number)[0]
     m.need(
-        low is not None and low >= lowest + step,
-        "`{}` may be next to the lowest number of its type",
-        limit.name,
+        low is not None and low >= _limits(dtype)[0] + step,
+        "{} may be close to the lowest number of its type",
+        limit,
         at=limit,
     )
 
 
-def _stays(m: Match, view: LoopView, value: Tensor) -> bool:
+def _is_invariant(m: Match, view: LoopView, value: Tensor) -> bool:
     """Whether a value is the same in every iteration."""
     return isinstance(value, Constant) or m.index.is_outside(value, view.body)
 
 
-def _progress(m: Match, view: LoopView, value: Tensor) -> tuple[Tensor | int, int]:
-    """(start, step) of the number start + step * (i + 1); declines for another value."""
-    for state in view.carried:
-        step = step_of(m, state)
-        if step is not None and value is state.output:
-            return state.initial, step
-    step, first = m.need(
-        _affine(m, view, value),
-        "`{}` is no counter: no state that changes by a fixed step",
-        value.name,
-        at=value,
-    )
-    return first - step, step
-
-
-def _never_overflows(dtype: int, step: int) -> bool:
-    """Whether a counter that does not start near the end of its type counts too long to get there.
-
-    Unsigned ones that count down are at their end at 0.
-    """
+def _limits(dtype: int) -> tuple[int, int]:
+    """The lowest and the largest number of an integer type."""
     limits = np.iinfo(helper.tensor_dtype_to_np_dtype(dtype))
-    reach = -int(limits.min) if step < 0 else int(limits.max)
-    return reach // abs(step) > _ENDLESS
+    return int(limits.min), int(limits.max)
 
 
-def _is_near(m: Match, value: Tensor) -> bool:
-    """Whether a scalar is a size, or a number that is not huge."""
+def _type_outlasts_loop(dtype: int, step: int) -> bool:
+    """Whether a counter that starts at 0 takes too many iterations to reach the end of its type.
+
+    An unsigned counter that counts down is at the end of its type at 0.
+    """
+    lowest, largest = _limits(dtype)
+    reach = -lowest if step < 0 else largest
+    return reach // abs(step) > _MOST_ITERATIONS
+
+
+def _is_within_margin(m: Match, value: Tensor | int) -> bool:
+    """Whether an integer is known to be smaller than OVERFLOW_MARGIN, as every size is."""
+    number = value if isinstance(value, int) else _known_integer(m, value)
+    low, high = (None, None) if number is None else symbolic.bounds(number)
+    return low is not None and low > -OVERFLOW_MARGIN and (high is None or high < OVERFLOW_MARGIN)
+
+
+def _known_integer(m: Match, value: Tensor) -> Dim | None:
+    """The integer that a scalar of any type is known to hold; None if it may be none."""
     number = m.facts.scalar(value)
-    if number is None:
-        whole = _whole_constant(m, value)
-        return whole is not None and abs(whole) < FAR
-    low, high = symbolic.bounds(number)
-    return low is not None and low > -FAR and (high is None or high < FAR)
+    return _integer_constant(m, value) if number is None else number
 
 
-def _whole_constant(m: Match, value: Tensor) -> int | None:
-    """The integer that a constant scalar of any type holds, unless it is huge."""
+def _integer_constant(m: Match, value: Tensor) -> int | None:
+    """The integer below OVERFLOW_MARGIN that a constant scalar of any type holds, or None."""
     array = m.facts.constant(value) if m.facts.is_constant(value) else None
     if array is None or array.size != 1 or not np.isfinite(array).all():
         return None
     if float(array.reshape(-1)[0]) % 1:
         return None
-    whole = int(array.reshape(-1)[0])
-    return whole if abs(whole) < FAR else None
+    number = int(array.reshape(-1)[0])
+    return number if abs(number) < OVERFLOW_MARGIN else None
 
 
-def _is_whole(m: Match, value: Tensor) -> bool:
-    """Whether a float scalar surely holds an integer."""
-    return m.facts.scalar(value) is not None or _whole_constant(m, value) is not None
+# --- the trip count ---
 
 
-def _affine(m: Match, view: LoopView, value: Tensor) -> tuple[int, int] | None:
-    """(step, value in iteration 0) of a number step * i + c."""
-    number = m.facts.scalar(value)
-    iteration = m.facts.scalar(view.iteration)
-    if number is None or not isinstance(iteration, symbolic.Expr):
-        return None
-    symbol = symbolic.single_symbol(iteration)
-    if symbol is None or symbol not in symbolic.symbols(number):
-        return None
-    first = symbolic.substitute(number, {symbol: 0})
-    step = symbolic.sub(symbolic.substitute(number, {symbol: 1}), first)
-    if not isinstance(first, int) or not isinstance(step, int) or step == 0:
-        return None
-    linear = symbolic.add(symbolic.mul(step, iteration), first)
-    return (step, first) if linear == number else None
+def _trip_count(emit: Builder, counter: Counter, checks_start: bool) -> Tensor:
+    """The number of iterations until a counter reaches its limit, an int64 scalar.
+
+    Without `checks_start` the loop runs at least once.
+    """
+    limit = _as_int64(emit, counter.limit, counter.cast)
+    if counter.may_overflow and not counter.down:
+        return _count_with_overflow(emit, counter, limit, checks_start)
+    return _count_without_overflow(emit, counter, limit, checks_start)
 
 
-def _first_asks_the_same(m: Match, view: LoopView, counters: list[Counter]) -> bool:
-    """Whether the first condition asks of `start` what later ones ask of the counter."""
-    if view.condition is None:
-        return False
-    try:
-        asked = list(_conjuncts(m, view.condition))
-    except Miss:
-        return False
-    if len(asked) > len(counters):
-        return False
-    return all(any(_asks(m, c, counter) for c in asked) for counter in counters)
+def _as_int64(emit: Builder, value: Tensor, cast: bool) -> Tensor:
+    """A scalar as int64; `cast` says that it may have another type."""
+    if isinstance(value, Constant):
+        return emit.scalar(int(np.asarray(value.values).reshape(())))
+    return emit("Cast", value, to=INT64) if cast else value
 
 
-def _asks(m: Match, c: Comparison, counter: Counter) -> bool:
-    value, limit = c.sides(counter.down)
-    if c.inclusive != counter.inclusive or not _same(m, limit, counter.limit):
-        return False
+def _count_without_overflow(
+    emit: Builder, counter: Counter, limit: Tensor, checks_start: bool
+) -> Tensor:
+    """ceil((limit - start) / step), or ceil((start - limit) / step) where the counter goes down."""
+    if counter.limit_may_be_huge:
+        limit = _clamped_to_margin(emit, limit)
+    extra = counter.step - (0 if counter.inclusive else 1)
     if isinstance(counter.start, int):
-        return m.facts.scalar(value) == counter.start
-    return _same(m, value, counter.start)
+        extra += counter.start if counter.down else -counter.start
+        span = emit("Neg", limit) if counter.down else limit
+    else:
+        start = _as_int64(emit, counter.start, counter.cast)
+        ends = [_clamped_to_margin(emit, start) if counter.may_overflow else start, limit]
+        span = emit("Sub", *(ends if counter.down else ends[::-1]))
+    if extra:
+        span = emit("Add", span, emit.scalar(extra))
+    span = emit.max(span, emit.scalar(0 if checks_start else counter.step))
+    return span if counter.step == 1 else emit("Div", span, emit.scalar(counter.step))
 
 
-def _same(m: Match, a: Tensor, b: Tensor) -> bool:
-    if a is b:
-        return True
-    left, right = m.facts.scalar(a), m.facts.scalar(b)
-    return left is not None and right is not None and symbolic.eq(left, right) is True
+def _clamped_to_margin(emit: Builder, value: Tensor) -> Tensor:
+    below = emit.min(value, emit.scalar(OVERFLOW_MARGIN))
+    return emit.max(below, emit.scalar(-OVERFLOW_MARGIN))
+
+
+def _count_with_overflow(
+    emit: Builder, counter: Counter, limit: Tensor, checks_start: bool
+) -> Tensor:
+    """The number of the values first, first + step, … that are within the limit.
+
+    The last of them is the number (limit - first) / step. If the value after it is not past the
+    limit, the counter or the difference has overflowed: such a loop never ends, or has so many
+    iterations that their number does not matter.
+    """
+    first = _first_compared(emit, counter, checks_start)
+    span = emit("Sub", limit, first)
+    if not counter.inclusive:
+        span = emit("Sub", span, emit.scalar(1))
+    if counter.step > 1:
+        span = emit("Div", span, emit.scalar(counter.step))
+    count = emit.max(emit("Add", span, emit.scalar(1)), emit.scalar(0))
+    after = emit("Add", first, emit("Mul", count, emit.scalar(counter.step)))
+    endless = _is_within_limit(emit, counter, after, limit)
+    if counter.dtype != INT64:
+        endless = emit("Greater", after, emit.scalar(_limits(counter.dtype)[1]))
+    count = emit("Where", endless, emit.scalar(NO_LIMIT), count)
+    count = emit("Where", _is_within_limit(emit, counter, first, limit), count, emit.scalar(0))
+    return count if checks_start else emit("Add", count, emit.scalar(1))
+
+
+def _first_compared(emit: Builder, counter: Counter, checks_start: bool) -> Tensor:
+    """The first value that is compared, which may have overflowed."""
+    if isinstance(counter.start, int):
+        return emit.scalar(counter.start if checks_start else counter.start + counter.step)
+    if checks_start:
+        return _as_int64(emit, counter.start, counter.cast)
+    step = np.array(counter.step, helper.tensor_dtype_to_np_dtype(counter.dtype))
+    first = emit("Add", counter.start, emit.constant(step))
+    return _as_int64(emit, first, counter.dtype != INT64)
+
+
+def _is_within_limit(emit: Builder, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:
+    if counter.inclusive:
+        return emit("Not", emit("Greater", value, limit))
+    return emit("Less", value, limit)

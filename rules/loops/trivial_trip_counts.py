@@ -1,25 +1,35 @@
-"""Loops that are no loops: they never run, run once, or nobody needs them to be loops.
+"""Loops that have no iteration, or exactly one.
 
-y, ys = Loop(1, , s) { r = f(s); return r, r }    ->   y = f(s)   ys = Unsqueeze(y, 0)
 y     = Loop(0, , s) { … }                        ->   y = s
+y, ys = Loop(1, , s) { r = f(s); return r, r }    ->   y = f(s)   ys = Unsqueeze(y, 0)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.graph.ir import Node, Tensor
-from ...rewrite.graph.views import LoopView, ScanOutput, ScanView
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.views import LoopView, ScanView
 
 
-class EliminateZeroTripLoop(Rule):
-    """A loop that never runs is its initial states."""
+@dataclass(frozen=True)
+class EmptyResults:
+    """The results of a loop without iterations."""
+
+    initial: list[Tensor]
+    stacked: list[np.ndarray]
+    """The empty scan outputs."""
+
+
+class EliminateZeroTripLoop(Rule[EmptyResults]):
+    """Replaces a loop that never runs by its initial values."""
 
     root = "Loop"
     fires = """g (float[3] x) => (float[3] y, float[K,3] ys) <int64 m = {0}> {
@@ -29,48 +39,46 @@ class EliminateZeroTripLoop(Rule):
         "may run": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "shape of the rows": """g (float[N] x) => (float[N] y, float[K,L] ys) <int64 m = {0}> {
+        "type and shape of `r` are not known": """g (float[N] x) => (float[N] y, float[K,L] ys) <int64 m = {0}> {
       y, ys = Loop (m, , x) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so, float[N] r) {
         co = Identity(ci) so = Add(s, s) r = Neg(s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> EmptyResults:
         view = m.loop()
-        m.need(_never_runs(m, view), "the loop may run", at=view.trip)
-        rows = []
-        outputs = m.node.outputs[len(view.carried) :]
-        for row, stacked in zip(view.scan_outputs, outputs):
-            fact = m.facts.of(row)
-            m.need(
-                fact.dtype != 0
-                and fact.shape is not None
-                and all(isinstance(d, int) for d in fact.shape),
-                "the shape of the rows `{}` of `{}` is not known",
-                row.name,
-                stacked.name,
-                at=row,
-            )
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(fact.dtype)
-            rows.append(np.zeros([0, *map(int, fact.shape or ())], dtype))  # type: ignore[arg-type]
-        return {"node": m.node, "initial": [s.initial for s in view.carried], "rows": rows}
+        m.need(_never_runs(m.facts, view), "the loop may run", at=view.trip)
+        initial = [carried.initial for carried in view.carried]
+        outputs = m.node.outputs[len(initial) :]
+        stacked = [_need_empty(m, inner) for inner, _ in zip(view.scan_outputs, outputs)]
+        return EmptyResults(initial, stacked)
 
-    def apply(self, patch: Patch, node: Node, initial: list[Tensor], rows: list[Any]) -> None:
+    def apply(self, patch: Patch, found: EmptyResults) -> None:
+        outputs = patch.root.outputs[len(found.initial) :]
         stacked = [
             patch.constant(empty, like=output) if output.name else None
-            for output, empty in zip(node.outputs[len(initial) :], rows)
+            for output, empty in zip(outputs, found.stacked)
         ]
-        patch.replace_node(node, [*initial, *stacked])
+        patch.replace_node(patch.root, [*found.initial, *stacked])
 
 
-def _never_runs(m: Match, view: LoopView) -> bool:
-    if view.condition is not None and m.facts.scalar(view.condition) is False:
+def _never_runs(facts: Facts, view: LoopView) -> bool:
+    if view.condition is not None and facts.scalar(view.condition) is False:
         return True
-    most = view.trips(m.facts)
+    most = view.trips(facts)
     return most is not None and symbolic.le(most, 0) is True
 
 
-class InlineSingleTripLoop(Rule):
-    """A Loop that runs exactly once is its body."""
+def _need_empty(m: Match, inner: Tensor) -> np.ndarray:
+    """A scan output of no iterations. Raises Miss if the type or shape of a slice is not known."""
+    fact = m.facts.of(inner)
+    sizes = [dim for dim in fact.shape or () if isinstance(dim, int)]
+    known = fact.dtype != 0 and fact.shape is not None and len(sizes) == len(fact.shape)
+    m.need(known, "the type and shape of {} are not known", inner, at=inner)
+    return np.zeros([0, *sizes], onnx.helper.tensor_dtype_to_np_dtype(fact.dtype))
+
+
+class InlineSingleTripLoop(Rule[LoopView]):
+    """Replaces a Loop that runs exactly once by its body."""
 
     root = "Loop"
     fires = """g (float[3] x) => (float[3] y, float[1,3] z) <int64 m = {1}> {
@@ -85,48 +93,52 @@ class InlineSingleTripLoop(Rule):
         co = Identity(ci) so = Add(s, s) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> LoopView:
         view = m.loop()
         starts = view.condition is None or m.facts.scalar(view.condition) is True
         unsure = "it may not run at all: its first condition {} is not known"
         m.need(starts, unsure, view.condition, at=view.condition)
-        most = view.trips(m.facts)
         stops = m.facts.scalar(view.condition_out) is False
-        if view.trip is not None:
-            m.need(
-                most is not None and (most == 1 or (stops and symbolic.positive(most))),
-                "it runs {} times, not exactly once",
-                "an unknown number of" if most is None else most,
-                at=view.trip,
-            )
-        else:
+        if view.trip is None:
             ends = view.condition_out
             m.need(stops, "it runs until {} is false, not exactly once", ends, at=ends)
-        return {"node": m.node}
+            return view
+        most = view.trips(m.facts)
+        m.need(
+            most is not None and (most == 1 or (stops and symbolic.positive(most))),
+            "it runs {} times, not exactly once",
+            "an unknown number of" if most is None else most,
+            at=view.trip,
+        )
+        return view
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        view = LoopView(node)
-        patch.replace(
-            view.iteration,
-            patch.constant(np.zeros(view.iteration_shape, np.int64), like=view.iteration),
-        )
-        patch.replace(
-            view.condition_in,
-            patch.constant(np.full(view.condition_shape, True), like=view.condition_in),
-        )
-        for state in view.carried:
-            patch.replace(state.input, state.initial)
-        results = patch.inline(view.body)[1:]
-        count = len(view.carried)
+    def apply(self, patch: Patch, found: LoopView) -> None:
+        iteration, condition = found.iteration, found.condition_in
+        zero = np.zeros(found.iteration_shape, np.int64)
+        true = np.full(found.condition_shape, True)
+        patch.replace(iteration, patch.constant(zero, like=iteration))
+        patch.replace(condition, patch.constant(true, like=condition))
+        for carried in found.carried:
+            patch.replace(carried.input, carried.initial)
+        count = len(found.carried)
+        results = patch.inline(found.body)[1:]
         stacked = [
-            patch.builder(output).unsqueeze(row, [0]) if output.name else None
-            for output, row in zip(node.outputs[count:], results[count:])
+            patch.builder(output).unsqueeze(value, [0]) if output.name else None
+            for output, value in zip(patch.root.outputs[count:], results[count:])
         ]
-        patch.replace_node(node, [*results[:count], *stacked])
+        patch.replace_node(patch.root, [*results[:count], *stacked])
 
 
-class InlineSingleTripScan(Rule):
-    """A Scan over sequences of length 1 is its body."""
+@dataclass(frozen=True)
+class SingleTripScan:
+    """A Scan with one iteration; its axes are not negative."""
+
+    input_axes: list[int]
+    output_axes: list[int]
+
+
+class InlineSingleTripScan(Rule[SingleTripScan]):
+    """Replaces a Scan over sequences of length 1 by its body."""
 
     root = "Scan"
     fires = """g (float[1,3] xs, float[3] s0) => (float[3] y, float[1,3] ys) {
@@ -138,42 +150,41 @@ class InlineSingleTripScan(Rule):
         so = Add(s, xt) }> (s0, xs) }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        m.need(m.facts.opset >= 9, "Scan before opset 9 has another form")
+    def match(self, m: Match) -> SingleTripScan:
         view = m.scan()
-        for scanned in view.scan_inputs:
-            shape = m.facts.shape(scanned.sequence)
-            axis = None if shape is None else scanned.axis % len(shape)
-            if shape is not None and axis is not None and shape[axis] == 1:
-                ranks = [m.facts.rank(s.sequence) for s in view.scan_inputs]
-                rows = [m.facts.rank(o.row) for o in view.scan_outputs]
-                negative = any(s.axis < 0 for s in view.scan_inputs)
-                m.need(not negative or None not in ranks, "the rank of a sequence is not known")
-                behind = any(o.axis < 0 for o in view.scan_outputs)
-                m.need(not behind or None not in rows, "the rank of a row is not known")
-                return {"node": m.node, "ranks": ranks, "rows": rows}
-        raise Miss("the length of the sequences is not known to be 1", at=m.node)
-
-    def apply(
-        self, patch: Patch, node: Node, ranks: list[int | None], rows: list[int | None]
-    ) -> None:
-        view = ScanView(node)
-        for state in view.carried:
-            patch.replace(state.input, state.initial)
-        for scanned, rank in zip(view.scan_inputs, ranks):
-            axis = scanned.axis % rank if rank is not None and scanned.axis < 0 else scanned.axis
-            only = patch.builder(scanned.slice).squeeze(scanned.sequence, [axis])
-            patch.replace(scanned.slice, only)
-        results = patch.inline(view.body)
-        stacked = [
-            None if output.stacked is None else _as_only_row(patch, output, row, rank)
-            for output, row, rank in zip(view.scan_outputs, results[len(view.carried) :], rows)
+        inputs = [(s.axis, m.facts.shape(s.sequence)) for s in view.scan_inputs]
+        single = any(shape is not None and shape[axis] == 1 for axis, shape in inputs)
+        m.need(single, "the length of the sequences is not known to be 1")
+        input_axes = [
+            _need_axis(m, s.axis, m.facts.rank(s.sequence), s.sequence) for s in view.scan_inputs
         ]
-        patch.replace_node(node, [*results[: len(view.carried)], *stacked])
+        output_axes = []
+        for output in view.scan_outputs:
+            rank = m.facts.rank(output.slice)
+            stacked_rank = None if rank is None else rank + 1
+            output_axes.append(_need_axis(m, output.axis, stacked_rank, output.slice))
+        return SingleTripScan(input_axes, output_axes)
+
+    def apply(self, patch: Patch, found: SingleTripScan) -> None:
+        view = ScanView(patch.root)
+        for carried in view.carried:
+            patch.replace(carried.input, carried.initial)
+        for scan_input, axis in zip(view.scan_inputs, found.input_axes):
+            inner = scan_input.slice
+            patch.replace(inner, patch.builder(inner).squeeze(scan_input.sequence, [axis]))
+        results = patch.inline(view.body)
+        count = len(view.carried)
+        stacked = [
+            None
+            if output.stacked is None
+            else patch.builder(output.stacked).unsqueeze(value, [axis])
+            for output, value, axis in zip(view.scan_outputs, results[count:], found.output_axes)
+        ]
+        patch.replace_node(patch.root, [*results[:count], *stacked])
 
 
-def _as_only_row(patch: Patch, output: ScanOutput, row: Tensor, rank: int | None) -> Tensor:
-    """What a scan output of one iteration is: its row with the scanned axis."""
-    axis = output.axis if rank is None or output.axis >= 0 else output.axis % (rank + 1)
-    assert output.stacked is not None
-    return patch.builder(output.stacked).unsqueeze(row, [axis])
+def _need_axis(m: Match, axis: int, rank: int | None, tensor: Tensor) -> int:
+    """An axis counted from the front. Raises Miss if that takes a rank that is not known."""
+    if axis >= 0:
+        return axis
+    return axis % m.need(rank, "the rank of {} is not known", tensor, at=tensor)

@@ -1,27 +1,35 @@
-"""Short loops of a few nodes: the iterations, one after the other.
+"""Unrolls short loops of few nodes.
 
 y = Loop(3, , s) { return s + s }    ->   a = s + s   b = a + a   y = b + b
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Node, Tensor, bodies
+from ...rewrite.graph.ir import Tensor, bodies
 from ...rewrite.graph.views import LoopView
 
 _MOST_NODES = 64
-"""Nodes that the unrolled loop may have."""
+"""The most nodes of an unrolled loop."""
 
 
-class UnrollShortLoop(Rule):
-    """A loop of few iterations over few nodes becomes straight code.
+@dataclass(frozen=True)
+class ShortLoop:
+    """A loop that is worth unrolling."""
 
-    Loops around a cell have become LSTM, GRU or RNN before.
+    iterations: int
+
+
+class UnrollShortLoop(Rule[ShortLoop]):
+    """Replaces a loop of few iterations over few nodes by copies of its body.
+
+    Earlier phases have turned loops around a cell into LSTM, GRU or RNN.
     """
 
     root = "Loop"
@@ -32,7 +40,7 @@ class UnrollShortLoop(Rule):
         "is not known": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
-        "would be": """g (float[3] x) => (float[3] y) <int64 m = {100}> {
+        "would have": """g (float[3] x) => (float[3] y) <int64 m = {100}> {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",
         "has a body": """g (float[3] x, bool c) => (float[3] y) <int64 m = {3}> {
@@ -42,55 +50,57 @@ class UnrollShortLoop(Rule):
                      else_branch = o () => (float[3] q) { q = Neg(s) }> }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> ShortLoop:
         view = m.loop()
         m.need(view.never_stops_early(m.facts), "a condition may end it early")
-        most = view.trips(m.facts)
-        m.need(isinstance(most, int), "the number of iterations is not known", at=view.trip)
-        count = int(most)  # type: ignore[arg-type]
+        count = view.trips(m.facts)
+        if not isinstance(count, int):
+            raise Miss("the trip count is not known", at=view.trip)
         nodes = m.index.nodes(view.body)
         inner = next((n for n in nodes if bodies(n)), None)
-        m.need(inner is None, "{} has a body: unrolling would copy it", inner, at=inner or m.node)
+        m.need(inner is None, "{} has a body, which unrolling would copy", inner, at=inner)
         m.need(count > 0, "it never runs")
-        for row in view.scan_outputs:
-            shape = m.facts.shape(row)
-            same = shape is not None and not any(m.facts.escapes(d, view.body) for d in shape)
-            m.need(same, "rows `{}` may differ in shape", row.name, at=row)
+        for value in view.scan_outputs:
+            shape = m.facts.shape(value)
+            same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
+            m.need(same, "{} may differ in shape between iterations", value, at=value)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
         m.need(
-            size <= _MOST_NODES, "unrolled it would be {} nodes, more than {}", size, _MOST_NODES
+            size <= _MOST_NODES,
+            "the unrolled loop would have {} nodes, more than {}",
+            size,
+            _MOST_NODES,
         )
-        return {"node": m.node, "count": count}
+        return ShortLoop(count)
 
-    def apply(self, patch: Patch, node: Node, count: int) -> None:
-        view = LoopView(node)
+    def apply(self, patch: Patch, found: ShortLoop) -> None:
+        view = LoopView(patch.root)
         nodes = sorted(patch.index.nodes(view.body), key=lambda n: n.order)
-        home = patch.index.graph_of(node)
+        home = patch.index.graph_of(patch.root)
         for constant in list(view.body.initializers):
             patch.hoist_constant(constant, home)
-        current: list[Tensor] = [state.initial for state in view.carried]
-        rows: list[list[Tensor]] = [[] for _ in view.scan_outputs]
-        for number in range(count):
+        current: list[Tensor] = [carried.initial for carried in view.carried]
+        collected: list[list[Tensor]] = [[] for _ in view.scan_outputs]
+        for number in range(found.iterations):
             value = np.full(view.iteration_shape, number, np.int64)
             iteration = patch.constant(value, like=view.iteration)
             renamed: dict[Tensor, Tensor] = {view.iteration: iteration}
-            renamed.update({s.input: value for s, value in zip(view.carried, current)})
+            renamed.update(zip((carried.input for carried in view.carried), current))
             if patch.index.use_count(view.condition_in):
-                holds = np.full(view.condition_shape, True)
-                true = patch.constant(holds, like=view.condition_in)
-                renamed[view.condition_in] = true
-            patch.clone_before(nodes, renamed, node)
-            current = [renamed.get(s.output, s.output) for s in view.carried]
-            for collected, row in zip(rows, view.scan_outputs):
-                collected.append(renamed.get(row, row))
+                true = np.full(view.condition_shape, True)
+                renamed[view.condition_in] = patch.constant(true, like=view.condition_in)
+            patch.clone_before(nodes, renamed, patch.root)
+            current = [renamed.get(c.output, c.output) for c in view.carried]
+            for values, inner in zip(collected, view.scan_outputs):
+                values.append(renamed.get(inner, inner))
         stacked = [
-            _stack(patch, collected, output) if output.name else None
-            for output, collected in zip(node.outputs[len(current) :], rows)
+            _stack(patch, values, output) if output.name else None
+            for output, values in zip(patch.root.outputs[len(current) :], collected)
         ]
-        patch.replace_node(node, [*current, *stacked])
+        patch.replace_node(patch.root, [*current, *stacked])
 
 
-def _stack(patch: Patch, rows: list[Tensor], like: Tensor) -> Tensor:
-    """The rows along a new axis 0."""
+def _stack(patch: Patch, values: list[Tensor], like: Tensor) -> Tensor:
+    """The values along a new axis 0."""
     emit = patch.builder(like)
-    return emit("Concat", *(emit.unsqueeze(row, [0]) for row in rows), axis=0)
+    return emit("Concat", *(emit.unsqueeze(value, [0]) for value in values), axis=0)

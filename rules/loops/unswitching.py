@@ -1,16 +1,15 @@
-"""Branches in a loop that are the same in every iteration: the question is asked before the loop.
+"""Loop unswitching: an If in a loop whose condition is loop-invariant moves before the loop.
 
    y = Loop(n, , s) { u = If(c) { f(s) } else { g(s) }  return true, h(u) }
 -> y = If(c) { Loop(n, , s) { return true, h(f(s)) } } else { Loop(n, , s) { return true, h(g(s)) } }
 
-What stands in each of the two loops is plain then, so that it can be recognised and batched. Teacher
-forcing is such a branch: the flag that chooses between target and own output does not change.
+Each of the two loops is straight-line code then, which other rules can recognise and vectorise.
+Teacher forcing is such an If: the flag that selects the target or the own output does not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
@@ -20,13 +19,13 @@ from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
 
 _MOST_NODES = 200
-"""Nodes in a loop that is doubled."""
+"""The most nodes of a loop that the rule duplicates."""
 _MOST_BYTES = 1 << 16
-"""Constants of the body larger than this move in front of the loop rather than be doubled."""
+"""Larger constants of the body move before the loop, so that they are not duplicated."""
 
 
-class UnswitchLoop(Rule):
-    """An If in a loop whose condition does not change is asked once, with a loop in each branch."""
+class UnswitchLoop(Rule[Tensor]):
+    """Moves an If with a loop-invariant condition before the loop, with a loop in each branch."""
 
     root = ("Loop", "Scan")
     fires = """g (float[3] x, bool c, int64 n) => (float[3] y, float[R,3] ys) {
@@ -52,33 +51,39 @@ class UnswitchLoop(Rule):
                      else_branch = e () => (float[3] q) { q = Sin(s) }> }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Tensor:
         body: Graph = m.node.attrs["body"]
-        asked = [n for n in m.index.nodes(body) if n.op == "If" and not n.domain]
-        m.need(bool(asked), "there is no If in the body")
-        fixed = [n.inputs[0] for n in asked if m.index.is_outside(n.inputs[0], body)]
-        m.need(bool(fixed), "the condition of {} is computed in the loop", asked[0], at=asked[0])
-        condition = fixed[0]
-        m.need(m.facts.shape(condition) == (), "{} is no scalar", condition, at=condition)
-        for node in asked:
+        ifs = [n for n in m.index.nodes(body) if n.op == "If" and not n.domain]
+        m.need(bool(ifs), "there is no If in the body")
+        invariant = [n.inputs[0] for n in ifs if m.index.is_outside(n.inputs[0], body)]
+        first = ifs[0]
+        m.need(bool(invariant), "the condition of {} is computed in the loop", first, at=first)
+        condition = invariant[0]
+        m.need(m.facts.shape(condition) == (), "{} is not a scalar", condition, at=condition)
+        for node in ifs:
             if node.inputs[0] is condition:
-                _need_alike(m, node)
+                _need_equal_types(m, node)
         count = sum(1 for _ in _all_nodes(m.index, body))
-        m.need(count <= _MOST_NODES, "the loop has {} nodes, which are too many to double", count)
-        return {"node": m.node, "condition": condition}
+        m.need(
+            count <= _MOST_NODES,
+            "the loop has {} nodes, more than the {} that can be duplicated",
+            count,
+            _MOST_NODES,
+        )
+        return condition
 
-    def apply(self, patch: Patch, node: Node, condition: Tensor) -> None:
-        index, body = patch.index, node.attrs["body"]
+    def apply(self, patch: Patch, found: Tensor) -> None:
+        node, index = patch.root, patch.index
         home = index.graph_of(node)
-        for constant in list(body.initializers):
+        for constant in list(node.attrs["body"].initializers):
             if constant.values.nbytes > _MOST_BYTES:
                 patch.hoist_constant(constant, home)
         outputs = [t for t in node.outputs if t.name]
         branches = {
-            name: _branch(index, node, condition, taken)
+            name: _branch(index, node, found, taken)
             for name, taken in (("then_branch", True), ("else_branch", False))
         }
-        results = patch.node("If", [condition], outputs, branches)
+        results = patch.node("If", [found], outputs, branches)
         for branch in branches.values():
             for inner in _all_nodes(index, branch):
                 patch.touch(inner)
@@ -88,43 +93,46 @@ class UnswitchLoop(Rule):
         patch.split_loop()
 
 
-def _need_alike(m: Match, node: Node) -> None:
-    """Declines where a loop of one branch alone may be refused: what the runtime cannot tell of an
-    If whose branches differ in shape, it can of each branch.
+def _need_equal_types(m: Match, node: Node) -> None:
+    """Declines for an If whose branches may return values of different type or shape.
+
+    onnxruntime accepts such an If, but may refuse a loop around one of the branches alone.
     """
     branches = (node.attrs["then_branch"], node.attrs["else_branch"])
     for left, right in zip(*(branch.outputs for branch in branches)):
         a, b = m.facts.of(left), m.facts.of(right)
-        alike = a.kind == b.kind and a.dtype == b.dtype
-        if a.kind == "tensor" and alike:
-            alike = a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape)
-            alike = alike and all(
+        equal = a.kind == b.kind and a.dtype == b.dtype
+        if a.kind == "tensor" and equal:
+            equal = a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape)
+            equal = equal and all(
                 symbolic.eq(x, y) is not False for x, y in zip(a.shape or (), b.shape or ())
             )
-        m.need(alike, "the branches of {} differ in shape", node, at=node)
+        m.need(equal, "the branches of {} differ in shape", node, at=node)
 
 
 def _all_nodes(index: Index, body: Graph) -> Iterator[Node]:
+    """The nodes of a body and of the bodies in it."""
     for graph in index.graphs(body):
         yield from index.nodes(graph)
 
 
 def _branch(index: Index, loop: Node, condition: Tensor, taken: bool) -> Graph:
-    """A graph with a copy of the loop in which the condition has its value."""
-    outputs = [_copy(t) for t in loop.outputs]
-    attrs = {**loop.attrs, "body": _specialised(index, loop.attrs["body"], condition, taken)}
+    """A graph with a copy of the loop in which the condition has this value."""
+    outputs = [_copy_of(t) for t in loop.outputs]
+    attrs = {**loop.attrs, "body": _specialised_body(index, loop.attrs["body"], condition, taken)}
     copy = Node(loop.op, loop.name, attrs, list(loop.inputs), outputs, loop.domain)
     copy.origin = loop.origin
     name = "then" if taken else "else"
     return Graph([copy], [], [t for t in outputs if t.name], name=name)
 
 
-def _specialised(index: Index, body: Graph, condition: Tensor, taken: bool) -> Graph:
-    """A copy of a body in which every If on the condition is the branch that is taken."""
+def _specialised_body(index: Index, body: Graph, condition: Tensor, taken: bool) -> Graph:
+    """A copy of a body in which the branch that is taken replaces every If on the condition."""
     renamed: dict[Tensor, Tensor] = {}
     copy = Graph(name=body.name, doc_string=body.doc_string)
     copy.origin = body.origin
-    copy.inputs = [_renamed(t, renamed) for t in body.inputs]
+    renamed.update((t, _copy_of(t)) for t in body.inputs)
+    copy.inputs = [renamed[t] for t in body.inputs]
     clone_constants(body, copy, renamed, index)
     for node in sorted(index.nodes(body), key=lambda n: n.order):
         if node.op == "If" and node.inputs[0] is condition:
@@ -144,12 +152,7 @@ def _specialised(index: Index, body: Graph, condition: Tensor, taken: bool) -> G
     return copy
 
 
-def _renamed(tensor: Tensor, renamed: dict[Tensor, Tensor]) -> Tensor:
-    renamed[tensor] = _copy(tensor)
-    return renamed[tensor]
-
-
-def _copy(tensor: Tensor) -> Variable:
+def _copy_of(tensor: Tensor) -> Variable:
     copy = Variable(tensor.name)
     copy.info = tensor.info
     return copy

@@ -1,11 +1,15 @@
-"""Recurrent loops as LSTM, GRU and RNN operators, recognised by what they compute."""
+"""Recurrent loops as LSTM, GRU and RNN, recognised by what they compute.
 
-from .absorb import AbsorbInputProjection
-from .direction import AbsorbReversal, AbsorbReversalOfWholeSequence
+The body of a counted loop is interpreted symbolically (`lifting`), the updates of its states are
+matched against the equations of the operators (`cell_matching`), a numeric probe confirms the match
+(`probe`), and the operator takes the place of the loop (`fuse`).
+"""
+
+from . import lifted_operators, time_steps  # noqa: F401  they register how operators are lifted
+from .absorb import AbsorbInputProjection, AbsorbReversal, AbsorbReversalOfWholeSequence
 from .fuse import FuseRecurrence
-from .join_slices import ConcatOfSlices
-from .reroll import RerollRecurrence
-from .split_state import SplitCarriedValue
+from .reroll import ConcatOfSlices, RerollRecurrence
+from .split_carried_value import SplitCarriedValue
 from .unfuse import UNFUSE
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""The parts of which cells are made: states, gates, their affine forms taken apart.
+"""Cells: the update equations of an LSTM, GRU or RNN over one time step, and their parts.
 
-Gates are activations of affine forms of the reads and the previous h (ONNX operator specification:
-LSTM, GRU, RNN). Which activations the operators know, and how others become one of them, is known
-here; the equations of the cells are in `lstm`, `gru` and `rnn`.
+A gate is an activation of an affine form of the input x and the previous hidden state h (ONNX
+operator specification: LSTM, GRU, RNN). This module knows which activations the operators have, and
+how other functions become one of them. The equations are in `cell_matching`.
 """
 
 from __future__ import annotations
@@ -12,131 +12,155 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.graph.views import CarriedValue
 from . import weights
-from .atoms import Activation, Affine, Factor, Picked, Source
-from .coefficients import Pick, dense
-from .forms import Form
-from .lifting import Unknown
+from .affine_forms import (
+    ActivatedForm,
+    AffineForm,
+    ColumnSelection,
+    Factor,
+    InputFeatures,
+    SymbolicInput,
+    UnexpandedForm,
+    as_matrix,
+)
+from .lifting import UnliftedValue
 from .weights import Array, Weight
 
-FUNCTIONS = frozenset(
+GATE_COUNT = {"LSTM": 4, "GRU": 3, "RNN": 1}
+DEFAULT_ACTIVATIONS = {
+    "LSTM": ["Sigmoid", "Tanh", "Tanh"],
+    "GRU": ["Sigmoid", "Tanh"],
+    "RNN": ["Tanh"],
+}
+"""The activations of one direction when none are given."""
+
+SUPPORTED_ACTIVATIONS = frozenset(
     {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softsign",
      "Tanh", "ThresholdedRelu"}
 )  # fmt: skip
-"""The activations of the RNN operators that onnxruntime computes as it does the operators of their
-names. The one left out is Softplus: inside an LSTM, GRU or RNN it overflows from about 88 on."""
-OVERFLOWING = "Softplus"
+"""The activations of the recurrent operators that onnxruntime computes as it does the operators of
+these names."""
+OVERFLOWING_ACTIVATION = "Softplus"
+"""The one other activation: in onnxruntime's LSTM, GRU and RNN it overflows from about 88 on."""
 
-Function = tuple[str, tuple[float, ...]]
-"""An activation with its alpha and beta, as far as it has them."""
-LINEAR: Function = ("Affine", (1.0, 0.0))
-
-
-class NoCell(Exception):
-    """An update is that of no cell; the sentence has a `{}` for each value."""
-
-    def __init__(self, sentence: str, *given: object) -> None:
-        self.sentence, self.given = sentence, given
-        super().__init__(sentence)
+ActivationFunction = tuple[str, tuple[float, ...]]
+"""An activation with its alpha and beta, if it has them."""
+LINEAR: ActivationFunction = ("Affine", (1.0, 0.0))
 
 
-class Dependency(NoCell):
-    """A cell depends on a value that has no form."""
-
-    def __init__(self, origin: Unknown, is_factor: bool = False) -> None:
-        """`is_factor` says whether the update is multiplied by the value."""
-        self.origin, self.is_factor = origin, is_factor
-        super().__init__("it depends on {}: {}", origin.node, origin.reason)
+# --- what a cell consists of ---
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Some features of a state."""
+class RecurrentState:
+    """A hidden or cell state, or some of its features, before and after one time step."""
 
-    source: Source
+    source: SymbolicInput
+    """The whole state before the time step."""
     columns: Array
-    update: Form
-    """What they are after the iteration."""
+    """The features of it."""
+    update: AffineForm
+    """The features after the time step."""
 
     @property
-    def hidden(self) -> int:
+    def size(self) -> int:
+        """The number of features."""
         return len(self.columns)
 
     def is_factor(self, factor: Factor) -> bool:
-        if not isinstance(factor, Picked) or factor.source.key != self.source.key:
+        """Whether a factor of a product is the state before the time step."""
+        if not isinstance(factor, InputFeatures) or factor.source.key != self.source.key:
             return False
         return np.array_equal(factor.columns, self.columns)
 
-    def scale_in(self, form: Form) -> Weight | None:
-        """The factor of this very part in a form; None where it is not there, or mixed."""
-        found = form.terms.get(self.source.key)
-        if found is None or not isinstance(found[1], Pick):
+    def scale_in(self, form: AffineForm) -> Weight | None:
+        """What a form multiplies the state by, feature by feature; None where it does not."""
+        _, coefficient = form.terms.get(self.source.key, (None, None))
+        if not isinstance(coefficient, ColumnSelection):
             return None
-        return found[1].scale if np.array_equal(found[1].columns, self.columns) else None
+        same = np.array_equal(coefficient.columns, self.columns)
+        return coefficient.scale if same else None
 
 
 @dataclass(frozen=True, eq=False)
 class Gate:
     """An activation of a form."""
 
-    function: Function
-    form: Form
+    function: ActivationFunction
+    form: AffineForm
 
     @property
     def key(self) -> bytes:
+        """Equal for equal gates, and equal to the key of the factor that the gate was made from."""
         name, parameters = self.function
         if self.function == LINEAR:
-            return Affine(self.form).key
-        return Activation(name, parameters, self.form).key
+            return UnexpandedForm(self.form).key
+        return ActivatedForm(name, parameters, self.form).key
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
-    """A gate's affine form taken apart; matrices have the shape (features in, features out)."""
+class GateWeights:
+    """The weights of one gate; matrices have the shape (features in, features out)."""
 
-    inputs: dict[bytes, tuple[Source, Weight]]
+    inputs: dict[bytes, tuple[SymbolicInput, Weight]]
+    """W by input: x may consist of several values."""
     recurrent: Weight
     bias: Weight
     recurrent_bias: Weight | None = None
-    """That of a GRU's candidate whose reset comes after the product."""
+    """The bias of R in the candidate of a GRU whose reset follows the product."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One operator's worth of a body."""
+    """A cell that one LSTM, GRU or RNN computes."""
 
     op: str
-    h: Part
-    c: Part | None
-    gates: list[Linear]
-    """In the operator's order: LSTM i, o, f, c; GRU z, r, h."""
-    functions: list[Function]
+    h: RecurrentState
+    c: RecurrentState | None
+    """The cell state of an LSTM."""
+    gates: list[GateWeights]
+    """In the order of the operator: LSTM i, o, f, c; GRU z, r, h."""
+    functions: list[ActivationFunction]
+    """In the order of the attribute `activations`: LSTM f, g, h; GRU f, g; RNN f."""
     attributes: dict[str, float] = field(default_factory=dict)
     peepholes: list[Weight] | None = None
-    """Of the gates i, o and f."""
+    """P of the gates i, o and f of an LSTM."""
 
     @property
-    def inputs(self) -> list[Source]:
-        """The reads, in the order in which the gates mention them."""
+    def inputs(self) -> list[SymbolicInput]:
+        """The values that x consists of, in the order in which the gates read them."""
         found = {key: source for gate in self.gates for key, (source, _) in gate.inputs.items()}
         return list(found.values())
 
 
-def gate_of(factor: Factor) -> Gate | None:
-    """A factor as a gate; an affine form is one too."""
-    if isinstance(factor, Activation) and factor.function in FUNCTIONS:
+class UnliftedDependency(Miss):
+    """A cell depends on a value without an affine form.
+
+    Diagnostics catch it apart from other reasons: they name what the value is part of, such as a
+    layer normalisation.
+    """
+
+    def __init__(self, origin: UnliftedValue, is_factor: bool = False) -> None:
+        """`is_factor` tells that the update is multiplied by the value."""
+        self.origin, self.is_factor = origin, is_factor
+        super().__init__("the cell depends on {}: {}", origin.node, origin.reason)
+
+
+# --- activations ---
+
+
+def as_gate(factor: Factor) -> Gate | None:
+    """A factor as a gate, an unexpanded form as a linear one; None for a function no operator has."""
+    if isinstance(factor, ActivatedForm) and factor.function in SUPPORTED_ACTIVATIONS:
         return Gate((factor.function, factor.parameters), factor.argument)
-    return Gate(LINEAR, factor.form) if isinstance(factor, Affine) else None
+    return Gate(LINEAR, factor.form) if isinstance(factor, UnexpandedForm) else None
 
 
-def is_all(vector: Weight, number: float) -> bool:
-    return isinstance(vector, np.ndarray) and bool(np.all(vector == number))
-
-
-def with_scale(function: Function, scale: Weight) -> Function | None:
-    """An activation times a number as an activation; None where there is none such."""
-    if is_all(scale, 1):
+def scale_activation(function: ActivationFunction, scale: Weight) -> ActivationFunction | None:
+    """An activation times a number, as an activation; None if there is no such activation."""
+    if weights.is_filled(scale, 1):
         return function
     if not isinstance(scale, np.ndarray) or not np.all(scale == scale.flat[0]):
         return None
@@ -149,28 +173,28 @@ def with_scale(function: Function, scale: Weight) -> Function | None:
     return None
 
 
-def scaled_gate(gate: Gate, scale: Weight) -> Gate | None:
-    """A gate times a positive number or, where its activation allows, any number."""
-    function = with_scale(gate.function, scale)
+def scale_gate(gate: Gate, scale: Weight) -> Gate | None:
+    """A gate times a number, as a gate; None if its activation cannot be scaled."""
+    function = scale_activation(gate.function, scale)
     return None if function is None else Gate(function, gate.form)
 
 
 def complement(gate: Gate) -> Gate | None:
-    """1 minus the gate: of a sigmoid, the sigmoid of the negated form."""
+    """1 minus the gate, as a gate: 1 - sigmoid(x) = sigmoid(-x). None for most activations."""
     name, parameters = gate.function
-    form = gate.form.scaled(np.full(gate.form.width, -1, gate.form.dtype))
+    form = gate.form.scaled(-1)
     if name == "Sigmoid":
         return Gate(gate.function, form)
     if name == "HardSigmoid":
         alpha, beta = parameters
-        shift = np.full(form.width, (1 - 2 * beta) / alpha, form.dtype)
-        return Gate(gate.function, form.plus(shift))
+        return Gate(gate.function, form.plus((1 - 2 * beta) / alpha))
     return None
 
 
-def alike(gates: Sequence[Gate]) -> list[Gate] | None:
-    """Gates of one activation; None where they differ. Hard sigmoids get the same slope: one that
-    is written as a Clip has the slope in its form.
+def with_common_activation(gates: Sequence[Gate]) -> list[Gate] | None:
+    """The gates with one activation for all of them; None if theirs differ.
+
+    Hard sigmoids get the same slope: one that was written as a Clip has its slope in the form.
     """
     if all(g.function == gates[0].function for g in gates):
         return list(gates)
@@ -180,84 +204,86 @@ def alike(gates: Sequence[Gate]) -> list[Gate] | None:
     return [_with_slope(g, wanted) for g in gates]
 
 
-def _with_slope(gate: Gate, wanted: Function) -> Gate:
+def _with_slope(gate: Gate, wanted: ActivationFunction) -> Gate:
     (alpha, beta), (slope, shift) = gate.function[1], wanted[1]
-    factor, constant = (
-        np.full(gate.form.width, v, gate.form.dtype)
-        for v in (alpha / slope, (beta - shift) / slope)
-    )
-    return Gate(wanted, gate.form.scaled(factor).plus(constant))
+    return Gate(wanted, gate.form.scaled(alpha / slope).plus((beta - shift) / slope))
 
 
-def unclipped(form: Form) -> tuple[Form, float | None]:
-    """What a form clips to -bound … bound, and the bound. What is negated behind the clip may as
-    well be negated in front of it.
+# --- the attribute `clip` ---
+
+
+def split_clip(form: AffineForm) -> tuple[AffineForm, float | None]:
+    """A form without its clip to -bound … bound, and the bound; None if it has no such clip.
+
+    A form that is clipped and then negated is the same as one that is negated and then clipped.
     """
-    whole = form.only()
-    if whole is None or not isinstance(whole[0], Activation):
+    monomial, scale = form.single_monomial() or (None, None)
+    if not isinstance(monomial, ActivatedForm) or monomial.function != "Clip" or scale is None:
         return form, None
-    atom, scale = whole[0], whole[1]
-    same = is_all(scale, 1)
-    if atom.function != "Clip" or atom.parameters[0] != -atom.parameters[1]:
+    low, high = monomial.parameters
+    if low != -high:
         return form, None
-    if not same and not is_all(scale, -1):
-        return form, None
-    return atom.argument if same else atom.argument.scaled(scale), atom.parameters[1]
+    if weights.is_filled(scale, 1):
+        return monomial.argument, high
+    return (monomial.argument.scaled(scale), high) if weights.is_filled(scale, -1) else (form, None)
 
 
-def opened(gates: Sequence[Gate]) -> tuple[list[Form], dict[str, float]]:
-    """What the gates are activations of, and the attribute for the clip they have in common.
+def split_clips(gates: Sequence[Gate]) -> tuple[list[AffineForm], dict[str, float]]:
+    """The forms of gates without their clips, and the attribute `clip` if they have one.
 
-    Raises NoCell where they are clipped differently.
+    Raises Miss where the gates are clipped differently.
     """
-    found = [unclipped(gate.form) for gate in gates]
+    found = [split_clip(gate.form) for gate in gates]
     bound = found[0][1]
     if any(other != bound for _, other in found):
-        raise NoCell("only some of its gates are clipped, or to different bounds")
+        raise Miss("only some of its gates are clipped, or to different bounds")
     return [form for form, _ in found], {} if bound is None else {"clip": bound}
 
 
-def without(form: Form, source: Source) -> Form:
-    terms = {key: term for key, term in form.terms.items() if key != source.key}
-    return Form(form.width, terms, form.bias)
+# --- weights ---
 
 
-def taken_apart(form: Form, h: Part) -> Linear:
-    """An affine form of reads and h. Raises NoCell with what else is in it."""
-    inputs: dict[bytes, tuple[Source, Weight]] = {}
-    recurrent: Weight = np.zeros((h.hidden, form.width), form.dtype)
-    for key, (atom, coefficient) in form.terms.items():
-        if not isinstance(atom, Source):
-            for source in atom.sources():
-                check_known(source)
-            raise NoCell("a gate reads what the cell computes in a way that no operator does")
-        matrix = dense(coefficient, atom.width)
-        if atom.key == h.source.key:
-            recurrent = _rows_of(matrix, h)
+def gate_weights(form: AffineForm, h: RecurrentState) -> GateWeights:
+    """The weights of a gate that is affine in its inputs and h.
+
+    Raises Miss for a form that is not, and for an input that is not known before the loop.
+    """
+    inputs: dict[bytes, tuple[SymbolicInput, Weight]] = {}
+    recurrent: Weight = np.zeros((h.size, form.width), form.dtype)
+    for key, (monomial, coefficient) in form.terms.items():
+        if not isinstance(monomial, SymbolicInput):
+            for source in monomial.inputs():
+                check_lifted(source)
+            raise Miss("a gate reads what the cell computes in a way that no operator has")
+        matrix = as_matrix(coefficient, monomial.width)
+        if key == h.source.key:
+            recurrent = _state_rows(matrix, h)
         else:
-            check_input(atom)
-            inputs[key] = (atom, matrix)
-    return Linear(inputs, recurrent, form.bias)
+            _check_input(monomial)
+            inputs[key] = (monomial, matrix)
+    return GateWeights(inputs, recurrent, form.bias)
 
 
-def _rows_of(matrix: Weight, h: Part) -> Weight:
-    """The rows for the features of h; a gate that reads other features of the state is no gate."""
-    if len(h.columns) < h.source.width:
+def _state_rows(matrix: Weight, h: RecurrentState) -> Weight:
+    """The rows for the features of h; raises Miss if other features of its source are read."""
+    if h.size < h.source.width:
         others = np.setdiff1d(np.arange(h.source.width), h.columns)
         if not weights.is_zero(weights.take(matrix, others, 0)):
-            raise NoCell("a gate reads the state of another cell")
+            raise Miss("a gate reads the state of another cell")
     return weights.take(matrix, h.columns, 0)
 
 
-def check_input(source: Source) -> None:
-    """Raises NoCell for what is not known before the loop runs."""
+def _check_input(source: SymbolicInput) -> None:
+    """Raises Miss for an input that is not known before the loop runs."""
     origin = source.origin
     if isinstance(origin, CarriedValue):
-        raise NoCell("its input depends on the state {} of an earlier iteration", origin.input)
-    check_known(source)
+        raise Miss(
+            "its input depends on the carried value {} of an earlier iteration", origin.input
+        )
+    check_lifted(source)
 
 
-def check_known(source: Source) -> None:
-    """Raises NoCell for a value that has no form."""
-    if isinstance(source.origin, Unknown):
-        raise Dependency(source.origin)
+def check_lifted(source: SymbolicInput) -> None:
+    """Raises UnliftedDependency for a value without an affine form."""
+    if isinstance(source.origin, UnliftedValue):
+        raise UnliftedDependency(source.origin)

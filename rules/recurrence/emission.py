@@ -1,113 +1,96 @@
-"""Puts the operator of a cell into the graph (ONNX operator specification: LSTM, GRU, RNN)."""
+"""Emits the operator of a cell, with its operands and results (ONNX: LSTM, GRU, RNN).
+
+X has the shape (time, batch, features), sequence_lens (batch,), initial_h, initial_c, Y_h and Y_c
+(directions, batch, hidden), and Y (time, directions, batch, hidden). There is one direction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.facts.counted_loop import CountedLoop
+from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor, Variable
+from ...rewrite.symbolic import Dim
 from . import weights
-from .cells import Cell, Function
-from .layout import Layout
-from .weights import Weight
+from .cells import DEFAULT_ACTIVATIONS, Cell
+from .length_masks import RowLengths
+from .lifting import CellLayout
+from .weights import GraphBackend, Weight
 
-DEFAULTS = {
-    "LSTM": ["Sigmoid", "Tanh", "Tanh"],
-    "GRU": ["Sigmoid", "Tanh"],
-    "RNN": ["Tanh"],
-}
-"""The activations of one direction when none are given."""
+
+def omitted() -> Variable:
+    """An operand or result that is left out."""
+    return Variable("")
+
+
+# --- weights and attributes ---
 
 
 @dataclass(frozen=True, eq=False)
-class Parameters:
-    """The weights of a cell in the operator's layout; None for inputs that can be left out."""
+class OperatorWeights:
+    """The weights of a cell in the layout of the operator; None for those that can be omitted."""
 
     w: Weight
-    """(1, gates * hidden, features)"""
+    """W (1, gates * hidden, features)"""
     r: Weight
-    """(1, gates * hidden, hidden)"""
+    """R (1, gates * hidden, hidden)"""
     b: Weight | None
-    """(1, 2 * gates * hidden)"""
+    """B (1, 2 * gates * hidden): the biases of W, then those of R"""
     p: Weight | None
-    """(1, 3 * hidden)"""
+    """P (1, 3 * hidden)"""
 
 
-def parameters(cell: Cell) -> Parameters:
-    """The weights of a cell, its inputs one behind the other in the order of `cell.inputs`."""
-    hidden = cell.h.hidden
-    rows = [_input_matrix(cell, place) for place in range(len(cell.gates))]
-    w = _stacked([weights.transposed(m) for m in rows])
-    r = _stacked([weights.transposed(gate.recurrent) for gate in cell.gates])
-    zeros = np.zeros(hidden, cell.h.update.dtype)
+def operator_weights(cell: Cell) -> OperatorWeights:
+    """The weights of a cell whose X has the values of `cell.inputs` side by side."""
+    matrices = [input_matrix(cell, number) for number in range(len(cell.gates))]
+    w = _one_direction(weights.concat([weights.transpose(m) for m in matrices], 0))
+    r = _one_direction(weights.concat([weights.transpose(g.recurrent) for g in cell.gates], 0))
+    zeros = np.zeros(cell.h.size, cell.h.update.dtype)
     biases = [gate.bias for gate in cell.gates]
-    inner = [zeros if g.recurrent_bias is None else g.recurrent_bias for g in cell.gates]
+    biases += [zeros if g.recurrent_bias is None else g.recurrent_bias for g in cell.gates]
     b = None
-    if not all(weights.is_zero(v) for v in (*biases, *inner)):
-        b = _with_direction(weights.concat([*biases, *inner], 0))
-    p = None if cell.peepholes is None else _with_direction(weights.concat(cell.peepholes, 0))
-    return Parameters(w, r, b, p)
+    if not all(weights.is_zero(v) for v in biases):
+        b = _one_direction(weights.concat(biases, 0))
+    p = None if cell.peepholes is None else _one_direction(weights.concat(cell.peepholes, 0))
+    return OperatorWeights(w, r, b, p)
 
 
-def _input_matrix(cell: Cell, gate: int) -> Weight:
-    """The weights of one gate for all inputs together: (features, hidden)."""
+def input_matrix(cell: Cell, number: int) -> Weight:
+    """The matrix of a gate for all inputs together: (features, hidden)."""
     parts: list[Weight] = []
     for source in cell.inputs:
-        found = cell.gates[gate].inputs.get(source.key)
-        zeros = np.zeros((source.width, cell.h.hidden), cell.h.update.dtype)
+        zeros = np.zeros((source.width, cell.h.size), cell.h.update.dtype)
+        found = cell.gates[number].inputs.get(source.key)
         parts.append(zeros if found is None else found[1])
     return weights.concat(parts, 0)
 
 
-def _stacked(matrices: Sequence[Weight]) -> Weight:
-    return _with_direction(weights.concat(matrices, 0))
+def _one_direction(weight: Weight) -> Weight:
+    return weights.reshape(weight, (1, *weight.shape))
 
 
-def _with_direction(weight: Weight) -> Weight:
-    return weights.reshaped(weight, (1, *weight.shape))
-
-
-def attributes(cell: Cell) -> dict[str, Any]:
-    """The attributes of the operator; defaults are left out."""
-    attrs: dict[str, Any] = {"hidden_size": cell.h.hidden}
+def operator_attributes(cell: Cell) -> dict[str, Any]:
+    """The attributes of the operator without defaults."""
+    attrs: dict[str, Any] = {"hidden_size": cell.h.size}
     names = [name for name, _ in cell.functions]
-    if names != DEFAULTS[cell.op]:
+    if names != DEFAULT_ACTIVATIONS[cell.op]:
         attrs["activations"] = names
-        alphas, betas = _activation_parameters(cell.functions)
-        attrs |= {"activation_alpha": alphas} if alphas else {}
-        attrs |= {"activation_beta": betas} if betas else {}
+        for position, name in enumerate(("activation_alpha", "activation_beta")):
+            values = [p[position] for _, p in cell.functions if len(p) > position]
+            attrs |= {name: values} if values else {}
     for name, value in cell.attributes.items():
         attrs[name] = value if name == "clip" else int(value)
     return attrs
-
-
-def _activation_parameters(functions: Sequence[Function]) -> tuple[list[float], list[float]]:
-    """alpha and beta of the activations that have them, in order."""
-    alphas = [p[0] for _, p in functions if len(p) > 0]
-    betas = [p[1] for _, p in functions if len(p) > 1]
-    return alphas, betas
-
-
-class InGraph:
-    """Builds weights as nodes and initializers."""
-
-    def __init__(self, emit: Builder) -> None:
-        self._emit = emit
-
-    def value(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-    def constant(self, array: weights.Array) -> Tensor:
-        return self._emit.constant(np.ascontiguousarray(array))
-
-    def apply(self, op: str, operands: Sequence[Tensor], attrs: Mapping[str, Any]) -> Tensor:
-        return self._emit(op, *operands, **attrs)
 
 
 def emit_operator(
@@ -116,44 +99,173 @@ def emit_operator(
     x: Tensor,
     initial: Sequence[Tensor | None],
     outputs: Sequence[Tensor],
-    lengths: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
 ) -> list[Tensor]:
-    """The operator over all steps; `x` is (time, batch, features), `initial` h and c with a
-    direction in front, `lengths` one number per row. `outputs` name Y, Y_h and Y_c; a name that is
-    empty is not made.
+    """Adds the operator; returns Y, Y_h and, of an LSTM, Y_c.
+
+    `initial` are the initial states, None for zeros. Results are named after `outputs`; one whose
+    name is empty is omitted.
     """
-    builder, done = InGraph(emit), dict[bytes, Any]()
+    backend = GraphBackend(emit)
 
     def built(weight: Weight | None) -> Tensor:
-        return nothing() if weight is None else weights.build(weight, builder, done)
+        return omitted() if weight is None else backend.build(weight)
 
-    found = parameters(cell)
-    inputs = [
-        x,
-        built(found.w),
-        built(found.r),
-        built(found.b),
-        nothing() if lengths is None else lengths,
-    ]
-    inputs += [nothing() if t is None else t for t in initial]
+    found = operator_weights(cell)
+    optional = [omitted() if t is None else t for t in (sequence_lens, *initial)]
+    inputs = [x, built(found.w), built(found.r), built(found.b), *optional]
     if found.p is not None:
         inputs.append(built(found.p))
-    made = emit.outputs(cell.op, _trimmed(inputs), _trimmed(outputs), **attributes(cell))
-    return [*made, *outputs[len(made) :]]
-
-
-def tell_of_empty_batch(patch: Patch, op: str, layout: Layout) -> None:
-    """Notes where onnxruntime ends, which ran what an operator takes the place of."""
-    if op != "RNN" and not symbolic.positive(layout.size):
-        patch.note(f"an empty batch ends onnxruntime's process in {op}")
+    attrs = operator_attributes(cell)
+    results = emit.outputs(cell.op, _trimmed(inputs), _trimmed(outputs), **attrs)
+    return [*results, *outputs[len(results) :]]
 
 
 def _trimmed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Without those at the end that are left out."""
+    """The tensors without the omitted ones at the end."""
     last = max((k for k, t in enumerate(tensors) if t.name), default=-1)
     return tensors[: last + 1]
 
 
-def nothing() -> Variable:
-    """An input or output that is left out."""
-    return Variable("")
+def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
+    """Notes that onnxruntime's operator may fail on an empty batch, which the original ran."""
+    if op != "RNN" and not symbolic.positive(layout.size):
+        patch.note(f"an empty batch ends the process in onnxruntime's {op}; the original runs")
+
+
+# --- axes ---
+
+
+def to_operator_axes(
+    emit: Builder, value: Tensor, layout: CellLayout, leading: int, *, direction: bool = False
+) -> Tensor:
+    """A value as (leading axes, batch, features), with an axis before the batch for a direction."""
+    if direction and _has_operator_axes(layout):
+        return value
+    value = emit.squeeze(value, [leading + k for k in layout.units])
+    value = emit.transpose(value, [*range(leading), *(leading + k for k in layout.order)])
+    if len(layout.features) != 1:
+        value = emit("Reshape", value, _shape(emit, layout, leading, [math.prod(layout.sizes)]))
+    added = [leading] if direction else []
+    added += [leading + len(added)] if layout.batch is None else []
+    return emit.unsqueeze(value, added)
+
+
+def from_operator_axes(emit: Builder, value: Tensor, layout: CellLayout, leading: int) -> Tensor:
+    """A result (leading axes, 1, batch, hidden) of the operator as (leading axes, layout)."""
+    if _has_operator_axes(layout):
+        return value
+    value = emit.squeeze(value, [leading, *([leading + 1] if layout.batch is None else [])])
+    if len(layout.features) != 1:
+        value = emit("Reshape", value, _shape(emit, layout, leading, layout.sizes))
+    inverse = [layout.order.index(k) for k in range(len(layout.order))]
+    value = emit.transpose(value, [*range(leading), *(leading + k for k in inverse)])
+    return emit.unsqueeze(value, [leading + k for k in layout.units])
+
+
+def _shape(emit: Builder, layout: CellLayout, leading: int, features: Sequence[int]) -> Tensor:
+    """A shape for Reshape that keeps leading axes and batch, as 0, and has these features."""
+    return emit.vector(*[0] * (leading + (layout.batch is not None)), *features)
+
+
+def _has_operator_axes(layout: CellLayout) -> bool:
+    """Whether the axes are (1, batch, features), as those of a state of the operator."""
+    return layout.units == [0] and layout.batch == 1 and layout.features == (2,)
+
+
+# --- batches of different sizes ---
+
+
+@dataclass(frozen=True)
+class BatchedOperand:
+    """An operand of the operator, and where its batch axis is."""
+
+    value: Tensor
+    axis: int
+    rank: int
+    size: Dim
+    """The size of the batch."""
+
+
+class BatchBroadcast:
+    """Broadcasts operands to one common batch."""
+
+    def __init__(self, emit: Builder, operands: Sequence[BatchedOperand]) -> None:
+        """`operands` are all operands of the operator that have a batch."""
+        self._emit = emit
+        by_size = {operand.size: operand for operand in operands if operand.size != 1}
+        self._size = next(iter(by_size)) if len(by_size) == 1 else None
+        counts = [emit.shape(o.value, o.axis, o.axis + 1) for o in by_size.values()]
+        self._count = counts[0] if counts else emit.vector(1)
+        if len(counts) > 1:
+            common = emit.vector(1)
+            for count in counts:
+                common = emit("Expand", common, count)
+            self._count = emit("Shape", common)
+
+    def expand(self, operand: BatchedOperand) -> Tensor:
+        """The operand with the common batch."""
+        if operand.size == self._size:
+            return operand.value
+        emit = self._emit
+        sizes = [emit.vector(1)] * operand.rank
+        sizes[operand.axis] = self._count
+        return emit("Expand", operand.value, emit.concat(sizes))
+
+
+# --- sequence_lens ---
+
+
+def emit_row_lengths(
+    emit: Builder, facts: Facts, loop: CountedLoop, lengths: RowLengths
+) -> BatchedOperand:
+    """The lengths as an int64 vector with an element for each row, or one for all.
+
+    They are clamped to 0 … trip count: onnxruntime refuses others.
+    """
+    shift = lengths.shift
+    limit = emit("Reshape", _limit(emit, facts, lengths), emit.vector(-1))
+    count = emit.trip_count(loop)
+    # Adding the shift after clamping cannot overflow.
+    last = emit("Sub", count, emit.vector(shift)) if shift else count
+    clamped = emit.max(emit.min(limit, last), emit.vector(-shift))
+    value = emit("Add", clamped, emit.vector(shift)) if shift else clamped
+    shape = facts.shape(lengths.limit) or ()
+    sizes = [n for k, n in enumerate(shape) if k != lengths.mask_axis and n != 1]
+    return BatchedOperand(value, 0, 1, sizes[0] if sizes else 1)
+
+
+def _limit(emit: Builder, facts: Facts, lengths: RowLengths) -> Tensor:
+    """An int64 for each row, or one for all."""
+    limit = lengths.limit
+    if facts.dtype(limit) != TensorProto.INT64:
+        limit = emit("Cast", limit, to=TensorProto.INT64)
+    if lengths.mask_axis is not None:
+        limit = emit.reduce("ReduceSum", limit, [lengths.mask_axis], keepdims=0)
+    return limit
+
+
+class SequenceLengths:
+    """The operand sequence_lens, and the results that depend on it."""
+
+    def __init__(self, emit: Builder, loop: CountedLoop, lengths: Tensor, x: Tensor) -> None:
+        """`lengths` are clamped, `x` is the operand X."""
+        self._emit, self._loop = emit, loop
+        self._lengths = emit("Expand", lengths, emit.shape(x, 1, 2))
+        self.operand = emit("Cast", self._lengths, to=TensorProto.INT32)
+        """sequence_lens: int32, one for each row, from 0 to the trip count."""
+
+    def final_state(self, value: Tensor, initial: Tensor | None) -> Tensor:
+        """Y_h or Y_c with the initial state for rows of length 0, where the operator has zeros."""
+        if initial is None:
+            return value
+        empty = self._emit("Less", self._lengths, self._emit.vector(1))
+        return self._emit("Where", self._emit.unsqueeze(empty, [1]), initial, value)
+
+    def with_last_state(self, sequence: Tensor, last: Tensor) -> Tensor:
+        """Y with the last state beyond the lengths, where the operator has zeros."""
+        emit = self._emit
+        numbers = emit.iteration_numbers(self._loop)
+        lengths = emit.unsqueeze(self._lengths, [1])
+        within = emit("Less", emit.unsqueeze(numbers, [1, 2, 3]), lengths)
+        return emit("Where", within, sequence, last)

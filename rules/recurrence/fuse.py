@@ -1,4 +1,4 @@
-"""Loops around a cell become the operator of the cell.
+"""A counted loop around a cell becomes the operator of the cell.
 
    ys, h, c = Loop(n, , h0, c0) { x_t = Gather(x, i)  gates = x_t·W + h·R + b … }
 -> Y, h, c = LSTM(x, W, R, B, , h0, c0)    ys = Squeeze(Y)
@@ -8,33 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import TO_THE_END, Builder
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Tensor, Variable
-from ..vectorization.independent_work import counted
-from .cells import NoCell
-from .common_batch import CommonBatch, Rows
-from .emission import emit_operator, nothing, tell_of_empty_batch
-from .find import CellInLoop, find_recurrence, inside, is_read
-from .layout import Layout
-from .length_reads import EXACT_IN_FLOAT, Length
-from .lengths import Lengths, row_limits
-from .lifting import Invariant
-from .shapes import from_operator, to_operator
+from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
+from ..loops.counted_loop_checks import need_counted_loop
+from .emission import (
+    BatchBroadcast,
+    BatchedOperand,
+    SequenceLengths,
+    emit_operator,
+    emit_row_lengths,
+    from_operator_axes,
+    note_empty_batch,
+    omitted,
+    to_operator_axes,
+)
+from .length_masks import EXACT_IN_FLOAT
+from .lifting import CellLayout
+from .loop_cells import CellInput, LoopCell, find_loop_cell, inner_value, is_final_read
 
 _SLOW_RNN = 128
 """The hidden size from which on onnxruntime's RNN was slower than the loop at batch 8."""
 
 
-class FuseRecurrence(Rule):
-    """A loop around an LSTM, GRU or RNN cell becomes that operator."""
+class FuseRecurrence(Rule[LoopCell]):
+    """Replaces a counted loop around an LSTM, GRU or RNN cell by the operator."""
 
     root = ("Loop", "Scan")
     fires = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
@@ -51,199 +57,196 @@ class FuseRecurrence(Rule):
         so = Add(s, xt) row = Identity(so) }> (h0, x) }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
-        m.need(bool(steps.carried), "it carries no state")
-        try:
-            found = find_recurrence(m.facts, steps)
-        except NoCell as reason:
-            raise Miss(reason.sentence, *reason.given, at=m.node) from None
-        return {"steps": steps, "facts": m.facts, "found": found}
+    def match(self, m: Match) -> LoopCell:
+        loop = need_counted_loop(m)
+        m.need(bool(loop.carried), "it carries no value")
+        return find_loop_cell(m.facts, loop)
 
-    def apply(self, patch: Patch, steps: CountedLoop, facts: Facts, found: CellInLoop) -> None:
+    def apply(self, patch: Patch, found: LoopCell) -> None:
         emit = patch.builder(found.states[0].output)
-        outputs = _operator(emit, facts, steps, found)
-        _results(emit, patch, steps, found, outputs)
-        _finals(emit, patch, facts, steps, found, outputs.states)
+        outputs = _operator(emit, patch.facts, found)
+        _replace_results(emit, patch, found, outputs)
+        _replace_finals(emit, patch, found, outputs.states)
         for state in found.states:
             patch.replace(state.input, state.initial)
-        gone = [k for k, s in enumerate(steps.carried) if s in found.states]
-        patch.loop(steps.node).drop_carried(gone)
-        if patch.index.is_unused(steps.node):
-            patch.remove(steps.node)
-        _tell(patch, steps, found)
+        loop = patch.loop(found.loop.node)
+        loop.drop_carried(k for k, s in enumerate(found.loop.carried) if s in found.states)
+        loop.remove_if_unused()
+        _note_limits(patch, found)
 
 
-# --- into the graph ---
+# --- the operator ---
 
 
 @dataclass(frozen=True, eq=False)
-class Outputs:
-    """What the operator computed, with the time, then the direction, then the batch in front."""
+class _OperatorResults:
+    """The results of the operator, whose axes are (time, direction, batch, hidden)."""
 
-    rows: Tensor
-    """h after each iteration, zeros beyond the length; a name that is empty where nobody reads it."""
-    held: Tensor | None
-    """The same with the state beyond the length."""
+    sequence: Tensor
+    """Y, with zeros beyond the length; without a name if nothing reads it."""
+    sequence_with_state: Tensor | None
+    """Y with the last state beyond the length."""
     states: list[Tensor]
-    """The states after the last iteration."""
+    """The states after the last time step, without the axis of the time."""
 
 
-def _operator(emit: Builder, facts: Facts, steps: CountedLoop, found: CellInLoop) -> Outputs:
-    """The operator over all iterations in their order."""
-    slices = [
-        to_operator(emit, _over_time(emit, facts, steps, read), layout, 1)
-        for read, layout in found.reads
+def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
+    """Adds the operator over all iterations."""
+    loop = found.loop
+    inputs = [
+        to_operator_axes(emit, _all_values(emit, facts, loop, origin), layout, 1)
+        for origin, layout in found.inputs
     ]
     initial = [
         None
         if is_zero(facts, state.initial)
-        else to_operator(emit, state.initial, layout, 0, direction=True)
+        else to_operator_axes(emit, state.initial, layout, 0, direction=True)
         for state, layout in zip(found.states, found.layouts)
     ]
-    mask = found.mask
-    limits = None if mask is None else row_limits(emit, facts, steps, mask.length)
+    lengths = None
+    if found.masks is not None:
+        lengths = emit_row_lengths(emit, facts, loop, found.masks.lengths)
     if found.is_broadcast:
-        slices, initial = _broadcast(emit, facts, found, slices, initial, limits)
-    x = slices[0] if len(slices) == 1 else emit("Concat", *slices, axis=2)
-    holds = any(result.held for result in found.results)
-    names = [found.states[0].output if found.results else nothing()]
+        inputs, initial = _broadcast(emit, facts, found, inputs, initial, lengths)
+    x = inputs[0] if len(inputs) == 1 else emit("Concat", *inputs, axis=2)
+    keeps_state = any(result.keeps_state for result in found.results)
+    names = [found.states[0].output if found.results else omitted()]
     for number, state in enumerate(found.states):
-        read = is_read(facts, state) or (holds and number == 0)
-        names.append(Variable((state.final or state.output).name) if read else nothing())
-    if limits is None:
-        rows, *finals = emit_operator(emit, found.cell, x, initial, names)
-        return Outputs(rows, None, finals)
-    lengths = Lengths(emit, steps, limits.value, x)
-    rows, *finals = emit_operator(emit, found.cell, x, initial, names, lengths.operand)
-    finals = [lengths.final(v, i) if v.name else v for v, i in zip(finals, initial)]
-    return Outputs(rows, lengths.held(rows, finals[0]) if holds else None, finals)
+        is_read = is_final_read(facts, state) or (keeps_state and number == 0)
+        names.append(Variable((state.final or state.output).name) if is_read else omitted())
+    if lengths is None:
+        sequence, *finals = emit_operator(emit, found.cell, x, initial, names)
+        return _OperatorResults(sequence, None, finals)
+    lens = SequenceLengths(emit, loop, lengths.value, x)
+    sequence, *finals = emit_operator(emit, found.cell, x, initial, names, lens.operand)
+    finals = [lens.final_state(v, i) if v.name else v for v, i in zip(finals, initial)]
+    with_state = lens.with_last_state(sequence, finals[0]) if keeps_state else None
+    return _OperatorResults(sequence, with_state, finals)
+
+
+def _all_values(emit: Builder, facts: Facts, loop: CountedLoop, origin: CellInput) -> Tensor:
+    """What the iterations read, stacked along axis 0."""
+    if isinstance(origin, SliceRead):
+        return emit.all_slices(facts, loop, origin)
+    return emit.repeat(origin.value, emit.trip_count(loop))
 
 
 def _broadcast(
     emit: Builder,
     facts: Facts,
-    found: CellInLoop,
-    slices: Sequence[Tensor],
+    found: LoopCell,
+    inputs: Sequence[Tensor],
     initial: Sequence[Tensor | None],
-    limits: Rows | None,
+    lengths: BatchedOperand | None,
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """The inputs and the states of the operator with the rows of all of them."""
-    inputs = [
-        Rows(value, 1, 3, _size(facts, inside(read), layout))
-        for value, (read, layout) in zip(slices, found.reads)
+    """The inputs and initial states broadcast to one batch."""
+    batched = [
+        BatchedOperand(value, 1, 3, _batch_size(facts, inner_value(origin), layout))
+        for value, (origin, layout) in zip(inputs, found.inputs)
     ]
     states = [
-        _state_rows(value, state.initial, layout, _size(facts, state.initial, layout))
+        _batched_state(facts, value, state, layout)
         for value, state, layout in zip(initial, found.states, found.layouts)
     ]
-    common = CommonBatch(emit, [*inputs, *states, *([] if limits is None else [limits])])
-    spread = [
-        None if value is None else common.spread(rows) for value, rows in zip(initial, states)
+    common = BatchBroadcast(emit, [*batched, *states, *([] if lengths is None else [lengths])])
+    expanded = [
+        None if value is None else common.expand(state) for value, state in zip(initial, states)
     ]
-    return [common.spread(rows) for rows in inputs], spread
+    return [common.expand(operand) for operand in batched], expanded
 
 
-def _state_rows(value: Tensor | None, initial: Tensor, layout: Layout, size: symbolic.Dim) -> Rows:
-    """A first state as the operator takes it or, where it is left out, as the loop does."""
+def _batched_state(
+    facts: Facts, value: Tensor | None, state: CarriedValue, layout: CellLayout
+) -> BatchedOperand:
+    """An initial state of the operator; an omitted one counts as the loop has it."""
+    size = _batch_size(facts, state.initial, layout)
     if value is not None:
-        return Rows(value, 1, 3, size)
-    return Rows(initial, layout.batch or 0, layout.rank, size)
+        return BatchedOperand(value, 1, 3, size)
+    return BatchedOperand(state.initial, layout.batch or 0, layout.rank, size)
 
 
-def _size(facts: Facts, tensor: Tensor, layout: Layout) -> symbolic.Dim:
-    """The size of the batch of a value."""
-    shape = facts.shape(tensor)
-    assert shape is not None, "operands of cells have known ranks"
-    return 1 if layout.batch is None else shape[layout.batch]
+def _batch_size(facts: Facts, tensor: Tensor, layout: CellLayout) -> Dim:
+    return 1 if layout.batch is None else facts.known_shape(tensor)[layout.batch]
 
 
-def _over_time(
-    emit: Builder, facts: Facts, steps: CountedLoop, read: SliceRead | Invariant
-) -> Tensor:
-    """What the iterations read, stacked along axis 0."""
-    if isinstance(read, SliceRead):
-        return emit.all_slices(facts, steps, read)
-    return emit.repeat(read.value, emit.trip_count(steps))
+# --- its results in place of the cell's ---
 
 
-def _results(
-    emit: Builder, patch: Patch, steps: CountedLoop, found: CellInLoop, outputs: Outputs
+def _replace_results(
+    emit: Builder, patch: Patch, found: LoopCell, outputs: _OperatorResults
 ) -> None:
-    """Lets the rest of the body, and who reads the rows, read what the operator computed."""
+    """Lets the rest of the body, and readers of scan outputs, read Y."""
+    loop = found.loop
     read: list[tuple[Tensor, Tensor]] = []
     for result in found.results:
-        sequence = outputs.held if result.held and outputs.held is not None else outputs.rows
-        stacked = from_operator(emit, sequence, result.layout, 1)
-        for row in steps.scan_outputs:
-            if row.row is result.value and row.stacked is not None:
-                patch.replace(row.stacked, emit.scan_output(stacked, row, result.layout.rank))
-        if any(use.reader is not steps.body for use in patch.index.uses(result.value)):
+        sequence = outputs.sequence
+        if result.keeps_state and outputs.sequence_with_state is not None:
+            sequence = outputs.sequence_with_state
+        stacked = from_operator_axes(emit, sequence, result.layout, 1)
+        for output in loop.scan_outputs:
+            if output.slice is result.value and output.stacked is not None:
+                whole = emit.scan_output(stacked, output, result.layout.rank)
+                patch.replace(output.stacked, whole)
+        if any(use.reader is not loop.body for use in patch.index.uses(result.value)):
             read.append((result.value, stacked))
-    patch.loop(steps.node).read_slices(steps.iteration, read)
+    patch.loop(loop.node).read_slices(read)
 
 
-def _finals(
-    emit: Builder,
-    patch: Patch,
-    facts: Facts,
-    steps: CountedLoop,
-    found: CellInLoop,
-    last: Sequence[Tensor],
-) -> None:
-    """The states after the last iteration: the initial ones if there is none.
+def _replace_finals(emit: Builder, patch: Patch, found: LoopCell, finals: Sequence[Tensor]) -> None:
+    """Lets readers of final states read Y_h and Y_c, or the initial states if there is no iteration.
 
-    What the operators return for an empty sequence is not specified; onnxruntime returns what
-    happens to be in memory.
+    The results of the operator for an empty sequence are not specified; onnxruntime returns
+    whatever is in memory.
     """
-    empty: Tensor | None = None
-    for state, layout, final in zip(found.states, found.layouts, last):
-        if state.final is None or not is_read(facts, state):
+    loop = found.loop
+    is_empty: Tensor | None = None
+    for state, layout, final in zip(found.states, found.layouts, finals):
+        if state.final is None or not is_final_read(patch.facts, state):
             continue
-        value = from_operator(emit, final, layout, 0)
-        if not steps.surely_runs:
-            assert steps.trip is not None, "a Scan surely runs"
-            if empty is None:
-                empty = emit("Less", steps.trip, emit.scalar(1))
-            value = _unless_empty(emit, empty, state.initial, value, layout, found.is_broadcast)
+        value = from_operator_axes(emit, final, layout, 0)
+        if not loop.runs_at_least_once and loop.trip is not None:
+            if is_empty is None:
+                is_empty = emit("Less", loop.trip, emit.scalar(1))
+            batch = layout.batch if found.is_broadcast else None
+            value = _select(emit, is_empty, state.initial, value, batch)
         patch.replace(state.final, value)
 
 
-def _unless_empty(
-    emit: Builder, empty: Tensor, initial: Tensor, value: Tensor, layout: Layout, differ: bool
+def _select(
+    emit: Builder, condition: Tensor, chosen: Tensor, other: Tensor, axis: int | None
 ) -> Tensor:
-    """The value, or the initial state if there is no iteration; their batches may differ."""
-    if not differ or layout.batch is None:
-        return emit("Where", empty, initial, value)
-    axis = layout.batch
-    count = emit.shape(initial, axis, axis + 1)
-    both = emit("Concat", initial, value, axis=axis)
-    start = emit("Where", empty, emit.vector(0), count)
-    end = emit("Where", empty, count, emit.vector(TO_THE_END))
+    """One of two values by a scalar condition; along `axis` they may have different sizes."""
+    if axis is None:
+        return emit("Where", condition, chosen, other)
+    count = emit.shape(chosen, axis, axis + 1)
+    both = emit("Concat", chosen, other, axis=axis)
+    start = emit("Where", condition, emit.vector(0), count)
+    end = emit("Where", condition, count, emit.vector(TO_THE_END))
     return emit("Slice", both, start, end, emit.vector(axis))
 
 
-def _tell(patch: Patch, steps: CountedLoop, found: CellInLoop) -> None:
-    """Where onnxruntime does worse with the operator than with the loop."""
-    op = found.cell.op
-    if op == "GRU" and not steps.surely_runs:
-        patch.note("an empty sequence ends onnxruntime's process in GRU; the loop left it out")
-    tell_of_empty_batch(patch, op, found.layouts[0])
+def _note_limits(patch: Patch, found: LoopCell) -> None:
+    """Notes what the result relies on, and where onnxruntime does worse with the operator."""
+    op, loop = found.cell.op, found.loop
+    if op == "GRU" and not loop.runs_at_least_once:
+        patch.note("an empty sequence ends the process in onnxruntime's GRU; the original runs")
+    note_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:
-        patch.note("the rows of its operands are broadcast together, as the first iteration does")
-    if found.mask is not None and _may_be_rounded(steps, found.mask.length):
-        patch.note(
-            f"`{found.mask.length.limit.name}` is compared as a float: exact up to 2**24 iterations"
-        )
-    if found.mask is not None and found.mask.length.counted is not None:
-        patch.note(
-            f"rows end where `{found.mask.length.limit.name}` ends along axis "
-            f"{found.mask.length.counted}: asserted, not proven"
-        )
-    if op == "RNN" and found.cell.h.hidden >= _SLOW_RNN:
+        patch.note("the operands are broadcast to one batch, as in the first iteration of the loop")
+    if found.masks is not None:
+        lengths = found.masks.lengths
+        if lengths.is_rounded and not _is_exact_in_float(loop):
+            patch.note(
+                f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations"
+            )
+        if lengths.mask_axis is not None:
+            patch.note(
+                f"rows end where `{lengths.limit.name}` ends along axis {lengths.mask_axis}: "
+                "asserted, not proven"
+            )
+    if op == "RNN" and found.cell.h.size >= _SLOW_RNN:
         patch.note("onnxruntime's RNN may be slower than the loop for a batch of 8 or more")
 
 
-def _may_be_rounded(steps: CountedLoop, length: Length) -> bool:
-    known = steps.count is not None and symbolic.le(steps.count, EXACT_IN_FLOAT) is True
-    return length.rounded and not known
+def _is_exact_in_float(loop: CountedLoop) -> bool:
+    return loop.count is not None and symbolic.le(loop.count, EXACT_IN_FLOAT) is True

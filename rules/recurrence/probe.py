@@ -1,67 +1,63 @@
-"""Evidence before a commit: one iteration of the old body against one step of the new operator.
+"""The numeric probe before a commit: one iteration of the body against the operator.
 
-Both run on onnxruntime, on random numbers for what the body reads, the states, and the weights that
-are known only at run time. One step is enough: the next one starts from equal states.
+Both run on onnxruntime, on random numbers for what the body reads, for the states, and for weights
+that are not constant. One time step is enough: the next one starts from equal states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.clone import clone_nodes
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
-from ...rewrite.running.runtime import Packed, Refused, Session
+from ...rewrite.running.runtime import ExecutionError, SerializedModel, Session
 from ...rewrite.storage.model import Model, export_model
 from ...rewrite.symbolic import Dim
-from . import weights
 from .cells import Cell
-from .emission import attributes, parameters
-from .layout import Layout
-from .weights import Array, Weight
+from .emission import operator_attributes, operator_weights
+from .lifting import CellLayout, numpy_type
+from .weights import Array, NumpyBackend, Weight
 
 _BATCH = 3
-"""The batch where its size is open. Its rows get numbers of different sizes, so that activations
-are tried where they bend and where they are flat."""
-_SIZES = np.array([0.3, 1.0, 4.0])
+"""The size of an open batch. Its rows have magnitudes of their own (`_MAGNITUDES`), so that
+activations are probed where they bend and where they saturate."""
+_MAGNITUDES = np.array([0.3, 1.0, 4.0])
 _WEIGHTS = 0.3
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
-"""Largest difference between the two; sums are taken in another order."""
+"""The magnitude of weights."""
+_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2}
+"""The largest difference: the two add up sums in different orders."""
 
-
-Placed = tuple[Tensor, Layout]
-"""A value of the body and where its batch and features stand."""
-_NOTHING: Mapping[Tensor, bool] = MappingProxyType({})
-
-
-class Disproved(Exception):
-    """The two differ, or one of them does not run; the text says so."""
+CellOperand = tuple[Tensor, CellLayout]
+"""A value of the body and the layout of its axes."""
+_NO_MASKS: Mapping[Tensor, bool] = MappingProxyType({})
 
 
 def probe(
     facts: Facts,
     cell: Cell,
-    inputs: Sequence[Placed],
-    before: Sequence[Placed],
+    inputs: Sequence[CellOperand],
+    before: Sequence[CellOperand],
     after: Sequence[Tensor],
-    known: Mapping[Tensor, bool] = _NOTHING,
+    masks: Mapping[Tensor, bool] = _NO_MASKS,
 ) -> float:
-    """The largest difference. Raises Disproved where it is too large.
+    """The largest difference between the body and the operator.
 
-    `inputs` are the slices that `cell.inputs` stand for, `before` and `after` h and c, which keep
-    their layouts. `known` are masks and what they are.
+    `inputs` are the values of `cell.inputs`; `before` and `after` are h and c, whose layouts stay
+    the same. `masks` have the given values. Raises Miss if the difference is too large, or if
+    onnxruntime runs one of the two not at all.
     """
     given = [tensor for tensor, _ in (*inputs, *before)]
-    nodes, outer = cone(facts, after, {*given, *known})
-    values = _random_values(facts, [*given, *outer, *known])
-    for tensor, truth in known.items():
+    nodes, outer = backward_slice(facts, after, {*given, *masks})
+    values = _random_values(facts, [*given, *outer, *masks])
+    for tensor, truth in masks.items():
         values[tensor] = np.full_like(values[tensor], truth)
     for tensor in outer:
         if values[tensor].dtype.kind == "f":
@@ -69,25 +65,27 @@ def probe(
     try:
         expected = _run_nodes(facts, nodes, values, after)
         actual = _run_operator(facts, cell, values, inputs, before)
-    except Refused as error:
+    except ExecutionError as error:
         reason = str(error).strip().splitlines()[0][:120]
-        raise Disproved(
-            f"onnxruntime does not run the {cell.op} or the old body: {reason}"
-        ) from None
+        raise Miss("onnxruntime does not run the {} or the original: {}", cell.op, reason) from None
     rows = [layout.rows(array) for array, (_, layout) in zip(expected, before)]
-    # NumPy's maximum, unlike Python's, does not lose a NaN among other numbers.
+    # Unlike Python's, numpy's maximum of numbers and a NaN is NaN.
     difference = float(
         np.max([np.max(np.abs(a - b.reshape(a.shape))) for a, b in zip(rows, actual)])
     )
-    if not difference <= TOLERANCE[str(expected[0].dtype)]:
-        raise Disproved(f"the {cell.op} differs from the loop by {difference:.3g} on random inputs")
+    if not difference <= _TOLERANCE[str(expected[0].dtype)]:
+        shown = f"{difference:.3g}"
+        raise Miss("the {} differs from the original by {} on random inputs", cell.op, shown)
     return difference
 
 
-def cone(
+def backward_slice(
     facts: Facts, wanted: Sequence[Tensor], given: set[Tensor]
 ) -> tuple[list[Node], list[Tensor]]:
-    """The nodes that compute `wanted` from `given`, in order, and the open values they read."""
+    """The nodes that compute `wanted` from `given`, in order, and what else they read.
+
+    The latter are values that the graph of `wanted` does not compute and that are not constant.
+    """
     index = facts.index
     home = index.home(wanted[0])
     nodes: dict[Node, None] = {}
@@ -107,43 +105,49 @@ def cone(
     return sorted(nodes, key=lambda n: n.order), list(outer)
 
 
+# --- random values ---
+
+
 def _random_values(facts: Facts, tensors: Sequence[Tensor]) -> dict[Tensor, Array]:
     generator = np.random.default_rng(0)
     values = {}
     for tensor in tensors:
-        numbers = _sizes(facts, tensor)
-        if numbers is not None:
-            values[tensor] = numbers
+        sizes = _sizes(facts, tensor)
+        if sizes is not None:
+            values[tensor] = sizes
             continue
         shape = facts.shape(tensor) or ()
-        sizes = [n if isinstance(n, int) else _BATCH for n in shape]
-        array = generator.standard_normal(sizes)
+        array = generator.standard_normal([n if isinstance(n, int) else _BATCH for n in shape])
         for axis, size in enumerate(shape):
             if not isinstance(size, int):
-                array *= _SIZES.reshape([-1 if k == axis else 1 for k in range(len(shape))])
-        values[tensor] = array.astype(helper.tensor_dtype_to_np_dtype(facts.dtype(tensor)))
+                aligned = [-1 if k == axis else 1 for k in range(len(shape))]
+                array *= _MAGNITUDES.reshape(aligned)
+        values[tensor] = array.astype(numpy_type(facts, tensor))
     return values
 
 
 def _sizes(facts: Facts, tensor: Tensor) -> Array | None:
-    """Integers that are sizes, for the batch that is tried; None for anything else."""
+    """The elements of integers that are sizes, for the probed batch; None for any other value."""
     array = facts.of(tensor).array()
     if array is None or any(v is None or isinstance(v, bool) for v in array.ravel()):
         return None
-    tried = [_tried(v) for v in array.ravel()]
-    dtype = helper.tensor_dtype_to_np_dtype(facts.dtype(tensor))
-    return np.array(tried, dtype).reshape(array.shape)
+    sizes = [_size(v) for v in array.ravel()]
+    return np.array(sizes, numpy_type(facts, tensor)).reshape(array.shape)
 
 
-def _tried(dim: Dim) -> int:
+def _size(dim: Dim) -> int:
     sizes: dict[symbolic.Symbol, Dim] = dict.fromkeys(symbolic.symbols(dim), _BATCH)
     value = symbolic.substitute(dim, sizes)
     return value if isinstance(value, int) else _BATCH
 
 
+# --- the two runs ---
+
+
 def _run_nodes(
     facts: Facts, nodes: Sequence[Node], values: Mapping[Tensor, Array], wanted: Sequence[Tensor]
 ) -> list[Array]:
+    """The values of `wanted`, computed by copies of the nodes."""
     renamed: dict[Tensor, Tensor] = {}
     feeds: dict[str, Array] = {}
     graph = Graph(name="body")
@@ -168,7 +172,7 @@ def _run_nodes(
             tensor.info = None
     graph.outputs = [renamed[t] for t in wanted]
     for old, new in zip(wanted, graph.outputs):
-        new.dtype = helper.tensor_dtype_to_np_dtype(facts.dtype(old))
+        new.dtype = numpy_type(facts, old)
     return _run(export_model(Model(graph, _header(facts))), feeds)
 
 
@@ -178,7 +182,7 @@ def _header(facts: Facts) -> onnx.ModelProto:
 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    outputs = Session(Packed(model)).run(dict(feeds))
+    outputs = Session(SerializedModel(model)).run(dict(feeds))
     return [np.asarray(value) for value in outputs]
 
 
@@ -186,26 +190,25 @@ def _run_operator(
     facts: Facts,
     cell: Cell,
     values: Mapping[Tensor, Array],
-    inputs: Sequence[Placed],
-    before: Sequence[Placed],
+    inputs: Sequence[CellOperand],
+    before: Sequence[CellOperand],
 ) -> list[Array]:
-    """h and c after one step, as (1, batch, hidden)."""
+    """Y_h and Y_c after one time step: (1, batch, hidden)."""
     x = np.concatenate([layout.rows(values[t]) for t, layout in inputs], 1)[np.newaxis]
     states = [layout.rows(values[t])[np.newaxis] for t, layout in before]
-    found = parameters(cell)
-    builder = _OnArrays(values)
+    found, backend = operator_weights(cell), NumpyBackend(values)
 
-    def array(weight: Weight | None) -> Array | None:
-        return None if weight is None else np.asarray(weights.build(weight, builder, {}))
+    def built(weight: Weight | None) -> Array | None:
+        return None if weight is None else np.asarray(backend.build(weight))
 
-    blank = [None] * (3 - len(states))
-    arrays = [x, array(found.w), array(found.r), array(found.b), None, *states, *blank[1:]]
-    arrays.append(array(found.p))
+    missing = [None] * (2 - len(states))
+    arrays = [x, built(found.w), built(found.r), built(found.b), None, *states, *missing]
+    arrays.append(built(found.p))
     names = [f"i{k}" if a is not None else "" for k, a in enumerate(arrays)]
     while not names[-1]:
         names.pop()
     outputs = ["", "h", "c"][: 1 + len(states)]
-    node = helper.make_node(cell.op, names, outputs, **attributes(cell))
+    node = helper.make_node(cell.op, names, outputs, **operator_attributes(cell))
     initializers = [
         numpy_helper.from_array(np.ascontiguousarray(a), n)
         for a, n in zip(arrays, names)
@@ -218,29 +221,3 @@ def _run_operator(
     model = _header(facts)
     model.graph.CopyFrom(helper.make_graph([node], "operator", [], results, initializers))
     return _run(model, {})
-
-
-class _OnArrays:
-    """Builds weights as arrays."""
-
-    def __init__(self, values: Mapping[Tensor, Array]) -> None:
-        self._values = values
-
-    def value(self, tensor: Tensor) -> Array:
-        return self._values[tensor]
-
-    def constant(self, array: Array) -> Array:
-        return array
-
-    def apply(self, op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -> Array:
-        first, *rest = operands
-        if op == "Concat":
-            return np.concatenate(operands, attrs["axis"])
-        if op == "Transpose":
-            return np.transpose(first, attrs["perm"])
-        if op == "Gather":
-            return np.take(first, rest[0], attrs["axis"])
-        if op == "Reshape":
-            return first.reshape(rest[0])
-        functions = {"Add": np.add, "Mul": np.multiply, "MatMul": np.matmul}
-        return np.asarray(functions[op](first, rest[0]))

@@ -1,39 +1,46 @@
-"""Unrolled recurrences become one operator.
+"""Rerolling: copies of a cell become one operator, and concatenated slices their tensor.
 
-h1 = cell(x[0], h0)   h2 = cell(x[1], h1)   h3 = cell(x[2], h2)   ->   Y = LSTM(x, …, h0)
+    h1 = cell(x[0], h0)    h2 = cell(x[1], h1)    h3 = cell(x[2], h2)    ->    Y = LSTM(x, …, h0)
+
+What follows the copies often concatenates their results again:
+
+    y = Concat(Unsqueeze(Y[0]), Unsqueeze(Y[1]), Unsqueeze(Y[2]))    ->    y = Y
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import AxisRange, axis_element
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Node, Tensor
-from .cells import NoCell
-from .chain import copies, find_chain
-from .coefficients import NotAffine
-from .emission import emit_operator, nothing, tell_of_empty_batch
-from .layout import Layout, layout_of
-from .link import Link, depends_on
-from .probe import Disproved, Placed, probe
-from .shapes import from_operator, to_operator
+from .emission import (
+    emit_operator,
+    from_operator_axes,
+    note_empty_batch,
+    omitted,
+    to_operator_axes,
+)
+from .lifting import CellLayout
+from .probe import probe
+from .unrolled import CellCopy, depends_on, find_copies, nodes_with_weight
 
 
-def _steps(third: str) -> str:
-    """Four steps of an RNN; the third has another activation in the near miss."""
-    step = """i@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, i@)
+def _four_copies(third: str) -> str:
+    """A model with four copies of an RNN, the third with this activation."""
+    copy = """i@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, i@)
       p@ = MatMul(x@, w) q@ = MatMul(h@, r) a@ = Add(p@, q@) """
     nodes = ""
     for number, activation in enumerate(("Tanh", "Tanh", third, "Tanh")):
-        nodes += step.replace("@", str(number)) + f"h{number + 1} = {activation}(a{number}) "
+        nodes += copy.replace("@", str(number)) + f"h{number + 1} = {activation}(a{number}) "
     return f"""g (float[4,B,2] x, float[B,3] h0) => (float[B,3] y, float[B,3] z)
       <float[2,3] w = {{0.1, 0.2, 0.3, -0.1, -0.2, -0.3}},
        float[3,3] r = {{1, 0, 0, 0, 1, 0, 0, 0, 1}}> {{
@@ -41,223 +48,296 @@ def _steps(third: str) -> str:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """The inputs of all steps: slices of one sequence in their order, one value, or single values."""
+class CopyInputs:
+    """One input of all copies: consecutive slices of a sequence, one value, or single values."""
 
     values: list[Tensor]
-    whole: AxisRange | None
-    """The first slice."""
-    step: int
+    """The input of each copy."""
+    first: AxisRange | None
+    """The first slice, if they are consecutive slices of a sequence."""
+    stride: int
+    """1, or -1 if the first copy reads the last slice."""
 
     @property
-    def needs(self) -> list[Tensor]:
-        return self.values if self.whole is None else [self.whole.source]
-
-
-_COPY = 2
-"""Stands for values that are h with other axes, where 0 is h and 1 is c."""
+    def sources(self) -> list[Tensor]:
+        """The values that the operator reads instead."""
+        return self.values if self.first is None else [self.first.source]
 
 
 @dataclass(frozen=True)
-class Copy:
-    """The h of a step, with these axes: Y_h, or Y beside it."""
+class HiddenValue:
+    """A value that equals the h of a copy, with axes of its own, and that others read."""
 
     number: int
+    """The number of the copy."""
     value: Tensor
-    layout: Layout
+    layout: CellLayout
 
     @property
-    def is_step_of_y(self) -> bool:
-        """Whether it has the axes of Y: (time, direction, batch, features)."""
+    def is_slice_of_y(self) -> bool:
+        """Whether its axes are those of Y: (time, direction, batch, hidden)."""
         return self.layout.units == [0, 1] and self.layout.order == [0, 1]
 
 
 @dataclass(frozen=True, eq=False)
 class UnrolledCell:
-    """Steps of one cell in a row, and what is to be put in their place."""
+    """Copies of one cell in a row, and what the operator has to return."""
 
-    links: list[Link]
-    layout: Layout
-    """Of the states."""
-    inputs: list[Inputs]
-    read: list[int]
-    """The steps whose h is read by others, from all of them."""
-    copies: list[Copy]
-    """Other values than h that are h, and are read."""
+    copies: list[CellCopy]
+    layout: CellLayout
+    """The layout of the states."""
+    inputs: list[CopyInputs]
+    """In the order of `cell.inputs`."""
+    hidden: list[HiddenValue]
+    """The values to be taken from Y."""
     finals: list[bool]
-    """Whether the last h and c are, from outputs of their own."""
-    anchor: Node
-    """The first node that reads a result: the operator goes in front of it."""
+    """Whether Y_h and Y_c are read."""
+    first_reader: Node
+    """The first node that reads a result; the operator is placed before it."""
 
 
-class RerollRecurrence(Rule):
-    """Steps of one cell in a row become the operator over a sequence."""
+class RerollRecurrence(Rule[UnrolledCell]):
+    """Replaces copies of one cell in a row by the operator over a sequence."""
 
     root = ("MatMul", "Gemm", "LSTM", "GRU", "RNN")
-    fires = _steps("Tanh")
-    spares = {"differ from step to step": _steps("Relu")}
+    fires = _four_copies("Tanh")
+    spares = {"are different cells": _four_copies("Relu")}
 
-    def match(self, m: Match) -> dict[str, Any]:
-        nodes = copies(m.facts, m.node)
+    def match(self, m: Match) -> UnrolledCell:
+        nodes = nodes_with_weight(m.facts, m.node)
         m.need(len(nodes) > 1, "its weight is applied once, or by another node first")
-        try:
-            chain = _chain(m.facts, nodes)
-            last = chain.links[-1]
-            probe(m.facts, last.cell, _placed(last, last.inputs), _placed(last, last.before),
-                  last.after)  # fmt: skip
-        except NoCell as reason:
-            raise Miss(reason.sentence, *reason.given, at=m.node) from None
-        except Disproved as reason:
-            raise Miss("{}", str(reason), at=m.node) from None
-        return {"facts": m.facts, "chain": chain}
+        found = _unrolled_cell(m.facts, nodes)
+        last = found.copies[-1]
+        inputs, before = (
+            [(tensor, last.layout(tensor)) for tensor in tensors]
+            for tensors in (last.inputs, last.before)
+        )
+        probe(m.facts, last.cell, inputs, before, last.after)
+        return found
 
-    def apply(self, patch: Patch, facts: Facts, chain: UnrolledCell) -> None:
-        links = chain.links
-        emit = patch.builder(links[-1].after[0], chain.anchor)
-        y, *finals = _operator(emit, facts, chain)
-        for final, value in zip(finals, links[-1].after):
+    def apply(self, patch: Patch, found: UnrolledCell) -> None:
+        copies = found.copies
+        emit = patch.builder(copies[-1].after[0], found.first_reader)
+        y, *finals = _operator(emit, patch.facts, found)
+        for final, value in zip(finals, copies[-1].after):
             if final.name:
-                patch.replace(value, from_operator(emit, final, chain.layout, 0))
-        read = [Copy(k, links[k].after[0], chain.layout) for k in chain.read] + chain.copies
-        layouts = dict.fromkeys(copy.layout for copy in read if not copy.is_step_of_y)
-        rows = {layout: from_operator(emit, y, layout, 1) for layout in layouts}
-        for copy in read:
-            if copy.is_step_of_y:
-                row = emit("Gather", y, emit.vector(copy.number), axis=0)
+                patch.replace(value, from_operator_axes(emit, final, found.layout, 0))
+        layouts = dict.fromkeys(h.layout for h in found.hidden if not h.is_slice_of_y)
+        sequences = {layout: from_operator_axes(emit, y, layout, 1) for layout in layouts}
+        for h in found.hidden:
+            if h.is_slice_of_y:
+                value = emit("Gather", y, emit.vector(h.number), axis=0)
             else:
-                row = emit("Gather", rows[copy.layout], emit.scalar(copy.number), axis=0)
-            patch.replace(copy.value, row)
-        reads = dict.fromkeys(patch.index.producer(t) for link in links for t in link.inputs)
-        steps = (node for link in reversed(links) for node in reversed(link.nodes))
-        for node in (*steps, *reads):
+                value = emit("Gather", sequences[h.layout], emit.scalar(h.number), axis=0)
+            patch.replace(h.value, value)
+        reads = dict.fromkeys(patch.index.producer(t) for copy in copies for t in copy.inputs)
+        nodes = (node for copy in reversed(copies) for node in reversed(copy.nodes))
+        for node in (*nodes, *reads):
             if node is not None and patch.index.is_unused(node):
                 patch.remove(node)
-        if patch.delta["nodes"] >= 0:  # few steps of single values take more than they are
-            raise Miss("{} steps take no more operators than one over all of them", len(links), at=patch.root)  # fmt: skip
-        tell_of_empty_batch(patch, links[-1].cell.op, chain.layout)
+        if patch.delta["nodes"] >= 0:
+            raise Miss("{} copies have no more nodes than one operator for all", len(copies))
+        note_empty_batch(patch, copies[-1].cell.op, found.layout)
 
 
-def _chain(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
-    """Raises NoCell with what is in the way."""
-    links = find_chain(facts, nodes)
-    layout = _layout(links[-1], links[-1].before[0])
+def _unrolled_cell(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
+    """Raises Miss where no operator can replace the copies."""
+    copies = find_copies(facts, nodes)
+    last = copies[-1]
+    layout = last.layout(last.before[0])
     if len(layout.features) != 1:
-        raise NoCell("the features of {} have {} axes", links[-1].before[0], len(layout.features))
-    inputs = [_sequence(facts, [link.inputs[k] for link in links])
-              for k in range(len(links[-1].inputs))]  # fmt: skip
-    for tensor in links[-1].inputs:
-        if symbolic.eq(_layout(links[-1], tensor).size, layout.size) is not True:
-            raise NoCell("the batch of {} and that of the state may differ", tensor)
-    readers, copies_of_h = _readers(facts, nodes[0], links)
-    read = sorted({k for k, slot in readers if slot == 0})
-    finals = [(len(links) - 1, slot) in readers for slot in range(len(links[-1].after))]
-    if len(read) > 1:  # all of them are slices of one output
-        finals[0] = False
-    elif finals[0]:
-        read = []
+        raise Miss("the features of {} have {} axes", last.before[0], len(layout.features))
+    inputs = [
+        _copy_inputs(facts, [copy.inputs[k] for copy in copies]) for k in range(len(last.inputs))
+    ]
+    for tensor in last.inputs:
+        if symbolic.eq(last.layout(tensor).size, layout.size) is not True:
+            raise Miss("the batches of {} and of the state may differ", tensor)
+    reads = _outside_reads(facts, nodes[0], copies)
+    only_last = reads.states == [len(copies) - 1]  # then Y_h is read, otherwise slices of Y
+    states = [] if only_last else reads.states
+    hidden = [HiddenValue(number, copies[number].after[0], layout) for number in states]
+    finals = [only_last, reads.has_cell_state][: len(last.after)]
     graph = facts.index.graph_of(nodes[0])
-    found = [facts.index.ancestor_in(r, graph) for rs in readers.values() for r in rs]
-    anchor = min((n for n in found if n is not None), key=lambda n: n.order,
-                 default=links[-1].nodes[-1])  # fmt: skip
-    for tensor in (*links[0].before, *(t for i in inputs for t in i.needs)):
+    readers = [facts.index.ancestor_in(reader, graph) for reader in reads.readers]
+    first_reader = min((n for n in readers if n is not None), key=lambda n: n.order,
+                       default=last.nodes[-1])  # fmt: skip
+    for tensor in (*copies[0].before, *(t for found in inputs for t in found.sources)):
         producer = facts.index.producer(tensor)
-        if producer is not None and producer.order >= anchor.order:
-            raise NoCell("{} is read before {} is there", links[0].after[0], tensor)
-    return UnrolledCell(links, layout, inputs, read, copies_of_h, finals, anchor)
+        if producer is not None and producer.order >= first_reader.order:
+            raise Miss("{} is read before {} is computed", copies[0].after[0], tensor)
+    return UnrolledCell(copies, layout, inputs, hidden + reads.equal_to_h, finals, first_reader)
 
 
-def _layout(link: Link, tensor: Tensor) -> Layout:
-    layout = layout_of(link.lifter.value(tensor))
-    if layout is None:
-        raise NoCell("{} has several batch axes", tensor)
-    return layout
+@dataclass(frozen=True)
+class _OutsideReads:
+    """The results of copies that are read by others than the copies."""
+
+    states: list[int]
+    """The numbers of the copies whose h is read."""
+    equal_to_h: list[HiddenValue]
+    """Other values that equal the h of a copy."""
+    has_cell_state: bool
+    """Whether the c of the last copy is read."""
+    readers: list[Node]
 
 
-def _placed(link: Link, tensors: Sequence[Tensor]) -> list[Placed]:
-    return [(tensor, _layout(link, tensor)) for tensor in tensors]
-
-
-def _readers(
-    facts: Facts, first: Node, links: Sequence[Link]
-) -> tuple[dict[tuple[int, int], list[Node]], list[Copy]]:
-    """Who reads h (0), c (1) or copies of h after a step but the steps themselves, and the copies;
-    graphs count, but are no nodes. Raises NoCell where anything else of the steps is read.
-    """
-    inner = {node for link in links for node in link.nodes}
-    found: dict[tuple[int, int], list[Node]] = {}
-    copied: list[Copy] = []
-    for number, link in enumerate(links):
-        for tensor in (t for node in link.nodes for t in node.outputs):
+def _outside_reads(facts: Facts, first: Node, copies: Sequence[CellCopy]) -> _OutsideReads:
+    """Raises Miss where others read any other value that depends on the first copy."""
+    inner = {node for copy in copies for node in copy.nodes}
+    states: list[int] = []
+    equal_to_h: list[HiddenValue] = []
+    readers: list[Node] = []
+    has_cell_state = False
+    for number, copy in enumerate(copies):
+        for tensor in (t for node in copy.nodes for t in node.outputs):
             outside = [u.reader for u in facts.index.uses(tensor) if u.reader not in inner]
             if not outside:
                 continue
-            slot = next((k for k, t in enumerate(link.after) if t is tensor), None)
-            is_state = slot == 0 or (slot == 1 and number == len(links) - 1)
-            if slot is None and (layout := _layout_of_h(link, tensor)) is not None:
-                copied.append(Copy(number, tensor, layout))
-                slot, is_state = _COPY, True
-            if slot is not None and is_state:
-                readers = found.setdefault((number, slot), [])
-                readers += [r for r in outside if isinstance(r, Node)]
+            slot = next((k for k, t in enumerate(copy.after) if t is tensor), None)
+            layout = _layout_of_equal(copy, tensor) if slot is None else None
+            if slot == 0:
+                states.append(number)
+            elif slot == 1 and number == len(copies) - 1:
+                has_cell_state = True
+            elif layout is not None:
+                equal_to_h.append(HiddenValue(number, tensor, layout))
             elif depends_on(facts, tensor, first):
-                raise NoCell("{} is read by more than the steps", tensor)
-    return found, copied
+                raise Miss("{} is read by more than the copies", tensor)
+            else:
+                continue
+            readers += [reader for reader in outside if isinstance(reader, Node)]
+    return _OutsideReads(states, equal_to_h, has_cell_state, readers)
 
 
-def _layout_of_h(link: Link, tensor: Tensor) -> Layout | None:
-    """The axes of a value of a step that is its new h; None for any other value."""
-    try:
-        value, h = link.lifter.value(tensor), link.lifter.value(link.after[0])
-    except NotAffine:
-        return None
-    return layout_of(value) if value.form.key == h.form.key else None
+def _layout_of_equal(copy: CellCopy, tensor: Tensor) -> CellLayout | None:
+    """The layout of a value that equals the new h of a copy; None for any other value."""
+    value, h = (copy.lifter.value_or_none(t) for t in (tensor, copy.after[0]))
+    is_equal = value is not None and h is not None and value.form.key == h.form.key
+    return value.layout() if value is not None and is_equal else None
 
 
-def _sequence(facts: Facts, values: list[Tensor]) -> Inputs:
+def _copy_inputs(facts: Facts, values: list[Tensor]) -> CopyInputs:
     slices = [axis_element(facts, tensor) for tensor in values]
     first = slices[0]
-    for step in (1, -1):
+    for stride in (1, -1):
         if first is not None and all(
-            other is not None and other == first.element(first.start + k * step)
+            other is not None and other == first.element(first.start + k * stride)
             for k, other in enumerate(slices)
         ):
-            return Inputs(values, first, step)
-    return Inputs(values, None, 1)
+            return CopyInputs(values, first, stride)
+    return CopyInputs(values, None, 1)
 
 
-def _operator(emit: Builder, facts: Facts, chain: UnrolledCell) -> list[Tensor]:
+def _operator(emit: Builder, facts: Facts, found: UnrolledCell) -> list[Tensor]:
     """Y, Y_h and Y_c."""
-    last = chain.links[-1]
+    copies, last = found.copies, found.copies[-1]
     parts = [
-        to_operator(emit, _stacked(emit, facts, found), _layout(last, tensor), 1)
-        for found, tensor in zip(chain.inputs, last.inputs)
+        to_operator_axes(emit, _stacked(emit, facts, inputs), last.layout(tensor), 1)
+        for inputs, tensor in zip(found.inputs, last.inputs)
     ]
     x = parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=2)
     initial = [
         None
         if is_zero(facts, tensor)
-        else to_operator(emit, tensor, chain.layout, 0, direction=True)
-        for tensor in chain.links[0].before
+        else to_operator_axes(emit, tensor, found.layout, 0, direction=True)
+        for tensor in copies[0].before
     ]
-    names = [emit.like if chain.read or chain.copies else nothing()]
-    names += [t if read else nothing() for t, read in zip(last.after, chain.finals)]
+    names = [emit.like if found.hidden else omitted()]
+    names += [t if is_read else omitted() for t, is_read in zip(last.after, found.finals)]
     return emit_operator(emit, last.cell, x, initial, names)
 
 
-def _stacked(emit: Builder, facts: Facts, inputs: Inputs) -> Tensor:
-    """The inputs of all steps along a new axis 0."""
-    whole = inputs.whole
-    if whole is None and len(set(inputs.values)) == 1:
-        return emit.repeat(inputs.values[0], emit.vector(len(inputs.values)))
-    if whole is None:
-        return emit("Concat", *(emit.unsqueeze(t, [0]) for t in inputs.values), axis=0)
-    shape = facts.shape(whole.source)
-    assert shape is not None, "slices are of values of known rank"
-    count = len(inputs.values)
-    sequence = whole.source
-    if inputs.step != 1 or whole.start != 0 or shape[whole.axis] != count:
-        end = whole.start + inputs.step * count
-        order = slice(whole.start, end if end >= 0 else None, inputs.step)
-        sequence = emit.slice(sequence, whole.axis, order)
-    stacked = emit.move_axis(sequence, whole.axis, 0, len(shape))
-    return emit.unsqueeze(stacked, [whole.axis + 1] if whole.keeps_axis else [])
+def _stacked(emit: Builder, facts: Facts, inputs: CopyInputs) -> Tensor:
+    """The inputs of all copies along a new axis 0."""
+    first, values = inputs.first, inputs.values
+    if first is None and len(set(values)) == 1:
+        return emit.repeat(values[0], emit.vector(len(values)))
+    if first is None:
+        return emit("Concat", *(emit.unsqueeze(t, [0]) for t in values), axis=0)
+    sequence = _slice_elements(emit, first, inputs.stride, len(values))
+    rank = len(facts.known_shape(first.source))
+    stacked = emit.move_axis(sequence, first.axis, 0, rank)
+    return emit.unsqueeze(stacked, [first.axis + 1] if first.keeps_axis else [])
+
+
+def _slice_elements(emit: Builder, first: AxisRange, stride: int, count: int) -> Tensor:
+    """A slice of the source of consecutive elements; the source itself if it has no others."""
+    if stride == 1 and (first.start, count) == (0, first.length):
+        return first.source
+    end = first.start + stride * count
+    elements = slice(first.start, end if end >= 0 else None, stride)
+    return emit.slice(first.source, first.axis, elements)
+
+
+# --- slices that are concatenated again ---
+
+
+@dataclass(frozen=True)
+class ConcatenatedSlices:
+    """Consecutive single slices of a tensor that are concatenated."""
+
+    first: AxisRange
+    stride: int
+    """1, or -1 if the last slice comes first."""
+    axis: int
+    """The axis of the Concat."""
+    has_new_axis: bool
+    """Whether an Unsqueeze gave the slices that axis; otherwise it is an axis of the tensor."""
+
+
+class ConcatOfSlices(Rule[ConcatenatedSlices]):
+    """Replaces a Concat of consecutive slices of one tensor by a Slice of the tensor."""
+
+    root = "Concat"
+    fires = """g (float[2,N] x) => (float[2,N] y) <int64 p = {0}, int64 q = {1}, int64[1] a = {0}> {
+      u = Gather<axis=0>(x, p) v = Gather<axis=0>(x, q) s = Unsqueeze(u, a) t = Unsqueeze(v, a)
+      w = Concat<axis=0>(s, t) y = Neg(w) }"""
+    spares = {
+        "is not the next slice": """g (float[3,N] x) => (float[2,N] y) <int64 p = {2}, int64 q = {0}, int64[1] a = {0}> {
+      u = Gather<axis=0>(x, p) v = Gather<axis=0>(x, q) s = Unsqueeze(u, a) t = Unsqueeze(v, a)
+      w = Concat<axis=0>(s, t) y = Neg(w) }""",
+        "is not a single slice": """g (float[1,N] x) => (float[2,N] y) {
+      u = Neg(x) w = Concat<axis=0>(u, x) y = Neg(w) }""",
+    }
+
+    def match(self, m: Match) -> ConcatenatedSlices:
+        tensors, output = m.node.inputs, m.node.outputs[0]
+        m.need(len(tensors) > 1, "it has one operand")
+        rank = m.need(m.facts.rank(output), "the rank of {} is not known", output)
+        axis = int(m.node.attrs["axis"]) % rank
+        found = _single_slice(m.facts, tensors[0], axis)
+        first, has_new_axis = m.need(found, "{} is not a single slice of a tensor", tensors[0])
+        second = _single_slice(m.facts, tensors[1], axis)
+        stride = -1 if second is not None and second[0].start < first.start else 1
+        for number, tensor in enumerate(tensors):
+            expected = first.element(first.start + number * stride), has_new_axis
+            is_next = _single_slice(m.facts, tensor, axis) == expected
+            m.need(is_next, "{} is not the next slice of {}", tensor, first.source)
+        return ConcatenatedSlices(first, stride, axis, has_new_axis)
+
+    def apply(self, patch: Patch, found: ConcatenatedSlices) -> None:
+        first, axis, output = found.first, found.axis, patch.root.outputs[0]
+        emit = patch.builder(output)
+        value = _slice_elements(emit, first, found.stride, len(patch.root.inputs))
+        source, rank = first.axis, len(patch.facts.known_shape(first.source))
+        if not found.has_new_axis:  # the slices have size 1 along the axis of the Concat
+            unit = axis if axis < source else axis + 1
+            value, rank = emit.squeeze(value, [unit]), rank - 1
+            source -= unit < source
+        patch.replace(output, emit.move_axis(value, source, axis, rank))
+        patch.toward_normal_form()
+        patch.remove(patch.root)
+
+
+def _single_slice(facts: Facts, tensor: Tensor, axis: int) -> tuple[AxisRange, bool] | None:
+    """The slice that an operand of a Concat is, and whether an Unsqueeze gave it the axis."""
+    node = facts.index.producer(tensor)
+    if node is not None and node.op == "Unsqueeze" and not node.domain:
+        inner = axis_element(facts, node.inputs[0])
+        if inner is not None and not inner.keeps_axis and named_axes(facts, node) == [axis]:
+            return inner, True
+    own, shape = axis_element(facts, tensor), facts.shape(tensor)
+    if own is None or own.keeps_axis or shape is None or axis >= len(shape) or shape[axis] != 1:
+        return None
+    return own, False

@@ -1,32 +1,35 @@
-"""Weight matrices as arrays where they are constants, and as what to compute where they are not.
+"""Weights: arrays where they are constant, expressions where the model computes them.
 
-A cell may take its weights from a graph input or from a computation in front of the loop. What the
-lifting does to a matrix (transpose, pick rows, add, …) is then kept as an expression, to be put
-into the graph, and evaluated on random numbers for the probe.
+A cell may take its weights from a graph input or from a computation outside the loop. What lifting
+does to such a matrix (transpose it, take rows of it, add another, …) is then kept as an expression.
+A backend evaluates the expression with numpy, for the probe, or adds it to the graph.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from ...rewrite.engine.builder import Builder
 from ...rewrite.graph.ir import Tensor
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Computed:
-    """A vector or matrix known only at run time: an operation on others, or a value of the graph."""
+class ArrayExpression:
+    """A vector or matrix whose elements are known at run time only."""
 
     op: str
-    """`value`, or one of the functions of this module."""
+    """`value` for a value of the graph, otherwise the ONNX operator that is applied to `args`."""
     args: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -44,34 +47,26 @@ class Computed:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-Weight = Array | Computed
-"""One or two axes; two are (features in, features out)."""
+Weight = Array | ArrayExpression
+"""A vector, or a matrix of shape (features in, features out)."""
 
 
-class Builder(Protocol):
-    """Puts operations into a graph, or carries them out."""
-
-    def value(self, tensor: Tensor) -> Any: ...
-
-    def constant(self, array: Array) -> Any: ...
-
-    def apply(self, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any: ...
+# --- keys ---
 
 
 def _argument_key(arg: Any) -> bytes:
-    if isinstance(arg, Computed):
+    if isinstance(arg, ArrayExpression):
         return arg.key
     if isinstance(arg, np.ndarray):
-        return array_key(arg)
+        return _array_key(arg)
     if isinstance(arg, tuple):
         return b"(" + b",".join(_argument_key(a) for a in arg) + b")"
     return repr(arg if isinstance(arg, int) else id(arg)).encode()
 
 
-def array_key(array: Array) -> bytes:
-    """Equal for arrays of equal type, shape and content."""
+def _array_key(array: Array) -> bytes:
     header = f"{array.dtype.str}{array.shape}".encode()
-    # Adding 0 makes the two zeros of floats one.
+    # Adding 0 turns the -0 of floats into 0.
     content = array + array.dtype.type(0) if array.dtype.kind == "f" else array
     digest = hashlib.blake2b(header, digest_size=16)
     digest.update(np.ascontiguousarray(content).data)
@@ -79,41 +74,60 @@ def array_key(array: Array) -> bytes:
 
 
 def weight_key(weight: Weight) -> bytes:
-    return weight.key if isinstance(weight, Computed) else array_key(weight)
+    """Equal for arrays of equal type, shape and content, and for equal expressions."""
+    return weight.key if isinstance(weight, ArrayExpression) else _array_key(weight)
 
 
-def value(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Computed:
+def equal(a: Weight, b: Weight) -> bool:
+    """Whether two weights are known to be equal."""
+    return weight_key(a) == weight_key(b)
+
+
+def is_zero(weight: Weight) -> bool:
+    """Whether all elements are known to be zero."""
+    return isinstance(weight, np.ndarray) and not weight.any()
+
+
+def is_filled(weight: Weight, number: float) -> bool:
+    """Whether all elements are known to equal a number."""
+    return isinstance(weight, np.ndarray) and bool(np.all(weight == number))
+
+
+# --- operations ---
+
+
+def of_tensor(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayExpression:
     """A value of the graph as a weight."""
-    return Computed("value", (tensor,), shape, dtype)
+    return ArrayExpression("value", (tensor,), shape, dtype)
 
 
-def _computed(op: str, args: tuple[Any, ...], shape: tuple[int, ...], like: Weight) -> Computed:
-    return Computed(op, args, shape, like.dtype)
-
-
-def reshaped(weight: Weight, shape: tuple[int, ...]) -> Weight:
+def reshape(weight: Weight, shape: tuple[int, ...]) -> Weight:
+    """The elements in another shape, in row-major order."""
     if isinstance(weight, np.ndarray):
         return weight.reshape(shape)
-    return weight if weight.shape == shape else _computed("reshape", (weight, shape), shape, weight)
+    if weight.shape == shape:
+        return weight
+    return ArrayExpression("Reshape", (weight, shape), shape, weight.dtype)
 
 
-def transposed(weight: Weight) -> Weight:
+def transpose(weight: Weight) -> Weight:
+    """A matrix with its two axes exchanged."""
     if isinstance(weight, np.ndarray):
         return np.asarray(weight.T)
-    return _computed("transpose", (weight,), weight.shape[::-1], weight)
+    return ArrayExpression("Transpose", (weight,), weight.shape[::-1], weight.dtype)
 
 
-def rearranged(weight: Weight, order: Sequence[int]) -> Weight:
-    """The axes in another order, as numpy's `transpose`."""
+def permute_axes(weight: Weight, order: Sequence[int]) -> Weight:
+    """The axes in another order, as `numpy.transpose`."""
     if isinstance(weight, np.ndarray):
         return np.transpose(weight, order)
     numbers = np.arange(weight.size).reshape(weight.shape).transpose(order)
-    flat = take(reshaped(weight, (weight.size,)), numbers.ravel(), 0)
-    return reshaped(flat, numbers.shape)
+    flat = take(reshape(weight, (weight.size,)), numbers.ravel(), 0)
+    return reshape(flat, numbers.shape)
 
 
 def take(weight: Weight, indices: Array, axis: int) -> Weight:
-    """Rows, columns or elements by number, as numpy's `take`."""
+    """Rows, columns or elements by number, as `numpy.take`."""
     count = weight.shape[axis]
     if len(indices) == count and np.array_equal(indices, np.arange(count)):
         return weight
@@ -123,26 +137,27 @@ def take(weight: Weight, indices: Array, axis: int) -> Weight:
         ):
             window = [slice(None)] * weight.ndim
             window[axis] = slice(int(indices[0]), int(indices[0]) + len(indices))
-            return weight[tuple(window)]  # a view: gates are mostly neighbours
+            return weight[tuple(window)]  # a view: most gates are contiguous
         return np.asarray(np.take(weight, indices, axis))
     shape = tuple(len(indices) if a == axis else n for a, n in enumerate(weight.shape))
-    return _computed("take", (weight, indices, axis), shape, weight)
+    return ArrayExpression("Gather", (weight, indices, axis), shape, weight.dtype)
 
 
-def cut(vector: Weight, size: int) -> list[Weight]:
-    """A vector in pieces of one size."""
+def split(vector: Weight, size: int) -> list[Weight]:
+    """The pieces of this size that a vector consists of."""
     count = vector.shape[0] // size
     return [take(vector, np.arange(k * size, (k + 1) * size), 0) for k in range(count)]
 
 
 def add(a: Weight, b: Weight) -> Weight:
+    """The elementwise sum."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.asarray(a + b)
-    return _computed("add", (a, b), np.broadcast_shapes(a.shape, b.shape), a)
+    return ArrayExpression("Add", (a, b), np.broadcast_shapes(a.shape, b.shape), a.dtype)
 
 
 def multiply(a: Weight, b: Weight) -> Weight:
-    """Elementwise; a vector scales the columns of a matrix."""
+    """The elementwise product; a vector scales the columns of a matrix."""
     for factor, other in ((a, b), (b, a)):
         if (
             isinstance(factor, np.ndarray)
@@ -152,66 +167,114 @@ def multiply(a: Weight, b: Weight) -> Weight:
             return other
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.asarray(a * b)
-    return _computed("multiply", (a, b), np.broadcast_shapes(a.shape, b.shape), a)
+    return ArrayExpression("Mul", (a, b), np.broadcast_shapes(a.shape, b.shape), a.dtype)
 
 
 def matmul(a: Weight, b: Weight) -> Weight:
-    """Products of constants are computed in double precision and rounded once."""
+    """The matrix product. Products of constants are computed in double precision, rounded once."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         exact = np.matmul(a.astype(np.float64), b.astype(np.float64))
         return np.asarray(exact.astype(a.dtype))
-    return _computed("matmul", (a, b), (*a.shape[:-1], b.shape[-1]), a)
+    return ArrayExpression("MatMul", (a, b), (*a.shape[:-1], b.shape[-1]), a.dtype)
 
 
 def concat(parts: Sequence[Weight], axis: int) -> Weight:
+    """Weights side by side along an axis."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(p, np.ndarray) for p in parts):
         return np.concatenate([np.asarray(p) for p in parts], axis)
     size = sum(p.shape[axis] for p in parts)
     shape = tuple(size if a == axis else n for a, n in enumerate(parts[0].shape))
-    return _computed("concat", (tuple(parts), axis), shape, parts[0])
+    return ArrayExpression("Concat", (tuple(parts), axis), shape, parts[0].dtype)
 
 
-def zeros(width: int, dtype: np.dtype[Any]) -> Weight:
-    return np.zeros(width, dtype)
+# --- backends ---
 
 
-def equal(a: Weight, b: Weight) -> bool:
-    """Whether two weights are surely the same."""
-    return weight_key(a) == weight_key(b)
+class WeightBackend(ABC, Generic[T]):
+    """Evaluates weights, or adds them to a graph; equal parts once."""
+
+    def __init__(self) -> None:
+        self._built: dict[bytes, T] = {}
+
+    def build(self, weight: Weight) -> T:
+        """The weight in the form of this backend."""
+        if isinstance(weight, np.ndarray):
+            return self.constant(weight)
+        key = weight.key
+        if key not in self._built:
+            self._built[key] = self._apply(weight)
+        return self._built[key]
+
+    def _apply(self, weight: ArrayExpression) -> T:
+        op, args = weight.op, weight.args
+        if op == "value":
+            return self.value(args[0])
+        if op == "Concat":
+            return self.apply(op, [self.build(part) for part in args[0]], {"axis": args[1]})
+        first = self.build(args[0])
+        if op == "Transpose":
+            return self.apply(op, [first], {"perm": [1, 0]})
+        if op == "Reshape":
+            return self.apply(op, [first, self.constant(np.array(args[1], np.int64))], {})
+        if op == "Gather":
+            indices = self.constant(np.asarray(args[1], np.int64))
+            return self.apply(op, [first, indices], {"axis": args[2]})
+        return self.apply(op, [first, self.build(args[1])], {})
+
+    @abstractmethod
+    def value(self, tensor: Tensor) -> T:
+        """A value of the graph."""
+
+    @abstractmethod
+    def constant(self, array: Array) -> T:
+        """A constant."""
+
+    @abstractmethod
+    def apply(self, op: str, operands: Sequence[T], attrs: Mapping[str, Any]) -> T:
+        """The result of an ONNX operator."""
 
 
-def is_zero(weight: Weight) -> bool:
-    return isinstance(weight, np.ndarray) and not weight.any()
+class GraphBackend(WeightBackend[Tensor]):
+    """Adds weights to the graph, as initializers and nodes."""
+
+    def __init__(self, emit: Builder) -> None:
+        super().__init__()
+        self._emit = emit
+
+    def value(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def constant(self, array: Array) -> Tensor:
+        return self._emit.constant(np.ascontiguousarray(array))
+
+    def apply(self, op: str, operands: Sequence[Tensor], attrs: Mapping[str, Any]) -> Tensor:
+        return self._emit(op, *operands, **attrs)
 
 
-def build(weight: Weight, builder: Builder, done: dict[bytes, Any]) -> Any:
-    """Carries an expression out with a builder; `done` keeps what equal parts gave."""
-    if isinstance(weight, np.ndarray):
-        return builder.constant(weight)
-    key = weight.key
-    if key not in done:
-        done[key] = _build(weight, builder, done)
-    return done[key]
+class NumpyBackend(WeightBackend[Array]):
+    """Evaluates weights for given values of the graph."""
 
+    def __init__(self, values: Mapping[Tensor, Array]) -> None:
+        super().__init__()
+        self._values = values
 
-def _build(weight: Computed, builder: Builder, done: dict[bytes, Any]) -> Any:
-    op, args = weight.op, weight.args
-    if op == "value":
-        return builder.value(args[0])
-    if op == "concat":
-        parts = [build(p, builder, done) for p in args[0]]
-        return builder.apply("Concat", parts, {"axis": args[1]})
-    first = build(args[0], builder, done)
-    if op == "transpose":
-        return builder.apply("Transpose", [first], {"perm": [1, 0]})
-    if op == "reshape":
-        return builder.apply("Reshape", [first, builder.constant(np.array(args[1], np.int64))], {})
-    if op == "take":
-        indices = builder.constant(np.asarray(args[1], np.int64))
-        return builder.apply("Gather", [first, indices], {"axis": args[2]})
-    second = build(args[1], builder, done)
-    return builder.apply(
-        {"add": "Add", "multiply": "Mul", "matmul": "MatMul"}[op], [first, second], {}
-    )
+    def value(self, tensor: Tensor) -> Array:
+        return self._values[tensor]
+
+    def constant(self, array: Array) -> Array:
+        return array
+
+    def apply(self, op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -> Array:
+        first, *rest = operands
+        if op == "Concat":
+            return np.concatenate(operands, attrs["axis"])
+        if op == "Transpose":
+            return np.transpose(first, attrs["perm"])
+        if op == "Gather":
+            return np.asarray(np.take(first, rest[0], attrs["axis"]))
+        if op == "Reshape":
+            return first.reshape(rest[0])
+        functions = {"Add": np.add, "Mul": np.multiply, "MatMul": np.matmul}
+        return np.asarray(functions[op](first, rest[0]))

@@ -1,290 +1,306 @@
-"""States that have a closed form: their values in all iterations are computed without the loop.
+"""Carried values with a closed form: their values in all iterations are computed without the loop.
 
     y = Loop(n, , s0) { x_t = Gather(x, i)  return true, s + x_t }   ->   y = s0 + ReduceSum(x[:n])
 
-What is common to all of them: finding the states, replacing their values, dropping them. The value
-at the start of an iteration (the sum of what came before) and the one at its end are read inside
-like slices of any other outer value; their rows need no loop then.
+This module has what such rules share: they find the chain of operators that updates a carried
+value, compute its running and final values outside, and drop it from the loop. The body then reads
+running values as slices of an outer tensor. A running value is exclusive at the start of an
+iteration (the sum of what came before) and inclusive at its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from typing import Any
+from functools import cached_property
+from typing import ClassVar
 
 from onnx import TensorProto
 
 from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import FLOATS, Facts
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
-from ..vectorization.independent_work import Outside, Parallel, counted, is_outer, parallel_work
-from ..vectorization.operator_table import aligned
+from ..loops.counted_loop_checks import need_counted_loop
+from ..vectorization.batching import align_rank
+from ..vectorization.independent_work import HoistedValues, IndependentWork, find_independent_work
 
-NUMBERS = FLOATS | {TensorProto.INT32, TensorProto.INT64}
-"""Types of which onnxruntime has ReduceSum, ReduceProd, ReduceMax, ReduceMin and CumSum."""
+NUMBERS = FLOAT_OR_DOUBLE | {TensorProto.INT32, TensorProto.INT64}
+"""Types for which onnxruntime has ReduceSum, ReduceProd, ReduceMax, ReduceMin and CumSum."""
+_SMALL = 64
+"""The most elements of an invariant value that may be repeated for each iteration."""
 
 
 @dataclass(frozen=True)
-class Term:
-    """An operand that meets the state in an iteration."""
+class Operand:
+    """A value that an iteration combines with a carried value."""
 
     value: Tensor
-    negative: bool = False
+    negated: bool = False
+    """Whether it is subtracted in a chain of sums."""
 
 
 @dataclass(frozen=True)
-class Chain:
-    """state.output = state.input ∘ term ∘ term …"""
+class UpdateChain:
+    """How an iteration updates a carried value: output = input ∘ operand ∘ operand …"""
 
-    terms: tuple[Term, ...]
+    operands: tuple[Operand, ...]
     nodes: frozenset[Node]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A state with a closed form, and what is wanted of it."""
+class ClosedForm:
+    """A carried value with a closed form, and which of its values something reads."""
 
-    steps: CountedLoop
-    facts: Facts
-    parallel: Parallel
     number: int
-    state: CarriedValue
-    chain: Chain
-    before: bool
-    """Whether the body reads the value at the start of an iteration otherwise."""
-    after: bool
-    """Whether the body reads, or collects, the value at its end."""
-    runs: bool
-
-    @property
-    def final(self) -> Tensor | None:
-        """The value after the loop, where something reads it."""
-        final = self.state.final
-        return final if final is not None and self.facts.index.use_count(final) else None
+    """The number of the carried value."""
+    carried: CarriedValue
+    shape: tuple[Dim, ...]
+    """The shape of the carried value, the same in all iterations."""
+    chain: UpdateChain
+    reads_exclusive: bool
+    """Whether nodes other than those of the chain read the value at the start of an iteration."""
+    reads_inclusive: bool
+    """Whether the body reads the value at the end of an iteration, or collects it."""
+    final: Tensor | None
+    """The value after the loop, if something reads it."""
 
 
-class StateRule(Rule):
-    """What the rules about states with closed forms share. A rule says which chain of operators it
-    knows, for which types, and how the values are computed.
+@dataclass(frozen=True)
+class ClosedForms:
+    """The carried values of one loop that have a closed form."""
+
+    work: IndependentWork
+    forms: list[ClosedForm]
+
+
+class ClosedFormRule(Rule[ClosedForms]):
+    """What the rules about carried values with closed forms share.
+
+    A rule says which chain of operators it takes, for which types, and how to compute the values.
     """
 
     root = ("Loop", "Scan")
-    types: frozenset[int] = NUMBERS
-    has_running_values = True
-    """Whether there is an operator for the values in between."""
+    no_chain: ClassVar[str] = ""
+    """Why the rule does not fire where no carried value has such a chain."""
+    types: ClassVar[frozenset[int]] = NUMBERS
+    has_running_values: ClassVar[bool] = True
+    """Whether the rule can compute running values."""
+    repeats_invariants: ClassVar[bool] = True
+    """Whether the final value takes a copy of each invariant operand for each iteration."""
 
-    def chain(self, m: Match, parallel: Parallel, state: CarriedValue) -> Chain | None:
+    def chain(self, m: Match, work: IndependentWork, carried: CarriedValue) -> UpdateChain | None:
+        """The chain that updates a carried value, or None."""
         raise NotImplementedError
 
-    def has_type(self, dtype: int) -> bool:
+    def supports(self, dtype: int) -> bool:
+        """Whether there are operators for this element type."""
         return dtype in self.types
 
-    def running(self, values: Values, inclusive: bool) -> Tensor:
-        """The state at the end, or at the start, of each iteration."""
+    def running_values(self, operands: ChainOperands, inclusive: bool) -> Tensor:
+        """The carried value at the end, or at the start, of each iteration, stacked."""
         raise NotImplementedError
 
-    def last(self, values: Values) -> Tensor:
-        """The state after the last iteration."""
+    def final_value(self, operands: ChainOperands) -> Tensor:
+        """The carried value after the last iteration; the initial one if there is none."""
         raise NotImplementedError
 
-    def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
-        parallel = parallel_work(m.facts, steps)
-        found: list[Found] = []
+    def reads(self, index: Index, carried: CarriedValue, chain: UpdateChain) -> tuple[bool, bool]:
+        """Whether something other than the chain reads the exclusive and inclusive values."""
+        inner = {carried.input, *(n.outputs[0] for n in chain.nodes)} - {carried.output}
+        exclusive = any(use.reader not in chain.nodes for t in inner for use in index.uses(t))
+        return exclusive, index.use_count(carried.output) > 1
+
+    def match(self, m: Match) -> ClosedForms:
+        loop = need_counted_loop(m)
+        work = find_independent_work(m.facts, loop)
+        forms: list[ClosedForm] = []
         first: Miss | None = None
-        for number, state in enumerate(steps.carried):
+        for number, carried in enumerate(loop.carried):
             try:
-                chain = self.chain(m, parallel, state)
+                chain = self.chain(m, work, carried)
                 if chain is not None:
-                    found.append(self._checked(m, steps, parallel, number, state, chain))
+                    forms.append(self._need_closed_form(m, work, number, carried, chain))
             except Miss as miss:
                 first = first or miss
-        if not found:
-            raise first or Miss(self.nothing, at=m.node)
-        return {"steps": steps, "facts": m.facts, "parallel": parallel, "found": found}
+        if not forms:
+            raise first or Miss(self.no_chain)
+        return ClosedForms(work, forms)
 
-    nothing = ""
-    """Why the rule does not fire where no state has such a chain."""
-
-    def _checked(
+    def _need_closed_form(
         self,
         m: Match,
-        steps: CountedLoop,
-        parallel: Parallel,
+        work: IndependentWork,
         number: int,
-        state: CarriedValue,
-        chain: Chain,
-    ) -> Found:
-        at = state.input
-        dtype = m.facts.dtype(state.initial)
+        carried: CarriedValue,
+        chain: UpdateChain,
+    ) -> ClosedForm:
+        at, initial = carried.input, carried.initial
+        supported = self.supports(m.facts.dtype(initial))
+        m.need(supported, "there is no operator for the type of {}", initial, at=at)
+        changes = "the shape of {} may change in the loop"
+        shape = m.need(m.facts.shape(initial), changes, at, at=at)
+        m.need(symbolic.equal_shapes(m.facts.shape(at), shape), changes, at, at=at)
+        for operand in chain.operands:
+            value = operand.value
+            fits = broadcasts_to(m.facts.shape(value), shape)
+            m.need(fits, "{} may change the shape of the carried value", value, at=value)
+        exclusive, inclusive = self.reads(m.index, carried, chain)
+        final_only = not (exclusive or inclusive)
+        if final_only and self.repeats_invariants:
+            _need_small_invariants(m, work, chain, shape)
         m.need(
-            self.has_type(dtype), "there is no operator for the type of {}", state.initial, at=at
-        )
-        shape = m.facts.shape(state.input)
-        start = m.facts.shape(state.initial)
-        keeps = symbolic.equal_shapes(shape, start)
-        m.need(keeps, "the shape of {} may change in the loop", state.input, at=at)
-        assert start is not None
-        for term in chain.terms:
-            fits = fits_into(m.facts.shape(term.value), start)
-            m.need(fits, "{} may change the shape of the state", term.value, at=term.value)
-        before, after = self.wanted(m.index, state, chain)
-        large = None if before or after else self.too_large_to_repeat(m, parallel, chain, start)
-        sentence = "{} is the same in every iteration, and too large to fold copies of it"
-        m.need(large is None, sentence, large, at=large or at)
-        m.need(
-            self.has_running_values or not (before or after),
-            "there is no operator for the values in between, which the body reads",
+            self.has_running_values or final_only,
+            "the body reads running values of {}, which no operator computes",
+            at,
             at=at,
         )
-        runs = steps.surely_runs
-        return Found(steps, m.facts, parallel, number, state, chain, before, after, runs)
+        final = carried.final
+        is_read = final is not None and m.index.use_count(final)
+        return ClosedForm(
+            number, carried, shape, chain, exclusive, inclusive, final if is_read else None
+        )
 
-    def too_large_to_repeat(
-        self, m: Match, parallel: Parallel, chain: Chain, state: Sequence[Dim]
-    ) -> Tensor | None:
-        """A term that no iteration changes, and of which a copy for each would take memory that
-        neither the loop nor what it reads does.
-        """
-        read = [m.facts.shape(t.value) for t in chain.terms if t.value in parallel.batched]
-        if any(symbolic.equal_shapes(shape, state) for shape in read):
-            return None
-        for term in chain.terms:
-            shape = m.facts.shape(term.value)
-            size = None if shape is None else symbolic.product(shape)
-            small = size is not None and symbolic.le(size, _SMALL) is True
-            if term.value not in parallel.batched and not small:
-                return term.value
-        return None
-
-    def wanted(self, index: Index, state: CarriedValue, chain: Chain) -> tuple[bool, bool]:
-        """Whether something but the chain reads the state at the start, and the end, of a step."""
-        inner = {state.input, *(n.outputs[0] for n in chain.nodes)} - {state.output}
-        before = any(use.reader not in chain.nodes for t in inner for use in index.uses(t))
-        return before, len(index.uses(state.output)) > 1
-
-    def apply(
-        self, patch: Patch, steps: CountedLoop, facts: Facts, parallel: Parallel, found: list[Found]
-    ) -> None:
-        patch.loop(steps.node).declare_scan_outputs(facts, steps)
-        outside = Outside(patch, steps, facts, parallel.plans)
-        reads: list[tuple[Tensor, Tensor]] = []
-        for each in found:
-            values = Values(patch, each, outside)
-            if each.before:
-                reads.append((each.state.input, self.running(values, False)))
-            if each.after:
-                reads.append((each.state.output, self.running(values, True)))
-            if each.final is not None:
-                patch.replace(each.final, self.last(values))
-        patch.loop(steps.node).read_slices(steps.iteration, reads)
-        for each in found:
-            patch.replace(each.state.input, each.state.initial)
-        patch.loop(steps.node).drop_carried([each.number for each in found])
-        patch.loop(steps.node).remove_if_unused()
+    def apply(self, patch: Patch, found: ClosedForms) -> None:
+        work, loop = found.work, found.work.loop
+        edit = patch.loop(loop.node)
+        edit.declare_scan_outputs(loop)
+        hoisted = HoistedValues(patch, loop, work.plans)
+        slices: list[tuple[Tensor, Tensor]] = []
+        for form in found.forms:
+            operands = ChainOperands(patch, work, form, hoisted)
+            if form.reads_exclusive:
+                slices.append((form.carried.input, self.running_values(operands, False)))
+            if form.reads_inclusive:
+                slices.append((form.carried.output, self.running_values(operands, True)))
+            if form.final is not None:
+                patch.replace(form.final, self.final_value(operands))
+        edit.read_slices(slices)
+        for form in found.forms:
+            patch.replace(form.carried.input, form.carried.initial)
+        edit.drop_carried([form.number for form in found.forms])
+        edit.remove_if_unused()
         patch.toward_normal_form()
 
 
-_SMALL = 64
-"""Elements of a value that may be copied once per iteration."""
+def _need_small_invariants(
+    m: Match, work: IndependentWork, chain: UpdateChain, shape: Sequence[Dim]
+) -> None:
+    """Raises Miss for a large invariant operand.
+
+    A copy of it for each iteration would take memory that neither the loop takes nor what it reads.
+    """
+    read = [m.facts.shape(o.value) for o in chain.operands if o.value in work.batched]
+    if any(symbolic.equal_shapes(each, shape) for each in read):
+        return
+    large = "{} is the same in every iteration, and too large to repeat for each of them"
+    for operand in chain.operands:
+        value = operand.value
+        elements = symbolic.product(m.facts.known_shape(value))
+        small = value in work.batched or symbolic.le(elements, _SMALL) is True
+        m.need(small, large, value, at=value)
 
 
-def fits_into(shape: Sequence[Dim] | None, target: Sequence[Dim]) -> bool:
-    """Whether a value broadcasts to the target shape without making it larger."""
+def broadcasts_to(shape: Sequence[Dim] | None, target: Sequence[Dim]) -> bool:
+    """Whether a value of a shape is known to broadcast to the target shape, not beyond it."""
     if shape is None or len(shape) > len(target):
         return False
     return all(a == 1 or symbolic.eq(a, b) is True for a, b in zip(shape[::-1], target[::-1]))
 
 
-class Values:
-    """The terms of a state for all iterations, and its initial value, outside the loop."""
+def find_chain(
+    m: Match, work: IndependentWork, carried: CarriedValue, ops: Sequence[str]
+) -> UpdateChain | None:
+    """The chain of these operators that updates a carried value; None if there is none.
 
-    def __init__(self, patch: Patch, found: Found, outside: Outside) -> None:
-        self.found = found
-        self.initial = found.state.initial
-        self.emit = patch.builder(found.state.input)
-        self.outside = outside
-        self.shape = found.facts.shape(self.initial) or ()
-
-    def is_fixed(self, term: Term) -> bool:
-        """Whether a term is the same in every iteration."""
-        return term.value not in self.found.parallel.batched
-
-    def fixed(self) -> list[Tensor]:
-        """The terms that are the same in every iteration, once."""
-        terms = [term for term in self.found.chain.terms if self.is_fixed(term)]
-        self.outside.compute_for(term.value for term in terms)
-        values = [self.outside[term.value] for term in terms]
-        return [self.emit("Neg", v) if t.negative else v for t, v in zip(terms, values)]
-
-    @cached_property
-    def terms(self) -> list[Tensor]:
-        """One stacked value for each term, slices with as many axes as the state."""
-        return self.stacked(self.found.chain.terms)
-
-    def stacked(self, terms: Sequence[Term]) -> list[Tensor]:
-        """Such a value for each of these terms."""
-        found, emit = self.found, self.emit
-        self.outside.compute_for(term.value for term in terms)
-        stacked = []
-        for term in terms:
-            value = self.outside[term.value]
-            rank = found.facts.rank(term.value)
-            assert rank is not None, "its shape was compared with that of the state"
-            if self.is_fixed(term):
-                value = emit.repeat(value, self.count())
-            value = aligned(emit, value, True, rank, len(self.shape))
-            stacked.append(emit("Neg", value) if term.negative else value)
-        return stacked
-
-    def combined(self, op: str) -> Tensor:
-        """All terms of each iteration joined by an operator."""
-        return reduce(lambda a, b: self.emit(op, a, b), self.terms)
-
-    def count(self) -> Tensor:
-        return self.emit.trip_count(self.found.steps)
-
-    def has_full_shape(self) -> bool:
-        """Whether a term has the shape of the state, so that their combination has it too."""
-        shapes = [self.found.facts.shape(t.value) for t in self.found.chain.terms]
-        return any(symbolic.equal_shapes(s, self.shape) for s in shapes)
-
-    def starts_as(self, number: float) -> bool:
-        """Whether the initial state is this number everywhere."""
-        return is_filled_with(self.found.facts, self.initial, number)
-
-
-def chain_of(m: Match, parallel: Parallel, state: CarriedValue, ops: Sequence[str]) -> Chain | None:
-    """The chain of these operators through which a state goes, other operands free of states."""
-    body = m.index.home(state.input)
-    assert body is not None
-    terms: list[Term] = []
+    Its other operands depend on no carried value.
+    """
+    operands: list[Operand] = []
     nodes: list[Node] = []
-    tensor = state.output
-    while tensor is not state.input:
+    tensor = carried.output
+    while tensor is not carried.input:
         node = m.producer(tensor, *ops, "Identity")
-        if node is None or m.index.graph_of(node) is not body:
+        if node is None or m.index.graph_of(node) is not work.loop.body:
             return None
         nodes.append(node)
-        dependent = [
-            slot
-            for slot, t in enumerate(node.inputs)
-            if t not in parallel.batched
-            and t not in parallel.uniform
-            and not is_outer(m.facts, body, t)
-        ]
+        inputs = enumerate(node.inputs)
+        dependent = [slot for slot, t in inputs if not work.is_independent(m.index, t)]
         if len(dependent) != 1 or (node.op == "Sub" and dependent != [0]):
             return None
         others = [t for slot, t in enumerate(node.inputs) if slot != dependent[0]]
-        terms += [Term(t, node.op == "Sub") for t in others]
+        operands += [Operand(t, node.op == "Sub") for t in others]
         tensor = node.inputs[dependent[0]]
-    return Chain(tuple(terms), frozenset(nodes)) if terms else None
+    return UpdateChain(tuple(operands), frozenset(nodes)) if operands else None
+
+
+class ChainOperands:
+    """The operands of a chain for all iterations, and the initial value, outside of the loop."""
+
+    def __init__(
+        self, patch: Patch, work: IndependentWork, form: ClosedForm, hoisted: HoistedValues
+    ) -> None:
+        self.emit = patch.builder(form.carried.input)
+        self.initial = form.carried.initial
+        self.shape = form.shape
+        """The shape of the carried value."""
+        self.facts = patch.facts
+        self.dtype = patch.facts.dtype(self.initial)
+        """The element type of the carried value."""
+        self.runs_at_least_once = work.loop.runs_at_least_once
+        self._work = work
+        self._operands = form.chain.operands
+        self._hoisted = hoisted
+
+    def trip_count(self) -> Tensor:
+        """The number of iterations, an int64 vector of one element."""
+        return self.emit.trip_count(self._work.loop)
+
+    def batched(self) -> list[Tensor]:
+        """The operands that differ between iterations, stacked."""
+        return self._stack([o for o in self._operands if o.value in self._work.batched])
+
+    def invariant(self) -> list[Tensor]:
+        """The operands that are the same in every iteration, once."""
+        operands = [o for o in self._operands if o.value not in self._work.batched]
+        self._hoisted.build_producers(o.value for o in operands)
+        return [self._with_sign(o, self._hoisted[o.value]) for o in operands]
+
+    @cached_property
+    def stacked(self) -> list[Tensor]:
+        """All operands, stacked; their slices have as many axes as the carried value."""
+        return self._stack(self._operands)
+
+    def combined(self, op: str) -> Tensor:
+        """All operands of each iteration combined by an operator, stacked."""
+        return self.emit.combine(op, self.stacked)
+
+    def _stack(self, operands: Sequence[Operand]) -> list[Tensor]:
+        emit = self.emit
+        self._hoisted.build_producers(o.value for o in operands)
+        stacked = []
+        for operand in operands:
+            value = self._hoisted[operand.value]
+            rank = len(self.facts.known_shape(operand.value))
+            if operand.value not in self._work.batched:
+                value = emit.repeat(value, self.trip_count())
+            value = align_rank(emit, value, True, rank, len(self.shape))
+            stacked.append(self._with_sign(operand, value))
+        return stacked
+
+    def _with_sign(self, operand: Operand, value: Tensor) -> Tensor:
+        return self.emit("Neg", value) if operand.negated else value
+
+    def combination_has_full_shape(self) -> bool:
+        """Whether the operands of an iteration combined have the shape of the carried value."""
+        shapes = [self.facts.shape(o.value) for o in self._operands]
+        return any(symbolic.equal_shapes(shape, self.shape) for shape in shapes)
+
+    def starts_as(self, number: float) -> bool:
+        """Whether all elements of the initial value are known to be this number."""
+        return is_filled_with(self.facts, self.initial, number)

@@ -1,8 +1,8 @@
-"""States that are linear in themselves: one product and one sum are all that must stay in the body.
+"""Linear recurrences: one product and one sum are all that must stay in the body.
 
     s' = s + z_t * (x_t - s)    ->   s' = (1 - z_t) * s + z_t * x_t
 
-The factor and the offset no longer depend on the state, so they are computed for all iterations
+The factor and the offset depend on no carried value, so they are then computed for all iterations
 outside. Exponential averages, QRNN, SRU, minimal gated units and selective state spaces (Mamba) are
 such recurrences. Results change in the last digits, as with any rearrangement of float sums.
 """
@@ -11,80 +11,98 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from onnx import helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import FLOATS
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
-from ..vectorization.independent_work import Parallel, counted, is_outer, parallel_work
-from .closed_form import fits_into
+from ...rewrite.symbolic import Dim
+from ..loops.counted_loop_checks import need_counted_loop
+from ..vectorization.independent_work import IndependentWork, find_independent_work
+from .closed_form import broadcasts_to
 
-_MINIMAL = 2
-"""The nodes of `a * s + b`."""
-_LONGEST = 64
-"""Nodes of an update that are put together; terms nest as deep."""
+_MINIMAL_NODES = 2
+"""The nodes of `factor * s + offset`."""
+_MAX_NODES = 64
+"""The most nodes of an update; expressions nest as deep."""
+
+# --- expressions that depend on no carried value ---
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
-    """An expression over values that do not depend on the state: a number, a value, or an operator
-    on such expressions. Terms share parts; each is equal only to itself.
+class Expression:
+    """A number, a value, or an operator on expressions; independent of all carried values.
+
+    Expressions share operands. Each is equal only to itself.
     """
 
     op: str = ""
-    parts: tuple[Term, ...] = ()
+    operands: tuple[Expression, ...] = ()
     value: Tensor | None = None
     number: float = 0.0
 
 
-ZERO, ONE, MINUS_ONE = Term(number=0.0), Term(number=1.0), Term(number=-1.0)
+ZERO, ONE, MINUS_ONE = Expression(), Expression(number=1.0), Expression(number=-1.0)
 
 
-def plus(a: Term, b: Term) -> Term:
-    return b if a == ZERO else a if b == ZERO else Term("Add", (a, b))
+def add(a: Expression, b: Expression) -> Expression:
+    """a + b"""
+    return b if a is ZERO else a if b is ZERO else Expression("Add", (a, b))
 
 
-def minus(a: Term, b: Term) -> Term:
-    return a if b == ZERO else negative(b) if a == ZERO else Term("Sub", (a, b))
+def subtract(a: Expression, b: Expression) -> Expression:
+    """a - b"""
+    return a if b is ZERO else negate(b) if a is ZERO else Expression("Sub", (a, b))
 
 
-def times(a: Term, b: Term) -> Term:
-    if ZERO in (a, b):
+def multiply(a: Expression, b: Expression) -> Expression:
+    """a * b"""
+    if a is ZERO or b is ZERO:
         return ZERO
-    return b if a == ONE else a if b == ONE else Term("Mul", (a, b))
+    return b if a is ONE else a if b is ONE else Expression("Mul", (a, b))
 
 
-def negative(a: Term) -> Term:
-    return a if a == ZERO else MINUS_ONE if a == ONE else Term("Neg", (a,))
+def divide(a: Expression, b: Expression) -> Expression:
+    """a / b"""
+    return ZERO if a is ZERO else Expression("Div", (a, b))
+
+
+def negate(a: Expression) -> Expression:
+    """-a"""
+    return a if a is ZERO else MINUS_ONE if a is ONE else Expression("Neg", (a,))
+
+
+# --- the rule ---
 
 
 @dataclass(frozen=True)
-class Affine:
-    """factor * state + offset"""
+class LinearForm:
+    """factor * s + offset, where s is a carried value."""
 
-    factor: Term
-    offset: Term
+    factor: Expression
+    offset: Expression
 
 
 @dataclass(frozen=True)
-class Update:
-    """How a state becomes its next value, and the nodes that compute that now."""
+class LinearUpdate:
+    """A carried value whose update is linear in it, and the nodes that compute the update."""
 
-    state: CarriedValue
-    affine: Affine
+    carried: CarriedValue
+    form: LinearForm
     nodes: list[Node]
+    """In the order in which they run; the last one computes the next value."""
 
 
-class SimplifyLinearRecurrence(Rule):
-    """A state that is linear in itself is updated by one product and one sum."""
+class SimplifyLinearRecurrence(Rule[LinearUpdate]):
+    """Rewrites the update of a carried value that is linear in it as one product and one sum."""
 
     root = ("Loop", "Scan")
     fires = """g (float[T,3] xs, float[T,3] zs, float[3] s0) => (float[3] y, float[T,3] r) {
@@ -94,171 +112,188 @@ class SimplifyLinearRecurrence(Rule):
         "already": """g (float[T,3] xs, float[3] s0) => (float[3] y) <float a = {0.9}> {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so) {
         p = Mul(a, s) so = Add(p, xt) }> (s0, xs) }""",
-        "no state is linear": """g (float[T,3] xs, float[3] s0) => (float[3] y) {
+        "no carried value is linear": """g (float[T,3] xs, float[3] s0) => (float[3] y) {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so) {
         d = Sub(xt, s) p = Mul(s, d) so = Add(s, p) }> (s0, xs) }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
-        parallel = parallel_work(m.facts, steps)
+    def match(self, m: Match) -> LinearUpdate:
+        loop = need_counted_loop(m)
+        work = find_independent_work(m.facts, loop)
         first: Miss | None = None
-        for state in steps.carried:
+        for carried in loop.carried:
             try:
-                update = _update(m, steps, parallel, state)
+                update = _linear_update(m, work, carried)
             except Miss as miss:
                 first = first or miss
                 continue
             if update is not None:
-                return {"update": update, "dtype": m.facts.dtype(state.initial)}
-        raise first or Miss("no state is linear in itself and in nothing else", at=m.node)
+                return update
+        raise first or Miss("no carried value is linear in itself alone")
 
-    def apply(self, patch: Patch, update: Update, dtype: int) -> None:
-        kind = np.dtype(helper.tensor_dtype_to_np_dtype(dtype))
-        state, last = update.state, update.nodes[-1]
-        emit = patch.builder(state.input, last)
-        inside = _Inside(emit, kind)
-        product = emit("Mul", inside.value(update.affine.factor), state.input)
-        patch.replace(state.output, emit("Add", product, inside.value(update.affine.offset)))
-        for node in reversed(update.nodes):
+    def apply(self, patch: Patch, found: LinearUpdate) -> None:
+        carried, form = found.carried, found.form
+        kind = helper.tensor_dtype_to_np_dtype(patch.facts.dtype(carried.initial))
+        emit = patch.builder(carried.input, found.nodes[-1])
+        build = _ExpressionBuilder(emit, kind)
+        product = emit("Mul", build(form.factor), carried.input)
+        patch.replace(carried.output, emit("Add", product, build(form.offset)))
+        for node in reversed(found.nodes):
             if patch.index.is_unused(node):
                 patch.remove(node)
         patch.toward_normal_form()
 
 
-def _update(m: Match, steps: CountedLoop, parallel: Parallel, state: CarriedValue) -> Update | None:
-    """The update of a state, None if it is not linear. Raises Miss where there is no use in it."""
-    known: dict[Tensor, Affine] = {state.input: Affine(ONE, ZERO)}
+def _linear_update(m: Match, work: IndependentWork, carried: CarriedValue) -> LinearUpdate | None:
+    """The update of a carried value; None if it is not linear.
+
+    Raises Miss where the update would not get simpler, or must stay for another reason.
+    """
+    forms, linear = _linear_nodes(m, work, carried)
+    if carried.output not in forms or carried.output is carried.input:
+        return None
+    form, nodes = forms[carried.output], _nodes_of_update(m, linear, carried)
+    minimal = len(nodes) <= _MINIMAL_NODES
+    m.need(not minimal, "{} is one product and one sum already", carried.output)
+    m.need(len(nodes) <= _MAX_NODES, "the update takes {} operators", len(nodes))
+    is_sum_or_product = form.factor in (ZERO, ONE) or form.offset is ZERO
+    closed = "{} is a sum or a product of what iterations read"
+    m.need(not is_sum_or_product, closed, carried.output)
+    m.need(
+        m.facts.dtype(carried.initial) in FLOAT_OR_DOUBLE,
+        "{} is not a float tensor",
+        carried.initial,
+    )
+    changes = "the shape of {} may change in the loop"
+    shape = m.need(m.facts.shape(carried.initial), changes, carried.input)
+    m.need(symbolic.equal_shapes(m.facts.shape(carried.input), shape), changes, carried.input)
+    _need_rewritable(m, nodes, forms, shape)
+    return LinearUpdate(carried, form, nodes)
+
+
+def _need_rewritable(
+    m: Match, nodes: list[Node], forms: dict[Tensor, LinearForm], shape: tuple[Dim, ...]
+) -> None:
+    """Raises Miss if an operand may change the shape, or if a node has readers besides the update."""
+    path = set(nodes)
+    for node in nodes:
+        for t in node.inputs:
+            fits = t in forms or broadcasts_to(m.facts.shape(t), shape)
+            m.need(fits, "{} may change the shape of the carried value", t)
+        readers = [use.reader for t in node.outputs for use in m.index.uses(t)]
+        own = node is nodes[-1] or all(reader in path for reader in readers)
+        m.need(own, "something other than the update reads the result of {}", node)
+
+
+def _linear_nodes(
+    m: Match, work: IndependentWork, carried: CarriedValue
+) -> tuple[dict[Tensor, LinearForm], list[Node]]:
+    """The values of a body that are linear in a carried value, and the nodes that compute them.
+
+    Visits only nodes that the carried value reaches, in graph order.
+    """
+
+    def readers(tensor: Tensor) -> list[Node]:
+        return [n for n in m.index.consumers(tensor) if m.index.graph_of(n) is work.loop.body]
+
+    forms = {carried.input: LinearForm(ONE, ZERO)}
     nodes: list[Node] = []
-    waiting = [(n.order, id(n), n) for n in _readers(m, steps, state.input)]
+    waiting = [(n.order, id(n), n) for n in readers(carried.input)]
     heapq.heapify(waiting)
-    while waiting:  # in graph order, and only what the state reaches
+    while waiting:
         _, _, node = heapq.heappop(waiting)
         if nodes and nodes[-1] is node:
             continue
-        result = _step(m, steps, parallel, node, known)
-        if result is not None:
-            known[node.outputs[0]] = result
+        form = _linear_form(m.index, work, node, forms)
+        if form is not None:
+            forms[node.outputs[0]] = form
             nodes.append(node)
-            for reader in _readers(m, steps, node.outputs[0]):
+            for reader in readers(node.outputs[0]):
                 heapq.heappush(waiting, (reader.order, id(reader), reader))
-    if state.output not in known or state.output is state.input:
-        return None
-    needed = _needed(m, nodes, state)
-    affine = known[state.output]
-    m.need(len(needed) > _MINIMAL, "{} is one product and one sum already", state.output)
-    m.need(len(needed) <= _LONGEST, "the update takes {} operators", len(needed))
-    m.need(
-        ZERO not in (affine.factor, affine.offset) and affine.factor != ONE,
-        "{} is a sum or a product of what iterations read",
-        state.output,
-    )
-    m.need(m.facts.dtype(state.initial) in FLOATS, "{} are no floats", state.initial)
-    shape, start = m.facts.shape(state.input), m.facts.shape(state.initial)
-    keeps = symbolic.equal_shapes(shape, start)
-    m.need(keeps, "the shape of {} may change in the loop", state.input)
-    assert start is not None
-    path = set(needed)
-    for node in needed:
-        for t in node.inputs:
-            m.need(
-                t in known or fits_into(m.facts.shape(t), start),
-                "{} may change the shape of the state",
-                t,
-            )
-        others = [use.reader for t in node.outputs for use in m.index.uses(t)]
-        own = node is needed[-1] or all(reader in path for reader in others)
-        m.need(own, "{} is needed otherwise as well", node)
-    return Update(state, affine, needed)
+    return forms, nodes
 
 
-def _readers(m: Match, steps: CountedLoop, tensor: Tensor) -> list[Node]:
-    """The nodes of the body itself that read a value."""
-    return [n for n in m.index.consumers(tensor) if m.index.graph_of(n) is steps.body]
-
-
-def _needed(m: Match, nodes: list[Node], state: CarriedValue) -> list[Node]:
-    """Those nodes through which the state goes on its way to its next value."""
-    among = set(nodes)
-    wanted = {state.output}
+def _nodes_of_update(m: Match, nodes: list[Node], carried: CarriedValue) -> list[Node]:
+    """Those of the nodes that the next value depends on, in the same order."""
+    linear = set(nodes)
+    needed = {carried.output}
     found = []
     for node in reversed(nodes):
-        if node.outputs[0] in wanted:
+        if node.outputs[0] in needed:
             found.append(node)
-            wanted.update(t for t in node.inputs if m.index.producer(t) in among)
+            needed.update(t for t in node.inputs if m.index.producer(t) in linear)
     return found[::-1]
 
 
-def _step(
-    m: Match, steps: CountedLoop, parallel: Parallel, node: Node, known: dict[Tensor, Affine]
-) -> Affine | None:
-    """What a node makes of values that are linear in the state; None if it is not linear."""
+# --- linear forms of operators ---
 
-    def operand(tensor: Tensor) -> Affine | None:
-        if tensor in known:
-            return known[tensor]
-        free = tensor in parallel.batched or tensor in parallel.uniform
-        if free or is_outer(m.facts, steps.body, tensor):
-            return Affine(ZERO, Term(value=tensor))
-        return None
 
+def _linear_form(
+    index: Index, work: IndependentWork, node: Node, forms: dict[Tensor, LinearForm]
+) -> LinearForm | None:
+    """The result of a node in terms of a carried value; None if it is not linear."""
     if node.domain or node.op not in ("Add", "Sub", "Mul", "Div", "Neg", "Where"):
         return None
-    given = [operand(t) for t in node.inputs]
-    operands = [a for a in given if a is not None]
-    return _combined(node, operands) if len(operands) == len(given) else None
-
-
-def _combined(node: Node, given: list[Affine]) -> Affine | None:
-    if node.op == "Neg":
-        return Affine(negative(given[0].factor), negative(given[0].offset))
-    if node.op == "Where":
-        return _selected(*given)
-    a, b = given
-    if node.op == "Add":
-        return Affine(plus(a.factor, b.factor), plus(a.offset, b.offset))
-    if node.op == "Sub":
-        return Affine(minus(a.factor, b.factor), minus(a.offset, b.offset))
-    if node.op == "Div":
-        if b.factor != ZERO:
+    operands = []
+    for tensor in node.inputs:
+        if tensor in forms:
+            operands.append(forms[tensor])
+        elif work.is_independent(index, tensor):
+            operands.append(LinearForm(ZERO, Expression(value=tensor)))
+        else:
             return None
-        return Affine(_divided(a.factor, b.offset), _divided(a.offset, b.offset))
-    if a.factor != ZERO and b.factor != ZERO:
+    return _apply(node.op, operands)
+
+
+def _apply(op: str, operands: list[LinearForm]) -> LinearForm | None:
+    """The linear form of an operator on linear forms, or None."""
+    if op == "Neg":
+        return LinearForm(negate(operands[0].factor), negate(operands[0].offset))
+    if op == "Where":
+        return _select(*operands)
+    a, b = operands
+    if op == "Add":
+        return LinearForm(add(a.factor, b.factor), add(a.offset, b.offset))
+    if op == "Sub":
+        return LinearForm(subtract(a.factor, b.factor), subtract(a.offset, b.offset))
+    if op == "Div":
+        if b.factor is not ZERO:
+            return None
+        return LinearForm(divide(a.factor, b.offset), divide(a.offset, b.offset))
+    if a.factor is not ZERO and b.factor is not ZERO:
         return None
-    linear, by = (b, a.offset) if a.factor == ZERO else (a, b.offset)
-    return Affine(times(linear.factor, by), times(linear.offset, by))
+    linear, scale = (b, a.offset) if a.factor is ZERO else (a, b.offset)
+    return LinearForm(multiply(linear.factor, scale), multiply(linear.offset, scale))
 
 
-def _divided(term: Term, by: Term) -> Term:
-    return ZERO if term == ZERO else Term("Div", (term, by))
+def _select(mask: LinearForm, a: LinearForm, b: LinearForm) -> LinearForm | None:
+    """Where(mask, a, b); None unless both sides depend on the carried value.
 
-
-def _selected(mask: Affine, a: Affine, b: Affine) -> Affine | None:
-    """Where(mask, a, b), where both sides keep something of the state: a factor of 0 would turn an
-    infinite state into no number.
+    If one side did not, the factor could be 0, and 0 times infinity is NaN: a reset of an infinite
+    carried value would fail.
     """
-    if mask.factor != ZERO or ZERO in (a.factor, b.factor):
+    if mask.factor is not ZERO or a.factor is ZERO or b.factor is ZERO:
         return None
-    factor = Term("Where", (mask.offset, a.factor, b.factor))
-    return Affine(factor, Term("Where", (mask.offset, a.offset, b.offset)))
+    factor = Expression("Where", (mask.offset, a.factor, b.factor))
+    return LinearForm(factor, Expression("Where", (mask.offset, a.offset, b.offset)))
 
 
-class _Inside:
-    """Makes the operators of terms in the body, each once."""
+class _ExpressionBuilder:
+    """Builds expressions in the body, each once."""
 
     def __init__(self, emit: Builder, kind: np.dtype) -> None:
         self._emit = emit
         self._kind = kind
-        self._made: dict[Term, Tensor] = {}
+        self._built: dict[Expression, Tensor] = {}
 
-    def value(self, term: Term) -> Tensor:
-        if term.value is not None:
-            return term.value
-        if term not in self._made:
-            self._made[term] = self._new(term)
-        return self._made[term]
+    def __call__(self, expression: Expression) -> Tensor:
+        if expression.value is not None:
+            return expression.value
+        if expression not in self._built:
+            self._built[expression] = self._build(expression)
+        return self._built[expression]
 
-    def _new(self, term: Term) -> Tensor:
-        if term.op:
-            return self._emit(term.op, *(self.value(part) for part in term.parts))
-        return self._emit.constant(np.array(term.number, self._kind))
+    def _build(self, expression: Expression) -> Tensor:
+        if expression.op:
+            return self._emit(expression.op, *map(self, expression.operands))
+        return self._emit.constant(np.array(expression.number, self._kind))

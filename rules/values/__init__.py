@@ -1,1 +1,1 @@
-"""Rules about values: constants, copies, equal nodes, what nobody reads."""
+"""Rules about values: constants, copies, repeated nodes, and nodes whose results nothing reads."""

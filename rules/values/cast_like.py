@@ -1,21 +1,24 @@
-"""Casts that say what they cast to.
+"""Casts that name the type they cast to.
 
-y = CastLike(x, like)   ->   y = Cast<to=float>(x)
+y = CastLike(x, like)   ->   y = Cast<to = float>(x)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Node
+from ...rewrite.engine.pattern import Bindings, PatternRule
+from ...rewrite.engine.rule import Match
 
 
-class CastLikeToCast(Rule):
-    """A CastLike to a type that is known becomes a Cast."""
+class CastLikeToCast(PatternRule):
+    """Turns a CastLike whose type is known into a Cast."""
 
-    root = "CastLike"
+    pattern = """(x, like) => (y) {
+        y = CastLike<saturate = @saturate, round_mode = @round_mode>(x, like) }"""
+    replacement = """(x) => (y) {
+        y = Cast<to = @to, saturate = @saturate, round_mode = @round_mode>(x) }"""
+    normal_form = True
     fires = "g (int64[3] x, float[N] like) => (float[3] y) { y = CastLike(x, like) }"
     spares = {
         "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
@@ -23,15 +26,7 @@ class CastLikeToCast(Rule):
       like = com.microsoft.Gelu(a)  y = CastLike(x, like) }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        like = m.node.inputs[1]
-        dtype = m.need(
-            m.facts.dtype(like) or None, "the type of `{}` is not known", like.name, at=like
-        )
-        return {"node": m.node, "dtype": dtype}
-
-    def apply(self, patch: Patch, node: Node, dtype: int) -> None:
-        attributes = {**node.attrs, "to": dtype}
-        cast = patch.node("Cast", node.inputs[:1], node.outputs, attributes)
-        patch.replace_node(node, cast)
-        patch.toward_normal_form()
+    def guard(self, m: Match, found: Bindings) -> Mapping[str, int]:
+        like = found.like
+        to = m.need(m.facts.dtype(like) or None, "the type of {} is not known", like, at=like)
+        return {"to": to}

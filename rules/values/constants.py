@@ -5,21 +5,29 @@ y = Add(x, Mul(2, 3))   ->   y = Add(x, 6)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
-from ...rewrite.facts.facts import constant_value
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.purity import is_pure
-from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
+from ...rewrite.graph.ir import Constant, Node, Tensor, bodies, constant_value
 from ...rewrite.running.evaluate import NotEvaluated, evaluate
 
 
-class ConstantToInitializer(Rule):
-    """A Constant node becomes an initializer."""
+@dataclass(frozen=True)
+class StoredValue:
+    """The value of a Constant node: an array, or one that is still in the file."""
+
+    values: Any
+
+
+class ConstantToInitializer(Rule[StoredValue]):
+    """Turns a Constant node into an initializer."""
 
     root = "Constant"
     fires = (
@@ -30,63 +38,72 @@ class ConstantToInitializer(Rule):
         "neither a dense tensor nor numbers": 'g (string[1] x) => (bool[1] y) { c = Constant<value_strings=["a"]>() y = Equal(x, c) }',
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> StoredValue:
         output = m.node.outputs[0]
-        m.need(not m.index.is_model_output(output), "`{}` is an output of the model", output.name)
+        m.need(not m.index.is_model_output(output), "{} is an output of the model", output)
         stored = m.node.attrs.get("value")
         values = stored._values if isinstance(stored, Constant) else constant_value(m.node)
         m.need(
             values is not None and values.dtype != object,
             "the value is neither a dense tensor nor numbers",
         )
-        return {"node": m.node, "values": values}
+        return StoredValue(values)
 
-    def apply(self, patch: Patch, node: Node, values: Any) -> None:
-        patch.replace_node(node, [patch.constant(values, like=node.outputs[0])])
+    def apply(self, patch: Patch, found: StoredValue) -> None:
+        output = patch.root.outputs[0]
+        patch.replace_node(patch.root, [patch.constant(found.values, like=output)])
 
 
-class FoldConstants(Rule):
-    """A node whose result is the same in every run becomes that constant."""
+@dataclass(frozen=True)
+class FoldedOutputs:
+    """The outputs of a node, which are the same in every run."""
+
+    arrays: list[np.ndarray]
+
+
+class FoldConstants(Rule[FoldedOutputs]):
+    """Replaces a node whose results are the same in every run by constants."""
 
     root = ANY
     fires = "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
     spares = {
         "operand `x`": "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
         "may differ from run to run": "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
-        "larger than": "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
+        "more than the": "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
         + " { b = ConstantOfShape(n) y = Add(x, b) }",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> FoldedOutputs:
         node = m.node
-        m.need(node.outputs and not m.index.is_unused(node), "nobody reads the result")
-        m.need(node.op != "Constant" or node.domain, "it is a constant already")
+        m.need(node.outputs and not m.index.is_unused(node), "nothing reads the result")
+        m.need(node.op != "Constant" or node.domain, "it is already a constant")
         m.need(
             is_pure(node, m.index),
             "the result may differ from run to run, or the operator is not known",
         )
-        arrays = _known(m) or _computed(m)
+        arrays = _known_outputs(m) or _evaluated_outputs(m)
         for output, array in zip(node.outputs, arrays):
-            m.need(
-                not m.index.is_model_output(output), "`{}` is an output of the model", output.name
-            )
+            m.need(not m.index.is_model_output(output), "{} is an output of the model", output)
             m.need(
                 not _is_zero_divisor(m, output, array),
-                "something is divided by `{}`, which is 0: onnxruntime would refuse the model",
-                output.name,
+                "a node divides by {}, which is 0: onnxruntime would refuse the model",
+                output,
             )
-        return {"node": node, "arrays": arrays}
+        return FoldedOutputs(arrays)
 
-    def apply(self, patch: Patch, node: Node, arrays: list[np.ndarray]) -> None:
+    def apply(self, patch: Patch, found: FoldedOutputs) -> None:
         values = [
             patch.constant(array, like=output) if patch.index.use_count(output) else None
-            for output, array in zip(node.outputs, arrays)
+            for output, array in zip(patch.root.outputs, found.arrays)
         ]
-        patch.replace_node(node, values)
+        patch.replace_node(patch.root, values)
 
 
 def _is_zero_divisor(m: Match, tensor: Tensor, array: np.ndarray) -> bool:
-    """Whether integers are divided by a constant with a 0, in a branch that no run takes."""
+    """Whether a node divides integers by this constant, which has a 0.
+
+    The node may stand in a branch that no run takes.
+    """
     if array.dtype.kind not in "iu" or array.all():
         return False
     return any(
@@ -95,8 +112,8 @@ def _is_zero_divisor(m: Match, tensor: Tensor, array: np.ndarray) -> bool:
     )
 
 
-def _known(m: Match) -> list[np.ndarray] | None:
-    """The outputs where facts give them whatever the operands are, as for a Shape."""
+def _known_outputs(m: Match) -> list[np.ndarray] | None:
+    """The outputs that follow from facts without the operands, as those of a Shape; or None."""
     arrays = []
     for tensor in m.node.outputs:
         value = m.facts.constant(tensor) if tensor.name else np.empty(0)
@@ -106,24 +123,26 @@ def _known(m: Match) -> list[np.ndarray] | None:
     return arrays
 
 
-def _computed(m: Match) -> list[np.ndarray]:
-    """The outputs on constant operands; declines when one is not, or the result is large."""
+def _evaluated_outputs(m: Match) -> list[np.ndarray]:
+    """The outputs on constant operands.
+
+    Raises Miss if an operand is not constant, or an output is large or cannot be computed.
+    """
     node = m.node
     m.need(not bodies(node), "it has bodies")
     operands: list[np.ndarray | None] = []
-    for tensor in node.inputs:  # asked of all before any is read: weights may be large
+    for tensor in node.inputs:  # check all operands before reading any: weights may be large
         known = not tensor.name or m.facts.is_constant(tensor)
-        m.need(known, "operand `{}` is not constant", tensor.name, at=tensor)
+        m.need(known, "operand {} is not constant", tensor, at=tensor)
     for tensor in node.inputs:
         value = m.facts.constant(tensor) if tensor.name else None
-        m.need(value is not None or not tensor.name, "`{}` cannot be read", tensor.name, at=tensor)
+        m.need(value is not None or not tensor.name, "{} cannot be read", tensor, at=tensor)
         operands.append(value)
-    read = sum(a.nbytes for a in operands if a is not None)
-    budget = max(m.options.fold_bytes, read)
+    budget = max(m.options.fold_bytes, sum(a.nbytes for a in operands if a is not None))
     for tensor in node.outputs:
         size = _bytes(m, tensor) if tensor.name else 0
-        m.need(size is not None, "the size of `{}` is not known", tensor.name, at=tensor)
-        m.need(size <= budget, "the result has {} bytes, larger than the {} allowed", size, budget)  # type: ignore[operator]
+        size = m.need(size, "the size of {} is not known", tensor, at=tensor)
+        m.need(size <= budget, "the result has {} bytes, more than the {} allowed", size, budget)
     try:
         return evaluate(node, operands, m.facts.opsets)
     except NotEvaluated as error:
@@ -131,6 +150,7 @@ def _computed(m: Match) -> list[np.ndarray]:
 
 
 def _bytes(m: Match, tensor: Tensor) -> int | None:
+    """The size of a tensor in bytes; None if its type or shape is not known."""
     fact = m.facts.of(tensor)
     if fact.shape is None or not fact.dtype or fact.kind != "tensor":
         return None
@@ -141,8 +161,16 @@ def _bytes(m: Match, tensor: Tensor) -> int | None:
     return int(np.prod(dims, dtype=np.int64)) * size
 
 
-class DeduplicateConstants(Rule):
-    """Equal constants of one graph become one."""
+@dataclass(frozen=True)
+class EqualConstants:
+    """Two constants of one graph with the same type, shape and content."""
+
+    repeated: Constant
+    kept: Constant
+
+
+class DeduplicateConstants(Rule[EqualConstants]):
+    """Merges equal constants of one graph."""
 
     root = ANY
     fires = (
@@ -154,13 +182,13 @@ class DeduplicateConstants(Rule):
         + " { t = Mul(x, a) y = Add(t, b) }",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> EqualConstants:
         for tensor in m.node.inputs:
             if isinstance(tensor, Constant) and not m.index.is_model_output(tensor):
-                twin = m.facts.twins.of_constant(tensor)
+                twin = m.facts.value_numbering.equal_constant(tensor)
                 if twin is not None:
-                    return {"old": tensor, "new": twin}
-        raise Miss("no other constant with the same content stands in this graph", at=m.node)
+                    return EqualConstants(tensor, twin)
+        raise Miss("this graph has no other constant with the same content", at=m.node)
 
-    def apply(self, patch: Patch, old: Constant, new: Constant) -> None:
-        patch.merge(old, new)
+    def apply(self, patch: Patch, found: EqualConstants) -> None:
+        patch.merge_constant(found.repeated, found.kept)

@@ -1,94 +1,71 @@
-"""What nobody needs: unread nodes, copies, casts to the same type, unread branch results."""
+"""Nodes that compute nothing new: results that nothing reads, copies of an operand.
+
+u = Neg(x)   y = Abs(x)        ->   y = Abs(x)
+u = Identity(x)   y = Abs(u)   ->   y = Abs(x)
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...rewrite.engine.patch import Patch, can_be_output
-from ...rewrite.engine.rule import ANY, Match, Miss, Rule
+from ...rewrite.engine.edits import can_be_output
+from ...rewrite.engine.miss import Miss
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.graph.ir import Node, Tensor
 
 
-class EliminateDeadNode(Rule):
-    """A node whose results nobody reads goes."""
+class EliminateDeadNode(Rule[Node]):
+    """Removes a node whose results nothing reads."""
 
     root = ANY
     fires = "g (float[2] x) => (float[2] y) { u = Neg(x) y = Abs(x) }"
     spares = {"is read": "g (float[2] x) => (float[2] y) { y = Abs(x) }"}
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Node:
         m.need(m.index.is_unused(m.node), "a result is read")
-        return {"node": m.node}
+        return m.node
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.remove(found)
 
 
-class EliminateIdentity(Rule):
-    """Identity, Cast to the same type, And with true and Or with false pass an operand on."""
+class EliminateIdentity(Rule[Tensor]):
+    """Removes Identity, Cast to the same type, And with true, and Or with false."""
 
     root = ("Identity", "Cast", "And", "Or")
     fires = "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
     spares = {
-        "not the type": "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
+        "another type": "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
         "a node of its own": "g (float[2] x) => (float[2] y) { y = Identity(x) }",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        source, copy = _passed_on(m), m.node.outputs[0]
-        m.need(not m.index.is_unused(m.node), "nobody reads the copy")
+    def match(self, m: Match) -> Tensor:
+        source, copy = _equal_operand(m), m.node.outputs[0]
+        m.need(not m.index.is_unused(m.node), "nothing reads the copy")
         if m.index.is_model_output(copy):
             m.need(
                 can_be_output(m.index, source),
-                "`{}` is an output of the model and needs a node of its own",
-                copy.name,
+                "{} is an output of the model and needs a node of its own",
+                copy,
             )
-        return {"node": m.node, "source": source}
+        return source
 
-    def apply(self, patch: Patch, node: Node, source: Tensor) -> None:
-        patch.replace_node(node, [source])
+    def apply(self, patch: Patch, found: Tensor) -> None:
+        patch.replace_node(patch.root, [found])
 
 
-def _passed_on(m: Match) -> Tensor:
-    """The operand that equals the result; declines where there is none."""
+def _equal_operand(m: Match) -> Tensor:
+    """The operand that equals the result of the root. Raises Miss if there is none."""
     first: Tensor = m.node.inputs[0]
     if m.node.op == "Cast":
-        m.need(
-            m.facts.dtype(first) == int(m.node.attrs["to"]),
-            "the operand has not the type it is cast to",
-            at=first,
-        )
+        same = m.facts.dtype(first) == int(m.node.attrs["to"])
+        m.need(same, "{} has another type than it is cast to", first, at=first)
     if m.node.op not in ("And", "Or"):
         return first
     neutral = m.node.op == "And"
     shape = m.facts.shape(m.node.outputs[0])
     for operand, other in ((first, m.node.inputs[1]), (m.node.inputs[1], first)):
         values = m.facts.of(other).values
-        fixed = values is not None and all(v is neutral for v in values)
-        if fixed and shape is not None and m.facts.shape(operand) == shape:
+        is_neutral = values is not None and all(v is neutral for v in values)
+        if is_neutral and shape is not None and m.facts.shape(operand) == shape:
             return operand
-    raise Miss("no operand leaves the other as it is", at=m.node)
-
-
-class EliminateDeadBranchOutputs(Rule):
-    """Results of an If that nobody reads are no longer computed."""
-
-    root = "If"
-    fires = """g (float[2] x, bool c) => (float[2] y) {
-      y, z = If (c) <then_branch = t () => (float[2] a, float[2] b) { a = Exp(x) b = Neg(x) },
-                     else_branch = e () => (float[2] p, float[2] q) { p = Abs(x) q = Log(x) }> }"""
-    spares = {
-        "every result is read": """g (float[2] x, bool c) => (float[2] y) {
-      y = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
-                  else_branch = e () => (float[2] p) { p = Abs(x) }> }"""
-    }
-
-    def match(self, m: Match) -> dict[str, Any]:
-        outputs = m.node.outputs
-        keep = [slot for slot, t in enumerate(outputs) if m.index.use_count(t)]
-        m.need(len(keep) < len(outputs), "every result is read")
-        m.need(bool(keep), "no result is read at all")
-        return {"node": m.node, "keep": keep}
-
-    def apply(self, patch: Patch, node: Node, keep: list[int]) -> None:
-        patch.drop_outputs(node, keep)
+    raise Miss("no operand is known to leave the other one as it is", at=m.node)

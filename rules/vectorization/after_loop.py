@@ -1,49 +1,61 @@
-"""Work that only rows need is done for all of them at once, behind the loop.
+"""Vectorisation after a loop: work that only scan outputs need leaves the body.
 
-   y, rs = Loop(n, , s) { h = f(s, x_t)  r = MatMul(h, W)  return true, h, r }
--> y, hs = Loop(n, , s) { h = f(s, x_t)  return true, h, h }
-   rs = MatMul(hs, W)
+    y, rs = Loop(n, , s) { h = f(s, x_t)  r = MatMul(h, W)  return true, h, r }
+ -> y, hs = Loop(n, , s) { h = f(s, x_t)  return true, h, h }
+    rs = MatMul(hs, W)
+
+The loop collects the operands instead of the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...rewrite import symbolic
-from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
+from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
+from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.ir import Node, Tensor, bodies
 from ...rewrite.graph.views import ScanOutput
-from .independent_work import Outside, counted, is_moderate, is_outer, known_elements
-from .operator_table import Plan, Work, rule_for, worth
+from ..loops.counted_loop_checks import need_counted_loop
+from .batching import BatchedNode, Plan, batching_rule_of, relative_cost
+from .independent_work import HoistedValues, may_materialize, static_size
 
-_ROWS_PER_NODE = 2
-"""Rows that take as long to collect as one node takes in the body."""
+_SLICES_PER_NODE = 2
+"""The number of slices that take as long to collect as one light node takes in the body."""
+
+Size = int | tuple[Tensor, int]
+"""The size of an axis: a number, or the size of an axis of an outer value."""
 
 
 @dataclass(frozen=True)
-class Axis:
-    """The size of one axis of a row, as it is known without rows."""
+class WorkAfterLoop:
+    """Nodes of a loop body that move after the loop."""
 
-    size: int | tuple[Tensor, int]
-    """A number, or that of an axis of an outer value."""
+    loop: CountedLoop
+    plans: dict[Node, Plan]
+    """How to compute each of them for all iterations."""
+    collected: list[Tensor]
+    """Their operands, which the loop collects."""
+    computed: list[tuple[ScanOutput, Tensor]]
+    """The scan outputs that they compute."""
+    sizes: dict[Tensor, list[Size]]
+    """The shape of a slice of each operand, if the loop may not run."""
 
 
-class VectorizeAfterLoop(Rule):
-    """What only rows need is computed from other rows for all iterations behind the loop."""
+class VectorizeAfterLoop(Rule[WorkAfterLoop]):
+    """Computes what only scan outputs need for all iterations at once, after the loop."""
 
     root = ("Loop", "Scan")
     fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,2] r) <float[3,2] w = {1,2,3,4,5,6}> {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[2] row) {
         p = Mul(s, xt) so = Sin(p) q = MatMul(so, w) row = Exp(q) }> (s0, xs) }"""
     spares = {
-        "nothing is computed for rows alone": """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
+        "only scan outputs need": """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {
         p = Mul(s, xt) so = Sin(p) row = Identity(p) }> (s0, xs) }""",
         "may differ between iterations": """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,1,1] r) {
@@ -51,213 +63,179 @@ class VectorizeAfterLoop(Rule):
         p = Mul(s, xt) so = Sin(p) m = NonZero(p) k = Cast<to=1>(m) row = ReduceSum<keepdims=1>(k) }> (s0, xs) }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
-        behind = _Behind(m, steps)
-        plans = behind.plans()
+    def match(self, m: Match) -> WorkAfterLoop:
+        loop = need_counted_loop(m)
+        candidates = _Candidates(m, loop)
+        plans = candidates.plans
         if not plans:
-            raise behind.miss or Miss("nothing is computed for rows alone", at=m.node)
-        behind.peel(plans)
-        m.need(bool(plans), "as many rows would have to be collected as nodes leave the body")
-        collected = behind.collected(plans)
-        rows = [row for row in behind.rows if m.index.producer(row.row) in plans]
-        more = sum(known_elements(m.facts, t) for t in collected)
-        instead = sum(known_elements(m.facts, row.row) for row in rows)
-        m.need(is_moderate(more, instead), "{} elements of each iteration would be kept", more)
-        shapes = {}
-        if not steps.surely_runs:
-            shapes = {t: _axes_without_rows(m, steps, t) for t in collected}
-        return {
-            "steps": steps, "facts": m.facts, "plans": plans, "collected": collected,
-            "rows": rows, "shapes": shapes,
-        }  # fmt: skip
+            raise candidates.first_miss or Miss("there is no node that only scan outputs need")
+        candidates.drop_unprofitable()
+        m.need(bool(plans), "collecting the operands would cost more than the nodes in the body do")
+        collected = candidates.collected()
+        outputs = loop.read_scan_outputs(m.index)
+        computed = [(o, stacked) for o, stacked in outputs if m.index.producer(o.slice) in plans]
+        added = sum(static_size(m.facts, t) for t in collected)
+        replaced = sum(static_size(m.facts, output.slice) for output, _ in computed)
+        many = "the loop would collect {} elements in each iteration instead of {}"
+        m.need(may_materialize(added, replaced), many, added, replaced)
+        sizes = {}
+        if not loop.runs_at_least_once:
+            sizes = {t: _need_sizes(m, loop, t) for t in collected}
+        return WorkAfterLoop(loop, plans, collected, computed, sizes)
 
-    def apply(
-        self,
-        patch: Patch,
-        steps: CountedLoop,
-        facts: Facts,
-        plans: dict[Node, Plan],
-        collected: list[Tensor],
-        rows: list[ScanOutput],
-        shapes: dict[Tensor, list[Axis]],
-    ) -> None:
-        results = [row.stacked for row in rows if row.stacked is not None]
-        outside = OutsideBehind(patch, steps, facts, plans, results)
-        for inner in collected:
-            stacked = (
-                _rows_already(steps, inner) or patch.loop(steps.node).add_scan_outputs([inner])[0]
-            )
-            emit = outside.emit(inner)
-            sizes = shapes.get(inner)
-            outside[inner] = stacked if sizes is None else _shaped(emit, stacked, sizes)
-        for node in sorted(plans, key=lambda n: n.order):
-            outside.compute(node)
-        for row in rows:
-            assert row.stacked is not None
-            emit = outside.emit(row.stacked)
-            value = emit.scan_output(outside[row.row], row, facts.rank(row.row))
-            patch.replace(row.stacked, value)
+    def apply(self, patch: Patch, found: WorkAfterLoop) -> None:
+        loop, facts = found.loop, patch.facts
+        results = [stacked for _, stacked in found.computed]
+        hoisted = HoistedValues(patch, loop, found.plans, after=results)
+        edit = patch.loop(loop.node)
+        for inner in found.collected:
+            stacked = _existing_scan_output(loop, inner) or edit.add_scan_outputs([inner])[0]
+            emit = hoisted.builder(inner)
+            sizes = found.sizes.get(inner)
+            hoisted[inner] = stacked if sizes is None else _with_slice_shape(emit, stacked, sizes)
+        for node in sorted(found.plans, key=lambda n: n.order):
+            hoisted.build(node)
+        for output, stacked in found.computed:
+            emit = hoisted.builder(stacked)
+            value = emit.scan_output(hoisted[output.slice], output, facts.rank(output.slice))
+            patch.replace(stacked, value)
         patch.toward_normal_form()
 
 
-class OutsideBehind(Outside):
-    """Values of the body for all iterations, computed behind the loop."""
+class _Candidates:
+    """The nodes of a body that only scan outputs need."""
 
-    def __init__(
-        self,
-        patch: Patch,
-        steps: CountedLoop,
-        facts: Facts,
-        plans: dict[Node, Plan],
-        results: Sequence[Tensor],
-    ) -> None:
-        super().__init__(patch, steps, facts, plans)
-        self._results = results
+    def __init__(self, m: Match, loop: CountedLoop) -> None:
+        self._facts = m.facts
+        self._index = m.index
+        self._loop = loop
+        self._collected = {output.slice for output, _ in loop.read_scan_outputs(m.index)}
+        self._known_outside: set[Tensor | None] = {read.slice for read in loop.reads}
+        self._known_outside.add(loop.iteration)
+        self.first_miss: Miss | None = None
+        self.plans = self._find()
 
-    def emit(self, like: Tensor) -> Builder:
-        return self.patch.builder_after(like, self._results)
-
-
-class _Behind:
-    """The nodes that only rows need, and what they need themselves."""
-
-    def __init__(self, m: Match, steps: CountedLoop) -> None:
-        self._m = m
-        self._steps = steps
-        self._first_row = len(steps.carried) + (0 if steps.iteration is None else 1)
-        self.rows = [r for r in steps.scan_outputs if r.stacked and m.index.use_count(r.stacked)]
-        self._read = {row.row for row in self.rows}
-        self._known: set[Tensor | None] = {read.slice for read in steps.reads}
-        self._known.add(steps.iteration)
-        self.miss: Miss | None = None
-
-    def plans(self) -> dict[Node, Plan]:
-        """How to compute each node that no state, and nothing else that stays, depends on."""
-        found: dict[Node, Plan] = {}
-        reading = {read.gather for read in self._steps.reads}
-        nodes = sorted(self._m.index.nodes(self._steps.body), key=lambda n: -n.order)
-        for node in nodes:
-            # A copy stays: a body must return values of its own.
-            if node in reading or node.op == "Identity" or not self._only_for_rows(node, found):
+    def _find(self) -> dict[Node, Plan]:
+        """How to compute each of the nodes for all iterations, the last node first."""
+        plans: dict[Node, Plan] = {}
+        reading = {read.gather for read in self._loop.reads}
+        for node in sorted(self._index.nodes(self._loop.body), key=lambda n: -n.order):
+            # An Identity stays: a body must return values of its own.
+            if node in reading or node.op == "Identity" or not self._is_unread_inside(node, plans):
                 continue
             try:
-                found[node] = self._plan(node)
+                plans[node] = self._plan(node)
             except Miss as miss:
-                self.miss = self.miss or miss
-        return found
+                self.first_miss = self.first_miss or miss
+        return plans
 
-    def _only_for_rows(self, node: Node, found: Mapping[Node, Plan]) -> bool:
-        uses = [(t, use) for t in node.outputs for use in self._m.index.uses(t)]
+    def _is_unread_inside(self, node: Node, plans: dict[Node, Plan]) -> bool:
+        """Whether only scan outputs and nodes that leave the body read the results of a node."""
+        uses = [(t, use) for t in node.outputs for use in self._index.uses(t)]
         return bool(uses) and all(
-            use.reader in found
-            or (
-                use.reader is self._steps.body
-                and use.slot >= self._first_row
-                and tensor in self._read
-            )
-            for tensor, use in uses
+            use.reader in plans or (self._loop.is_scan_output_use(use) and t in self._collected)
+            for t, use in uses
         )
 
     def _plan(self, node: Node) -> Plan:
-        facts, body = self._m.facts, self._steps.body
-        batched = [bool(t.name) and not is_outer(facts, body, t) for t in node.inputs]
-        work = Work(node, facts, batched, self._steps.surely_runs)
-        calm = not bodies(node) and is_pure(node, self._m.index) and any(batched)
-        rule = work.need(
-            rule_for(node) if calm else None, "{} works on one iteration at a time", node
-        )
-        for t in (*self._inner_operands(node), *node.outputs):
+        """How to compute a node for all iterations; raises Miss if it must stay."""
+        facts, loop = self._facts, self._loop
+        batched = [bool(t.name) and not loop.is_outer_value(self._index, t) for t in node.inputs]
+        op = BatchedNode(node, facts, batched, loop.runs_at_least_once)
+        movable = not bodies(node) and is_pure(node, self._index) and any(batched)
+        rule = batching_rule_of(node) if movable else None
+        rule = op.need(rule, "there is no batching rule for {}", node)
+        for t in (*self._collected_operands(node), *node.outputs):
             shape = facts.shape(t)
-            fixed = shape is not None and not any(facts.escapes(d, body) for d in shape)
-            work.need(fixed, "the shape of {} may differ between iterations", t)
-        plan = rule(work)
-        work.need(not plan.uniform, "its result is the same in every iteration")
+            fixed = shape is not None and not any(facts.varies_in(d, loop.body) for d in shape)
+            op.need(fixed, "the shape of {} may differ between iterations", t)
+        plan = rule(op)
+        op.need(not plan.invariant, "its result is the same in every iteration")
         return plan
 
-    def peel(self, plans: dict[Node, Plan]) -> None:
-        """Takes out nodes that would need more rows than they are worth, first ones first."""
-        needed = dict.fromkeys(self.collected(plans))
+    def drop_unprofitable(self) -> None:
+        """Keeps nodes in the body whose operands cost more to collect than moving them saves."""
+        plans = self.plans
+        needed = set(self.collected())
         for node in sorted(plans, key=lambda n: n.order):
-            own = [t for t in self._inner_operands(node) if t in needed]
-            if len(own) != len(self._inner_operands(node)):
-                continue  # something it needs is computed behind the loop
-            only = [t for t in own if self._readers(t, plans) == {node} and t not in self._read]
-            instead = [t for t in node.outputs if self._readers(t, plans) and t not in self._read]
-            if len(only) - len(instead) > _ROWS_PER_NODE * worth(node):
+            operands = self._collected_operands(node)
+            if not needed.issuperset(operands):
+                continue  # an operand is computed after the loop
+            spared = [
+                t for t in operands if self._readers(t) == {node} and t not in self._collected
+            ]
+            added = [t for t in node.outputs if self._readers(t) and t not in self._collected]
+            if len(spared) - len(added) > _SLICES_PER_NODE * relative_cost(node):
                 del plans[node]
-                for t in only:
-                    del needed[t]
-                needed.update((t, None) for t in node.outputs if self._readers(t, plans))
+                needed.difference_update(spared)
+                needed.update(t for t in node.outputs if self._readers(t))
 
-    def collected(self, plans: Mapping[Node, Plan]) -> list[Tensor]:
-        """Values that stay in the body and are needed behind the loop."""
-        found = dict.fromkeys(t for node in plans for t in self._inner_operands(node))
-        producer = self._m.index.producer
-        return [t for t in found if (made_by := producer(t)) is None or made_by not in plans]
+    def collected(self) -> list[Tensor]:
+        """The values that the body computes and that nodes after the loop need."""
+        operands = dict.fromkeys(t for node in self.plans for t in self._collected_operands(node))
+        return [t for t in operands if self._index.producer(t) not in self.plans]
 
-    def _inner_operands(self, node: Node) -> list[Tensor]:
-        facts, body = self._m.facts, self._steps.body
+    def _collected_operands(self, node: Node) -> list[Tensor]:
+        """The operands that are not known outside of the loop otherwise."""
         return [
             t
             for t in dict.fromkeys(node.inputs)
-            if t.name and t not in self._known and not is_outer(facts, body, t)
+            if t.name
+            and t not in self._known_outside
+            and not self._loop.is_outer_value(self._index, t)
         ]
 
-    def _readers(self, tensor: Tensor, plans: Mapping[Node, Plan]) -> set[object]:
-        return {use.reader for use in self._m.index.uses(tensor) if use.reader in plans}
+    def _readers(self, tensor: Tensor) -> set[object]:
+        """The nodes that read a value after the loop."""
+        return {use.reader for use in self._index.uses(tensor) if use.reader in self.plans}
 
 
-def _rows_already(steps: CountedLoop, inner: Tensor) -> Tensor | None:
-    """The stacked rows of a value that the loop collects along axis 0 as it is."""
-    for row in steps.scan_outputs:
-        if row.row is inner and row.axis == 0 and not row.reverse:
-            return row.stacked
+def _existing_scan_output(loop: CountedLoop, inner: Tensor) -> Tensor | None:
+    """The stacked tensor of a value that the loop collects along axis 0 already."""
+    for output in loop.scan_outputs:
+        if output.slice is inner and output.axis == 0 and not output.reverse:
+            return output.stacked
     return None
 
 
-def _axes_without_rows(m: Match, steps: CountedLoop, inner: Tensor) -> list[Axis]:
-    """The sizes of a row where a loop that does not run leaves none to take them from.
+def _need_sizes(m: Match, loop: CountedLoop, inner: Tensor) -> list[Size]:
+    """The shape of a value of the body, known outside; raises Miss if it is not.
 
-    onnxruntime then makes sizes of 0 of all that is not declared.
+    If a loop does not run, onnxruntime sets all sizes of a scan output to 0 that are not declared.
     """
     shape = m.need(m.facts.shape(inner), "the rank of {} is not known", inner, at=inner)
-    sizes = all(isinstance(size, int) and size > 0 for size in shape)
-    modern = sizes or m.facts.opset >= EMPTY_RESHAPES
-    m.need(modern, "a size of {} is open, and Reshape has no sizes of 0", inner, at=inner)
-    return [
-        m.need(
-            _find_size(m.facts, steps, size),
-            "size {} of {} is not known outside, and the loop may not run",
-            size,
-            inner,
-            at=inner,
-        )
-        for size in shape
-    ]
+    static = all(isinstance(size, int) and size > 0 for size in shape)
+    m.need(static or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES, at=inner)
+    sizes: list[Size] = []
+    for dim in shape:
+        size = _size_outside(m.facts, loop, dim)
+        if size is None:
+            unknown = "size {} of {} is not known outside, and the loop may not run"
+            raise Miss(unknown, dim, inner, at=inner)
+        sizes.append(size)
+    return sizes
 
 
-def _find_size(facts: Facts, steps: CountedLoop, size: symbolic.Dim) -> Axis | None:
+def _size_outside(facts: Facts, loop: CountedLoop, size: symbolic.Dim) -> Size | None:
     if isinstance(size, int):
-        return Axis(size)
-    for outer in (*(s.initial for s in steps.carried), *(r.sequence for r in steps.reads)):
-        for place, other in enumerate(facts.shape(outer) or ()):
+        return size
+    for outer in (*(c.initial for c in loop.carried), *(r.sequence for r in loop.reads)):
+        for axis, other in enumerate(facts.shape(outer) or ()):
             if symbolic.eq(size, other) is True:
-                return Axis((outer, place))
+                return outer, axis
     return None
 
 
-def _shaped(emit: Builder, stacked: Tensor, sizes: list[Axis]) -> Tensor:
-    """The rows with sizes that hold also where there are none; otherwise they have them already."""
-    if all(isinstance(a.size, int) and a.size > 0 for a in sizes):
-        return emit(
-            "Reshape", stacked, emit.vector(0, *(a.size for a in sizes if isinstance(a.size, int)))
-        )
+def _with_slice_shape(emit: Builder, stacked: Tensor, sizes: list[Size]) -> Tensor:
+    """Reshapes stacked slices to their shape, which an empty scan output does not have yet."""
+    static = [size for size in sizes if isinstance(size, int) and size > 0]
+    if len(static) == len(sizes):
+        return emit("Reshape", stacked, emit.vector(0, *static))
     parts = [emit.shape(stacked, 0, 1)]
-    for axis in sizes:
-        if isinstance(axis.size, int):
-            parts.append(emit.vector(axis.size))
+    for size in sizes:
+        if isinstance(size, int):
+            parts.append(emit.vector(size))
         else:
-            outer, place = axis.size
-            parts.append(emit.shape(outer, place, place + 1))
+            outer, axis = size
+            parts.append(emit.shape(outer, axis, axis + 1))
     return emit.reshape(stacked, emit.concat(parts))

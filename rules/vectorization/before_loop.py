@@ -1,30 +1,42 @@
-"""Work on what the iterations read is done for all of them at once, in front of the loop.
+"""Vectorisation before a loop: the part of a body that depends on no carried value leaves the loop.
 
     y = Loop(n, , s) { x_t = Gather(x, i)  p = MatMul(x_t, W)  return true, s + p }
  -> P = MatMul(x[:n], W)
     y = Loop(n, , s) { p = Gather(P, i)  return true, s + p }
 
-This is `vmap` over the part of the body that no state reaches.
+This is `vmap` over that part of the body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss, Rule
-from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.facts import Facts
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
-from .independent_work import Outside, Parallel, counted, parallel_work
-from .operator_table import worth
+from ..loops.counted_loop_checks import need_counted_loop
+from .batching import relative_cost
+from .independent_work import HoistedValues, IndependentWork, find_independent_work
 
 
-class VectorizeBeforeLoop(Rule):
-    """What is computed from slices alone is computed for all iterations before the loop.
+@dataclass(frozen=True)
+class WorkBeforeLoop:
+    """Nodes of a loop body that move before the loop."""
 
-    Only what cannot fail, or where the loop surely runs; and only where fewer nodes are left.
+    work: IndependentWork
+    moved: list[Node]
+    """In the order in which they run."""
+    read: list[Tensor]
+    """Their results that the rest of the body reads."""
+
+
+class VectorizeBeforeLoop(Rule[WorkBeforeLoop]):
+    """Computes what depends on slice reads alone for all iterations at once, before the loop.
+
+    Moves only what cannot fail unless the loop always runs, and only where that leaves fewer nodes.
     """
 
     root = ("Loop", "Scan")
@@ -32,7 +44,7 @@ class VectorizeBeforeLoop(Rule):
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[2] xt) => (float[3] so) {
         p = MatMul(xt, w) e = Exp(p) a = Sin(s) so = Add(a, e) }> (s0, xs) }"""
     spares = {
-        "nothing is computed from slices alone": """g (float[T,3] xs, float[3] s0) => (float[3] y) {
+        "no node depends on slice reads alone": """g (float[T,3] xs, float[3] s0) => (float[3] y) {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so) {
         p = Mul(s, xt) so = Sin(p) }> (s0, xs) }""",
         "the loop may not run": """g (float[T,K] xs, float[K,3] w, float[2,3] v, float[3] s0, int64 n) => (float[3] y) {
@@ -46,112 +58,98 @@ class VectorizeBeforeLoop(Rule):
         xt = Gather(xs, i) e = Exp(xt) so = Add(s, e) q = ReduceMax<keepdims=0>(so) co = Less(q, big) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        steps = counted(m)
-        parallel = parallel_work(m.facts, steps)
-        if not parallel.plans:
-            if parallel.miss is not None:
-                raise parallel.miss
-            raise Miss("nothing is computed from slices alone", at=m.node)
-        choice = _Choice(m, steps, parallel)
-        moved = choice.worth_moving()
-        m.need(
-            bool(moved),
-            "moving {} would leave no fewer nodes in the body",
-            next(iter(parallel.plans)),
-        )
-        return {
-            "steps": steps, "facts": m.facts, "parallel": parallel, "moved": moved,
-            "read": choice.read_inside(moved),
-        }  # fmt: skip
+    def match(self, m: Match) -> WorkBeforeLoop:
+        loop = need_counted_loop(m)
+        work = find_independent_work(m.facts, loop)
+        if not work.plans:
+            raise work.first_miss or Miss("no node depends on slice reads alone", at=m.node)
+        cost = _CostModel(m.index, work)
+        moved = cost.worth_moving()
+        unchanged = "moving {} before the loop would leave no fewer nodes in the body"
+        m.need(bool(moved), unchanged, next(iter(work.plans)))
+        return WorkBeforeLoop(work, moved, cost.results_read_inside(moved))
 
-    def apply(
-        self,
-        patch: Patch,
-        steps: CountedLoop,
-        facts: Facts,
-        parallel: Parallel,
-        moved: list[Node],
-        read: list[Tensor],
-    ) -> None:
-        patch.loop(steps.node).declare_scan_outputs(facts, steps)
-        outside = Outside(patch, steps, facts, parallel.plans)
-        for node in moved:
-            outside.compute(node)
+    def apply(self, patch: Patch, found: WorkBeforeLoop) -> None:
+        work = found.work
+        loop, edit = work.loop, patch.loop(work.loop.node)
+        edit.declare_scan_outputs(loop)
+        hoisted = HoistedValues(patch, loop, work.plans)
+        for node in found.moved:
+            hoisted.build(node)
         slices = []
-        for inner in read:
-            if inner in parallel.uniform:
-                patch.replace(inner, outside[inner])
+        for inner in found.read:
+            if inner in work.invariant:
+                patch.replace(inner, hoisted[inner])
             else:
-                slices.append((inner, outside[inner]))
-        patch.loop(steps.node).read_slices(steps.iteration, slices)
-        for node in reversed(moved):
+                slices.append((inner, hoisted[inner]))
+        edit.read_slices(slices)
+        for node in reversed(found.moved):
             patch.remove(node)
-        patch.loop(steps.node).drop_unread_scan_inputs()
+        edit.drop_unread_scan_inputs()
         patch.toward_normal_form()
 
 
-class _Choice:
-    """Which of the nodes that can move should: a read costs a node in a Loop, nothing in a Scan."""
+class _CostModel:
+    """Chooses which of the nodes that can leave the body do, by the number of nodes left.
 
-    def __init__(self, m: Match, steps: CountedLoop, parallel: Parallel) -> None:
-        self._index = m.index
-        self._steps = steps
-        self._plans = parallel.plans
-        self._batched: Mapping[Tensor, None] = parallel.batched
-        self._positions: Mapping[Tensor, None] = parallel.positions
+    The body then reads slices of their results, which takes a Gather in a Loop and no node in a
+    Scan.
+    """
+
+    def __init__(self, index: Index, work: IndependentWork) -> None:
+        self._index = index
+        self._work = work
+        self._loop = work.loop
+        self._slices = [read.slice for read in work.loop.reads]
 
     def worth_moving(self) -> list[Node]:
-        moved = dict.fromkeys(self._plans)
-        if self._steps.iteration is None:
+        """The nodes to move; [] if that would leave no fewer nodes in the body."""
+        moved = dict.fromkeys(self._work.plans)
+        if self._loop.iteration is None:
             return list(moved)
-        inside = dict.fromkeys(self.read_inside(list(moved)))
-        inside.update((t, None) for t in self._sources() if self._is_read(t, moved))
+        read = set(self.results_read_inside(moved))
+        read.update(t for t in self._slices if self._is_read_inside(t, moved))
         for node in reversed(list(moved)):
-            if self._is_better_inside(node, moved, inside):
+            if self._is_cheaper_inside(node, moved, read):
                 del moved[node]
-                for result in node.outputs:
-                    inside.pop(result, None)
-                inside.update((t, None) for t in node.inputs if t in self._batched)
-        return list(moved) if self._gain(moved) > 0 else []
+                read.difference_update(node.outputs)
+                read.update(t for t in node.inputs if t in self._work.batched)
+        return list(moved) if self._saved_nodes(moved) > 0 else []
 
-    def read_inside(self, moved: list[Node]) -> list[Tensor]:
-        """Results of moved nodes that what stays in the body reads."""
-        gone = dict.fromkeys(moved)
-        return [t for node in moved for t in node.outputs if self._is_read(t, gone)]
+    def results_read_inside(self, moved: Collection[Node]) -> list[Tensor]:
+        """Results of moved nodes that the rest of the body reads."""
+        nodes = set(moved)
+        return [t for n in moved for t in n.outputs if self._is_read_inside(t, nodes)]
 
-    def _sources(self) -> Iterator[Tensor]:
-        for read in self._steps.reads:
-            yield read.slice
-
-    def _is_read(self, tensor: Tensor, moved: Mapping[Node, None]) -> bool:
+    def _is_read_inside(self, tensor: Tensor, moved: Collection[object]) -> bool:
         return any(use.reader not in moved for use in self._index.uses(tensor))
 
-    def _cost(self, tensor: Tensor) -> int:
-        """Nodes that reading a value takes: none for rows, which are there already."""
-        if tensor not in self._batched or tensor is self._steps.iteration:
-            return 0
-        first_row = len(self._steps.carried) + 1
-        rows_only = all(
-            use.reader is self._steps.body and use.slot >= first_row
-            for use in self._index.uses(tensor)
-        )
-        return 0 if rows_only else 1
+    def _read_cost(self, tensor: Tensor) -> int:
+        """The nodes that it takes to read a value: none if only scan outputs do.
 
-    def _is_better_inside(
-        self, node: Node, moved: Mapping[Node, None], inside: Mapping[Tensor, None]
+        VectorizeScanOutputs takes the value for them from outside.
+        """
+        if tensor not in self._work.batched or tensor is self._loop.iteration:
+            return 0
+        return 0 if all(map(self._loop.is_scan_output_use, self._index.uses(tensor))) else 1
+
+    def _is_cheaper_inside(
+        self, node: Node, moved: Mapping[Node, None], read: Collection[Tensor]
     ) -> bool:
+        """Whether reading the operands of a node is cheaper than reading its results."""
         if any(use.reader in moved for t in node.outputs for use in self._index.uses(t)):
             return False
-        saved = sum(self._cost(t) for t in node.outputs if t in inside)
-        more = {t for t in node.inputs if t in self._batched and t not in inside}
-        return saved - sum(map(self._cost, more)) > self._worth(node)
+        results = sum(self._read_cost(t) for t in node.outputs if t in read)
+        operands = {t for t in node.inputs if t in self._work.batched and t not in read}
+        return results - sum(map(self._read_cost, operands)) > self._gain(node)
 
-    def _worth(self, node: Node) -> int:
-        """Counting on is no work: what the body needs of it is better computed there."""
-        return 0 if node.outputs[0] in self._positions else worth(node)
+    def _gain(self, node: Node) -> int:
+        """The gain of moving a node; none for index arithmetic, which is cheaper than a read."""
+        return 0 if node.outputs[0] in self._work.index_values else relative_cost(node)
 
-    def _gain(self, moved: Mapping[Node, None]) -> int:
-        gone = sum(1 for t in self._sources() if self._cost(t) and not self._is_read(t, moved))
-        new = sum(map(self._cost, self.read_inside(list(moved))))
-        return sum(map(self._worth, moved)) + gone - new
+    def _saved_nodes(self, moved: Mapping[Node, None]) -> int:
+        dropped = sum(
+            1 for t in self._slices if self._read_cost(t) and not self._is_read_inside(t, moved)
+        )
+        added = sum(map(self._read_cost, self.results_read_inside(moved)))
+        return sum(map(self._gain, moved)) + dropped - added

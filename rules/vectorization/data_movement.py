@@ -11,95 +11,102 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.symbolic import Dim
-from .operator_table import Plan, Work, aligned, as_is, batching
+from .batching import BatchedNode, Plan, align_rank, batching_rule, same_operator
+
+# --- axes and shapes ---
 
 
-@batching("Transpose")
-def transpose(work: Work) -> Plan:
-    order = work.attr("perm") or list(range(work.rank(0)))[::-1]
-    return Plan(as_is(work, perm=[0, *(axis + 1 for axis in order)]))
+@batching_rule("Transpose")
+def transpose(op: BatchedNode) -> Plan:
+    """The axis of the iterations stays first."""
+    perm = op.attribute("perm") or list(range(op.rank(0)))[::-1]
+    return Plan(same_operator(op, perm=[0, *(axis + 1 for axis in perm)]))
 
 
-@batching("Unsqueeze")
-def unsqueeze(work: Work) -> Plan:
-    work.only(0)
-    rank = len(work.result_shape())
-    axes = [work.axis(a, rank) + 1 for a in work.ints(1, "axes")]
+@batching_rule("Unsqueeze")
+def unsqueeze(op: BatchedNode) -> Plan:
+    """The axes count in the result."""
+    op.need_only_first_batched()
+    rank = len(op.result_shape())
+    axes = [op.need_axis(a, rank) + 1 for a in op.integers(1, "axes")]
     return Plan(lambda emit, operands: [emit.unsqueeze(operands[0], axes)])
 
 
-@batching("Squeeze")
-def squeeze(work: Work) -> Plan:
-    work.only(0)
-    shape = work.shape(0)
-    axes = [work.axis(a, len(shape)) for a in work.ints(1, "axes")]
+@batching_rule("Squeeze")
+def squeeze(op: BatchedNode) -> Plan:
+    """Removes all axes of size 1 where no axes are given."""
+    op.need_only_first_batched()
+    shape = op.shape(0)
+    axes = [op.need_axis(a, len(shape)) for a in op.integers(1, "axes")]
     if not axes:
-        sure = all(d == 1 or symbolic.eq(d, 1) is False for d in shape)
-        work.need(sure, "the axes of size 1 are not known")
+        known = all(d == 1 or symbolic.eq(d, 1) is False for d in shape)
+        op.need(known, "which axes have size 1 is not known")
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
-    work.must_run(all(shape[a] == 1 for a in axes), "an axis may not have size 1")
+    op.need_speculatable(all(shape[a] == 1 for a in axes), "an axis may not have size 1")
     return Plan(lambda emit, operands: [emit.squeeze(operands[0], [a + 1 for a in axes])])
 
 
-@batching("Flatten")
-def flatten(work: Work) -> Plan:
-    shape = work.shape(0)
-    axis = int(work.attr("axis", 1))
+@batching_rule("Flatten")
+def flatten(op: BatchedNode) -> Plan:
+    """A Reshape, because Flatten itself makes two axes."""
+    shape = op.shape(0)
+    axis = int(op.attribute("axis", 1))
     axis = axis + len(shape) if axis < 0 else axis
     if axis == 1 and len(shape) == 2:
         return Plan(lambda emit, operands: [operands[0]])
-    target = _static_target(work)
+    target = _static_target(op)
     if target is None:
-        work.computes_shapes()
+        op.need_empty_reshapes()
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         (x,) = operands
         if target is not None:
             return [emit("Reshape", x, emit.vector(*target))]
-        halves = [
-            _extent(emit, x, *ends) for ends in ((0, 1), (1, axis + 1), (axis + 1, len(shape) + 1))
-        ]
-        return [emit.reshape(x, emit.concat(halves))]
+        bounds = ((0, 1), (1, axis + 1), (axis + 1, len(shape) + 1))
+        sizes = [_product_of_sizes(emit, x, first, last) for first, last in bounds]
+        return [emit.reshape(x, emit.concat(sizes))]
 
     return Plan(build)
 
 
-def _extent(emit: Builder, x: Tensor, first: int, last: int) -> Tensor:
-    """The product of the sizes of some axes, as a vector of one number."""
+def _product_of_sizes(emit: Builder, x: Tensor, first: int, last: int) -> Tensor:
+    """The product of the sizes of axes first … last - 1, an int64 vector of one element."""
     if first == last:
         return emit.vector(1)
     return emit.reduce("ReduceProd", emit.shape(x, first, last), [0], 1)
 
 
-@batching("Reshape")
-def reshape(work: Work) -> Plan:
-    """A 0 copies the size of the axis at its place, and all places move by one."""
-    work.only(0)
-    target = _static_target(work)
+@batching_rule("Reshape")
+def reshape(op: BatchedNode) -> Plan:
+    """A 0 in the target copies the size of the axis at its place, and all places move by one."""
+    op.need_only_first_batched()
+    target = _static_target(op)
     if target is None:
-        # Of nothing onnxruntime cannot tell how a size of -1 divides it.
-        work.must_run(False, "the shape of the result is open")
+        # onnxruntime cannot infer a size of -1 where there are no elements.
+        op.need_speculatable(False, "the shape of the result is not known")
     else:
-        same = symbolic.eq(symbolic.product(work.shape(0)), symbolic.product(work.result_shape()))
-        work.must_run(same, "the number of elements may differ")
-    exact = bool(work.attr("allowzero", 0))
+        before, after = symbolic.product(op.shape(0)), symbolic.product(op.result_shape())
+        op.need_speculatable(symbolic.eq(before, after), "the number of elements may differ")
+    allowzero = bool(op.attribute("allowzero", 0))
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         x, sizes = operands
         if target is not None:
             return [emit("Reshape", x, emit.vector(*target))]
-        count = emit.shape(x, 0, 1) if exact else emit.vector(0)
-        attrs = {"allowzero": 1} if exact else {}
-        return [emit("Reshape", x, emit.concat([count, sizes]), **attrs)]
+        count = emit.shape(x, 0, 1) if allowzero else emit.vector(0)
+        attributes = {"allowzero": 1} if allowzero else {}
+        return [emit("Reshape", x, emit.concat([count, sizes]), **attributes)]
 
     return Plan(build)
 
 
-def _static_target(work: Work) -> list[int] | None:
-    """The shape of all slices in numbers, 0 for a size that the operand has at that place; None
-    where a size is neither.
+def _static_target(op: BatchedNode) -> list[int] | None:
+    """The shape of the stacked result as a target of Reshape, or None.
+
+    0 stands for a size that the operand has at the same place. None where another size is not a
+    known number.
     """
-    before, after = work.shape(0), work.result_shape()
+    before, after = op.shape(0), op.result_shape()
     target = [0]
     for place, size in enumerate(after):
         same = place < len(before) and symbolic.eq(before[place], size) is True
@@ -112,137 +119,37 @@ def _static_target(work: Work) -> list[int] | None:
     return target
 
 
-@batching("Slice")
-def slice_(work: Work) -> Plan:
-    work.only(0)
-    rank = work.rank(0)
-    if "starts" in work.node.attrs:
-        return _sliced_by_attributes(work, rank)
-    if work.present(3):
-        axes = [work.axis(a, rank) for a in work.ints(3)]
-    else:
-        starts = work.shape(1)
-        work.need(len(starts) == 1 and isinstance(starts[0], int), "the axes are not known")
-        axes = list(range(int(starts[0])))  # type: ignore[arg-type]
-
-    positions = work.facts.dtype(work.operand(1))
-    known = work.need(positions, "the type of {} is not known", work.operand(1))
-    # Slice wants its bounds, int32 or int64, and its axes in one type.
-    kind = helper.tensor_dtype_to_np_dtype(known)
+@batching_rule("Expand")
+def expand(op: BatchedNode) -> Plan:
+    """Keeps the number of iterations by a 1 at the start of the target."""
+    op.need_only_first_batched()
+    rank = op.rank(0)
+    target_rank = _vector_length(op, 1, "the rank of the result is not known")
+    result_rank = max(rank, target_rank)
+    op.need_broadcast(op.shape(0), op.result_shape())
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        x, *bounds = operands
-        moved = emit.constant(np.array([a + 1 for a in axes], kind))
-        bounds = [*bounds[:2], moved, *bounds[3:]]
-        return emit.outputs("Slice", [x, *bounds], work.node.outputs)
-
-    return Plan(build)
-
-
-def _sliced_by_attributes(work: Work, rank: int) -> Plan:
-    """The form until opset 9."""
-    axes = work.ints(3, "axes") or range(len(work.attr("starts")))
-    return Plan(as_is(work, axes=[work.axis(axis, rank) + 1 for axis in axes]))
-
-
-@batching("Concat")
-def concat(work: Work) -> Plan:
-    """What is the same in every iteration is repeated."""
-    shapes = [work.shape(slot) for slot in range(len(work.node.inputs))]
-    axis = work.axis(work.attr("axis"), len(shapes[0]))
-    for shape in shapes:
-        others = [
-            symbolic.eq(a, b) is True
-            for place, (a, b) in enumerate(zip(shape, shapes[0]))
-            if place != axis
-        ]
-        work.must_run(all(others), "the operands may not fit each other")
-
-    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        sample = operands[work.batched.index(True)]
-        count = emit.shape(sample, 0, 1) if not all(work.batched) else None
-        parts = [
-            value if count is None or batched else emit.repeat(value, count)
-            for value, batched in zip(operands, work.batched)
-        ]
-        return [emit("Concat", *parts, axis=axis + 1)]
-
-    return Plan(build)
-
-
-@batching("Split")
-def split(work: Work) -> Plan:
-    work.only(0)
-    shape = work.shape(0)
-    axis = work.axis(work.attr("axis", 0), len(shape))
-    work.must_run(isinstance(shape[axis], int), "the size of the split axis is open")
-    if work.present(1) and work.facts.constant(work.operand(1)) is None:
-        work.must_run(False, "the pieces may not fit")
-    else:
-        sizes = work.ints(1, "split")
-        work.must_run(not sizes or sum(sizes) == shape[axis], "the pieces may not fit")
-    return Plan(as_is(work, axis=axis + 1))
-
-
-@batching("Gather")
-def gather(work: Work) -> Plan:
-    rank = work.rank(0)
-    axis = work.axis(work.attr("axis", 0), rank)
-    if work.batched[0]:
-        work.only(0)
-        work.must_run(_are_inside(work, work.shape(0)[axis]), "a position may be outside")
-        return Plan(as_is(work, axis=axis + 1))
-    more = work.rank(1)
-
-    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        found = emit("Gather", *operands, axis=axis)
-        return [emit.move_axis(found, axis, 0, rank + more)]
-
-    return Plan(build)
-
-
-def _are_inside(work: Work, size: Dim) -> bool:
-    """Whether the positions of a Gather, the same in every iteration, surely are on the axis."""
-    known = work.facts.constant(work.operand(1))
-    if known is None:
-        return False
-    ends = (int(known.min()), int(known.max())) if known.size else ()
-    return all(
-        symbolic.lt(end, size) is True and symbolic.le(symbolic.sub(0, size), end) is True
-        for end in ends
-    )
-
-
-@batching("GatherElements")
-def gather_elements(work: Work) -> Plan:
-    work.need(all(work.batched), "data or positions are the same in every iteration")
-    axis = work.axis(work.attr("axis", 0), work.rank(0))
-    return Plan(as_is(work, axis=axis + 1))
-
-
-@batching("Expand")
-def expand(work: Work) -> Plan:
-    work.only(0)
-    before = work.rank(0)
-    sizes = work.shape(1)
-    work.need(len(sizes) == 1 and isinstance(sizes[0], int), "the rank of the result is not known")
-    asked = int(sizes[0])  # type: ignore[arg-type]
-    wanted = max(before, asked)
-    work.must_broadcast(work.shape(0), work.result_shape())
-
-    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        ones = [1] * (1 + wanted - asked)
+        ones = [1] * (1 + result_rank - target_rank)
         target = emit.concat([emit.vector(*ones), operands[1]])
-        return [emit("Expand", aligned(emit, operands[0], True, before, wanted), target)]
+        return [emit("Expand", align_rank(emit, operands[0], True, rank, result_rank), target)]
 
     return Plan(build)
 
 
-@batching("Tile")
-def tile(work: Work) -> Plan:
-    work.only(0)
-    times = work.facts.constant(work.operand(1))
-    work.must_run(times is not None and bool((times >= 0).all()), "a number may be negative")
+def _vector_length(op: BatchedNode, slot: int, unknown: str) -> int:
+    """The number of elements of a vector operand; raises Miss if it is not known."""
+    shape = op.shape(slot)
+    length = shape[0] if len(shape) == 1 else None
+    return op.need(length if isinstance(length, int) else None, unknown)
+
+
+@batching_rule("Tile")
+def tile(op: BatchedNode) -> Plan:
+    """Repeats the iterations once."""
+    op.need_only_first_batched()
+    repeats = op.facts.constant(op.operand(1))
+    valid = repeats is not None and bool((repeats >= 0).all())
+    op.need_speculatable(valid, "a number of repeats may be negative")
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         return [emit("Tile", operands[0], emit.concat([emit.vector(1), operands[1]]))]
@@ -250,49 +157,165 @@ def tile(work: Work) -> Plan:
     return Plan(build)
 
 
-@batching("Pad")
-def pad(work: Work) -> Plan:
-    work.only(0)
-    work.need(work.present(1), "before opset 11 its sizes are attributes")
-    work.need(not work.present(3), "it pads chosen axes")
-    pads = work.ints(1)
-    sizes = all(isinstance(d, int) and d > 0 for d in work.shape(0))
-    work.need(sizes, "a size is open: onnxruntime 1.31 may end the process where an axis is empty")
+@batching_rule("Pad")
+def pad(op: BatchedNode) -> Plan:
+    """Pads the iterations by nothing."""
+    op.need_only_first_batched()
+    op.need(op.has_operand(1), "before opset 11 its sizes are attributes")
+    op.need(not op.has_operand(3), "it pads chosen axes")
+    pads = op.integers(1)
+    positive = all(isinstance(d, int) and d > 0 for d in op.shape(0))
+    sizes = "a size is not known: onnxruntime 1.31 may end the process where an axis is empty"
+    op.need(positive, sizes)
     half = len(pads) // 2
-    wide = [0, *pads[:half], 0, *pads[half:]]
-    constant = work.attr("mode", "constant") == "constant"
-    work.must_run(constant and min(pads, default=0) >= 0, "what is padded may be too small")
+    stacked_pads = [0, *pads[:half], 0, *pads[half:]]
+    constant = op.attribute("mode", "constant") == "constant"
+    fits = constant and min(pads, default=0) >= 0
+    op.need_speculatable(fits, "the operand may be too small for the padding")
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
-        return as_is(work)(emit, [operands[0], emit.vector(*wide), *operands[2:]])
+        return same_operator(op)(emit, [operands[0], emit.vector(*stacked_pads), *operands[2:]])
 
     return Plan(build)
 
 
-@batching("Trilu")
-def trilu(work: Work) -> Plan:
-    work.only(0)
-    return Plan(as_is(work))
+# --- elements ---
 
 
-@batching("Shape")
-def shape(work: Work) -> Plan:
-    """The shape of one slice is that of all."""
-    rank = work.rank(0)
-    first = _clipped(work.attr("start", 0), rank)
-    last = _clipped(work.attr("end", rank), rank)
-    return Plan(
-        lambda emit, operands: [emit.shape(operands[0], first + 1, max(last, first) + 1)], True
+@batching_rule("Slice")
+def slice_(op: BatchedNode) -> Plan:
+    """Bounds, axes and steps are operands since opset 10, and attributes before."""
+    op.need_only_first_batched()
+    rank = op.rank(0)
+    if "starts" in op.node.attrs:
+        axes = op.integers(3, "axes") or range(len(op.attribute("starts")))
+        return Plan(same_operator(op, axes=[op.need_axis(axis, rank) + 1 for axis in axes]))
+    if op.has_operand(3):
+        axes = [op.need_axis(a, rank) for a in op.integers(3)]
+    else:
+        axes = list(range(_vector_length(op, 1, "the axes are not known")))
+    dtype = op.need(op.facts.dtype(op.operand(1)), "the type of {} is not known", op.operand(1))
+    # Slice takes its bounds and axes in one type, int32 or int64.
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+
+    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
+        x, starts, ends, *others = operands
+        stacked_axes = emit.constant(np.array([a + 1 for a in axes], kind))
+        return emit.outputs("Slice", [x, starts, ends, stacked_axes, *others[1:]], op.node.outputs)
+
+    return Plan(build)
+
+
+@batching_rule("Concat")
+def concat(op: BatchedNode) -> Plan:
+    """Repeats invariant operands for each iteration."""
+    shapes = [op.shape(slot) for slot in range(len(op.node.inputs))]
+    axis = op.need_axis(op.attribute("axis"), len(shapes[0]))
+    for shape in shapes:
+        agree = [
+            symbolic.eq(a, b) is True
+            for place, (a, b) in enumerate(zip(shape, shapes[0]))
+            if place != axis
+        ]
+        op.need_speculatable(all(agree), "the operands may differ along another axis")
+
+    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
+        parts = list(operands)
+        if not all(op.batched):
+            count = emit.shape(operands[op.batched.index(True)], 0, 1)
+            parts = [
+                value if batched else emit.repeat(value, count)
+                for value, batched in zip(operands, op.batched)
+            ]
+        return [emit("Concat", *parts, axis=axis + 1)]
+
+    return Plan(build)
+
+
+@batching_rule("Split")
+def split(op: BatchedNode) -> Plan:
+    """The sizes are an operand since opset 13, and an attribute before."""
+    op.need_only_first_batched()
+    shape = op.shape(0)
+    axis = op.need_axis(op.attribute("axis", 0), len(shape))
+    length = shape[axis]
+    op.need_speculatable(isinstance(length, int), "the size of the split axis is not known")
+    fits = False
+    if not op.has_operand(1) or op.facts.constant(op.operand(1)) is not None:
+        sizes = op.integers(1, "split")
+        fits = not sizes or sum(sizes) == length
+    op.need_speculatable(fits, "the sizes may not add up to the size of the axis")
+    return Plan(same_operator(op, axis=axis + 1))
+
+
+@batching_rule("Gather")
+def gather(op: BatchedNode) -> Plan:
+    """Batched data or batched indices, not both."""
+    rank = op.rank(0)
+    axis = op.need_axis(op.attribute("axis", 0), rank)
+    if op.batched[0]:
+        op.need_only_first_batched()
+        op.need_speculatable(
+            _are_indices_in_range(op, op.shape(0)[axis]), "an index may be out of range"
+        )
+        return Plan(same_operator(op, axis=axis + 1))
+    index_rank = op.rank(1)
+
+    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
+        elements = emit("Gather", *operands, axis=axis)
+        return [emit.move_axis(elements, axis, 0, rank + index_rank)]
+
+    return Plan(build)
+
+
+def _are_indices_in_range(op: BatchedNode, size: Dim) -> bool:
+    """Whether the invariant indices of a Gather are known and in range of an axis of this size."""
+    known = op.facts.constant(op.operand(1))
+    if known is None:
+        return False
+    extremes = (int(known.min()), int(known.max())) if known.size else ()
+    return all(
+        symbolic.lt(index, size) is True and symbolic.le(symbolic.sub(0, size), index) is True
+        for index in extremes
     )
 
 
-def _clipped(value: int, rank: int) -> int:
+@batching_rule("GatherElements")
+def gather_elements(op: BatchedNode) -> Plan:
+    """Data and indices must be batched: neither broadcasts."""
+    op.need(all(op.batched), "data or indices are the same in every iteration")
+    axis = op.need_axis(op.attribute("axis", 0), op.rank(0))
+    return Plan(same_operator(op, axis=axis + 1))
+
+
+@batching_rule("Trilu")
+def trilu(op: BatchedNode) -> Plan:
+    """Works on the last two axes of any stack of matrices."""
+    op.need_only_first_batched()
+    return Plan(same_operator(op))
+
+
+# --- sizes ---
+
+
+@batching_rule("Shape")
+def shape(op: BatchedNode) -> Plan:
+    """All slices have the same shape."""
+    rank = op.rank(0)
+    first = _clamp_axis(op.attribute("start", 0), rank)
+    last = max(_clamp_axis(op.attribute("end", rank), rank), first)
+    return Plan(lambda emit, operands: [emit.shape(operands[0], first + 1, last + 1)], True)
+
+
+def _clamp_axis(value: int, rank: int) -> int:
+    """An axis bound of Shape as a number from 0 to the rank."""
     return min(max(value + rank if value < 0 else value, 0), rank)
 
 
-@batching("Size")
-def size(work: Work) -> Plan:
-    rank = work.rank(0)
+@batching_rule("Size")
+def size(op: BatchedNode) -> Plan:
+    """All slices have the same size."""
+    rank = op.rank(0)
 
     def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
         if rank == 0:

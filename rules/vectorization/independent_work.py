@@ -1,201 +1,170 @@
-"""The part of a loop body that no state reaches, and its values outside the loop."""
+"""The part of a loop body that depends on no carried value, and its values outside of the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
-from ...rewrite.engine.rule import Match, Miss
-from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
+from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail, is_pure
-from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from . import axis_operators, batched_operators, data_movement, elementwise, matrix_products  # noqa: F401  they fill the table
-from .operator_table import Plan, Work, as_is, rule_for
+from ...rewrite.graph.index import Index
+from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
+from ...rewrite.symbolic import Dim
+from . import axis_operators, data_movement, elementwise, matrix_products  # noqa: F401  they register batching rules
+from .batching import BatchedNode, Plan, batching_rule_of, same_operator
 
-_FEW = 4
-"""Elements of what still counts as a position, such as the bounds of a Slice."""
-_MOST_GROWTH = 16
+_INDEX_ELEMENTS = 4
+"""The most elements of an index value, such as the bounds of a Slice."""
+_MAX_GROWTH = 16
 _SMALL = 1 << 16
-"""A result with more elements than this per iteration, and more than _MOST_GROWTH times those it is
-computed from, stays in the body: all of them at once would not fit the caches, or the memory."""
+"""A result with more elements than this per iteration, and more than _MAX_GROWTH times those of its
+operands, stays in the body: for all iterations at once it would not fit the caches, or memory."""
 
 
 @dataclass
-class Parallel:
-    """What no state reaches: which values are known outside, and how to compute them there."""
+class IndependentWork:
+    """The nodes of a loop body that depend on no carried value, and so can leave the loop."""
 
+    loop: CountedLoop
     plans: dict[Node, Plan] = field(default_factory=dict)
-    """In the order in which they run."""
-    batched: dict[Tensor, None] = field(default_factory=dict)
-    """Values that may differ between iterations."""
-    uniform: dict[Tensor, None] = field(default_factory=dict)
-    """Results that are the same in every iteration."""
-    positions: dict[Tensor, None] = field(default_factory=dict)
-    """A few numbers that follow from the iteration number alone."""
-    miss: Miss | None = None
-    """Why the first node stays that reads only such values."""
+    """How to compute each of the nodes for all iterations, in the order in which they run."""
+    batched: set[Tensor] = field(default_factory=set)
+    """Values that may differ between iterations: slice reads and results of the nodes."""
+    invariant: set[Tensor] = field(default_factory=set)
+    """Results of the nodes that are the same in every iteration."""
+    index_values: set[Tensor] = field(default_factory=set)
+    """Short vectors and scalars that are functions of the iteration number alone."""
+    first_miss: Miss | None = None
+    """Why the first node stays whose operands depend on no carried value."""
+
+    def is_independent(self, index: Index, tensor: Tensor) -> bool:
+        """Whether a value is known outside of the loop for every iteration."""
+        computed = tensor in self.batched or tensor in self.invariant
+        return computed or self.loop.is_outer_value(index, tensor)
 
 
-def counted(m: Match) -> CountedLoop:
-    """The loop at the root as a number of steps; declines for a while loop."""
-    if m.node.op == "Loop":
-        need_count(m)
-    steps = counted_loop(m.facts, m.node)
-    m.need(steps is None or not isinstance(steps.count, int) or steps.count > 0, "it never runs")
-    steps = m.need(steps, "the rank of what it reads, or of a row that it adds, is not known")
-    if m.options.strict:
-        _need_inside(m, steps)
-    return steps
+def find_independent_work(facts: Facts, loop: CountedLoop) -> IndependentWork:
+    """The nodes of a body that depend on no carried value and can be computed outside."""
+    work = IndependentWork(loop, batched={read.slice for read in loop.reads})
+    if loop.iteration is not None:
+        work.batched.add(loop.iteration)
+        work.index_values.add(loop.iteration)
+    reading = {read.gather for read in loop.reads}
+    for node in sorted(facts.index.nodes(loop.body), key=lambda n: n.order):
+        reached = any(t in work.batched or t in work.invariant for t in node.inputs)
+        if node in reading or not reached:
+            continue
+        try:
+            plan = _plan(facts, work, node)
+        except Miss as miss:
+            work.first_miss = work.first_miss or miss
+            continue
+        if plan is not None:
+            work.plans[node] = plan
+            (work.invariant if plan.invariant else work.batched).update(node.outputs)
+            if _is_index_arithmetic(facts, work, node):
+                work.index_values.update(node.outputs)
+    return work
 
 
-def _need_inside(m: Match, steps: CountedLoop) -> None:
-    """Declines where an iteration may read behind the end: what takes all slices at once takes
-    fewer then, and does not fail.
+def _plan(facts: Facts, work: IndependentWork, node: Node) -> Plan | None:
+    """How to compute the node outside; None if it depends on a carried value.
+
+    Raises Miss if it must stay for another reason.
     """
-    for read in steps.reads:
-        shape = m.facts.shape(read.sequence)
-        assert shape is not None, "the view holds only reads of known rank"
-        length = shape[read.axis]
-        known = steps.count is not None and symbolic.le(steps.count, length) is True
-        m.need(
-            steps.trip is None or known,
-            "--strict: {} may have fewer slices than there are iterations",
-            read.sequence,
-            at=read.sequence,
-        )
-
-
-def need_count(m: Match) -> None:
-    """Declines for a Loop that does not end after a number of iterations known before the first."""
-    loop = m.loop()
-    ends = loop.condition_out
-    early = "it may end early: {} is computed in each iteration"
-    m.need(loop.never_stops_early(m.facts), early, ends, at=ends)
-    if loop.trip is None:
-        raise Miss("it never ends: it has no trip count", at=m.node)
-    if loop.iteration_shape != ():
-        raise Miss("its body takes the iteration number {} as a vector", loop.iteration, at=m.node)
-
-
-def parallel_work(facts: Facts, steps: CountedLoop) -> Parallel:
-    """The nodes of the body that can be computed for all iterations at once."""
-    found = Parallel()
-    found.batched.update((read.slice, None) for read in steps.reads)
-    if steps.iteration is not None:
-        found.batched[steps.iteration] = None
-        found.positions[steps.iteration] = None
-    reading = {read.gather for read in steps.reads}
-    runs = steps.surely_runs
-    for node in sorted(facts.index.nodes(steps.body), key=lambda n: n.order):
-        if node not in reading and _depends_on(node, found):
-            try:
-                plan = _plan(facts, steps.body, node, found, runs)
-            except Miss as miss:
-                found.miss = found.miss or miss
-                continue
-            if plan is not None:
-                found.plans[node] = plan
-                (found.uniform if plan.uniform else found.batched).update(
-                    (t, None) for t in node.outputs
-                )
-                if _is_position(facts, node, found):
-                    found.positions.update((t, None) for t in node.outputs)
-    return found
-
-
-def _is_position(facts: Facts, node: Node, found: Parallel) -> bool:
-    counts = all(t in found.positions for t in node.inputs if t in found.batched)
-    return counts and all(_is_small_vector(facts, t) for t in node.outputs)
-
-
-def _is_small_vector(facts: Facts, tensor: Tensor) -> bool:
-    shape = facts.shape(tensor)
-    if shape is None or len(shape) > 1:
-        return False
-    return all(isinstance(d, int) and d <= _FEW for d in shape)
-
-
-def _depends_on(node: Node, found: Parallel) -> bool:
-    return any(t in found.batched or t in found.uniform for t in node.inputs)
-
-
-def _plan(facts: Facts, body: Graph, node: Node, found: Parallel, runs: bool) -> Plan | None:
-    """How to compute the node outside; None if a state reaches it. Raises Miss if it must stay."""
-    if node.op == "Identity" or bodies(node) or not is_pure(node, facts.index):
+    index = facts.index
+    if node.op == "Identity" or bodies(node) or not is_pure(node, index):
         return None
-    given = [t for t in node.inputs if t.name]
-    if not all(t in found.batched or t in found.uniform or is_outer(facts, body, t) for t in given):
+    if not all(work.is_independent(index, t) for t in node.inputs if t.name):
         return None
-    batched = [t in found.batched for t in node.inputs]
-    work = Work(node, facts, batched, runs)
+    batched = [t in work.batched for t in node.inputs]
+    op = BatchedNode(node, facts, batched, work.loop.runs_at_least_once)
     if not any(batched):
-        work.must_run(cannot_fail(node, facts), "it may fail")
-        return Plan(as_is(work), uniform=True)
-    plan = work.need(rule_for(node), "it works on one iteration at a time")(work)
-    if not plan.uniform:
-        _need_moderate_growth(work)
+        op.need_speculatable(cannot_fail(node, facts), "it may fail")
+        return Plan(same_operator(op), invariant=True)
+    rule = op.need(batching_rule_of(node), "there is no batching rule for {}", node)
+    plan = rule(op)
+    if not plan.invariant:
+        _need_bounded_growth(op)
     return plan
 
 
-def is_outer(facts: Facts, body: Graph, tensor: Tensor) -> bool:
-    """Whether a value is the same in all iterations and there before the first."""
-    return isinstance(tensor, Constant) or facts.index.is_outside(tensor, body)
-
-
-def _need_moderate_growth(work: Work) -> None:
-    operands = sum(
-        known_elements(work.facts, t)
-        for t, batched in zip(work.node.inputs, work.batched)
-        if batched
-    )
-    results = sum(known_elements(work.facts, t) for t in work.node.outputs)
-    work.need(
-        is_moderate(results, operands),
-        "it makes {} elements of {} in each iteration",
-        results,
-        operands,
+def _is_index_arithmetic(facts: Facts, work: IndependentWork, node: Node) -> bool:
+    """Whether a node computes short values from the iteration number alone."""
+    differing = [t for t in node.inputs if t in work.batched]
+    return work.index_values.issuperset(differing) and all(
+        _is_short(facts.shape(t)) for t in node.outputs
     )
 
 
-def known_elements(facts: Facts, tensor: Tensor) -> int:
-    """The number of elements, open sizes left out."""
+def _is_short(shape: tuple[Dim, ...] | None) -> bool:
+    if shape is None or len(shape) > 1:
+        return False
+    return all(isinstance(d, int) and d <= _INDEX_ELEMENTS for d in shape)
+
+
+def _need_bounded_growth(op: BatchedNode) -> None:
+    """Raises Miss if the results are much larger than the batched operands."""
+    operands = [t for t, batched in zip(op.node.inputs, op.batched) if batched]
+    read = sum(static_size(op.facts, t) for t in operands)
+    made = sum(static_size(op.facts, t) for t in op.node.outputs)
+    sentence = "it makes {} elements from {} in each iteration, too many to hold for all iterations"
+    op.need(may_materialize(made, read), sentence, made, read)
+
+
+def static_size(facts: Facts, tensor: Tensor) -> int:
+    """The product of the sizes of a value that are known numbers other than 0."""
     count = 1
     for dim in facts.shape(tensor) or ():
         count *= max(dim, 1) if isinstance(dim, int) else 1
     return count
 
 
-def is_moderate(more: int, instead_of: int) -> bool:
-    """Whether so many elements of each iteration may be held at once instead of others."""
-    return more <= max(_SMALL, _MOST_GROWTH * instead_of)
+def may_materialize(added: int, replaced: int) -> bool:
+    """Whether a value of `added` elements per iteration may be held for all iterations at once.
+
+    `replaced` is the number of elements that are held for each iteration otherwise.
+    """
+    return added <= max(_SMALL, _MAX_GROWTH * replaced)
 
 
-class Outside:
-    """Values of the body for all iterations, computed in front of the loop."""
+class HoistedValues:
+    """The values of a loop body for all iterations, computed outside of the loop.
+
+    A value that differs between iterations is stacked along axis 0. By default the nodes go before
+    the root; with `after`, which are results of the loop, they go before the first reader of these.
+    """
 
     def __init__(
         self,
         patch: Patch,
-        steps: CountedLoop,
-        facts: Facts,
-        plans: Mapping[Node, Plan] | None = None,
+        loop: CountedLoop,
+        plans: Mapping[Node, Plan],
+        after: Sequence[Tensor] | None = None,
     ) -> None:
-        self.patch = patch
-        self._steps = steps
-        self._facts = facts
-        self._plans = plans or {}
-        self._reads = {read.slice: read for read in steps.reads}
+        self._patch = patch
+        self._loop = loop
+        self._plans = plans
+        self._after = after
+        self._reads = {read.slice: read for read in loop.reads}
         self._values: dict[Tensor, Tensor] = {}
 
-    def emit(self, like: Tensor) -> Builder:
-        return self.patch.builder(like)
+    def builder(self, like: Tensor) -> Builder:
+        """A builder at the place of the values."""
+        if self._after is None:
+            return self._patch.builder(like)
+        return self._patch.builder_after(like, self._after)
 
     def __getitem__(self, inner: Tensor) -> Tensor:
-        """The stacked value, or the value itself where it is the same in every iteration."""
+        """The stacked values of a value of the body, or the value itself if it is invariant.
+
+        Its node must have been built, unless it is a slice read, the iteration number, or an outer
+        value.
+        """
         if inner not in self._values:
             self._values[inner] = self._source(inner)
         return self._values[inner]
@@ -205,23 +174,24 @@ class Outside:
 
     def _source(self, inner: Tensor) -> Tensor:
         if inner in self._reads:
-            return self.emit(inner).all_slices(self._facts, self._steps, self._reads[inner])
-        if inner is self._steps.iteration:
-            return self.emit(inner).iteration_numbers(self._steps)
+            emit = self.builder(inner)
+            return emit.all_slices(self._patch.facts, self._loop, self._reads[inner])
+        if inner is self._loop.iteration:
+            return self.builder(inner).iteration_numbers(self._loop)
         if isinstance(inner, Constant) and inner.name:
-            self.patch.hoist_constant(inner, self.patch.index.graph_of(self._steps.node))
+            self._patch.hoist_constant(inner, self._patch.index.graph_of(self._loop.node))
         return inner
 
-    def compute(self, node: Node) -> None:
-        """Makes the operator for all iterations; its operands must be known or computed."""
+    def build(self, node: Node) -> None:
+        """Builds a node for all iterations; those that compute its operands must have been built."""
         operands = [self[t] if t.name else t for t in node.inputs]
-        results = self._plans[node].build(self.emit(node.outputs[0]), operands)
+        results = self._plans[node].build(self.builder(node.outputs[0]), operands)
         for inner, outer in zip(node.outputs, results):
             self[inner] = outer
 
-    def compute_for(self, wanted: Iterable[Tensor]) -> None:
-        """Makes whatever these values need."""
-        index = self._facts.index
+    def build_producers(self, wanted: Iterable[Tensor]) -> None:
+        """Builds all nodes that these values depend on and that have not been built yet."""
+        index = self._patch.index
         waiting = [index.producer(t) for t in wanted if t not in self._values]
         needed: dict[Node, None] = {}
         while waiting:
@@ -230,4 +200,4 @@ class Outside:
                 needed[node] = None
                 waiting += [index.producer(t) for t in node.inputs if t not in self._values]
         for node in sorted(needed, key=lambda n: n.order):
-            self.compute(node)
+            self.build(node)

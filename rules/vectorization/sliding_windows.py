@@ -1,14 +1,14 @@
-"""Windows that move along an axis: all of them are gathered at once, in front of the loop.
+"""Sliding windows: a Slice that moves with the iteration number reads one of many windows.
 
-w = Slice(x, i, i + 4)   ->   W = Gather(x, [[0, 1, 2, 3], [1, 2, 3, 4], …])    w = Gather(W, i)
+    w = Slice(x, i, i + 4)   ->   W = Gather(x, [[0, 1, 2, 3], [1, 2, 3, 4], …])    w = Gather(W, i)
 
-A single window may be larger than the axis: it is all of the axis then.
+The windows of all iterations are gathered at once, before the loop. If there is only one window, it
+may be larger than the axis; it is then the whole axis.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,37 +16,39 @@ from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
-from ...rewrite.graph.ir import Node
+from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import LoopView
 from ...rewrite.symbolic import Dim
-from ..loops.iteration_positions import (
+from ..loops.affine_positions import (
     Progression,
-    loop_around,
-    need_cut,
-    need_inside,
+    need_enclosing_loop,
+    need_in_range,
     need_outer,
     need_progression,
 )
+from ..loops.slice_reads import need_moving_slice
 
-_WIDEST = 64
-"""Elements of a window: each element of x is held that many times."""
+_MAX_WIDTH = 64
+"""The most elements of a window. The stacked windows hold each element of x as many times."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """`first + step * i` and the `extent - 1` elements behind it."""
+class SlidingWindow:
+    """Iteration i reads `width` elements of an axis from `start + stride * i` on."""
 
+    loop: CountedLoop
+    iteration: Tensor
     axis: int
     rank: int
-    first: int
-    step: int
-    extent: int
+    start: int
+    stride: int
+    width: int
     may_be_short: bool
     """Whether the axis may be shorter than the only window."""
 
 
-class VectorizeSlidingWindows(Rule):
-    """A Slice of several elements, at a position that advances, reads one of many windows."""
+class VectorizeSlidingWindows(Rule[SlidingWindow]):
+    """Replaces a moving Slice by a read of one of many windows, gathered before the loop."""
 
     root = "Slice"
     fires = """g (float[9,3] x) => (float[6,3] y) {
@@ -67,63 +69,65 @@ class VectorizeSlidingWindows(Rule):
         co = Identity(ci) r = ReduceMax<keepdims=0>(w, zero) }> }""",
     }
 
-    def match(self, m: Match) -> dict[str, Any]:
-        view = loop_around(m)
-        need_outer(m, view, m.node.inputs[0])
-        steps = m.need(counted_loop(m.facts, view.node), "the loop may end early")
+    def match(self, m: Match) -> SlidingWindow:
+        view = need_enclosing_loop(m)
         x = m.node.inputs[0]
+        need_outer(m, view, x)
+        loop = m.need(counted_loop(m.facts, view.node), "the loop may end early")
         shape = m.need(m.facts.shape(x), "the rank of {} is not known", x, at=x)
-        cut = need_cut(m, shape)
-        extent = cut.extent
-        m.need(isinstance(extent, int), "it takes {} elements, not a fixed number", extent)
-        assert isinstance(extent, int)
-        assert cut.start is not None
-        m.need(1 < extent <= _WIDEST, "it takes {} elements", extent)
-        found = need_progression(m, view, cut.start, m.node.inputs[1])
-        m.need(found.step > 0, "the window moves back")
-        first = found.first
-        m.need(isinstance(first, int) and first >= 0, "the first position {} is not known", first)
-        assert isinstance(first, int)
-        short = first == 0 and _only_one_is_short(m, view, found, extent, shape[cut.axis])
+        cut, start, extent = need_moving_slice(m, shape)
+        width = extent if isinstance(extent, int) else None
+        width = m.need(width, "it takes {} elements, not a fixed number", extent)
+        sentence = "it takes {} elements, not between 2 and {}"
+        m.need(1 < width <= _MAX_WIDTH, sentence, width, _MAX_WIDTH)
+        found = need_progression(m, view, start, m.node.inputs[1])
+        m.need(found.step > 0, "the window moves towards the start of the axis")
+        first = found.first if isinstance(found.first, int) and found.first >= 0 else None
+        first = m.need(first, "the first position {} is not known to be in range", found.first)
+        length = shape[cut.axis]
+        short = first == 0 and _only_single_window_is_short(m, view, found, width, length)
         if not short:
-            need_inside(m, view, found, extent, shape[cut.axis])
-        window = Window(cut.axis, len(shape), first, found.step, extent, short)
-        return {"node": m.node, "steps": steps, "window": window}
+            need_in_range(m, view, found, width, length)
+        return SlidingWindow(
+            loop, view.iteration, cut.axis, len(shape), first, found.step, width, short
+        )
 
-    def apply(self, patch: Patch, node: Node, steps: CountedLoop, window: Window) -> None:
-        assert steps.iteration is not None, "only a Loop has a number to compute positions from"
-        emit = patch.builder(node.outputs[0], steps.node)
-        starts = emit.iteration_numbers(steps)
-        if window.step != 1:
-            starts = emit("Mul", starts, emit.scalar(window.step))
-        if window.may_be_short:
-            length = emit.shape(node.inputs[0], window.axis, window.axis + 1)
-            extent = emit.squeeze(emit.min(length, emit.vector(window.extent)), [0])
-            offsets = emit("Range", emit.scalar(0), extent, emit.scalar(1))
+    def apply(self, patch: Patch, found: SlidingWindow) -> None:
+        node, loop, axis = patch.root, found.loop, found.axis
+        x, window = node.inputs[0], node.outputs[0]
+        emit = patch.builder(window, loop.node)
+        starts = emit.iteration_numbers(loop)
+        if found.stride != 1:
+            starts = emit("Mul", starts, emit.scalar(found.stride))
+        if found.may_be_short:
+            length = emit.shape(x, axis, axis + 1)
+            width = emit.squeeze(emit.min(length, emit.vector(found.width)), [0])
+            offsets = emit("Range", emit.scalar(0), width, emit.scalar(1))
         else:
-            offsets = emit.constant(window.first + np.arange(window.extent, dtype=np.int64))
+            offsets = emit.constant(found.start + np.arange(found.width, dtype=np.int64))
         positions = emit("Add", emit.unsqueeze(starts, [1]), offsets)
-        all_windows = emit("Gather", node.inputs[0], positions, axis=window.axis)
-        stacked = emit.move_axis(all_windows, window.axis, 0, window.rank + 1)
-        read = patch.node("Gather", [stacked, steps.iteration], [node.outputs[0]], {"axis": 0})[0]
-        patch.replace(node.outputs[0], read)
+        windows = emit("Gather", x, positions, axis=axis)
+        stacked = emit.move_axis(windows, axis, 0, found.rank + 1)
+        patch.replace(window, patch.builder(window)("Gather", stacked, found.iteration, axis=0))
         patch.remove(node)
         patch.toward_normal_form()
 
 
-def _only_one_is_short(
-    m: Match, view: LoopView, found: Progression, extent: int, length: Dim
+def _only_single_window_is_short(
+    m: Match, view: LoopView, found: Progression, width: int, length: Dim
 ) -> bool:
-    """Whether an axis with room for a window has room for all, and a shorter one, which there may
-    be, is that of a loop that runs once at most.
+    """Whether all windows fit the axis, except a single one where the axis is shorter than it.
+
+    The trip count must be a function of `length`, which is a symbol: all windows must fit where it
+    is at least `width`, and there must be at most one iteration where it is smaller.
     """
-    trips, size = view.trips(m.facts), symbolic.single_symbol(length)
-    low = None if size is None else size.low
-    if trips is None or size is None or low is None or not 0 <= low < extent:
+    trips, symbol = view.trips(m.facts), symbolic.single_symbol(length)
+    lowest = None if symbol is None else symbol.low
+    if trips is None or symbol is None or lowest is None or not 0 <= lowest < width:
         return False
-    longer = {size: symbolic.add(symbolic.fresh("beyond"), extent)}
+    longer = {symbol: symbolic.add(symbolic.fresh("beyond"), width)}
     last = symbolic.mul(found.step, symbolic.sub(symbolic.substitute(trips, longer), 1))
-    if not symbolic.le(symbolic.add(last, extent), longer[size]):
+    if not symbolic.le(symbolic.add(last, width), longer[symbol]):
         return False
-    shorter = (symbolic.substitute(trips, {size: n}) for n in range(low, extent))
+    shorter = (symbolic.substitute(trips, {symbol: size}) for size in range(lowest, width))
     return all(symbolic.le(count, 1) for count in shorter)

@@ -1,6 +1,6 @@
-"""Models that are refused: how to make each, and words the message must contain.
+"""Models that looplift does not accept: how to make each, and words that the message must contain.
 
-The words name the place and what to do, not only the kind of error.
+The words include the place and the remedy, not only the kind of error.
 """
 
 from __future__ import annotations

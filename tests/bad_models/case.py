@@ -1,4 +1,4 @@
-"""How a model that is refused is described."""
+"""Descriptions of models that looplift does not accept."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from onnx import parser
 
 @dataclass(frozen=True)
 class BadModel:
-    """A file that is no valid model, and what the error says about it."""
+    """A file that is not a valid model, and words of the error about it."""
 
     name: str
     make: Callable[[Path], Path]
-    """Writes the files into a folder and gives the path of the model."""
+    """Writes the files into a folder and returns the path of the model."""
     words: tuple[str, ...]
 
 
@@ -55,7 +55,7 @@ def parse(source: str, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
 def edited(
     name: str, source: str, *words: str
 ) -> Callable[[Callable[[onnx.ModelProto], None]], None]:
-    """Register a model in text format with something changed that the format cannot say."""
+    """Register a model in text format with a change that the format cannot express."""
 
     def register(edit: Callable[[onnx.ModelProto], None]) -> None:
         @case(name, *words)

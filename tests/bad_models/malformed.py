@@ -1,4 +1,4 @@
-"""Graphs that mean nothing: names, cycles, operators, bodies, types."""
+"""Invalid graphs: names, cycles, operators, bodies, types."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ text(
 text(
     "an operator of a later opset",
     "g (float[2] x) => (float[2] y) { y = Gelu(x) }",
-    "Gelu came to ai.onnx in opset 20",
+    "Gelu was added to ai.onnx in opset 20",
     "opset 20 or higher",
 )
 text(
@@ -249,7 +249,7 @@ text(
     "If 'choice'",
 )
 text(
-    "a Loop whose body lacks a state",
+    "a Loop whose body lacks a carried value",
     """g (int64 n, bool c, float[2] x) => (float[2] y) {
         [loop] y = Loop (n, c, x) <body = b (int64 i, bool ci) => (bool ci, float[2] t) {
             t = Neg(x)
@@ -259,7 +259,7 @@ text(
     "body of Loop 'loop'",
 )
 text(
-    "a Loop whose body gives too little",
+    "a Loop whose body returns too little",
     """g (int64 n, bool c, float[2] x) => (float[2] y, float[n,2] z) {
         [loop] y, z = Loop (n, c, x) <
             body = b (int64 i, bool ci, float[2] s) => (bool ci, float[2] t) { t = Neg(s) }>
@@ -303,7 +303,7 @@ text(
     "Neg 'neg'",
 )
 text(
-    "a condition that is no bool",
+    "a condition that is not a bool",
     """g (float c, float[2] x) => (float[2] y) {
         [choice] y = If (c) <
             then_branch = t () => (float[2] a) { a = Neg(x) },
@@ -329,7 +329,7 @@ text(
     "If 'choice'",
 )
 text(
-    "a loop state of another type",
+    "a carried value of another type",
     """g (int64 n, bool c, float[2] x) => (float[2] y) {
         [loop] y = Loop (n, c, x) <
             body = b (int64 i, bool ci, double[2] s) => (bool ci, double[2] t) { t = Neg(s) }>

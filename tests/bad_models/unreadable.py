@@ -1,4 +1,4 @@
-"""Files that are no models, headers that say nothing, weights that are not there."""
+"""Files that are not models, incomplete headers, and missing weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .case import PLAIN, case, edited, parse, raw, text
 
 _PLAIN_BYTES = parse(PLAIN).SerializeToString()
 
-# Files that are no models.
+# Files that are not models.
 
 raw("an empty file", b"", "is empty", "model.onnx", "export the model again")
 raw("a PNG image", b"\x89PNG\r\n\x1a\n" + bytes(64), "PNG image", "binary format")
@@ -43,7 +43,7 @@ text("an opset of zero", PLAIN, "version 0", "opset_import", opset=0)
 text("an IR version of the future", PLAIN, "IR version 99", "upgrade onnx", ir=99)
 
 
-@edited("no opset", PLAIN, "which operator sets", "opset_import")
+@edited("no opset", PLAIN, "no operator sets", "opset_import")
 def _no_opset(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
 
@@ -76,7 +76,7 @@ def _external(path: Path, location: str, **entries: str) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-@case("external data that is missing", "'weights.bin' is missing", "tensor 'w'", "beside")
+@case("external data that is missing", "'weights.bin' is missing", "tensor 'w'", "next to")
 def _no_data(path: Path) -> None:
     _external(path, "weights.bin")
 

@@ -6,7 +6,7 @@ import onnx
 from onnx import parser
 
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>\"&amp;`"
-"""A name that would break out of a page that takes names for markup."""
+"""A name that would break out of a page that parses names as markup."""
 
 DEMO = """g (int64 rate, int64 n, float[N] x) => (float[N] y, float[N] last) {
     k = Constant<value_int = 16000>()
@@ -47,7 +47,7 @@ def hostile() -> onnx.ModelProto:
 
 
 def chain(length: int) -> onnx.ModelProto:
-    """A long model of which each fourth node goes, and whose first value has many readers."""
+    """A long model: rules remove each fourth node, and its first value has many readers."""
     lines = ["v0 = Relu(x)"]
     for number in range(length):
         op = ("Add", "Neg", "Identity", "Mul")[number % 4]

@@ -1,7 +1,7 @@
 """A rule with a mistake, as a user could write it, and a large model in which it shows.
 
-The rule splits an LSTM that runs both ways into two. For the way back it takes the gates in another
-order than the operator specification says.
+The rule splits a bidirectional LSTM into two. For the reverse direction it takes the gates in
+another order than the operator specification.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from onnx import TensorProto, helper, numpy_helper
 
 from looplift import Match, Phase, Rule
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.graph.ir import Node
 
 MODULE = "swapped_gates"
 HIDDEN = 4
+Array = np.ndarray[Any, Any]
 
 
-class SplitDirections(Rule):
-    """An LSTM in both directions is two LSTMs, one in each."""
+class SplitDirections(Rule[list[Array]]):
+    """Splits a bidirectional LSTM into two LSTMs, one for each direction."""
 
     root = "LSTM"
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> list[Array]:
         direction = m.node.attrs.get("direction", "forward")
         m.need(direction == "bidirectional", "it runs in one direction: {}", direction)
-        weights = [m.facts.constant(tensor) for tensor in m.node.inputs[1:3]]
-        m.need(all(w is not None for w in weights), "the weights are not constant")
-        return {"node": m.node, "weights": weights}
+        return [
+            m.need(m.facts.constant(tensor), "the weights are not constant")
+            for tensor in m.node.inputs[1:3]
+        ]
 
-    def apply(self, patch: Patch, node: Node, weights: list[np.ndarray[Any, Any]]) -> None:
-        ways = []
+    def apply(self, patch: Patch, found: list[Array]) -> None:
+        node, ways = patch.root, []
         for way, direction in enumerate(("forward", "reverse")):
-            w, r = (weight[way : way + 1] for weight in weights)
+            w, r = (weight[way : way + 1] for weight in found)
             if direction == "reverse":
                 w, r = _reordered(w), _reordered(r)
             operands = [
@@ -52,7 +53,7 @@ class SplitDirections(Rule):
         patch.toward_normal_form()
 
 
-def _reordered(weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _reordered(weight: Array) -> Array:
     i, o, f, c = np.split(weight, 4, axis=1)
     return np.concatenate([i, f, o, c], axis=1)  # the mistake: the order is i, o, f, c
 
@@ -64,7 +65,7 @@ PHASES = (Phase("mine", (SplitDirections,), "Rules of a user."),)
 
 
 def chain(count: int, first: str, last: str, prefix: str) -> list[onnx.NodeProto]:
-    """Mul, Add, Neg, Identity in turn, from one value to another; what goes in comes out."""
+    """A chain of Mul, Add, Neg and Identity from one value to another of the same shape."""
     nodes, value = [], first
     for number in range(count):
         op = ("Mul", "Add", "Neg", "Identity")[number % 4]
@@ -78,7 +79,7 @@ def chain(count: int, first: str, last: str, prefix: str) -> list[onnx.NodeProto
 def large_model(nodes: int = 500) -> onnx.ModelProto:
     """float[T, 2, 8] -> float[T, 2, 8] through `nodes` nodes.
 
-    The LSTM stands in a Loop that stands in a branch of an If.
+    The LSTM is in a Loop, which is in a branch of an If.
     """
     rng = np.random.default_rng(0)
     share = (nodes - 12) // 4
@@ -137,5 +138,5 @@ def _state(name: str) -> onnx.ValueInfoProto:
 
 
 def write_module(folder: Path) -> None:
-    """Puts this file where `--rules` finds it."""
+    """Copies this file to where `--rules` finds it."""
     (folder / f"{MODULE}.py").write_text(Path(__file__).read_text(encoding="utf-8"))

@@ -9,28 +9,27 @@ import pytest
 from onnx import helper
 
 from looplift import LoopliftError, Match, Phase, Rule
-from looplift.commands.arguments import Assertions
 from looplift.debug.bisect import bisect, render
-from looplift.debug.checks import Command, SameOutputs
-from looplift.debug.subject import Subject
+from looplift.debug.model_checks import CommandCheck, OutputCheck
 from looplift.plugins import all_phases
+from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.graph.ir import Node
 
 COUNT = 20
 
 
-class NegIsAbs(Rule):
-    """Which it is not."""
+class NegIsAbs(Rule[Node]):
+    """Replaces a Neg by an Abs, which is wrong."""
 
     root = "Neg"
 
-    def match(self, m: Match) -> dict[str, Node]:
-        return {"node": m.node}
+    def match(self, m: Match) -> Node:
+        return m.node
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace(node.outputs[0], patch.node("Abs", node.inputs, node.outputs)[0])
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace(found.outputs[0], patch.node("Abs", found.inputs, found.outputs)[0])
+        patch.remove(found)
         patch.toward_normal_form()
 
 
@@ -44,104 +43,104 @@ def chain(ops: list[str]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def subject(ops: list[str]) -> Subject:
+def request_for(ops: list[str]) -> Request:
     phases = (*all_phases(), Phase("wrong", (NegIsAbs,), "Wrong."))
-    return Subject.of(chain(ops), Assertions(), phases)
+    return Request.of(chain(ops), phases=phases)
 
 
 def test_one_place() -> None:
-    given = subject(["Identity", "Sin"] * COUNT + ["Neg", "Sin"])
-    told: list[str] = []
-    found = bisect(given, SameOutputs.of(given), told.append)
+    given = request_for(["Identity", "Sin"] * COUNT + ["Neg", "Sin"])
+    messages: list[str] = []
+    found = bisect(given, OutputCheck.of(given), messages.append)
     assert (found.rule, found.node) == ("NegIsAbs", f"Neg of `v{2 * COUNT + 1}`")
-    assert found.step == found.steps
+    assert found.number == found.commits
     assert "output 'v" in found.finding
     assert found.without_place == ""
     assert found.without_rule is None
-    assert found.checks == len(told) <= math.log2(found.steps) + 3
+    assert found.checks == len(messages) <= math.log2(found.commits) + 3
     assert found.status == 1
 
 
 def test_several_places() -> None:
-    """With 32 steps there is a check left to ask about the rule as a whole."""
-    given = subject(["Sin", "Neg", "Sin", "Neg", "Sin"] + ["Identity", "Sin"] * 30)
-    found = bisect(given, SameOutputs.of(given))
-    assert found.steps == 32
+    """With 32 commits, a check is left for the rule as a whole."""
+    given = request_for(["Sin", "Neg", "Sin", "Neg", "Sin"] + ["Identity", "Sin"] * 30)
+    found = bisect(given, OutputCheck.of(given))
+    assert found.commits == 32
     assert found.rule == "NegIsAbs"
     assert found.without_place
     assert found.without_rule == ""
-    assert found.checks <= math.log2(found.steps) + 3
+    assert found.checks <= math.log2(found.commits) + 3
 
 
 def test_a_good_rewrite() -> None:
-    given = Subject.of(chain(["Identity", "Sin"] * COUNT))
-    found = bisect(given, SameOutputs.of(given))
-    assert (found.step, found.checks, found.status) == (0, 1, 0)
+    given = Request.of(chain(["Identity", "Sin"] * COUNT))
+    found = bisect(given, OutputCheck.of(given))
+    assert (found.number, found.checks, found.status) == (0, 1, 0)
 
 
 class SinIsUnknown(NegIsAbs):
-    """Which is no operator, so that the patch is undone."""
+    """Replaces a Sin by an operator that does not exist, so that the patch is undone."""
 
     root = "Sin"
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.node("NoSuchOperator", node.inputs, node.outputs)
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.node("NoSuchOperator", found.inputs, found.outputs)
+        patch.remove(found)
 
 
-def test_patches_that_were_undone_are_told() -> None:
+def test_defects_are_reported() -> None:
     phases = (*all_phases(), Phase("wrong", (SinIsUnknown,), "Wrong."))
-    given = Subject.of(chain(["Identity", "Sin"]), Assertions(), phases)
-    found = bisect(given, SameOutputs.of(given))
+    given = Request.of(chain(["Identity", "Sin"]), phases=phases)
+    found = bisect(given, OutputCheck.of(given))
     assert found.defects
     assert found.defects[0].startswith("SinIsUnknown at Sin of `v2`")
-    told = " ".join(str(part) for part in render(found, "m"))
-    assert f"undone: {found.defects[0]}" in told
+    shown = " ".join(str(part) for part in render(found, "m"))
+    assert f"defect: {found.defects[0]}" in shown
 
 
-def test_a_note_of_the_check_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = subject(["Identity", "Sin"])
-    check = SameOutputs.of(given)
-    monkeypatch.setattr(check.trials, "original_crash", "its process was ended by SIGSEGV")
+def test_a_note_of_the_check_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = request_for(["Identity", "Sin"])
+    check = OutputCheck.of(given)
+    monkeypatch.setattr(check.reference, "original_crash", "its process was ended by SIGSEGV")
     found = bisect(given, check)
-    assert "fails over the original: its process was ended by SIGSEGV" in found.note
+    assert "fails on the original: its process was ended by SIGSEGV" in found.note
     assert found.note in " ".join(str(part) for part in render(found, "m"))
 
 
 class TestCommands:
     def test_any_command(self, tmp_path: Path) -> None:
-        """A device that knows no Abs."""
+        """A device that does not support Abs."""
         script = tmp_path / "device.py"
         script.write_text(
             "import pathlib, sys\n"
             "model = pathlib.Path(sys.argv[1]).read_bytes()\n"
             "sys.exit('no Abs here' if b'Abs' in model else 0)\n"
         )
-        given = subject(["Identity", "Sin", "Neg", "Identity", "Sin"])
-        found = bisect(given, Command(f"{sys.executable} {script} {{}}"))
+        given = request_for(["Identity", "Sin", "Neg", "Identity", "Sin"])
+        found = bisect(given, CommandCheck(f"{sys.executable} {script} {{}}"))
         assert found.rule == "NegIsAbs"
         assert found.finding == "the command ends with 1: no Abs here"
 
     def test_a_model_that_is_bad_before(self) -> None:
-        given = subject(["Identity", "Neg"])
-        found = bisect(given, Command("false"))
+        given = request_for(["Identity", "Neg"])
+        found = bisect(given, CommandCheck("false"))
         assert found.original_is_bad
         assert found.status == 1
         assert found.rule == ""
 
     def test_no_rewrite_at_all(self) -> None:
-        given = Subject.of(chain(["Sin"]))
-        assert bisect(given, Command("false")).original_is_bad
-        assert bisect(given, Command("true")).status == 0
+        given = Request.of(chain(["Sin"]))
+        assert bisect(given, CommandCheck("false")).original_is_bad
+        assert bisect(given, CommandCheck("true")).status == 0
 
     @pytest.mark.parametrize("text", ["", "no-such-program-anywhere {}", "'"])
     def test_what_cannot_be_run(self, text: str) -> None:
         with pytest.raises(LoopliftError, match="command cannot be run"):
-            Command(text).finds(chain(["Sin"]))
+            CommandCheck(text).finding(chain(["Sin"]))
 
     def test_one_that_takes_too_long(self) -> None:
-        slow = Command(f"{sys.executable} -c 'import time; time.sleep(5)'", seconds=0.2)
-        assert "takes more than" in slow.finds(chain(["Sin"]))
+        slow = CommandCheck(f"{sys.executable} -c 'import time; time.sleep(5)'", seconds=0.2)
+        assert "takes more than" in slow.finding(chain(["Sin"]))
 
 
 def test_nothing_to_compare_with() -> None:
@@ -151,4 +150,4 @@ def test_nothing_to_compare_with() -> None:
     model.graph.node[0].op_type = "Identity"
     model.ir_version, model.opset_import[0].version = 9, 19
     with pytest.raises(LoopliftError, match="nothing to compare with"):
-        SameOutputs.of(Subject.of(model))
+        OutputCheck.of(Request.of(model))

@@ -1,4 +1,4 @@
-"""A wrong rule of a user, found and cut down to a few nodes without anybody's help."""
+"""The commands find a wrong rule of a user and reduce the model to a few nodes."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_found_and_reduced_unattended(folder: Path) -> None:
 
     status, found = call(folder, "bisect", "large.onnx")
     assert status == 1
-    for key in ("step", "rule", "node", "place"):
+    for key in ("number", "rule", "node", "place"):
         assert found[key] == bad[key]
     assert found["without_place"] == ""
-    assert found["checks"] <= math.log2(found["steps"]) + 3
+    assert found["checks"] <= math.log2(found["commits"]) + 3
 
     status, reduced = call(folder, "reduce", "large.onnx", "-o", "small.onnx")
     assert status == 1

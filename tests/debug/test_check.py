@@ -11,12 +11,22 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from looplift.cli import app
-from looplift.commands.arguments import Assertions
-from looplift.debug.check import ORIGINAL, RELAX, REWRITTEN, Check, Column, Run, check, render
+from looplift.debug.check import (
+    ORIGINAL,
+    RELAX,
+    REWRITTEN,
+    CheckResult,
+    Column,
+    RunComparison,
+    check,
+    render,
+)
 from looplift.debug.relax import RelaxSession
+from looplift.request import Request
 from looplift.rewrite.engine.rule import fixture
-from looplift.rewrite.running.isolate import Process
-from looplift.rewrite.running.runtime import Packed, Refused
+from looplift.rewrite.facts.assertions import Assertions
+from looplift.rewrite.running.child_process import ChildProcess
+from looplift.rewrite.running.runtime import ExecutionError, SerializedModel
 from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ..gated import write
@@ -47,7 +57,7 @@ loops (float[t, 1, 2] x, int64[t] times, float[1, 8, 2] w, float[1, 8, 2] r) => 
 """A recurrence, and a loop that repeats rows as often as the data says."""
 
 
-def shown(found: Check) -> str:
+def shown(found: CheckResult) -> str:
     console = Console(width=500, no_color=True)
     with console.capture() as captured:
         for part in render(found, "model"):
@@ -61,11 +71,11 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(gated: Path) -> Check:
-    return check(gated, choices={"batch": [1, 4]})
+def found(gated: Path) -> CheckResult:
+    return check(Request.of(gated), sizes={"batch": [1, 4]})
 
 
-def test_three_ways(found: Check) -> None:
+def test_three_ways(found: CheckResult) -> None:
     assert found.status == 0
     assert [column.name for column in found.columns] == [ORIGINAL, REWRITTEN, RELAX]
     assert [column.operators["If"] for column in found.columns] == [1, 1, 1]
@@ -77,7 +87,7 @@ def test_three_ways(found: Check) -> None:
         assert all(0 < seconds < 1 for seconds in run.seconds.values())
 
 
-def test_the_table(found: Check) -> None:
+def test_the_table(found: CheckResult) -> None:
     text = shown(found)
     assert "onnxruntime" in text
     assert "batch=4, samples=" in text
@@ -87,7 +97,9 @@ def test_the_table(found: Check) -> None:
 
 
 def test_without_tvm(gated: Path) -> None:
-    found = check(gated, Assertions(inputs={"rate": 16000}), with_tvm=False, with_latency=False)
+    found = check(
+        Request.of(gated, Assertions(inputs={"rate": 16000})), with_tvm=False, with_latency=False
+    )
     assert [column.name for column in found.columns] == [ORIGINAL, REWRITTEN]
     assert found.columns[1].operators == {"Relu": 1}
     assert found.notes == ["input `rate` is 16000"]
@@ -98,7 +110,7 @@ def test_a_side_that_does_not_run(tmp_path: Path) -> None:
     """TVM has no such operator; the other two are compared nevertheless."""
     text = "g (string[N] x) => (string[N] y) { y = StringNormalizer(x) }"
     path = write(tmp_path / "text.onnx", text)
-    found = check(path)
+    found = check(Request.of(path))
     assert found.status == 2
     assert found.runs
     assert "Relax does not run: " in shown(found)
@@ -114,9 +126,9 @@ def test_a_run_that_ends_its_process() -> None:
     text = "g (int64[N] x, int64[N] d) => (int64[N] y) { y = Div(x, d) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     six, zero, two = (np.array([value]) for value in (6, 0, 2))
-    with Process() as process:
-        session = RelaxSession(Packed(model), process)
-        with pytest.raises(Refused):
+    with ChildProcess() as process:
+        session = RelaxSession(SerializedModel(model), process)
+        with pytest.raises(ExecutionError):
             session.run({"x": six, "d": zero})
         assert session.run({"x": six, "d": two}) == [np.array([3])]
         assert 0 < session.latency({"x": six, "d": two}, 0.01) < 1
@@ -126,11 +138,13 @@ def test_a_difference() -> None:
     """One run of three differs: the status and the table say so."""
     columns = [Column(ORIGINAL, "onnxruntime"), Column(REWRITTEN, "onnxruntime")]
     runs = [
-        Run({"T": size}, verdicts={REWRITTEN: "equal"}, distances={REWRITTEN: 0.0})
+        RunComparison({"T": size}, verdicts={REWRITTEN: "equal"}, distances={REWRITTEN: 0.0})
         for size in (1, 2)
     ]
-    wrong = Run({"T": 3}, verdicts={REWRITTEN: "different"}, differences=["rewritten: output 'y'"])
-    found = Check(columns, [*runs, wrong])
+    wrong = RunComparison(
+        {"T": 3}, verdicts={REWRITTEN: "different"}, differences=["rewritten: output 'y'"]
+    )
+    found = CheckResult(columns, [*runs, wrong])
     assert found.status == 1
     assert "rewritten: different in 1, equal in 2 of 3 runs" in shown(found)
     assert "rewritten: output 'y'" in shown(found)
@@ -141,9 +155,9 @@ def test_a_difference() -> None:
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[100003] y) <int64[1] s = {100003}> { y = Reshape(x, s) }"
-    found = check(write(tmp_path / "never.onnx", text), with_tvm=False)
+    found = check(Request.of(write(tmp_path / "never.onnx", text)), with_tvm=False)
     assert found.status == 2
-    assert "made-up inputs" in found.reason
+    assert "generated inputs" in found.reason
     assert "nothing was compared" in shown(found)
 
 

@@ -12,7 +12,7 @@ from onnx import parser
 from typer.testing import CliRunner, Result
 
 from looplift.cli import app
-from looplift.debug.trace_file import read_trace
+from looplift.debug.trace_reader import read_trace
 
 from ..gated import write
 
@@ -21,12 +21,12 @@ WRONG_RULES = '''
 from looplift import Phase, Rule
 
 class NegIsAbs(Rule):
-    """Which it is not."""
+    """Replaces a Neg by an Abs, which is wrong."""
 
     root = "Neg"
 
     def match(self, m):
-        return {"node": m.node}
+        return m.node
 
     def apply(self, patch, node):
         patch.replace(node.outputs[0], patch.node("Abs", node.inputs, node.outputs)[0])
@@ -101,7 +101,7 @@ class TestExplain:
 
     def test_json(self, gated: Path) -> None:
         found = content(call("explain", gated, "--rule", "InlineDecidedIf", "--json"))
-        (left,) = found["left"]
+        (left,) = found["remaining"]
         assert left["op"] == "If"
         assert [why["rule"] for why in left["why"]] == ["InlineDecidedIf"]
         assert found["status"] == 1
@@ -109,36 +109,36 @@ class TestExplain:
     def test_a_folder(self, gated: Path) -> None:
         result = call("explain", gated.parent, "--summary")
         assert result.exit_code == 1
-        assert "1 left in 1 models" in result.stdout
+        assert "1 remain in 1 models" in result.stdout
         (gated.parent / "bad.onnx").write_bytes(b"no model")
         assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
 
     def test_a_folder_under_assertions(self, gated: Path) -> None:
         """A summary takes what a single model takes, except for one node."""
         assert call("explain", gated.parent, "--summary", "--input", "rate=1").exit_code == 0
-        told = call("explain", gated.parent, "--summary", "--rule", "InlineDecidedIf")
-        assert "InlineDecidedIf" in told.stdout
-        assert "IfToWhere" not in told.stdout
+        result = call("explain", gated.parent, "--summary", "--rule", "InlineDecidedIf")
+        assert "InlineDecidedIf" in result.stdout
+        assert "IfToWhere" not in result.stdout
         refused = call("explain", gated.parent, "--summary", "--node", "y")
         assert refused.exit_code == 2
-        assert "A summary is of all nodes (--node)" in refused.stderr
+        assert "A summary covers all nodes (--node)" in refused.stderr
 
     def test_prefix_masks(self, tmp_path: Path) -> None:
         path = tmp_path / "masked.onnx"
         onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
         before = path.read_bytes()
-        told = call("explain", path, "--rule", "FuseRecurrence")
-        assert '--prefix-mask "mask axis 1"' in told.stdout
+        result = call("explain", path, "--rule", "FuseRecurrence")
+        assert '--prefix-mask "mask axis 1"' in result.stdout
         assert call("explain", path, "--assume", "prefix mask mask").exit_code == 0
         assert call("explain", path, "--prefix-mask", "mask").exit_code == 0
         assert call("explain", path, "--assume", "prefix mask nobody").exit_code == 2
         assert path.read_bytes() == before
-        told = call("rewrite", path, "-o", tmp_path / "o.onnx", "--prefix-mask", "mask")
-        assert told.exit_code == 0, told.output
-        assert "note: `mask` is a prefix mask along axis 1" in told.stdout
+        result = call("rewrite", path, "-o", tmp_path / "o.onnx", "--prefix-mask", "mask")
+        assert result.exit_code == 0, result.output
+        assert "note: `mask` is a prefix mask along axis 1" in result.stdout
         twice = call("verify", path, "--prefix-mask", "mask axis 1", "--prefix-mask", "mask axis 0")
-        assert "The time of 'mask' cannot be along two axes (--prefix-mask)" in twice.stderr
-        assert "verified: equal in 8 runs" in told.stdout
+        assert "The mask 'mask' cannot have two time axes (--prefix-mask)" in twice.stderr
+        assert "verified: equal in 8 runs" in result.stdout
         assert call("verify", path, "--prefix-mask", "mask").exit_code == 0
         assert call("bisect", path, "--prefix-mask", "mask").exit_code == 0
 
@@ -147,14 +147,14 @@ class TestExplain:
         onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {MASKED}'), path)
         given = ("--prefix-mask", "mask axis 1")
         call("rewrite", path, "-o", tmp_path / "o.onnx", *given, "--trace", trace, "-q")
-        assert read_trace(trace).assertions.prefix_masks == {"mask": 1}
+        assert read_trace(trace).settings.assertions.prefix_masks == {"mask": 1}
         assert call("step", path, *given, "--trace", trace, "--do", "list").exit_code == 0
         other = call("step", path, "--trace", trace, "--do", "list")
         assert other.exit_code == 2
         assert '--prefix-mask "mask axis 1"' in other.stderr
 
     def test_a_rule_that_raises(self, gated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Told with its line, in whatever command; nothing ends with a traceback."""
+        """Every command reports it with its line; none ends with a traceback."""
         module = gated.with_name("raises.py")
         module.write_text(RAISING)
         monkeypatch.chdir(gated.parent)
@@ -165,9 +165,9 @@ class TestExplain:
             (("rewrite", gated, "-o", "out.onnx"), 0),
             (("verify", gated), 0),
         ):
-            told = call(*command, *rules)
-            assert told.exit_code == status, told.output
-            flat = "".join(told.stdout.split())
+            result = call(*command, *rules)
+            assert result.exit_code == status, result.output
+            flat = "".join(result.stdout.split())
             assert f"matchraisedKeyError:'gone'at{place}" in flat
         assert call("rules", "show", "Raises", *rules).exit_code == 0
         unmade = module.with_name("unmade.py")
@@ -179,28 +179,28 @@ class TestExplain:
 
 class TestStep:
     def test_commands_from_everywhere(self, gated: Path) -> None:
-        told = call("step", gated, "--input", "rate=1", "--do", "next", "--do", "dump now.onnx")
-        assert told.exit_code == 0, told.output
-        assert "step 1 of" in told.stdout
+        result = call("step", gated, "--input", "rate=1", "--do", "next", "--do", "dump now.onnx")
+        assert result.exit_code == 0, result.output
+        assert "commit 1 of" in result.stdout
         onnx.checker.check_model(onnx.load("now.onnx"))
         piped = call("step", gated, "--input", "rate=1", "--json", stdin="next\nnext\nquit\n")
-        assert [json.loads(line)["step"] for line in piped.stdout.splitlines()] == [1, 2]
+        assert [json.loads(line)["number"] for line in piped.stdout.splitlines()] == [1, 2]
         assert call("step", gated, "--do", "fly").exit_code == 2
 
     def test_dump_does_not_overwrite_the_model(self, gated: Path) -> None:
         before = gated.read_bytes()
-        told = call("step", gated, "--do", "next", "--do", f"dump '{gated}'")
-        assert told.exit_code == 2
-        assert "never changed in place" in told.stdout.replace("\n", " ")
+        result = call("step", gated, "--do", "next", "--do", f"dump '{gated}'")
+        assert result.exit_code == 2
+        assert "never changed in place" in result.stdout.replace("\n", " ")
         assert gated.read_bytes() == before
 
     def test_a_trace(self, gated: Path) -> None:
         given = ("--input", "rate=1")
         written = call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
         assert written.exit_code == 0, written.output
-        told = call("step", gated, *given, "--trace", "t.jsonl", "--do", "list")
-        assert told.exit_code == 0
-        assert len(told.stdout.splitlines()) == len(read_trace("t.jsonl").commits) > 0
+        result = call("step", gated, *given, "--trace", "t.jsonl", "--do", "list")
+        assert result.exit_code == 0
+        assert len(result.stdout.splitlines()) == len(read_trace("t.jsonl").commits) > 0
         assert call("step", gated, "--trace", "none.jsonl").exit_code == 2
 
     def test_a_trace_with_other_assertions(self, gated: Path) -> None:
@@ -208,9 +208,9 @@ class TestStep:
         call("rewrite", gated, "-o", "out.onnx", *given, "--trace", "t.jsonl", "-q")
         assert call("step", gated, *given, "--trace", "t.jsonl", "--do", "list").exit_code == 0
         for other in ((), ("--input", "rate=8000", *given[2:]), (*given, "--strict")):
-            told = call("step", gated, *other, "--trace", "t.jsonl", "--do", "list")
-            assert told.exit_code == 2
-            assert '--input rate=16000 --dim "batch=2" --shape x=?,40' in told.stderr
+            result = call("step", gated, *other, "--trace", "t.jsonl", "--do", "list")
+            assert result.exit_code == 2
+            assert '--input rate=16000 --dim batch=2 --shape "x=?,40"' in result.stderr
 
 
 class TestTrace:
@@ -231,7 +231,7 @@ class TestTrace:
         ]  # fmt: skip
 
     def test_models_of_one_name(self, gated: Path) -> None:
-        """Each has a trace of its own, in the place that the model has."""
+        """Each has a trace of its own, with the relative path of the model."""
         for folder in ("models/one", "models/two", "traces"):
             Path(folder).mkdir(parents=True)
         for folder in ("one", "two"):
@@ -260,7 +260,7 @@ class TestFindings:
         assert "equal after each of" in good.stdout
         bad = call("verify", gated, *self.GIVEN)
         assert bad.exit_code == 1
-        assert "first bad step" in bad.stdout
+        assert "first bad commit" in bad.stdout
         found = content(call("verify", gated, *self.GIVEN, "--json"))
         assert found["bad"]["rule"] == "NegIsAbs"
 
@@ -269,7 +269,7 @@ class TestFindings:
         bad = call("bisect", gated, *self.GIVEN)
         assert bad.exit_code == 1
         assert "NegIsAbs" in bad.stdout
-        assert "without NegIsAbs at this place the model is good" in bad.stdout
+        assert "without NegIsAbs at this node, the model is good" in bad.stdout
         assert content(call("bisect", gated, "--check", "false", "--json"))["original_is_bad"]
 
     def test_reduce(self, gated: Path) -> None:

@@ -8,12 +8,13 @@ from onnx import parser
 from rich.console import Console
 
 from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule
-from looplift.commands.arguments import Assertions
-from looplift.debug.explaining.effects import effect_of
-from looplift.debug.explaining.explain import Explanation, explain, with_assumptions
-from looplift.debug.explaining.summary import commonest, render_commonest
-from looplift.debug.explaining.view import render
-from looplift.debug.subject import Subject
+from looplift.commands.arguments import parse_assumptions
+from looplift.debug.explain.explain import Explanation, explain, most_common_reasons
+from looplift.debug.explain.render import render, render_summary
+from looplift.debug.explain.rule_effects import effect_of
+from looplift.request import Request
+from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
 from looplift.rules.branches.decided_if import InlineDecidedIf
 from looplift.rules.loops.carried_values import EliminateDeadCarriedValues
@@ -47,26 +48,26 @@ def shown(found: Explanation) -> str:
 
 class TestReasons:
     def test_value_place_and_origin(self) -> None:
-        found = explain(Subject.of(model()), rule="InlineDecidedIf")
-        (left,) = (each for each in found.left if each.op == "If")
+        found = explain(Request.of(model()), rule="InlineDecidedIf")
+        (left,) = (each for each in found.remaining if each.op == "If")
         (why,) = left.why
         assert why.reason == "the condition `c` is not known before the run"
         assert why.template == "the condition `{}` is not known before the run"
         assert (why.at, why.value) == ("`c`", "bool[]")
         assert why.passed == 0
-        assert why.chain == [
+        assert why.derivation == [
             "`c` = Equal(`rate`, 16000): bool[]",
             "`rate` = input of the model: int64[]",
         ]
         assert why.remedies == ["--input rate=…"]
         text = shown(found)
-        assert "say more with --input rate=…" in text
+        assert "try --input rate=…" in text
         assert "from `c` = Equal(`rate`, 16000)" in text
 
     def test_those_that_got_furthest_come_first(self) -> None:
-        for left in explain(Subject.of(model())).left:
-            telling = [why.passed for why in left.why if why.removes]
-            assert telling == sorted(telling, reverse=True)
+        for left in explain(Request.of(model())).remaining:
+            passed = [why.passed for why in left.why if why.removes]
+            assert passed == sorted(passed, reverse=True)
             removes = [why.removes for why in left.why]
             assert removes == sorted(removes, reverse=True)
 
@@ -75,40 +76,40 @@ class TestReasons:
             "on = Identity(go)",
             "one = ReduceMax<keepdims=0>(s) big = Cast<to=7>(one) on = Less(big, m)",
         )
-        found = explain(Subject.of(model(text)), node="p")
-        chains = [line for left in found.left for why in left.why for line in why.chain]
-        assert any("state of Loop" in line for line in chains)
+        found = explain(Request.of(model(text)), node="p")
+        chains = [line for left in found.remaining for why in left.why for line in why.derivation]
+        assert any("carried value of Loop" in line for line in chains)
 
     def test_one_node(self) -> None:
-        given = Subject.of(model())
-        assert [left.op for left in explain(given, node="p").left] == ["Loop"]
-        assert [left.op for left in explain(given, node="y").left] == ["If"]
+        given = Request.of(model())
+        assert [left.op for left in explain(given, node="p").remaining] == ["Loop"]
+        assert [left.op for left in explain(given, node="y").remaining] == ["If"]
         with pytest.raises(AssumptionError, match="no node 'x'"):
             explain(given, node="x")
 
     def test_rules_that_are_not_there(self) -> None:
         with pytest.raises(AssumptionError, match="no rule 'Nonsense'"):
-            explain(Subject.of(model()), rule="Nonsense")
+            explain(Request.of(model()), rule="Nonsense")
 
     def test_a_change_that_was_undone(self) -> None:
-        class Loses(Rule):
+        class Loses(Rule[Node]):
             """Removes what is read."""
 
             root = "If"
 
-            def match(self, m: Match) -> dict[str, object]:
-                return {"node": m.node}
+            def match(self, m: Match) -> Node:
+                return m.node
 
-            def apply(self, patch: object, node: object) -> None:
-                patch.remove(node)  # type: ignore[attr-defined]
+            def apply(self, patch: Patch, found: Node) -> None:
+                patch.remove(found)
 
-        found = explain(Subject.of(model(), phases=(Phase("bad", (Loses,), ""),)), node="y")
-        (why,) = found.left[0].why
+        found = explain(Request.of(model(), phases=(Phase("bad", (Loses,), ""),)), node="y")
+        (why,) = found.remaining[0].why
         assert "its change is wrong and was undone" in why.reason
 
-    def test_nothing_is_left(self) -> None:
-        found = explain(Subject.of(model(), Assertions({"rate": 8000})))
-        assert found.left == []
+    def test_nothing_remains(self) -> None:
+        found = explain(Request.of(model(), Assertions({"rate": 8000})))
+        assert found.remaining == []
         assert found.status == 0
 
 
@@ -122,21 +123,21 @@ ADVICE = """g (float[N] x, int64 rate, bool flag, float[N,K] big) => (float[N] y
 class TestRulesOfOtherNodes:
     def test_where_such_a_rule_got_furthest(self) -> None:
         text = "g (float[N] x) => (float[N] y) { a = Sin(x) b = Sin(a) y = Add(a, b) }"
-        found = explain(Subject.of(model(text)), rule="EliminateCommonSubexpression")
+        found = explain(Request.of(model(text)), rule="EliminateCommonSubexpression")
         assert found.rule == "EliminateCommonSubexpression"
-        assert 1 <= len(found.left) <= 5
-        reasons = [left.why[0].reason for left in found.left]
+        assert 1 <= len(found.remaining) <= 5
+        reasons = [left.why[0].reason for left in found.remaining]
         assert "no other node with the same operands" in reasons[0]
-        assert len({left.why[0].template for left in found.left}) == len(found.left)
-        told = shown(found)
-        assert "why not EliminateCommonSubexpression, where it got furthest" in told
-        assert "no control flow" not in told
+        assert len({left.why[0].template for left in found.remaining}) == len(found.remaining)
+        output = shown(found)
+        assert "EliminateCommonSubexpression gets furthest at these nodes" in output
+        assert "no control flow" not in output
 
     def test_no_such_node(self) -> None:
         text = "g (float[N] x) => (float[N] y) { y = Sin(x) }"
-        found = explain(Subject.of(model(text)), rule="EliminateRedundantReshape")
-        assert found.left == []
-        assert "EliminateRedundantReshape has no node to start from" in shown(found)
+        found = explain(Request.of(model(text)), rule="EliminateRedundantReshape")
+        assert found.remaining == []
+        assert "no node is a root of EliminateRedundantReshape" in shown(found)
 
 
 CONVOLUTION = """g (float[T, 1, 1, N] xs, float[1, 1, N] h, float[1, 1, 3] w) => (float[1, 1, N] last) {
@@ -162,17 +163,17 @@ CONVOLUTION = """g (float[T, 1, 1, N] xs, float[1, 1, N] h, float[1, 1, 3] w) =>
 
 
 def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:
-    (left,) = explain(Subject.of(model(CONVOLUTION))).left
+    (left,) = explain(Request.of(model(CONVOLUTION))).remaining
     rules = [why.rule for why in left.why]
     furthest = max(left.why, key=lambda why: why.removes * why.passed)
-    assert furthest.recasts
+    assert furthest.converts
     assert rules[0] == "FuseRecurrence"
     assert "Conv" in left.why[0].reason
     assert furthest.rule in rules[1:3]
 
 
 class TestAdvice:
-    """It comes from the value that a check failed for."""
+    """The advice is about the value for which a check failed."""
 
     @pytest.mark.parametrize(
         ("condition", "remedies", "beyond"),
@@ -190,35 +191,35 @@ class TestAdvice:
         ],
     )
     def test_conditions(self, condition: str, remedies: list[str], beyond: list[str]) -> None:
-        found = explain(Subject.of(model(ADVICE % condition)), rule="InlineDecidedIf")
-        (why,) = found.left[0].why
-        assert (why.remedies, why.beyond) == (remedies, beyond)
+        found = explain(Request.of(model(ADVICE % condition)), rule="InlineDecidedIf")
+        (why,) = found.remaining[0].why
+        assert (why.remedies, why.unassertable) == (remedies, beyond)
         text = shown(found)
-        assert ("say more with" in text) == bool(remedies)
-        assert ("only the model can change that" in text) == (not remedies)
+        assert ("try --" in text) == bool(remedies)
+        assert ("no option helps" in text) == (not remedies)
 
     def test_sizes_without_a_name(self) -> None:
         text = ADVICE.replace("float[N,K] big", "float[?,?] big")
         condition = "s = Shape(big) n = Gather(s, one) c = Greater(n, one)"
-        found = explain(Subject.of(model(text % condition)), rule="InlineDecidedIf")
-        assert found.left[0].why[0].remedies == ["--shape big=…"]
+        found = explain(Request.of(model(text % condition)), rule="InlineDecidedIf")
+        assert found.remaining[0].why[0].remedies == ["--shape big=…"]
 
     def test_the_branch_and_not_the_condition(self) -> None:
-        """Where the work is in the way, the size says more, not the condition."""
-        found = explain(Subject.of(model(ADVICE % "c = Equal(rate, one)")), rule="IfToWhere")
-        (why,) = found.left[0].why
-        assert why.reason == "it is not known how much work `p` is"
+        """If the work of a branch is the obstacle, the size decides, not the condition."""
+        found = explain(Request.of(model(ADVICE % "c = Equal(rate, one)")), rule="IfToWhere")
+        (why,) = found.remaining[0].why
+        assert why.reason == "the number of elements of `p` is not known"
         assert why.remedies == ["--dim N=…"]
 
     def test_a_state_that_ends_a_loop(self) -> None:
         text = TEXT.replace(
             "on = Identity(go)", "one = ReduceMax<keepdims=0>(s) on = Cast<to=9>(one)"
         )
-        found = explain(Subject.of(model(text)), node="p", rule="FuseRecurrence")
-        (why,) = found.left[0].why
+        found = explain(Request.of(model(text)), node="p", rule="FuseRecurrence")
+        (why,) = found.remaining[0].why
         assert why.reason == "it may end early: `on` is computed in each iteration"
         assert why.at == "`on`"
-        assert why.beyond == ["the state `s` of Loop `p`"]
+        assert why.unassertable == ["the carried value `s` of Loop `p`"]
 
 
 class TestOtherNodes:
@@ -227,100 +228,100 @@ class TestOtherNodes:
         text = """g (float[T,2,3] x, float[2,3] h0) => (float[2,3] h) <int64 axis = {1}> {
             h = Scan <num_scan_inputs=1, body = b (float[2,3] s, float[2,3] xt) => (float[2,3] so) {
                 a = Add(s, xt) k = CumSum(a, axis) so = Tanh(k) }> (h0, x) }"""
-        found = explain(Subject.of(model(text)), node="k")
-        (left,) = found.left
+        found = explain(Request.of(model(text)), node="k")
+        (left,) = found.remaining
         assert (left.op, left.place) == ("CumSum", "body of Scan of `h`")
         around = [why for why in left.why if why.root]
         assert [why.rule for why in around] == ["FuseRecurrence"]
         assert around[0].passed > 0
-        assert "CumSum is no affine function" in around[0].reason
+        assert "CumSum is neither an affine operator nor an activation" in around[0].reason
         own = {why.rule for why in left.why if not why.root}
         assert {"FoldConstants", "EliminateDeadNode"} <= own
         assert "FuseRecurrence at Scan of `h`" in shown(found)
 
     def test_one_that_went(self) -> None:
         text = "g (float[2] x) => (float[2] y) { a = Neg(x) b = Neg(x) y = Add(a, b) }"
-        found = explain(Subject.of(model(text)), node="b")
-        assert found.left == []
-        assert list(found.gone.values()) == ["EliminateCommonSubexpression at step 1"]
-        assert "`b` is not left" in shown(found)
-        assert "goes: Neg of `b` (EliminateCommonSubexpression at step 1)" in shown(found)
+        found = explain(Request.of(model(text)), node="b")
+        assert found.remaining == []
+        assert list(found.removed.values()) == ["EliminateCommonSubexpression at commit 1"]
+        assert "`b` is removed" in shown(found)
+        assert "removed: Neg of `b` (EliminateCommonSubexpression at commit 1)" in shown(found)
 
     def test_a_name_that_is_nearly_one(self) -> None:
         text = "g (float[2] x) => (float[2] result) { inner = Neg(x) result = Exp(inner) }"
         with pytest.raises(AssumptionError, match=r"no node 'iner'.*such as inner"):
-            explain(Subject.of(model(text)), node="iner")
+            explain(Request.of(model(text)), node="iner")
 
 
 class TestRulesThatRaise:
-    """The rule, the line and the message; and the others are asked nevertheless."""
+    """The rule, the line and the message; the other rules still give their reasons."""
 
     def test_match(self) -> None:
-        class Fails(Rule):
-            """Looks up what is not there."""
+        class Fails(Rule[Node]):
+            """Looks up a key that does not exist."""
 
             root = "If"
 
-            def match(self, m: Match) -> dict[str, object]:
+            def match(self, m: Match) -> Node:
                 return self.found({})
 
-            def found(self, table: dict[str, dict[str, object]]) -> dict[str, object]:
+            def found(self, table: dict[str, Node]) -> Node:
                 return table["gone"]
 
         phases = (Phase("bad", (Fails,), ""), Phase("good", (InlineDecidedIf,), ""))
-        found = explain(Subject.of(model(), phases=phases), node="y")
-        reasons = {why.rule: why.reason for why in found.left[0].why}
+        found = explain(Request.of(model(), phases=phases), node="y")
+        reasons = {why.rule: why.reason for why in found.remaining[0].why}
         line = Fails.found.__code__.co_firstlineno + 1
         raised = f"match raised KeyError: 'gone' at {__file__}:{line}"
         assert reasons["Fails"] == raised
         assert reasons["InlineDecidedIf"].startswith("the condition `c`")
         assert found.defects == [f"Fails at If of `y`: {raised}"]
-        assert f"undone: Fails at If of `y`: {raised}" in shown(found)
+        assert f"defect: Fails at If of `y`: {raised}" in shown(found)
 
     def test_apply(self) -> None:
-        class Fails(Rule):
+        class Fails(Rule[Node]):
             """Divides by zero."""
 
             root = "If"
 
-            def match(self, m: Match) -> dict[str, object]:
-                return {"node": m.node}
+            def match(self, m: Match) -> Node:
+                return m.node
 
-            def apply(self, patch: object, node: object) -> None:
+            def apply(self, patch: Patch, found: Node) -> None:
                 raise ZeroDivisionError("no luck")
 
-        found = explain(Subject.of(model(), phases=(Phase("bad", (Fails,), ""),)), node="y")
+        found = explain(Request.of(model(), phases=(Phase("bad", (Fails,), ""),)), node="y")
         line = Fails.apply.__code__.co_firstlineno + 1
         assert (
-            found.left[0]
+            found.remaining[0]
             .why[0]
             .reason.endswith(f"apply raised ZeroDivisionError: no luck at {__file__}:{line}")
         )
 
     def test_match_that_gives_nothing(self) -> None:
-        class Forgets(Rule):
+        class Forgets(Rule[None]):
             """Returns nothing."""
 
             root = "If"
 
-            def match(self, m: Match) -> dict[str, object]:
-                return None  # type: ignore[return-value]
+            def match(self, m: Match) -> None:
+                return None
 
-        found = explain(Subject.of(model(), phases=(Phase("bad", (Forgets,), ""),)), node="y")
-        assert "match gave NoneType" in found.left[0].why[0].reason
+        found = explain(Request.of(model(), phases=(Phase("bad", (Forgets,), ""),)), node="y")
+        assert "match returned None" in found.remaining[0].why[0].reason
 
     def test_a_reason_with_braces(self) -> None:
-        class Braces(Rule):
+        class Braces(Rule[Node]):
             """Its reason has more places than values."""
 
             root = "If"
 
-            def match(self, m: Match) -> dict[str, object]:
+            def match(self, m: Match) -> Node:
                 m.need(False, "the set {} is {} {x}", 1)
-                return {}
+                return m.node
 
-        found = explain(Subject.of(model(), phases=(Phase("bad", (Braces,), ""),)), node="y")
-        assert found.left[0].why[0].reason == "the set {} is {} {x}"
+        found = explain(Request.of(model(), phases=(Phase("bad", (Braces,), ""),)), node="y")
+        assert found.remaining[0].why[0].reason == "the set {} is {} {x}"
 
     def test_one_that_cannot_be_made(self) -> None:
         class Needs(Rule):
@@ -332,24 +333,24 @@ class TestRulesThatRaise:
                 self.number = number
 
         with pytest.raises(LoopliftError, match="The rule Needs cannot be made"):
-            explain(Subject.of(model(), phases=(Phase("bad", (Needs,), ""),)))
+            explain(Request.of(model(), phases=(Phase("bad", (Needs,), ""),)))
 
     def test_what_the_opset_lacks(self) -> None:
-        """A rule that matches and then finds that its result cannot be said gives a reason, too."""
+        """A rule that matches but cannot express its result gives a reason, too."""
 
-        class Late(Rule):
-            """Declines when it is to change something."""
+        class Late(Rule[Node]):
+            """Declines in `apply`."""
 
             root = "If"
 
-            def match(self, m: Match) -> dict[str, object]:
-                return {"node": m.node}
+            def match(self, m: Match) -> Node:
+                return m.node
 
-            def apply(self, patch: object, node: Node) -> None:
-                raise Miss("before opset {} there is no such operator", 99, at=node)
+            def apply(self, patch: Patch, found: Node) -> None:
+                raise Miss("before opset {} there is no such operator", 99, at=found)
 
-        found = explain(Subject.of(model(), phases=(Phase("late", (Late,), ""),)), node="y")
-        assert found.left[0].why[0].reason == "before opset 99 there is no such operator"
+        found = explain(Request.of(model(), phases=(Phase("late", (Late,), ""),)), node="y")
+        assert found.remaining[0].why[0].reason == "before opset 99 there is no such operator"
 
 
 MASKED = """g (float[T,B,3] x, bool[B,T] mask, float[B,3] h0) => (float[B,3] h) <int64[1] last = {2}> {
@@ -360,85 +361,91 @@ MASKED = """g (float[T,B,3] x, bool[B,T] mask, float[B,3] h0) => (float[B,3] h) 
 
 class TestPrefixMasks:
     def test_advice(self) -> None:
-        found = explain(Subject.of(model(MASKED)), rule="FuseRecurrence")
-        (why,) = found.left[0].why
-        assert "not known to be a length prefix" in why.reason
+        found = explain(Request.of(model(MASKED)), rule="FuseRecurrence")
+        (why,) = found.remaining[0].why
+        assert "not known to be a prefix mask" in why.reason
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_what_if(self) -> None:
-        given = Subject.of(model(MASKED))
+        given = Request.of(model(MASKED))
         before = given.proto.SerializeToString()
-        found = explain(given, assume=["prefix mask mask axis 1"])
-        assert explain(given, assume=["prefix mask mask"]).left == []
-        assert found.left == []
-        assert any(how.startswith("FuseRecurrence at step") for how in found.gone.values())
+        found = explain(given.asserting(parse_assumptions(["prefix mask mask axis 1"])))
+        assert explain(given.asserting(parse_assumptions(["prefix mask mask"]))).remaining == []
+        assert found.remaining == []
+        assert any(how.startswith("FuseRecurrence at commit") for how in found.removed.values())
         assert given.proto.SerializeToString() == before
         assert explain(given).status == 1
 
     def test_along_another_axis(self) -> None:
         found = explain(
-            Subject.of(model(MASKED)), rule="FuseRecurrence", assume=["prefix mask mask axis 0"]
+            Request.of(model(MASKED)).asserting(parse_assumptions(["prefix mask mask axis 0"])),
+            rule="FuseRecurrence",
         )
-        (why,) = found.left[0].why
-        told = "the mask `mask` is asserted along axis 0, but the loop steps along axis 1, where"
-        assert why.reason.startswith(told)
+        (why,) = found.remaining[0].why
+        start = "the mask `mask` is asserted along axis 0, but the loop runs along axis 1, where"
+        assert why.reason.startswith(start)
         assert why.remedies == ['--prefix-mask "mask axis 1"']
 
     def test_another_mask_does_not_help(self) -> None:
         text = MASKED.replace("float[B,3] h0)", "float[B,3] h0, bool[B,T] other)")
-        assert explain(Subject.of(model(text)), assume=["prefix mask other"]).status == 1
+        assert (
+            explain(
+                Request.of(model(text)).asserting(parse_assumptions(["prefix mask other"]))
+            ).status
+            == 1
+        )
 
     def test_a_decay_is_no_mask(self) -> None:
-        """Nobody could vouch for gates."""
+        """No option can assert that gates are 0 or 1."""
         text = MASKED.replace("so = Where(m, n, s)", "f = Sigmoid(xt) u = Mul(f, s) so = Add(u, n)")
-        for left in explain(Subject.of(model(text))).left:
+        for left in explain(Request.of(model(text))).remaining:
             assert not any("--prefix-mask" in r for why in left.why for r in why.remedies)
 
     def test_unknown(self) -> None:
         with pytest.raises(AssumptionError, match="no value 'nothing'"):
-            explain(Subject.of(model(MASKED)), assume=["prefix mask nothing"])
+            explain(Request.of(model(MASKED)).asserting(parse_assumptions(["prefix mask nothing"])))
 
 
 class TestWhatIfs:
     def test_what_an_assumption_changes(self) -> None:
-        given = Subject.of(model())
-        found = explain(given, assume=["input rate=8000"])
-        assert found.left == []
+        given = Request.of(model())
+        assumed = ["input rate=8000"]
+        found = explain(given.asserting(parse_assumptions(assumed)), assumed=assumed)
+        assert found.remaining == []
         assert "If of `y`" in found.labels.values()
-        assert any(how.startswith("InlineDecidedIf at step") for how in found.gone.values())
+        assert any(how.startswith("InlineDecidedIf at commit") for how in found.removed.values())
         assert "assuming input rate=8000" in shown(found)
         assert explain(given).status == 1
 
     def test_they_add_to_assertions(self) -> None:
-        given = with_assumptions(
-            Assertions({"a": 1}, ("T=2",), {}), ["input b=2", "dim N>=1", "shape x=1,T"]
-        )
+        more = parse_assumptions(["input b=2", "dim N>=1", "shape x=1,T"])
+        given = Assertions({"a": 1}, {"T": 2}).extended(more)
         assert given.inputs == {"a": 1, "b": 2}
-        assert given.dims == ("T=2", "N>=1")
+        assert (given.dims, given.minima) == ({"T": 2}, {"N": 1})
         assert given.shapes == {"x": (1, "T")}
 
     @pytest.mark.parametrize(
         ("text", "words"),
         [
             ("dim Q=3", "No input of the model has a dim named 'Q'"),
-            ("dim N", "'N' asserts no dim"),
+            ("dim N", "'N' does not assert a dim"),
             ("input rat=3", "The model has no input 'rat'"),
-            ("input rate", "'rate' names nothing"),
+            ("input rate", "'rate' has no value"),
             ("input rate=fast", "does not fit input 'rate'"),
             ("shape y=1", "The model has no input 'y'"),
         ],
     )
     def test_those_that_do_not_fit(self, text: str, words: str) -> None:
         with pytest.raises(AssumptionError, match=words) as caught:
-            explain(Subject.of(model()), assume=[text])
+            explain(Request.of(model()).asserting(parse_assumptions([text])))
         assert caught.value.remedy
 
     @pytest.mark.parametrize(
         "text", ["", "dim", "T=16", "wish luck", "prefix", "prefix mask", "dimT=16"]
     )
     def test_those_that_assume_nothing(self, text: str) -> None:
-        with pytest.raises(AssumptionError, match="assumes nothing"):
-            with_assumptions(Assertions(), [text])
+        with pytest.raises(AssumptionError, match="not an assumption"):
+            parse_assumptions([text])
 
 
 class TestEffects:
@@ -452,26 +459,26 @@ class TestEffects:
 
     def test_a_rule_without_an_example(self) -> None:
         class Silent(Rule):
-            """Shows nothing."""
+            """Has no fixture."""
 
         assert effect_of(Silent).removes
 
 
 class TestManyModels:
     def test_the_commonest(self) -> None:
-        found = [(Path(name), explain(Subject.of(model()))) for name in ("a", "b")]
-        reasons = commonest(found)
-        assert sum(each.times for each in reasons) == 4
+        found = [(Path(name), explain(Request.of(model()))) for name in ("a", "b")]
+        reasons = most_common_reasons(found)
+        assert sum(each.nodes for each in reasons) == 4
         assert {each.models for each in reasons} == {2}
         console = Console(width=200)
         with console.capture() as captured:
-            for part in render_commonest(reasons, "title"):
+            for part in render_summary(reasons, "title"):
                 console.print(part)
         assert reasons[0].rule in captured.get()
 
     def test_every_node_of_the_corpus_has_a_reason(self, corpus: Path) -> None:
         for path in sorted(corpus.glob("*.onnx"))[::4]:
-            for left in explain(Subject.of(path)).left:
+            for left in explain(Request.of(path)).remaining:
                 assert left.why, f"{path.name}: {left.node}"
                 first = left.why[0]
                 assert first.reason, f"{path.name}: {left.node}"
@@ -480,7 +487,12 @@ class TestManyModels:
                 assert first.value, f"{path.name}: {left.node}"
 
     def test_a_published_model(self, models_dir: Path) -> None:
-        given = Subject.of(models_dir / "silero_vad.onnx")
-        (left,) = explain(given).left
+        given = Request.of(models_dir / "silero_vad.onnx")
+        (left,) = explain(given).remaining
         assert "--input sr=…" in next(w for w in left.why if w.rule == "InlineDecidedIf").remedies
-        assert explain(given, assume=["input sr=16000", "shape input=1,576"]).left == []
+        assert (
+            explain(
+                given.asserting(parse_assumptions(["input sr=16000", "shape input=1,576"]))
+            ).remaining
+            == []
+        )

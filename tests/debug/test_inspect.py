@@ -6,9 +6,10 @@ import onnx
 from onnx import parser
 from rich.console import Console
 
-from looplift.commands.arguments import Assertions
-from looplift.debug.control import ControlNode
+from looplift.debug.control_flow import ControlNode
 from looplift.debug.inspect import Inspection, inspect, render
+from looplift.request import Request
+from looplift.rewrite.facts.assertions import Assertions
 
 
 def model(text: str) -> onnx.ModelProto:
@@ -58,12 +59,12 @@ NESTED = """g (bool a, bool b, float[N] x) => (float[N] y) {
 
 
 def test_a_loop_by_role() -> None:
-    (loop,) = inspect(model(LOOP)).control
+    (loop,) = inspect(Request.of(model(LOOP))).control
     assert (loop.op, loop.position) == ("Loop", 1)
-    assert loop.trip == "`n`"
+    assert loop.trip_count == "`n`"
     assert loop.condition == ""
-    (state,) = loop.states
-    assert (state.name, state.type, state.initial) == ("h", "float32[B]", "`s`")
+    (carried,) = loop.carried
+    assert (carried.name, carried.type, carried.initial) == ("h", "float32[B]", "`s`")
     (rows,) = loop.scan_outputs
     assert rows.name == "rows"
     assert loop.captures == ["x"]
@@ -71,30 +72,30 @@ def test_a_loop_by_role() -> None:
 
 
 def test_a_trip_count_that_is_asserted() -> None:
-    (loop,) = inspect(model(LOOP), Assertions(inputs={"n": 5})).control
-    assert loop.trip == "5"
+    (loop,) = inspect(Request.of(model(LOOP), Assertions(inputs={"n": 5}))).control
+    assert loop.trip_count == "5"
 
 
 def test_a_condition() -> None:
     text = LOOP.replace("d = Identity(c)", "most = ReduceMax(h) one = Size(h) d = Less(one, n)")
-    (loop,) = inspect(model(text)).control
+    (loop,) = inspect(Request.of(model(text))).control
     assert loop.condition == "Less(Size(`h`), `n`)"
 
 
 def test_a_scan_by_role() -> None:
-    (scan,) = inspect(model(SCAN)).control
-    assert scan.trip == "T"
+    (scan,) = inspect(Request.of(model(SCAN))).control
+    assert scan.trip_count == "T"
     (read,) = scan.scan_inputs
     assert (read.name, read.type, read.axis, read.reverse) == ("x", "float32[B, T]", 1, True)
     (written,) = scan.scan_outputs
     assert (written.name, written.axis, written.reverse) == ("rows", 1, False)
-    text = shown(inspect(model(SCAN)))
+    text = shown(inspect(Request.of(model(SCAN))))
     assert "scan input x: float32[B, T], axis 1, reversed" in text
     assert "trip count: T" in text
 
 
-def test_what_stays_says_why_and_what_goes_says_how() -> None:
-    inspection = inspect(model(NESTED), Assertions(inputs={"b": True}))
+def test_what_remains_says_why_and_what_is_removed_says_how() -> None:
+    inspection = inspect(Request.of(model(NESTED), Assertions(inputs={"b": True})))
     outer, inner = inspection.all()
     assert not outer.removed_by
     assert any("`a` is not known" in reason for reason in outer.reasons), outer.reasons
@@ -103,27 +104,27 @@ def test_what_stays_says_why_and_what_goes_says_how() -> None:
     assert inspection.notes == ["input `b` is True"]
     text = shown(inspection)
     assert text.splitlines()[0] == "model: 2 Ifs"
-    assert "stays" in text
-    assert "goes: InlineDecidedIf" in text
+    assert "remains" in text
+    assert "removed: InlineDecidedIf" in text
 
 
 def test_nodes_without_a_name_are_told_apart() -> None:
-    outer, inner = inspect(model(NESTED)).all()
+    outer, inner = inspect(Request.of(model(NESTED))).all()
     assert outer.name == inner.name == ""
     assert "`y`" in outer.label
     assert "`p`" in inner.label
-    assert "If of 'p', node 0" in shown(inspect(model(NESTED)))
+    assert "If of 'p', node 0" in shown(inspect(Request.of(model(NESTED))))
 
 
 def test_no_control_flow() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Relu(x) }"
-    assert shown(inspect(model(text))).strip() == "model: no control flow"
+    assert shown(inspect(Request.of(model(text)))).strip() == "model: no control flow"
 
 
 def test_the_file_is_not_changed(tmp_path: Path) -> None:
     proto = model(NESTED)
     before = proto.SerializeToString()
-    inspect(proto, Assertions(inputs={"a": True, "b": True}))
+    inspect(Request.of(proto, Assertions(inputs={"a": True, "b": True})))
     assert proto.SerializeToString() == before
 
 
@@ -133,19 +134,20 @@ def depth(nodes: list[ControlNode]) -> int:
 
 
 def test_a_published_model(models_dir: Path) -> None:
-    """25 Ifs, up to four deep; with nothing given the one on the sample rate stays."""
-    inspection = inspect(models_dir / "silero_vad.onnx")
+    """25 Ifs, up to four deep; with nothing given the one on the sample rate remains."""
+    inspection = inspect(Request.of(models_dir / "silero_vad.onnx"))
     assert len(inspection.all()) == 25
     assert depth(inspection.control) == 4
     (rate,) = [node for node in inspection.all() if not node.removed_by]
     assert rate.condition == "Equal(`sr`, 16000)"
     given = Assertions(inputs={"sr": 16000}, shapes={"input": (1, 576)})
-    assert all(node.removed_by for node in inspect(models_dir / "silero_vad.onnx", given).all())
+    request = Request.of(models_dir / "silero_vad.onnx", given)
+    assert all(node.removed_by for node in inspect(request).all())
 
 
 def test_the_corpus(corpus: Path) -> None:
     for path in sorted(corpus.glob("*.onnx"))[::6]:
-        inspection = inspect(path)
+        inspection = inspect(Request.of(path))
         counts = sum(inspection.operators.get(op, 0) for op in ("If", "Loop", "Scan"))
         assert len(inspection.all()) == counts, path
         assert all(node.removed_by or node.reasons for node in inspection.all()), path

@@ -10,17 +10,23 @@ import pytest
 from onnx import parser
 
 from looplift import LoopliftError, Match, Phase, Rule
-from looplift.commands.arguments import Assertions
-from looplift.debug.reduce import reduce
-from looplift.debug.reduction.edits import NotPossible, drop_nodes, normalised, size, tidy, walk
-from looplift.debug.reduction.progress import Progress
-from looplift.debug.reduction.questions import Verdict, question
-from looplift.debug.reduction.resizing import Resizing
-from looplift.debug.reduction.search import Search
-from looplift.debug.reduction.types import types_of
-from looplift.debug.subject import Subject
+from looplift.debug.reduce.criteria import Verdict, criterion
+from looplift.debug.reduce.edits import (
+    NotPossible,
+    drop_nodes,
+    normalised,
+    size,
+    tidy,
+    types_of,
+    walk,
+)
+from looplift.debug.reduce.reduce import reduce
+from looplift.debug.reduce.resizing import Resizing
+from looplift.debug.reduce.search import Progress, Search
 from looplift.plugins import all_phases
+from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
 
 NESTED = """g (float[T, 4] x, int64 m, bool c, float[4] b) => (float[T, 4] y, float[T, 4] z)
@@ -46,17 +52,17 @@ NESTED = """g (float[T, 4] x, int64 m, bool c, float[4] b) => (float[T, 4] y, fl
 }"""
 
 
-class SinIsCos(Rule):
-    """Which it is not."""
+class SinIsCos(Rule[Node]):
+    """Replaces a Sin by a Cos, which is wrong."""
 
     root = "Sin"
 
-    def match(self, m: Match) -> dict[str, Node]:
-        return {"node": m.node}
+    def match(self, m: Match) -> Node:
+        return m.node
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace(node.outputs[0], patch.node("Cos", node.inputs, node.outputs)[0])
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace(found.outputs[0], patch.node("Cos", found.inputs, found.outputs)[0])
+        patch.remove(found)
         patch.toward_normal_form()
 
 
@@ -73,7 +79,7 @@ def operators(proto: onnx.ModelProto) -> list[str]:
 
 class TestWhatIsKept:
     def test_a_difference(self, tmp_path: Path) -> None:
-        found = reduce(Subject.of(model(), phases=WRONG), tmp_path / "s.onnx")
+        found = reduce(Request.of(model(), phases=WRONG), tmp_path / "s.onnx")
         assert operators(found.reduction.model) == ["Sin"]
         assert found.reduction.before == size(model()) == 11
         assert found.status == 1
@@ -81,27 +87,27 @@ class TestWhatIsKept:
         assert found.files.text.read_text().count("Sin") == 1
         onnx.checker.check_model(found.reduction.model)
 
-    def test_control_flow_that_is_left(self, tmp_path: Path) -> None:
-        found = reduce(Subject.of(model()), tmp_path / "s.onnx", keep="left Loop")
+    def test_control_flow_that_remains(self, tmp_path: Path) -> None:
+        found = reduce(Request.of(model()), tmp_path / "s.onnx", keep="left Loop")
         assert operators(found.reduction.model).count("Loop") == 1
         assert found.reduction.after <= 5
         assert found.reduction.nearest is not None
 
     def test_a_rule_that_fires(self, tmp_path: Path) -> None:
-        given = Subject.of(model(), Assertions({"c": True}))
+        given = Request.of(model(), Assertions({"c": True}))
         found = reduce(given, tmp_path / "s.onnx", keep="fires InlineDecidedIf")
         assert sorted(operators(found.reduction.model)).count("If") == 1
         assert found.reduction.after <= 4
 
     def test_a_mask_with_its_axis(self, tmp_path: Path) -> None:
-        """The test that is written asserts it, too, and nothing of what is gone."""
+        """The test that is written asserts it, too, but nothing about removed inputs."""
         text = """g (float[T,B,3] x, bool[T,B] mask, bool[B] other, float[B,3] h0)
             => (float[B,3] h, bool[B] o) <int64[1] last = {2}> {
             m3 = Unsqueeze(mask, last) o = Not(other)
             h = Scan <num_scan_inputs=2, body = b (float[B,3] s, float[B,3] xt, bool[B,1] m)
                 => (float[B,3] so) {
                 a = Add(s, xt) n = Tanh(a) so = Where(m, n, s) }> (h0, x, m3) }"""
-        given = Subject.of(model(text), Assertions(prefix_masks={"mask": 1, "other": None}))
+        given = Request.of(model(text), Assertions(prefix_masks={"mask": 1, "other": None}))
         keep = "reason FuseRecurrence: the mask `mask` is asserted along axis 1"
         found = reduce(given, tmp_path / "s.onnx", keep=keep)
         assert "Not" not in operators(found.reduction.model)
@@ -110,7 +116,7 @@ class TestWhatIsKept:
             runpy.run_path(str(found.files.test))["test_s"]()
 
     def test_a_reason(self, tmp_path: Path) -> None:
-        given = Subject.of(model())
+        given = Request.of(model())
         keep = "reason InlineDecidedIf: the condition `c` is not known"
         found = reduce(given, tmp_path / "s.onnx", keep=keep)
         assert "If" in operators(found.reduction.model)
@@ -122,7 +128,7 @@ class TestWhatIsKept:
             "model = pathlib.Path(sys.argv[1]).read_bytes()\n"
             "sys.exit(b'Tanh' in model and b'MatMul' in model)\n"
         )
-        given = Subject.of(model())
+        given = Request.of(model())
         command = f"{sys.executable} {script}"
         found = reduce(given, tmp_path / "s.onnx", command=command)
         assert {"MatMul", "Tanh"} <= set(operators(found.reduction.model))
@@ -130,22 +136,22 @@ class TestWhatIsKept:
         assert "subprocess" in found.files.test.read_text()
 
     def test_what_it_does_not_show(self, tmp_path: Path) -> None:
-        with pytest.raises(LoopliftError, match="does not show what is to be kept: differs"):
-            reduce(Subject.of(model()), tmp_path / "s.onnx")
+        with pytest.raises(LoopliftError, match="does not show what it must keep: differs"):
+            reduce(Request.of(model()), tmp_path / "s.onnx")
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("keep", ["", "fires", "nonsense", "left"])
-    def test_what_says_nothing(self, keep: str) -> None:
-        with pytest.raises(LoopliftError, match="says nothing"):
-            question(Subject.of(model()), keep, "")
+    def test_an_unknown_criterion(self, keep: str) -> None:
+        with pytest.raises(LoopliftError, match="not something that a model can show"):
+            criterion(Request.of(model()), keep, "")
 
 
 class TestProgress:
     def test_a_call_that_goes_on(self, tmp_path: Path) -> None:
-        """Interrupted by the clock again and again it finds the same model."""
-        given = Subject.of(model(), phases=WRONG)
+        """A search that is interrupted again and again finds the same model."""
+        given = Request.of(model(), phases=WRONG)
         straight = reduce(given, tmp_path / "a.onnx").reduction
-        asked = question(given, "differs", "")
+        asked = criterion(given, "differs", "")
         checks = 0
         for _ in range(100):
             progress = Progress(tmp_path / "b.onnx", given.proto, asked.text)
@@ -160,7 +166,7 @@ class TestProgress:
         assert checks == straight.checks
         assert not progress.path.exists()
 
-    def test_another_question_begins_anew(self, tmp_path: Path) -> None:
+    def test_another_criterion_starts_again(self, tmp_path: Path) -> None:
         output = tmp_path / "s.onnx"
         first = Progress(output, model(), "one")
         first.note("key", Verdict.CLEAN)

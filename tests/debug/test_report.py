@@ -12,18 +12,21 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
+from looplift import Match, Phase, Rule
 from looplift.cli import app
-from looplift.commands.arguments import Assertions
 from looplift.debug.replay import Replay
 from looplift.debug.report.build import ReportData, build
-from looplift.debug.report.history import History
-from looplift.debug.report.numeric import Wanted
+from looplift.debug.report.graph_history import GraphHistory
+from looplift.debug.report.numeric import Runs
 from looplift.debug.report.page import render, write
-from looplift.debug.subject import Subject
-from looplift.debug.trace_file import trace_of
-from looplift.plugins import all_phases
+from looplift.debug.trace_reader import trace_of
+from looplift.plugins import all_phases, insert_phases
+from looplift.request import Request
 from looplift.rewrite.errors import ModelError
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.index import Index
+from looplift.rewrite.graph.ir import Node
+from looplift.rules import PHASES
 
 from . import report_models, swapped_gates
 
@@ -47,22 +50,22 @@ def nodes_of_index(index: Index) -> Nodes:
     return found
 
 
-def at(versions: list[list[Any]], step: int) -> list[Any] | None:
-    return next((version for version in reversed(versions) if version[0] <= step), None)
+def at(versions: list[list[Any]], commit: int) -> list[Any] | None:
+    return next((version for version in reversed(versions) if version[0] <= commit), None)
 
 
-def nodes_of_history(history: dict[str, Any], step: int) -> Nodes:
-    """The same, as a page reads it from its data."""
+def nodes_of_history(history: dict[str, Any], commit: int) -> Nodes:
+    """The same, read from the data as the page does."""
 
     def name(value: int) -> str:
         if value < 0:
             return ""
-        version = at(history["values"][value], step)
+        version = at(history["values"][value], commit)
         assert version is not None
         return str(version[1])
 
     def record(number: int) -> Any:
-        version = at(history["nodes"][number], step)
+        version = at(history["nodes"][number], commit)
         return None if version is None or version[1] < 0 else history["records"][version[1]]
 
     found: Nodes = Counter()
@@ -72,7 +75,7 @@ def nodes_of_history(history: dict[str, Any], step: int) -> Nodes:
             continue
         op, label, _, graph, inputs, outputs = held
         about = history["graphs"][graph]
-        attribute = at(about["attribute"], step)
+        attribute = at(about["attribute"], commit)
         owner = record(about["owner"]) if about["owner"] >= 0 else None
         assert attribute is not None
         place = "" if owner is None else name(owner[5][0])
@@ -82,24 +85,24 @@ def nodes_of_history(history: dict[str, Any], step: int) -> Nodes:
 
 
 def assert_history_is_true(model: onnx.ModelProto | Path) -> None:
-    subject = Subject.of(model)
-    trace = trace_of(subject)
-    replay = Replay.of(subject, trace)
-    history = History(replay)
+    request = Request.of(model)
+    trace = trace_of(request)
+    replay = Replay.of(request, trace)
+    history = GraphHistory(replay)
     expected = [nodes_of_index(replay.engine.index)]
     for commit in trace.commits:
         replay.advance()
         history.advance(commit)
         expected.append(nodes_of_index(replay.engine.index))
     content = json.loads(json.dumps(history.as_json()))
-    for step, nodes in enumerate(expected):
-        told = nodes_of_history(content, step)
-        if told != nodes:  # pytest would take minutes to draw up how two large counts differ
-            pytest.fail(f"step {step}: {list(told - nodes)[:2]} for {list(nodes - told)[:2]}")
+    for number, nodes in enumerate(expected):
+        read = nodes_of_history(content, number)
+        if read != nodes:  # pytest would take minutes to compare two large counts
+            pytest.fail(f"commit {number}: {list(read - nodes)[:2]} for {list(nodes - read)[:2]}")
 
 
 @pytest.mark.parametrize("model", [report_models.model(), report_models.hostile()])
-def test_the_history_tells_each_state(model: onnx.ModelProto) -> None:
+def test_the_history_has_each_graph(model: onnx.ModelProto) -> None:
     assert_history_is_true(model)
 
 
@@ -110,10 +113,10 @@ def test_the_history_of_models_of_many_exporters(corpus: Path) -> None:
 
 def test_the_history_keeps_each_form_once() -> None:
     model = report_models.chain(400)
-    subject = Subject.of(model)
-    trace = trace_of(subject)
-    replay = Replay.of(subject, trace)
-    history = History(replay)
+    request = Request.of(model)
+    trace = trace_of(request)
+    replay = Replay.of(request, trace)
+    history = GraphHistory(replay)
     for commit in trace.commits:
         replay.advance()
         history.advance(commit)
@@ -146,8 +149,8 @@ class Tags(HTMLParser):
             self.data += data
 
 
-def report(model: onnx.ModelProto, wanted: Wanted = Wanted.NONE, **given: Any) -> ReportData:
-    return build(Subject.of(model, **given), "model", wanted=wanted)
+def report(model: onnx.ModelProto, runs: Runs = Runs.NONE, **given: Any) -> ReportData:
+    return build(Request.of(model, **given), "model", runs=runs)
 
 
 def test_names_stay_text() -> None:
@@ -166,75 +169,100 @@ def test_the_page_asks_for_nothing_from_outside() -> None:
     assert "default-src 'none'" in page
 
 
-def test_what_is_left_and_what_fired() -> None:
+def test_what_remains_and_what_fired() -> None:
     found = report(report_models.model())
-    assert [left["op"] for left in found.left] == ["If", "Loop"]
-    assert all(left["why"] for left in found.left)
-    fired = {step["rule"] for step in found.steps}
+    assert [left["op"] for left in found.remaining] == ["If", "Loop"]
+    assert all(left["why"] for left in found.remaining)
+    fired = {commit["rule"] for commit in found.commits}
     hits = {rule.name: rule.hits for rule in found.rules}
     assert fired == {name for name, times in hits.items() if times}
-    assert sum(hits.values()) == len(found.steps)
+    assert sum(hits.values()) == len(found.commits)
     sources = {source.name: source.html for source in found.sources}
     assert fired <= set(sources)
     assert all('<span class="nf">match</span>' in html for html in sources.values())
     assert found.status == 0
 
 
-def test_nodes_left_have_their_numbers() -> None:
+def test_remaining_nodes_have_their_numbers() -> None:
     found = report(report_models.model())
-    for left in found.left:
-        version = at(found.history["nodes"][left["number"]], len(found.steps))
+    for left in found.remaining:
+        version = at(found.history["nodes"][left["number"]], len(found.commits))
         assert version is not None
         assert found.history["texts"][found.history["records"][version[1]][0]] == left["op"]
 
 
-def test_each_step_is_run_when_that_is_cheap() -> None:
-    found = report(report_models.model(), Wanted.IF_CHEAP)
-    states = {found.start.state, found.result.state, *(s["check"]["state"] for s in found.steps)}
+def test_each_commit_is_checked_if_that_is_cheap() -> None:
+    found = report(report_models.model(), Runs.IF_CHEAP)
+    states = {found.start.state, found.result.state, *(c["check"]["state"] for c in found.commits)}
     assert states == {"equal"}
     assert "runs" in found.runs
 
 
-def test_nothing_is_run_when_nobody_asks() -> None:
+def test_rules_of_users_count() -> None:
+    """A rule of a user next to one of looplift's is explained, counted and shown like the others."""
+
+    class NegToSub(Rule[Node]):
+        """Never fires."""
+
+        root = ("If", "Neg")
+        before = "IfToWhere"
+
+        def match(self, m: Match) -> Node:
+            return m.need(None, "it declines everything")
+
+    phases = insert_phases(PHASES, (Phase("mine", (NegToSub,), "Mine."),))
+    found = report(report_models.model(), phases=phases)
+    (mine,) = [rule for rule in found.rules if rule.name == "NegToSub"]
+    assert mine.phases == ["branches"]
+    assert mine.attempts > 0
+    assert mine.reasons[0][0] == "it declines everything"
+    (remaining,) = [each for each in found.remaining if each["op"] == "If"]
+    reasons = {why["rule"]: why["reason"] for why in remaining["why"]}
+    assert reasons["NegToSub"] == "it declines everything"
+    assert "NegToSub" in {source.name for source in found.sources}
+
+
+def test_nothing_is_run_without_a_request() -> None:
     found = report(report_models.model())
-    assert {step["check"]["state"] for step in found.steps} == {"unchecked"}
-    assert "no check was asked for" in found.result.text
+    assert {commit["check"]["state"] for commit in found.commits} == {"unchecked"}
+    assert "no check was requested" in found.result.text
 
 
-def test_a_step_that_changes_what_is_computed() -> None:
+def test_a_commit_that_changes_what_is_computed() -> None:
     phases = (*all_phases(), *swapped_gates.PHASES)
-    found = report(swapped_gates.large_model(120), Wanted.ALL, phases=phases)
-    states = [step["check"]["state"] for step in found.steps]
+    found = report(swapped_gates.large_model(120), Runs.ALL, phases=phases)
+    states = [commit["check"]["state"] for commit in found.commits]
     bad = states.index("different")
-    assert found.steps[bad]["rule"] == "SplitDirections"
+    assert found.commits[bad]["rule"] == "SplitDirections"
     assert set(states[:bad]) <= {"equal"}
     assert set(states[bad + 1 :]) <= {"unchecked"}
     assert found.bad is not None
-    assert found.bad.tensor in found.steps[bad]["check"]["text"]
+    assert found.bad.tensor in found.commits[bad]["check"]["text"]
     assert (found.result.state, found.status) == ("different", 1)
 
 
 def test_a_model_onnxruntime_does_not_take() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
     g (float[N] x) => (float[N] y) { a = Identity(x) y = own.Op(a) }"""
-    found = build(Subject.of(onnx.parser.parse_model(text)), "model", wanted=Wanted.ALL)
+    found = build(Request.of(onnx.parser.parse_model(text)), "model", runs=Runs.ALL)
     assert found.result.state == "unchecked"
     assert "own:Op" in found.result.text
     assert found.status == 0
 
 
-def test_a_model_without_steps() -> None:
+def test_a_model_without_commits() -> None:
     found = report(report_models.model("g (float[N] x) => (float[N] y) { y = Relu(x) }"))
     page = render(found)
-    assert found.steps == []
-    assert "No If, Loop or Scan is left" in page
+    assert found.commits == []
+    assert "No If, Loop or Scan remains" in page
 
 
-def test_assertions_are_told_as_options() -> None:
-    given = Assertions({"rate": 16000}, ("N>=1",), {"x": ("N",)}, strict=True)
-    found = report(report_models.model(), assertions=given)
-    assert found.assertions == ["--input rate=16000", "--dim N>=1", "--shape x=N", "--strict"]
-    assert "--dim N&gt;=1" in render(found)
+def test_assertions_are_shown_as_options() -> None:
+    given = Assertions({"rate": 16000}, minima={"N": 1}, shapes={"x": ("N",)})
+    found = report(report_models.model(), assertions=given, strict=True)
+    options = ["--input rate=16000", '--dim "N>=1"', "--shape x=N", "--strict"]
+    assert found.assertions == options
+    assert "--dim &#34;N&gt;=1&#34;" in render(found)
 
 
 def test_the_file_cannot_be_written(tmp_path: Path) -> None:
@@ -262,17 +290,17 @@ def test_the_command(demo: Path) -> None:
     status, output = call(demo, "-o", page, "--no-verify")
     assert status == 0
     assert f"written: {page}" in output
-    assert "left: If of `y`, Loop of `last`" in output
+    assert "remaining: If of `y`, Loop of `last`" in output
     assert page.read_text().startswith("<!doctype html>")
 
 
 def test_the_command_as_json(demo: Path) -> None:
     page = demo.with_suffix(".html")
     status, output = call(demo, "-o", page, "--json", "--verify", "--input", "rate=16000")
-    told = json.loads(output)
-    assert (status, told["status"], told["bad_step"]) == (0, 0, None)
-    assert told["left"] == ["Loop of `last`"]
-    assert told["result"]["state"] == "equal"
+    content = json.loads(output)
+    assert (status, content["status"], content["bad_commit"]) == (0, 0, None)
+    assert content["remaining"] == ["Loop of `last`"]
+    assert content["result"]["state"] == "equal"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +318,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def test_the_libraries_are_those_that_are_named() -> None:
-    """The version that the page tells is the one that the file says it is."""
+    """The version in the page is the one in the file of the library."""
     from looplift.debug.report.page import LIBRARIES
 
     folder = Path(__file__).parents[2] / "debug" / "report" / "assets"

@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from looplift.debug.report.build import ReportData, build
-from looplift.debug.report.numeric import Wanted
+from looplift.debug.report.numeric import Runs
 from looplift.debug.report.page import write
-from looplift.debug.subject import Subject
+from looplift.request import Request
 
 from . import report_models
 from .browser import Page, opened
@@ -27,8 +27,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield browser
 
 
-def written(model: onnx.ModelProto, path: Path, wanted: Wanted = Wanted.NONE) -> ReportData:
-    report = build(Subject.of(model), "a model", wanted=wanted)
+def written(model: onnx.ModelProto, path: Path, runs: Runs = Runs.NONE) -> ReportData:
+    report = build(Request.of(model), "a model", runs=runs)
     write(report, path)
     return report
 
@@ -36,7 +36,7 @@ def written(model: onnx.ModelProto, path: Path, wanted: Wanted = Wanted.NONE) ->
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReportData]:
     path = tmp_path_factory.mktemp("demo") / "demo.html"
-    return path, written(report_models.model(), path, Wanted.ALL)
+    return path, written(report_models.model(), path, Runs.ALL)
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def drawn(page: Page, pane: str) -> dict[int, str]:
     return {int(n): str(c) for n, c in page.run(script.replace("${pane}", pane))}
 
 
-def go_to(page: Page, step: int) -> None:
-    page.click(f"#step-{step}")
-    page.wait(lambda: f"step {step} of" in page.text("#step-head"))
+def go_to(page: Page, number: int) -> None:
+    page.click(f"#commit-{number}")
+    page.wait(lambda: f"commit {number} of" in page.text("#commit-head"))
     settle(page)
 
 
@@ -83,14 +83,14 @@ def settle(page: Page) -> None:
 
 def test_it_opens_with_the_model_before_and_after(page: Page, report: ReportData) -> None:
     assert page.session.title == "a model · looplift report"
-    head = page.text("#step-head")
+    head = page.text("#commit-head")
     assert "Overview" in head
-    assert "left: Loop of `last` — " in head
+    assert "remaining: Loop of `last` — " in head
     assert "Below is the model before and after" in head
-    assert "equal to the original" in page.text("#step-head .check.equal")
+    assert "equal to the original" in page.text("#commit-head .check.equal")
     operators = [element.get_attribute("data-op") for element in page.all("#before .node")]
     assert {"If", "Loop"} <= set(operators)
-    assert len(page.all("#step-list [role=option]")) == len(report.steps) + 1
+    assert len(page.all("#commit-list [role=option]")) == len(report.commits) + 1
 
 
 def test_it_loads_nothing(page: Page) -> None:
@@ -112,21 +112,21 @@ def test_names_are_no_markup(session: Any, tmp_path: Path) -> None:
     assert page.errors() == []
 
 
-# --- steps ---
+# --- commits ---
 
 
-def test_each_step_shows_what_it_changes(page: Page, report: ReportData) -> None:
-    for number, step in enumerate(report.steps, 1):
+def test_each_commit_shows_what_it_changes(page: Page, report: ReportData) -> None:
+    for number, commit in enumerate(report.commits, 1):
         go_to(page, number)
-        assert step["rule"] in page.text("#step-head h2")
-        assert page.all("#step-head .check.equal")
+        assert commit["rule"] in page.text("#commit-head h2")
+        assert page.all("#commit-head .check.equal")
         before, after = drawn(page, "before"), drawn(page, "after")
-        for gone in set(step["removed"]) & set(before):
+        for gone in set(commit["removed"]) & set(before):
             assert "removed" in before[gone]
-        assert "root" in before[step["number"]]
-        assert set(step["added"]) <= set(after), "what a step adds is drawn"
-        assert all("added" in after[made] for made in step["added"])
-        marks = {line[0] for line in step["lines"]}
+        assert "root" in before[commit["root"]]
+        assert set(commit["added"]) <= set(after), "the nodes that a commit adds are drawn"
+        assert all("added" in after[made] for made in commit["added"])
+        marks = {line[0] for line in commit["lines"]}
         shown = {line.text.strip() for line in page.all("#change .sign")}
         assert shown == {mark.replace("-", "\N{MINUS SIGN}").strip() for mark in marks}
         assert "match" in page.text("#rule .code")
@@ -149,7 +149,7 @@ def test_a_body_folds_and_unfolds(page: Page) -> None:
 
 
 def press_on(page: Page, selector: str) -> None:
-    """What a reader without a mouse does: Tab to it, then Enter."""
+    """Does what a reader without a mouse does: Tab to it, then Enter."""
     page.run(f'document.querySelector("{selector}").focus()')
     page.press(ENTER)
 
@@ -160,20 +160,20 @@ def test_both_branches_of_an_if_are_drawn(page: Page) -> None:
     assert [title.split(":")[0] for title in titles] == ["then_branch", "else_branch"]
 
 
-def test_a_node_tells_its_values_and_steps(page: Page, report: ReportData) -> None:
-    step = next(n for n, s in enumerate(report.steps, 1) if "Constant" in s["node"])
-    go_to(page, step)
+def test_a_node_shows_its_values_and_commits(page: Page, report: ReportData) -> None:
+    number = next(n for n, c in enumerate(report.commits, 1) if "Constant" in c["node"])
+    go_to(page, number)
     page.click("#before .node.root")
     page.wait(lambda: page.shown("#node-card"))
     assert "Constant" in page.text("#node-card h3")
-    assert str(step) in [link.text for link in page.all("#node-card .link")]
+    assert str(number) in [link.text for link in page.all("#node-card .link")]
     page.press(ESCAPE)
     page.wait(lambda: not page.shown("#node-card"))
 
 
 def test_more_is_drawn_around(session: Any, tmp_path: Path) -> None:
     written(report_models.chain(60), tmp_path / "chain.html")
-    page = Page(session, tmp_path / "chain.html", "#steps=5")
+    page = Page(session, tmp_path / "chain.html", "#commits=5")
     page.wait(lambda: page.all("#before .node"))
     settle(page)
     near = len(drawn(page, "before"))
@@ -192,48 +192,48 @@ def test_of_a_large_model_only_a_part_is_drawn(session: Any, tmp_path: Path) -> 
     report = written(report_models.chain(2000), tmp_path / "large.html")
     page = Page(session, tmp_path / "large.html")
     page.wait(lambda: page.all("#before .node"))
-    assert len(report.steps) >= 500
-    for step in (1, 250, 500):
-        go_to(page, step)
+    assert len(report.commits) >= 500
+    for number in (1, 250, 500):
+        go_to(page, number)
         assert 1 <= len(drawn(page, "before")) <= 120
-        before = page.text("#panel-steps figure .count")
+        before = page.text("#panel-commits figure .count")
         assert re.fullmatch(r"\d{1,3} of \d{4} nodes", before), before
 
 
 # --- finding one's way ---
 
 
-def test_keys_walk_through_the_steps(page: Page, report: ReportData) -> None:
+def test_keys_go_through_the_commits(page: Page, report: ReportData) -> None:
     places = []
     for key in ("j", "j", DOWN, "k", "G", "g"):
         page.press(key)
         places.append(int(chosen(page)))
-    assert places == [1, 2, 3, 2, len(report.steps), 0]
-    assert page.run("return location.hash") == "#steps=0"
+    assert places == [1, 2, 3, 2, len(report.commits), 0]
+    assert page.run("return location.hash") == "#commits=0"
 
 
 def test_the_address_leads_back(session: Any, demo: tuple[Path, ReportData]) -> None:
-    page = Page(session, demo[0], "#steps=2")
-    page.wait(lambda: "step 2 of" in page.text("#step-head"))
+    page = Page(session, demo[0], "#commits=2")
+    page.wait(lambda: "commit 2 of" in page.text("#commit-head"))
     page = Page(session, demo[0], "#why=1")
     page.wait(lambda: page.shown("#why-details h2"))
     assert "Loop" in page.text("#why-details article:not([hidden]) h2")
 
 
 def test_search_narrows_the_list(page: Page, report: ReportData) -> None:
-    word = report.steps[-1]["rule"]
+    word = report.commits[-1]["rule"]
     page.press("/")
     page.press(word.lower())
-    fitting = [n for n, step in enumerate(report.steps, 1) if word.lower() in str(step).lower()]
-    page.wait(lambda: len(page.shown("#step-list [role=option]")) <= len(fitting))
+    fitting = [n for n, c in enumerate(report.commits, 1) if word.lower() in str(c).lower()]
+    page.wait(lambda: len(page.shown("#commit-list [role=option]")) <= len(fitting))
     assert page.text("#search-count").endswith("found")
     page.press(ENTER)
-    page.wait(lambda: word in page.text("#step-head"))
+    page.wait(lambda: word in page.text("#commit-head"))
     page.press("/", ESCAPE)
-    page.wait(lambda: len(page.shown("#step-list [role=option]")) > len(fitting))
+    page.wait(lambda: len(page.shown("#commit-list [role=option]")) > len(fitting))
 
 
-def test_search_finds_nodes_and_looks_at_them(page: Page) -> None:
+def test_search_finds_nodes_and_draws_them(page: Page) -> None:
     page.press("/")
     page.press("neg")
     page.wait(lambda: page.shown("#found button"), "a node that is found")
@@ -252,7 +252,7 @@ def chosen_or_none(page: Page) -> list[Any]:
     return page.shown("[role=option][aria-selected=true]")
 
 
-def test_help_tells_the_keys(page: Page) -> None:
+def test_help_lists_the_keys(page: Page) -> None:
     page.press("?")
     page.wait(lambda: page.shown("#help"))
     assert "next, previous" in page.text("#help")
@@ -276,8 +276,8 @@ def test_why_not(page: Page, report: ReportData) -> None:
     page.click("#tab-why")
     page.wait(lambda: page.shown("#why-details h2"))
     article = "#why-details article:not([hidden])"
-    for number, left in enumerate(report.left):
-        page.click(f"#left-{number}")
+    for number, left in enumerate(report.remaining):
+        page.click(f"#remaining-{number}")
         settle(page)
         assert left["node"] in page.text(f"{article} h2")
         reasons = [reason.text for reason in page.all(f"{article} .reason")]

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 
-from .judge import judge
+from .check_rewrite import check_rewrite
 from .loops import make_feeds, make_model
 from .report import explained
 
@@ -24,7 +24,7 @@ def main() -> int:
     wrong: list[int] = []
     started = time.perf_counter()
     for number, seed in enumerate(range(chosen.first, chosen.first + chosen.count), start=1):
-        findings = judge(make_model(seed), make_feeds(seed), tally)
+        findings = check_rewrite(make_model(seed), make_feeds(seed), tally)
         if findings:
             wrong.append(seed)
             _say(f"\n# {explained(seed, findings)}")

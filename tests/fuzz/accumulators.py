@@ -1,6 +1,6 @@
-"""States that collect one row per iteration: sequences, buffers that are written, tensors that grow.
+"""Carried values that collect one row per iteration: sequences, written buffers, growing tensors.
 
-The rows of one loop have one shape, that of the slices it reads.
+The rows of one loop have the shape of the slices that it reads.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .scope import BY_RANK, Kind, Scope, Value
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A state of a loop under construction, and what is read from it after the loop."""
+    """A carried value of a loop under construction, and the reads of its final value."""
 
     initial: Value
     input: Value
     update: Callable[[Scope, Value, Value], Value]
-    """Adds to the body what takes up a row: (body, row, iteration number) to the next value."""
+    """Adds the collection of a row to the body: (body, row, iteration number) to the next value."""
     results: Callable[[Scope, Value], list[Value]]
-    """Adds what reads the final value."""
+    """Adds the reads of the final value."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _of(scope: Scope, number: float) -> Value:
 
 
 def listed(outer: Scope, body: Scope, axis: Axis, rows: Rows) -> Accumulator:
-    """A sequence that a row is inserted into at its end or in front, empty at first or not."""
+    """A sequence into which each iteration inserts a row, at its end or start."""
     first = [
         filled(outer, rows.sizes, 1.5 + k) for k in range(outer.random.choice([0, 0, 0, 1, 2]))
     ]
@@ -133,7 +133,7 @@ _READS = (_stacked, _joined, _counted, _element)
 
 
 def written(outer: Scope, body: Scope, axis: Axis, rows: Rows) -> Accumulator:
-    """A buffer with a slice for each iteration, or for some more; axes in any order."""
+    """A buffer with a slice for each iteration, or with more slices, along any axis."""
     along = outer.random.randrange(rows.rank + 1)
     length = outer.unsqueeze(axis.size, 0, Kind.INTS)
     if outer.chance(0.25):
@@ -156,7 +156,7 @@ def _passed(scope: Scope, final: Value) -> Value:
 
 
 def _scattered(body: Scope, buffer: Axis, rows: Rows, row: Value, place: Value) -> Value:
-    """ScatterND at a grid of index tuples that runs through the axes in front."""
+    """ScatterND at a grid of index tuples over the axes before the buffer's axis."""
     if buffer.number == 0:
         ones = body.constant([1, 1], Kind.INTS)
         places = body.add("Reshape", [place, ones], Kind.INTS)
@@ -194,7 +194,7 @@ def _scattered_elements(body: Scope, buffer: Axis, rows: Rows, row: Value, place
 
 
 def _spliced(body: Scope, buffer: Axis, rows: Rows, row: Value, place: Value) -> Value:
-    """What is in front, the row, and what is behind."""
+    """The concatenation of what precedes the position, the row, and what follows it."""
     start = as_vector(body, place)
     behind = body.add("Add", [start, body.constant([1], Kind.INTS)], Kind.INTS)
     along = body.constant([buffer.number], Kind.INTS)
@@ -212,7 +212,7 @@ def _spliced(body: Scope, buffer: Axis, rows: Rows, row: Value, place: Value) ->
 
 
 def grown(outer: Scope, body: Scope, axis: Axis, rows: Rows) -> Accumulator:
-    """Longer along some axis in each iteration, at its end or in front, by one or by more."""
+    """A tensor that grows along an axis in each iteration, at its end or start, by one or two rows."""
     if rows.rank > 0 and outer.chance(0.3):
         return _grown_by_rows(outer, body, rows)
     along = outer.random.randrange(rows.rank + 1)
@@ -230,7 +230,7 @@ def grown(outer: Scope, body: Scope, axis: Axis, rows: Rows) -> Accumulator:
 
 
 def _grown_by_rows(outer: Scope, body: Scope, rows: Rows) -> Accumulator:
-    """Rows side by side along an axis that they have."""
+    """A tensor that grows along an axis of the rows."""
     along = outer.random.randrange(rows.rank)
     sizes = list(rows.sizes)
     if outer.chance(0.7):

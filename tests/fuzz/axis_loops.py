@@ -12,9 +12,9 @@ from .positions import (
     Axis,
     Walk,
     axis_of,
+    iterations_along,
     position,
     slice_at,
-    steps_along,
     summed_chunk,
 )
 from .scope import Kind, Scope, Value
@@ -40,17 +40,17 @@ def axis_loop(scope: Scope) -> list[Value]:
     makers = [m for m in ACCUMULATORS if m is not listed or scope.opset >= 13]
     chosen = [scope.random.choice(makers) for _ in range(scope.random.choice([0, 1, 1, 2]))]
     accumulators = [make(scope, body, axis, loop.rows) for make in chosen]
-    state = _state(loop) if scope.chance(0.7) or not accumulators else None
+    value = _carried(loop) if scope.chance(0.7) or not accumulators else None
     trip, read = _read(loop)
-    step = read if state is None else _next(loop, state[1], read)
-    row = _row(loop, read, step)
+    new = read if value is None else _next(loop, value[1], read)
+    row = _row(loop, read, new)
     updates = [a.update(body, row, iteration) for a in accumulators]
-    carried = [] if state is None else [(*state, step)]
-    carried += [(a.initial, a.input, new) for a, new in zip(accumulators, updates)]
-    collected = [_row(loop, read, step)] if scope.chance(0.4) else []
+    carried = [] if value is None else [(*value, new)]
+    carried += [(a.initial, a.input, update) for a, update in zip(accumulators, updates)]
+    collected = [_row(loop, read, new)] if scope.chance(0.4) else []
     finals, stacked = _place(loop, trip, carried, collected)
-    results = stacked + (finals[:1] if state is not None and scope.chance(0.7) else [])
-    for accumulator, final in zip(accumulators, finals[state is not None :]):
+    results = stacked + (finals[:1] if value is not None and scope.chance(0.7) else [])
+    for accumulator, final in zip(accumulators, finals[value is not None :]):
         results += accumulator.results(scope, final)
     return results or finals
 
@@ -58,14 +58,14 @@ def axis_loop(scope: Scope) -> list[Value]:
 # --- the body ------------------------------------------------------------------------------------
 
 
-def _state(loop: AxisLoop) -> tuple[Value, Value]:
-    """A value of the shape of a row: before the loop, and in the body."""
+def _carried(loop: AxisLoop) -> tuple[Value, Value]:
+    """A carried value of the shape of a slice: its initial value, and its body input."""
     initial = filled(loop.outer, loop.rows.sizes, loop.outer.random.choice([0.0, 0.5]))
     return initial, loop.body.declare(loop.rows.kind, readable=False)
 
 
 def _read(loop: AxisLoop) -> tuple[Value, Value]:
-    """How many iterations there are, and what each reads."""
+    """The trip count, and the value that an iteration reads."""
     scope, body, axis = loop.outer, loop.body, loop.axis
     if scope.chance(0.15):
         return _read_chunk(loop)
@@ -83,7 +83,7 @@ def _read(loop: AxisLoop) -> tuple[Value, Value]:
 def _trip(loop: AxisLoop, walk: Walk) -> Value:
     scope, way = loop.outer, loop.outer.random.random()
     if way < 0.75:
-        return steps_along(scope, loop.axis.size, walk)
+        return iterations_along(scope, loop.axis.size, walk)
     if way < 0.85:
         return scope.input("m")
     if way < 0.93:
@@ -92,7 +92,7 @@ def _trip(loop: AxisLoop, walk: Walk) -> Value:
 
 
 def _read_chunk(loop: AxisLoop) -> tuple[Value, Value]:
-    """Several slices at once: chunks one after the other, or windows."""
+    """A read of several slices at once: consecutive chunks, or sliding windows."""
     scope, body, axis = loop.outer, loop.body, loop.axis
     extent = scope.random.choice([2, 3])
     if scope.chance(0.5):
@@ -107,34 +107,34 @@ def _read_chunk(loop: AxisLoop) -> tuple[Value, Value]:
     return trip, summed_chunk(body, axis, start, extent)
 
 
-def _next(loop: AxisLoop, state: Value, read: Value) -> Value:
-    """The state of the next iteration."""
+def _next(loop: AxisLoop, carried: Value, read: Value) -> Value:
+    """The next carried value."""
     body, kind = loop.body, loop.rows.kind
     op = body.random.choice(["Add", "Max", "Mul", "Sub"])
     if body.chance(0.3):
-        state = body.add("Mul", [state, body.constant(0.5, Kind.SCALAR)], kind)
-    result = body.add(op, [state, read], kind)
+        carried = body.add("Mul", [carried, body.constant(0.5, Kind.SCALAR)], kind)
+    result = body.add(op, [carried, read], kind)
     return body.add("Tanh", [result], kind) if body.chance(0.4) else result
 
 
-def _row(loop: AxisLoop, read: Value, step: Value) -> Value:
-    """What an iteration collects: of the shape of a slice, whatever it is made of."""
+def _row(loop: AxisLoop, read: Value, new: Value) -> Value:
+    """The value that an iteration collects, which has the shape of a slice."""
     body, kind, way = loop.body, loop.rows.kind, loop.body.random.randrange(7)
     if way == 0:
-        return step
+        return new
     if way == 1:
         return read
     if way == 2:
-        return body.add("Tanh", [step], kind)
+        return body.add("Tanh", [new], kind)
     number = body.add("Cast", [loop.iteration], Kind.SCALAR, to=Kind.SCALAR.element)
     if way == 3:
         return body.add("Add", [read, number], kind)
-    source = body.random.choice([read, step])
+    source = body.random.choice([read, new])
     shape = body.add("Shape", [source], Kind.INTS)
     if way == 4:
         return body.add("Expand", [number, shape], kind)
     zeros = body.add("ConstantOfShape", [shape], kind)
-    return body.add("Add", [zeros, body.random.choice([read, step, number])], kind)
+    return body.add("Add", [zeros, body.random.choice([read, new, number])], kind)
 
 
 # --- the node ------------------------------------------------------------------------------------
@@ -146,10 +146,10 @@ def _place(
     carried: list[tuple[Value, Value, Value]],
     collected: list[Value],
 ) -> tuple[list[Value], list[Value]]:
-    """Adds the Loop; returns the final states and the stacked rows."""
+    """Adds the Loop; returns the final values and the scan outputs."""
     scope, body = loop.outer, loop.body
     returned: list[Value] = []
-    for value in (_goes_on(loop, carried), *(new for _, _, new in carried), *collected):
+    for value in (_next_condition(loop, carried), *(new for _, _, new in carried), *collected):
         made = {name for node in body.nodes for name in node.output}
         own = value.name in made and value not in returned
         returned.append(value if own else body.add("Identity", [value], value.kind))
@@ -163,8 +163,8 @@ def _place(
     return finals, stacked
 
 
-def _goes_on(loop: AxisLoop, carried: list[tuple[Value, Value, Value]]) -> Value:
-    """The condition for the next iteration; now and then one that ends the loop early."""
+def _next_condition(loop: AxisLoop, carried: list[tuple[Value, Value, Value]]) -> Value:
+    """The condition for the next iteration, which sometimes ends the loop early."""
     body, way = loop.body, loop.body.random.random()
     if way < 0.4:
         return body.constant(True, Kind.BOOL)

@@ -1,14 +1,14 @@
-"""How often a random loop runs: trip counts, conditions, counters with limits.
+"""Random trip counts and conditions of loops, and counters with limits.
 
-Every loop ends: it has a small trip count, or a counter that surely reaches its limit.
+Every loop ends: it has a small trip count, or a counter that reaches its limit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .carried_values import Carried
 from .scope import Kind, Scope, Value
-from .states import Carried
 
 LARGEST = 2**63 - 1
 
@@ -21,12 +21,12 @@ class Stop:
     """The condition for the first iteration."""
     next: Value
     """In the body: the condition for the next iteration."""
-    surely: bool
+    always_ends: bool
     """Whether it ends without a trip count."""
 
 
 def trip_count(scope: Scope, optional: bool) -> Value | None:
-    """Absent, a constant, an input, the length of the table, or computed from those."""
+    """Omitted, a constant, an input, the length of the table, or computed from these."""
     way = scope.random.random()
     if optional and way < 0.3:
         return None
@@ -41,27 +41,27 @@ def trip_count(scope: Scope, optional: bool) -> Value | None:
     if scope.chance(0.1):
         trip = scope.add("Add", [trip, scope.integer(1)], Kind.INT)
     elif scope.chance(0.1):
-        trip = _steps_to(scope, trip)
+        trip = _range_length(scope, trip)
     return scope.unsqueeze(trip, 0, Kind.INTS) if scope.chance(0.05) else trip
 
 
-def _steps_to(scope: Scope, end: Value) -> Value:
-    """The length of range(start, end, step) as exporters write it: ceil of a float quotient."""
+def _range_length(scope: Scope, end: Value) -> Value:
+    """The length of range(start, end, stride) as exporters write it: ceil of a float quotient."""
     start = scope.integer(scope.random.choice([0, 1, -2]))
     span = scope.add("Sub", [end, start], Kind.INT)
     wide = scope.add("Cast", [span], Kind.SCALAR, to=Kind.SCALAR.element)
-    step = scope.constant(scope.random.choice([1, 2, 3]), Kind.SCALAR)
-    steps = scope.add("Ceil", [scope.add("Div", [wide, step], Kind.SCALAR)], Kind.SCALAR)
-    return scope.add("Cast", [steps], Kind.INT, to=Kind.INT.element)
+    stride = scope.constant(scope.random.choice([1, 2, 3]), Kind.SCALAR)
+    length = scope.add("Ceil", [scope.add("Div", [wide, stride], Kind.SCALAR)], Kind.SCALAR)
+    return scope.add("Cast", [length], Kind.INT, to=Kind.INT.element)
 
 
 def make_stop(
     scope: Scope, body: Scope, condition: Value, carried: list[Carried], updates: list[Value]
 ) -> Stop:
-    """The conditions of a loop; may add a state, the counter they ask."""
+    """The conditions of a loop; may add a counter as a carried value."""
     way = scope.random.random()
     if way < 0.45:
-        return Stop(_first(scope), _goes_on(body, condition), False)
+        return Stop(_first(scope), _unchanged(body, condition), False)
     if way < 0.55:
         return Stop(_first(scope), body.pick(Kind.BOOL), False)
     return _counting(scope, body, carried, updates)
@@ -75,8 +75,8 @@ def _first(scope: Scope) -> Value | None:
     return scope.unsqueeze(given, 0, Kind.BOOLS) if scope.chance(0.05) else given
 
 
-def _goes_on(body: Scope, condition: Value) -> Value:
-    """The condition of a for loop, in its usual spellings."""
+def _unchanged(body: Scope, condition: Value) -> Value:
+    """The condition of a for loop, in one of its usual forms."""
     way = body.random.randrange(4)
     if way == 0:
         return body.constant(not body.chance(0.1), Kind.BOOL)
@@ -87,7 +87,7 @@ def _goes_on(body: Scope, condition: Value) -> Value:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What holds of a counter and its limit while the loop goes on."""
+    """The comparison of a counter with its limit that is true while the loop runs."""
 
     op: str
     exchanged: bool
@@ -115,30 +115,30 @@ def _comparison(scope: Scope, down: bool) -> Comparison:
 
 
 def _counting(scope: Scope, body: Scope, carried: list[Carried], updates: list[Value]) -> Stop:
-    """A counter of its own against a limit."""
+    """Ends the loop by a comparison of a new counter with a limit."""
     kind = scope.random.choice([Kind.INT, Kind.INT, Kind.INT, Kind.INT32])
     start = scope.constant(scope.random.choice([0, 0, 0, 1, -2, 4, 9]), kind)
-    limit, surely = _limit(scope, kind)
+    limit, always_ends = _limit(scope, kind)
     if scope.chance(0.1):
-        start, surely = scope.pick(kind), False
+        start, always_ends = scope.pick(kind), False
     down = scope.chance(0.2)
     inside = body.declare(kind, readable=scope.chance(0.3))
-    after = _step(body, inside, scope.random.choice([1, 1, 1, 2, 3]), down)
+    after = _advanced(body, inside, scope.random.choice([1, 1, 1, 2, 3]), down)
     carried.append(Carried(start, inside, lambda b: after))
     updates.append(after)
     comparison = _comparison(scope, down)
-    surely = surely and comparison.op != "Equal"
+    always_ends = always_ends and comparison.op != "Equal"
     going = comparison.of(body, after if scope.chance(0.8) else inside, limit)
     if scope.chance(0.15):
         going = body.add("And", [going, body.pick(Kind.BOOL)], Kind.BOOL)
     elif scope.chance(0.1):
-        going, surely = body.add("Or", [going, body.pick(Kind.BOOL)], Kind.BOOL), False
+        going, always_ends = body.add("Or", [going, body.pick(Kind.BOOL)], Kind.BOOL), False
     first = comparison.of(scope, start, limit) if scope.chance(0.6) else _first(scope)
-    return Stop(first, going, surely)
+    return Stop(first, going, always_ends)
 
 
 def _limit(scope: Scope, kind: Kind) -> tuple[Value, bool]:
-    """A limit, and whether it is a small number."""
+    """A limit, and whether it is small."""
     if kind is Kind.INT and scope.chance(0.1):
         far = scope.integer(scope.random.choice([LARGEST, -LARGEST - 1, 2**62]))
         chosen = [scope.input("c"), far, scope.input("n")]
@@ -149,7 +149,7 @@ def _limit(scope: Scope, kind: Kind) -> tuple[Value, bool]:
     return scope.constant(scope.random.choice([0, 1, 3, 5, 7]), kind), True
 
 
-def _step(body: Scope, counter: Value, size: int, down: bool) -> Value:
+def _advanced(body: Scope, counter: Value, size: int, down: bool) -> Value:
     kind = counter.kind
     if down and body.chance(0.5):
         return body.add("Sub", [counter, body.constant(size, kind)], kind)

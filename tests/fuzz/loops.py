@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from . import pieces
+from . import operators
 from .axis_loops import axis_loop
+from .carried_values import IN_LOOPS, IN_SCANS, Carried, collected
 from .conditions import make_stop, trip_count
 from .scope import STACKED, Kind, Names, Scope, Value
-from .states import IN_LOOPS, IN_SCANS, Carried, collected
 
 OPSETS = (11, 12, 13, 16, 17, 19, 21)
 DEEPEST = 2
-"""Bodies inside bodies."""
+"""The deepest nesting of bodies."""
 
 INPUTS = {
     "x": Kind.ROW,
@@ -38,11 +38,11 @@ def make_model(seed: int) -> onnx.ModelProto:
     opset = random.choice(OPSETS)
     scope = Scope(random, Names(random, repeated=random.random() < 0.5), opset)
     inputs = [scope.declare(kind, name=name) for name, kind in INPUTS.items()]
-    _steps(scope, random.randrange(3))
+    _add_operators(scope, random.randrange(3))
     results: list[Value] = []
     for _ in range(random.choice([1, 1, 1, 2, 3])):
         results += random.choices((_loop, axis_loop, _scan), (5, 4, 1))[0](scope)
-        _steps(scope, random.randrange(3))
+        _add_operators(scope, random.randrange(3))
     outputs = _outputs(scope, results)
     graph = scope.graph("g", inputs, outputs, exact=True)
     ir_version = 8 if opset < 19 else 10
@@ -51,20 +51,20 @@ def make_model(seed: int) -> onnx.ModelProto:
     )
 
 
-def _steps(scope: Scope, count: int) -> None:
+def _add_operators(scope: Scope, count: int) -> None:
     for _ in range(count):
-        pieces.step(scope)
+        operators.random_operator(scope)
 
 
 def _outputs(scope: Scope, results: list[Value]) -> list[Value]:
-    """Most results of loops, and sometimes what is computed from them."""
+    """Most results of loops, and sometimes values that are computed from them."""
     made = {name for node in scope.nodes for name in node.output}
     chosen = [v for v in results if v.name in made and scope.chance(0.8)] or results[:1]
     later = [v for v in scope.values[-4:] if v.name in made and v not in chosen]
     chosen += [v for v in later if scope.chance(0.3)]
     if scope.chance(0.3):
         _stack_lists(scope, chosen)
-    return chosen or [pieces.unary(scope)]
+    return chosen or [operators.unary(scope)]
 
 
 def _stack_lists(scope: Scope, chosen: list[Value]) -> None:
@@ -74,7 +74,7 @@ def _stack_lists(scope: Scope, chosen: list[Value]) -> None:
         chosen.append(stacked)
 
 
-def _body_steps(scope: Scope) -> None:
+def _add_body_operators(scope: Scope) -> None:
     for _ in range(scope.random.randrange(5)):
         way = scope.random.random()
         if way < 0.08 and scope.depth <= DEEPEST:
@@ -82,7 +82,7 @@ def _body_steps(scope: Scope) -> None:
         elif way < 0.14 and scope.depth < DEEPEST:
             scope.random.choices((_loop, axis_loop, _scan), (5, 2, 2))[0](scope)
         else:
-            pieces.step(scope)
+            operators.random_operator(scope)
 
 
 def _branches(scope: Scope) -> Value:
@@ -91,7 +91,7 @@ def _branches(scope: Scope) -> Value:
     graphs = []
     for name in ("then", "otherwise"):
         branch = scope.inner()
-        _body_steps(branch)
+        _add_body_operators(branch)
         graphs.append(branch.graph(name, [], [_own(branch, branch.pick(kind))]))
     return scope.add(
         "If", [scope.pick(Kind.BOOL)], kind, then_branch=graphs[0], else_branch=graphs[1]
@@ -101,10 +101,10 @@ def _branches(scope: Scope) -> Value:
 def _own(
     body: Scope, value: Value, allowed: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> Value:
-    """What a body returns: the result of a node, or something else that is allowed, once each.
+    """A value that a body may return: the result of a node, or an allowed one, each only once.
 
-    onnxruntime refuses an outer value. Of a body input or an initializer it collects rows that are
-    not what the specification says.
+    onnxruntime rejects an outer value. For a scan output that is a body input or an initializer, it
+    returns values that differ from the specification.
     """
     made = {name for node in body.nodes for name in node.output}.union(allowed)
     if value.name in made and value.name not in taken:
@@ -120,23 +120,23 @@ def _loop(scope: Scope) -> list[Value]:
     body = scope.inner()
     iteration = _counted(body, Kind.INT, Kind.ONE_INT)
     condition = _counted(body, Kind.BOOL, Kind.ONE_BOOL)
-    # Sequences are carried since opset 13.
+    # Loops carry sequences since opset 13.
     makers = tuple(m for m in IN_LOOPS if m[1] is not collected or scope.opset >= 13)
     carried = _carried(scope, body, makers)
-    _body_steps(body)
-    updates = [state.update(body) for state in carried]
-    _body_steps(body)
+    _add_body_operators(body)
+    updates = [each.update(body) for each in carried]
+    _add_body_operators(body)
     stop = make_stop(scope, body, condition, carried, updates)
     rows = [
         body.pick(kind) for kind in scope.random.sample(list(STACKED), scope.random.randrange(3))
     ]
-    trip = trip_count(scope, stop.surely)
-    inputs = [iteration, condition, *(state.input for state in carried)]
+    trip = trip_count(scope, stop.always_ends)
+    inputs = [iteration, condition, *(each.input for each in carried)]
     allowed = [v.name for v in inputs[1:]] + [t.name for t in body.stored]
     returned = _returned(body, [stop.next, *updates], allowed)
     returned += _returned(body, rows, (), returned)
     graph = body.graph("body", inputs, returned)
-    operands = [trip, stop.first, *(state.initial for state in carried)]
+    operands = [trip, stop.first, *(each.initial for each in carried)]
     return _place(scope, "Loop", operands, carried, rows, body=graph)
 
 
@@ -176,13 +176,13 @@ def _place(
     rows: list[Value],
     **attributes: Any,
 ) -> list[Value]:
-    """Adds the node; a result that is not read in the graph may still be an output."""
-    finals = [scope.declare(state.initial.kind, readable=False) for state in carried]
+    """Adds the node; returns the results that may be outputs of the model."""
+    finals = [scope.declare(each.initial.kind, readable=False) for each in carried]
     stacked = [scope.declare(STACKED[row.kind], readable=False) for row in rows]
     names = ["" if o is None else o.name for o in operands]
     results = [v.name for v in (*finals, *stacked)]
     scope.nodes.append(helper.make_node(op, names, results, **attributes))
-    readable = [v for v, state in zip(finals, carried) if state.is_read or scope.chance(0.1)]
+    readable = [v for v, each in zip(finals, carried) if each.is_read or scope.chance(0.1)]
     readable += [v for v in stacked if scope.chance(0.8)]
     scope.values += [v for v in readable if scope.chance(0.8)]
     return readable
@@ -198,8 +198,8 @@ def _scan(scope: Scope) -> list[Value]:
     count = scope.random.choice([1, 1, 2])
     table = scope.pick(Kind.TABLE)
     slices = [body.declare(Kind.SERIES if across else Kind.ROW) for _ in range(count)]
-    _body_steps(body)
-    updates = [state.update(body) for state in carried]
+    _add_body_operators(body)
+    updates = [each.update(body) for each in carried]
     kinds = [kind for kind in STACKED if kind is not Kind.SERIES]
     rows = [body.pick(kind) for kind in scope.random.sample(kinds, scope.random.randrange(3))]
     if not carried and not rows:
@@ -211,8 +211,8 @@ def _scan(scope: Scope) -> list[Value]:
     if rows and scope.chance(0.3):
         attributes["scan_output_directions"] = [scope.random.randrange(2) for _ in rows]
     returned = _returned(body, [*updates, *rows])
-    graph = body.graph("body", [*(state.input for state in carried), *slices], returned)
-    operands: list[Value | None] = [state.initial for state in carried]
+    graph = body.graph("body", [*(each.input for each in carried), *slices], returned)
+    operands: list[Value | None] = [each.initial for each in carried]
     return _place(
         scope, "Scan", [*operands, *[table] * count], carried, rows, body=graph, **attributes
     )
@@ -222,7 +222,7 @@ def _scan(scope: Scope) -> list[Value]:
 
 
 def make_feeds(seed: int) -> list[dict[str, Any]]:
-    """Values for the inputs: 0, 1, 2 and 7 trips, both conditions, several limits."""
+    """Values for the inputs: trip counts 0, 1, 2 and 7, both conditions, several limits."""
     rng = np.random.default_rng(seed)
     feeds = []
     for trips in (0, 1, 2, 7):
@@ -244,7 +244,7 @@ def make_feeds(seed: int) -> list[dict[str, Any]]:
 
 
 def _block(rng: np.random.Generator, trips: int) -> np.ndarray:
-    """Of any sizes; one axis, any of them, often has as many slices as there are trips."""
+    """A tensor of random sizes, one of which often equals the trip count."""
     sizes = rng.choice([0, 1, 1, 2, 3], size=3)
     if rng.random() < 0.8:
         sizes[rng.integers(3)] = trips

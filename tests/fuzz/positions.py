@@ -1,5 +1,5 @@
-"""Positions along an axis that advance with the iteration number, and reads there, as exporters
-spell them.
+"""Positions along an axis that are linear in the iteration number, and reads at them, in the forms
+that exporters write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Axis:
     rank: int
     number: int
     size: Value
-    """How many slices there are, an integer."""
+    """The number of slices, an integer."""
 
     @property
     def slice_kind(self) -> Kind:
@@ -30,14 +30,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Walk:
-    """Iteration i is at first + step * i, where `first` may count from the end."""
+    """Iteration i is at position first + stride * i; `first` may count from the end."""
 
     first: int
-    step: int
+    stride: int
 
     @property
     def is_plain(self) -> bool:
-        return (self.first, self.step) == (0, 1)
+        return (self.first, self.stride) == (0, 1)
 
 
 PLAIN = Walk(0, 1)
@@ -46,7 +46,7 @@ WALKS = (PLAIN, PLAIN, PLAIN, BACK, BACK, Walk(1, 1), Walk(0, 2), Walk(1, 3), Wa
 
 
 def axis_of(scope: Scope) -> Axis:
-    """Some axis of an input with one, two or three axes, and its size in one of several spellings."""
+    """An axis of an input of rank 1 to 3, and its size in one of several forms."""
     rank = scope.random.choice([1, 2, 2, 3, 3, 3])
     if scope.chance(0.25):
         tensor = _of_known_sizes(scope, rank)
@@ -60,7 +60,7 @@ def axis_of(scope: Scope) -> Axis:
 
 
 def _of_known_sizes(scope: Scope, rank: int) -> Value:
-    """A tensor that is not the same in every run, but has the same sizes."""
+    """A tensor of static shape whose elements differ between runs."""
     sizes = [scope.random.choice([1, 1, 2, 3, 7]) for _ in range(rank)]
     numbers = np.random.default_rng(scope.random.randrange(99)).normal(size=sizes)
     moved = scope.add("ReduceSum", [scope.input("x")], Kind.SCALAR, keepdims=0)
@@ -71,7 +71,7 @@ def _of_known_sizes(scope: Scope, rank: int) -> Value:
 def size_along(scope: Scope, tensor: Value, rank: int, number: int) -> Value:
     way = scope.random.randrange(4)
     if way == 0 and scope.opset >= 13:
-        # onnxruntime squeezes what is split without sizes when it is told to.
+        # onnxruntime respects keepdims=0 for a split without sizes.
         pieces = scope.add("SplitToSequence", [tensor], Kind.ROWS, axis=number, keepdims=0)
         return scope.add("SequenceLength", [pieces], Kind.INT)
     if way == 1 and scope.opset >= 15:
@@ -84,27 +84,27 @@ def size_along(scope: Scope, tensor: Value, rank: int, number: int) -> Value:
     return scope.add("Gather", [shape, scope.integer(number - rank * scope.chance(0.3))], Kind.INT)
 
 
-def steps_along(scope: Scope, size: Value, walk: Walk) -> Value:
+def iterations_along(scope: Scope, size: Value, walk: Walk) -> Value:
     """The number of iterations that stay within the axis."""
     if walk.first < 0:
         first = scope.add("Sub", [size, scope.integer(1)], Kind.INT)
-        return _length_of_range(scope, first, scope.integer(-1), walk.step)
+        return _length_of_range(scope, first, scope.integer(-1), walk.stride)
     if walk.is_plain and scope.chance(0.7):
         return size
-    return _length_of_range(scope, scope.integer(walk.first), size, walk.step)
+    return _length_of_range(scope, scope.integer(walk.first), size, walk.stride)
 
 
-def _length_of_range(scope: Scope, start: Value, end: Value, step: int) -> Value:
-    """max(0, ceil((end - start) / step)), by floats or by integers."""
+def _length_of_range(scope: Scope, start: Value, end: Value, stride: int) -> Value:
+    """max(0, ceil((end - start) / stride)), computed in floats or integers."""
     span = scope.add("Sub", [end, start], Kind.INT)
     if scope.chance(0.6):
         wide = scope.add("Cast", [span], Kind.SCALAR, to=Kind.SCALAR.element)
-        quotient = scope.add("Div", [wide, scope.constant(step, Kind.SCALAR)], Kind.SCALAR)
+        quotient = scope.add("Div", [wide, scope.constant(stride, Kind.SCALAR)], Kind.SCALAR)
         rounded = scope.add("Ceil", [quotient], Kind.SCALAR)
         return scope.add("Cast", [rounded], Kind.INT, to=Kind.INT.element)
-    further = scope.integer(step - 1 if step > 0 else step + 1)
+    further = scope.integer(stride - 1 if stride > 0 else stride + 1)
     return scope.add(
-        "Div", [scope.add("Add", [span, further], Kind.INT), scope.integer(step)], Kind.INT
+        "Div", [scope.add("Add", [span, further], Kind.INT), scope.integer(stride)], Kind.INT
     )
 
 
@@ -112,7 +112,7 @@ def _length_of_range(scope: Scope, start: Value, end: Value, step: int) -> Value
 
 
 def position(body: Scope, axis: Axis, iteration: Value, walk: Walk) -> Value:
-    """Where iteration i reads or writes."""
+    """The position at which iteration i reads or writes."""
     place = _advanced(body, axis, iteration, walk)
     while body.chance(0.3):
         place = _normalised(body, axis, place)
@@ -123,19 +123,19 @@ def _advanced(body: Scope, axis: Axis, iteration: Value, walk: Walk) -> Value:
     if walk.is_plain and body.chance(0.7):
         return iteration
     if walk.first >= 0:
-        along = _times(body, iteration, walk.step)
+        along = _times(body, iteration, walk.stride)
         first = body.integer(walk.first)
         return body.add("Add", _either_way(body, along, first), Kind.INT)
     if body.chance(0.3):
-        along = _times(body, iteration, walk.step)
+        along = _times(body, iteration, walk.stride)
         return body.add("Add", _either_way(body, along, body.integer(walk.first)), Kind.INT)
     if body.chance(0.3):
-        rest = body.add("Sub", [axis.size, _times(body, iteration, -walk.step)], Kind.INT)
+        rest = body.add("Sub", [axis.size, _times(body, iteration, -walk.stride)], Kind.INT)
         return body.add("Sub", [rest, body.integer(-walk.first)], Kind.INT)
     last = body.add("Sub", [axis.size, body.integer(-walk.first)], Kind.INT)
     if body.chance(0.5):
-        return body.add("Sub", [last, _times(body, iteration, -walk.step)], Kind.INT)
-    return body.add("Add", _either_way(body, last, _times(body, iteration, walk.step)), Kind.INT)
+        return body.add("Sub", [last, _times(body, iteration, -walk.stride)], Kind.INT)
+    return body.add("Add", _either_way(body, last, _times(body, iteration, walk.stride)), Kind.INT)
 
 
 def _either_way(body: Scope, a: Value, b: Value) -> list[Value | None]:
@@ -151,7 +151,7 @@ def _times(body: Scope, value: Value, factor: int) -> Value:
 
 
 def _normalised(body: Scope, axis: Axis, place: Value) -> Value:
-    """The same position, in other words."""
+    """The same position in another form."""
     way = body.random.randrange(6)
     if way == 0:
         negative = body.add("Less", [place, body.integer(0)], Kind.BOOL)
@@ -207,10 +207,10 @@ def _squeezed(body: Scope, axis: Axis, kept: Value) -> Value:
 
 
 def sliced(body: Scope, axis: Axis, start: Value, extent: int) -> Value:
-    """So many slices from a position on, by a Slice over one axis or over several."""
+    """`extent` slices from a position on, by a Slice along one axis or all axes."""
     end = body.add("Add", [start, body.constant([extent], Kind.INTS)], Kind.INTS)
     if extent == 1 and body.chance(0.2):
-        # The end of the last element, where positions count from the end, is none at all.
+        # For the position -1, the end would be 0.
         zero = body.constant([0], Kind.INTS)
         wraps = body.add("Equal", [end, zero], Kind.BOOLS)
         end = body.add("Where", [wraps, body.constant([LAST], Kind.INTS), end], Kind.INTS)
@@ -235,7 +235,7 @@ def _sliced_on_all_axes(body: Scope, axis: Axis, start: Value, end: Value) -> Va
 
 
 def summed_chunk(body: Scope, axis: Axis, start: Value, extent: int) -> Value:
-    """What several neighbouring slices sum up to."""
+    """The sum of several neighbouring slices."""
     chunk = sliced(body, axis, as_vector(body, start), extent)
     if body.opset < 13:
         return body.add("ReduceSum", [chunk], axis.slice_kind, axes=[axis.number], keepdims=0)

@@ -15,7 +15,7 @@ Dims = tuple[int | None, ...]
 
 
 class Kind(Enum):
-    """What a value is: its element type and the sizes that are the same in every model."""
+    """A kind of value: its element type, and its shape with None for sizes that vary."""
 
     SCALAR = (TensorProto.FLOAT, ())
     ROW = (TensorProto.FLOAT, (3,))
@@ -54,7 +54,7 @@ class Kind(Enum):
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.element))
 
 
-FLOATS = (Kind.SCALAR, Kind.ROW, Kind.SERIES, Kind.TABLE)
+FLOAT_OR_DOUBLE = (Kind.SCALAR, Kind.ROW, Kind.SERIES, Kind.TABLE)
 STACKED = {
     Kind.SCALAR: Kind.SERIES,
     Kind.ROW: Kind.TABLE,
@@ -62,9 +62,9 @@ STACKED = {
     Kind.INT: Kind.INTS,
     Kind.BOOL: Kind.BOOLS,
 }
-"""What rows of a kind become along a new first axis."""
+"""The kinds of scan outputs, by the kinds of the slices."""
 BY_RANK = (Kind.SCALAR, Kind.SERIES, Kind.GRID, Kind.BLOCK, Kind.BLOCKS)
-"""Tensors of sizes that are not known."""
+"""The kinds of float tensors of open sizes, by rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Value:
 
 @dataclass
 class Names:
-    """New names; with `repeated`, of a small pool, so that separate bodies use the same ones."""
+    """Makes names; with `repeated` from a small pool, so that separate bodies share names."""
 
     random: Random
     repeated: bool
@@ -92,19 +92,19 @@ class Names:
 
 @dataclass
 class Scope:
-    """One graph; values of the graphs around it can be read too."""
+    """One graph under construction; nodes may also read values of the graphs around it."""
 
     random: Random
     names: Names
     opset: int
     outer: Scope | None = None
     values: list[Value] = field(default_factory=list)
-    """What may be read here; values that are meant to stay unread are left out."""
+    """The values that nodes may read; without those that must stay unused."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     stored: list[onnx.TensorProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
-    """Names of bodies in this graph, which it may not have for itself."""
+    """The names that bodies in this graph use, which the graph itself must not use."""
 
     @property
     def depth(self) -> int:
@@ -122,7 +122,7 @@ class Scope:
     # --- values ---
 
     def declare(self, kind: Kind, readable: bool = True, name: str = "") -> Value:
-        """A value that the caller defines: an input or a result of a node of its own."""
+        """A value that the caller defines: an input, or a result of a node that it adds."""
         value = Value(name or self.names.new(self), kind)
         self._take(value.name)
         if readable:
@@ -144,7 +144,7 @@ class Scope:
         return value
 
     def constant(self, number: Any, kind: Kind) -> Value:
-        """A constant, stored in the graph or made by a node."""
+        """A constant, as an initializer or a node."""
         value = self.declare(kind, readable=False)
         tensor = numpy_helper.from_array(np.array(number, kind.dtype), value.name)
         if self.chance(0.5):
@@ -167,7 +167,7 @@ class Scope:
         return next(value for value in self.values if value.name == name)
 
     def pick(self, kind: Kind) -> Value:
-        """A value of a kind, mostly a recent one; a constant when there is none."""
+        """A value of a kind, mostly a recent one; a constant if there is none."""
         found = self.visible(kind)
         if not found or (kind is not Kind.LIST and self.chance(0.1)):
             return self.filled(kind)
@@ -212,8 +212,10 @@ class Scope:
         exact: bool = False,
         honest: bool = False,
     ) -> onnx.GraphProto:
-        """With `exact` false, what inputs and outputs declare is sometimes less than is known, and
-        with `honest` false now and then wrong. onnxruntime believes it where a Shape is taken.
+        """The finished graph.
+
+        Unless `exact`, some declarations of inputs and outputs omit known sizes. Unless `honest`,
+        some of them are wrong; onnxruntime relies on them where a Shape is taken.
         """
         honest = honest or exact
         return helper.make_graph(
@@ -225,7 +227,7 @@ class Scope:
         )
 
     def _may_lie(self, value: Value, honest: bool) -> bool:
-        """Exporters declare the size 0 that a growing state has at first."""
+        """Whether to declare a wrong size: exporters declare the initial size 0 of a growing value."""
         return not honest and value.kind is Kind.SERIES and self.chance(0.1)
 
     def _lie(self, value: Value) -> onnx.ValueInfoProto:

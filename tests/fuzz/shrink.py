@@ -1,4 +1,4 @@
-"""Smaller models with the same fault."""
+"""Searches for a smaller model with the same fault (delta debugging)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import onnx
 
 Graph = onnx.GraphProto
 Path = tuple[tuple[int, int], ...]
-"""Node and attribute numbers that lead to a body."""
+"""The path to a body: numbers of nodes and attributes."""
 Edit = Callable[[Graph, int], None]
-"""Changes the node of a graph that has this place."""
+"""Changes one node of a graph, by its number."""
 
 
 def shrink(
     model: onnx.ModelProto, fails: Callable[[onnx.ModelProto], bool], seconds: float = 20.0
 ) -> onnx.ModelProto:
-    """Takes away what it can while the model fails, for about so many seconds."""
+    """Removes parts as long as the model still fails, for about this many seconds."""
     current, end = model, time.perf_counter() + seconds
     progress = True
     while progress:
@@ -34,7 +34,7 @@ def shrink(
 
 
 def _smaller(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """Models with one thing less, the largest steps first."""
+    """Models with one part less, the largest parts first."""
     outputs = len(model.graph.output)
     if outputs > 1:
         for place in range(outputs - 1, -1, -1):
@@ -48,8 +48,11 @@ def _smaller(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 def _edits(node: onnx.NodeProto) -> Iterator[Edit]:
     if node.op_type == "Loop":
         carried = len(node.input) - 2
-        yield from (partial(_drop_state, state=k) for k in range(carried - 1, -1, -1))
-        yield from (partial(_drop_row, row=k) for k in range(len(node.output) - 1, carried - 1, -1))
+        yield from (partial(_drop_carried, number=k) for k in range(carried - 1, -1, -1))
+        yield from (
+            partial(_drop_scan_output, number=k)
+            for k in range(len(node.output) - 1, carried - 1, -1)
+        )
     elif node.op_type == "Identity":
         yield _bypass
     elif node.op_type not in ("Constant", "Scan", "If") and len(node.output) == 1:
@@ -61,7 +64,7 @@ def _drop_output(graph: Graph, place: int) -> None:
 
 
 def _forward(graph: Graph, place: int, slot: int) -> None:
-    """A node is a copy of one of its inputs."""
+    """Turns a node into a copy of one of its inputs."""
     node = graph.node[place]
     kept = node.input[slot]
     del node.input[:], node.attribute[:]
@@ -86,19 +89,19 @@ def _rename_reads(graph: Graph, old: str, new: str) -> None:
                 _rename_reads(attribute.g, old, new)
 
 
-def _drop_state(graph: Graph, place: int, state: int) -> None:
-    """The body reads the initial value instead."""
+def _drop_carried(graph: Graph, place: int, number: int) -> None:
+    """Makes the body read the initial value instead of a carried value."""
     node = graph.node[place]
     body = _body(node)
-    _rename_reads(body, body.input[2 + state].name, node.input[2 + state])
+    _rename_reads(body, body.input[2 + number].name, node.input[2 + number])
     lists: tuple[tuple[Any, int], ...] = ((body.input, 2), (body.output, 1), (node.input, 2))
     for items, first in (*lists, (node.output, 0)):
-        del items[first + state]
+        del items[first + number]
 
 
-def _drop_row(graph: Graph, place: int, row: int) -> None:
+def _drop_scan_output(graph: Graph, place: int, number: int) -> None:
     node = graph.node[place]
-    del _body(node).output[1 + row], node.output[row]
+    del _body(node).output[1 + number], node.output[number]
 
 
 def _body(node: onnx.NodeProto) -> Graph:
@@ -115,16 +118,16 @@ def _edited(model: onnx.ModelProto, path: Path, edit: Edit, place: int) -> onnx.
 
 
 def _prune(graph: Graph) -> None:
-    """Removes what nothing reads."""
+    """Removes nodes and initializers that nothing reads."""
     while True:
         read = {output.name for output in graph.output} | _reads(graph)
         unread = [n for n in graph.node if not read.intersection(n.output)]
-        loose = [t for t in graph.initializer if t.name not in read]
+        unused = [t for t in graph.initializer if t.name not in read]
         for node in unread:
             graph.node.remove(node)
-        for tensor in loose:
+        for tensor in unused:
             graph.initializer.remove(tensor)
-        if not unread and not loose:
+        if not unread and not unused:
             break
     for node in graph.node:
         for attribute in node.attribute:

@@ -1,6 +1,6 @@
-"""Random models with loops on TVM compute what they compute on onnxruntime.
+"""Random models with loops compute the same on TVM and on onnxruntime.
 
-Every loop as a tower, or in whatever form it takes, or after rewriting and with the pipeline.
+Each loop is lowered to a tower, to any form, or after rewriting and with the pipeline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm import relax
 import looplift
 from looplift.lowering import emit
 
-from .judge import shown
+from .check_rewrite import shown
 from .loops import make_feeds, make_model
 
 
@@ -55,7 +55,7 @@ def test_random_loops_compute_the_same_on_tvm(
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString())
     except (Fail, InvalidGraph):
-        pytest.skip("onnxruntime does not take the model")
+        pytest.skip("onnxruntime rejects the model")
     machine = relax.VirtualMachine(build(model), tvm.cpu())
     names = [value.name for value in model.graph.input]
     for feed in make_feeds(seed):
@@ -84,5 +84,5 @@ def _assert_same(got: Any, wanted: Any, feed: str) -> None:
     wanted = np.asarray(wanted)
     assert (got.dtype, got.ndim) == (wanted.dtype, wanted.ndim), feed
     if wanted.ndim and wanted.shape[0] == got.shape[0] == 0:
-        return  # onnxruntime does not know the shape of rows that no iteration gave
+        return  # onnxruntime does not know the shape of a scan output of no iterations
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4, err_msg=feed)

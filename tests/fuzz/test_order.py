@@ -1,4 +1,4 @@
-"""The order of rules within a phase decides nothing, and a second rewrite finds nothing to do."""
+"""The order of rules in a phase does not change results; a second rewrite changes nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from looplift import rewrite
 from looplift.rewrite.engine.rule import Phase
 from looplift.rules import PHASES
 
-from .judge import judge
+from .check_rewrite import check_rewrite
 from .loops import make_feeds, make_model
 
 SEEDS = range(1000, 1040)
 EACH = 10
-"""Of the corpus every so many models are taken."""
+"""The stride through the models of the corpus."""
 
 
 def _shuffled(seed: int) -> tuple[Phase, ...]:
@@ -44,7 +44,7 @@ def _feeds(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("group", range(4))
 def test_rules_in_another_order_compute_the_same(group: int) -> None:
     for seed in SEEDS[group::4]:
-        findings = judge(make_model(seed), make_feeds(seed), rules=_shuffled(seed))
+        findings = check_rewrite(make_model(seed), make_feeds(seed), rules=_shuffled(seed))
         assert not findings, f"seed {seed}: {findings}"
 
 
@@ -52,7 +52,7 @@ def test_rules_in_another_order_compute_the_same(group: int) -> None:
 def test_rules_in_another_order_leave_models_of_exporters_right(corpus: Path, first: int) -> None:
     for path in sorted(corpus.glob("*.onnx"))[first :: 2 * EACH]:
         feeds = _feeds(path.with_suffix(".npz"))
-        findings = judge(onnx.load(path), feeds, seconds=60.0, rules=_shuffled(first))
+        findings = check_rewrite(onnx.load(path), feeds, seconds=60.0, rules=_shuffled(first))
         assert not findings, f"{path.stem}: {findings}"
 
 

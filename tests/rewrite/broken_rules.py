@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from looplift import Match, Rule
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.graph.ir import Graph, Node, Variable
@@ -16,85 +14,85 @@ TEXT = """g (float[3] x, bool c) => (float[3] y, float[3] z) {
 """Each of them has something to do wrong here."""
 
 
-class _Broken(Rule):
+class _Broken(Rule[Node]):
     """The root of rules that do something wrong."""
 
     root = "If"
 
-    def match(self, m: Match) -> dict[str, Any]:
-        return {"node": m.node}
+    def match(self, m: Match) -> Node:
+        return m.node
 
 
 class RemovesWhatIsRead(_Broken):
-    """Takes out a node that is read."""
+    """Removes a node that is read."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace(node.inputs[0], patch.node("Not", [node.inputs[0]], [node.inputs[0]])[0])
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace(found.inputs[0], patch.node("Not", [found.inputs[0]], [found.inputs[0]])[0])
+        patch.remove(found)
 
 
 class ReadsInsideABody(_Broken):
-    """Lets the main graph read a value of a branch."""
+    """Makes the main graph read a value of a branch."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        branch: Graph = node.attrs["then_branch"]
-        patch.replace(node.outputs[0], branch.outputs[0])
+    def apply(self, patch: Patch, found: Node) -> None:
+        branch: Graph = found.attrs["then_branch"]
+        patch.replace(found.outputs[0], branch.outputs[0])
 
 
 class ReadsWhatNobodyDefines(_Broken):
     """Forgets to add the node whose result it uses."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace(node.outputs[0], Variable("nowhere"))
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace(found.outputs[0], Variable("nowhere"))
 
 
 class InlinesBothBranches(_Broken):
     """Runs both branches and makes nothing smaller."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        then = patch.inline(node.attrs["then_branch"])
-        patch.inline(node.attrs["else_branch"])
-        patch.node("If", [node.inputs[0]], like=then)
-        patch.node("If", [node.inputs[0]], like=then)
-        patch.replace(node.outputs[0], then[0])
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        then = patch.inline(found.attrs["then_branch"])
+        patch.inline(found.attrs["else_branch"])
+        patch.node("If", [found.inputs[0]], like=then)
+        patch.node("If", [found.inputs[0]], like=then)
+        patch.replace(found.outputs[0], then[0])
+        patch.remove(found)
 
 
 class ReplacesBySame(_Broken):
-    """Puts an equal node in a node's place, for ever."""
+    """Replaces a node by an equal one, forever."""
 
     root = "Sin"
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        (again,) = patch.node("Sin", list(node.inputs), like=list(node.outputs))
-        patch.replace(node.outputs[0], again)
-        patch.remove(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        (again,) = patch.node("Sin", list(found.inputs), like=list(found.outputs))
+        patch.replace(found.outputs[0], again)
+        patch.remove(found)
 
 
 class GivesAnotherType(_Broken):
-    """Takes the condition for the result."""
+    """Replaces the result by the condition."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        patch.replace_node(node, [node.inputs[0]])
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace_node(found, [found.inputs[0]])
 
 
 class GivesAnotherShape(_Broken):
-    """Takes a scalar for the vector it is the sum of."""
+    """Replaces a vector by its sum."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        (result,) = patch.inline(node.attrs["then_branch"])
+    def apply(self, patch: Patch, found: Node) -> None:
+        (result,) = patch.inline(found.attrs["then_branch"])
         total = patch.node("ReduceSum", [result], [result], {"keepdims": 0})
-        patch.replace_node(node, total)
+        patch.replace_node(found, total)
 
 
 class FailsHalfWay(_Broken):
     """Raises after it has changed the graph in many ways."""
 
-    def apply(self, patch: Patch, node: Node) -> None:
-        branch: Graph = node.attrs["else_branch"]
-        patch.swap_branches(node)
+    def apply(self, patch: Patch, found: Node) -> None:
+        branch: Graph = found.attrs["else_branch"]
+        patch.swap_branches(found)
         (result,) = patch.inline(branch)
-        patch.replace(node.outputs[0], result)
+        patch.replace(found.outputs[0], result)
         patch.constant(branch.opset, like=result)
         raise ValueError("half way")
 
@@ -102,10 +100,10 @@ class FailsHalfWay(_Broken):
 class FailsToMatch(_Broken):
     """Raises where it should decline."""
 
-    def match(self, m: Match) -> dict[str, Any]:
+    def match(self, m: Match) -> Node:
         raise KeyError("no such thing")
 
-    def apply(self, patch: Patch) -> None:
+    def apply(self, patch: Patch, found: Node) -> None:
         raise AssertionError
 
 

@@ -1,4 +1,4 @@
-"""One model whose facts are held against onnxruntime, and what must be known about it."""
+"""A model whose facts are checked against onnxruntime, and the facts that must be known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import onnx
 import pytest
 
 from looplift.rewrite import symbolic
-from looplift.rewrite.facts.facts import Assumptions, Facts
+from looplift.rewrite.facts.assertions import Assertions
+from looplift.rewrite.facts.facts import Facts
 
 from ..small_models import parse
 from .fact_oracle import SIZES, Feeds, check, evaluate, value
@@ -40,7 +41,7 @@ class Case:
 
     def check(self) -> Facts:
         feeds = Feeds(self.sizes, self.values, fixed=self.dims)
-        facts = check(self.model(), feeds, Assumptions(self.dims))
+        facts = check(self.model(), feeds, Assertions(dims=self.dims))
         for key, wanted in self.knows.items():
             fact = facts.of(value(facts, key.rstrip("=")))
             found = fact.values if key.endswith("=") else fact.shape

@@ -1,9 +1,9 @@
-"""Facts held against onnxruntime: what is claimed of a value must hold in every run that succeeds.
+"""Checks facts against onnxruntime: they must hold in every run that succeeds.
 
-A model is run at several sizes with all its values returned (see `fact_probe`). Then every
-claim (type, rank, dims, elements, length, "this node always fails") is compared with what came.
-A symbol that stands alone as a dim or an element is bound to what is there at its first place;
-everywhere else it must then have the same value.
+A model runs at several sizes and returns all its values (see `fact_probe`). Then every fact (type,
+rank, dims, elements, length, "this node always fails") is compared with the values. A symbol that
+is a dim or an element by itself is bound to the number at its first occurrence; at all others it
+must have the same value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from onnx import TensorProto, helper
 
 from looplift.rewrite import symbolic
 from looplift.rewrite.facts import inference
-from looplift.rewrite.facts.facts import Assumptions, Fact, Facts
+from looplift.rewrite.facts.assertions import Assertions
+from looplift.rewrite.facts.fact import Fact
+from looplift.rewrite.facts.facts import Facts
 from looplift.rewrite.graph import ir
 from looplift.rewrite.graph.index import Index
 from looplift.rewrite.graph.ir import bodies
@@ -36,10 +38,10 @@ class NothingRan(AssertionError):
     """onnxruntime took none of the inputs: nothing was compared."""
 
 
-def facts_of(model: onnx.ModelProto, assumptions: Assumptions | None = None) -> Facts:
+def facts_of(model: onnx.ModelProto, assertions: Assertions | None = None) -> Facts:
     """The facts of a model as a rewrite derives them first."""
     imported = import_model(model)
-    return inference.facts_of(Index(imported.graph), opsets(imported.header), assumptions)
+    return inference.facts_of(Index(imported.graph), opsets(imported.header), assertions)
 
 
 def value(facts: Facts, name: str) -> ir.Tensor:
@@ -55,7 +57,7 @@ def value(facts: Facts, name: str) -> ir.Tensor:
 
 
 def evaluate(dim: symbolic.Dim | bool | None, known: Environment) -> int | None:
-    """The number a dim stands for; None where a symbol has no value yet."""
+    """The value of a dim; None where a symbol is not bound yet."""
     if dim is None or isinstance(dim, int):
         return dim
     if any(s not in known for s in dim.symbols()):
@@ -144,7 +146,7 @@ def _drawn(info: onnx.ValueInfoProto, sizes: Mapping[str, Any], rng: np.random.G
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model as it stands: onnxruntime's own rewriting would hide what it does."""
+    """The model without onnxruntime's own rewriting, which would hide failures."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -155,13 +157,13 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def check(
-    model: onnx.ModelProto, feeds: Feeds | None = None, assumptions: Assumptions | None = None
+    model: onnx.ModelProto, feeds: Feeds | None = None, assertions: Assertions | None = None
 ) -> Facts:
     """Asserts that all facts of a model hold in every run that succeeds; one must.
 
     Facts are derived twice, bodies first (as the engine asks) and outputs first.
     """
-    inside_out, outside_in = facts_of(model, assumptions), facts_of(model, assumptions)
+    inside_out, outside_in = facts_of(model, assertions), facts_of(model, assertions)
     _derive(inside_out, list(inside_out.index.walk()))
     _derive(outside_in, list(outside_in.index.root.nodes)[::-1])
     tapped = {id(facts): probe(model, facts) for facts in (inside_out, outside_in)}

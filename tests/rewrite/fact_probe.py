@@ -1,5 +1,7 @@
-"""A model that returns all its values: those of the main graph as further outputs, those of a taken
-branch and of each iteration of a body through sequences.
+"""Changes a model so that it returns all its values.
+
+Values of the main graph become outputs; values of branches and iterations are collected in
+sequences.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an index says what the graphs say: compared with what is found by looking."""
+"""Checks an index against the graphs themselves."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def assert_consistent(index: Index) -> None:
         for slot, tensor in enumerate(graph.outputs):
             readers[tensor, graph, slot] += 1
         assert len({node.order for node in nodes}) == len(nodes), "two nodes at one position"
-    told = Counter(
+    indexed = Counter(
         (tensor, use.reader, use.slot)
         for tensor in {*defined, *(t for t, _, _ in readers)}
         for use in index.uses(tensor)
     )
-    assert told == readers
+    assert indexed == readers
     _assert_sorted(index)
 
 
 def _assert_sorted(index: Index) -> None:
-    """Every value stands before its readers, in the same graph or one around it."""
+    """Every value is defined before its readers, in the same graph or one around it."""
     for node in index.walk():
         for tensor in node.inputs:
             if not tensor.name:

@@ -1,6 +1,6 @@
 """Random models of shape arithmetic: chains of operators over tensors of open and known dims.
 
-Most fail in some runs; what runs must agree with the facts, and with the rewritten model.
+Most fail in some runs; the others must agree with the facts and with the rewritten model.
 """
 
 from __future__ import annotations

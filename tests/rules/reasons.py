@@ -1,17 +1,18 @@
-"""Why one rule does not fire on the one node of a model that it could start from."""
+"""Why a rule does not fire at the only node of a model that it can start from."""
 
 from __future__ import annotations
 
 import onnx
 import pytest
 
-from looplift.rewrite.engine.rule import Match, Miss, Options, Rule
+from looplift.rewrite.engine.miss import Miss
+from looplift.rewrite.engine.rule import Match, Options, Rule
 
 from ..equivalence import run_rules
 
 
 def reason_of(rule: type[Rule], model: onnx.ModelProto, options: Options | None = None) -> str:
-    """The sentence of the miss; fails when the rule fires or has no such node, or several."""
+    """The sentence of the Miss; fails if the rule fires, or if there is not exactly one such node."""
     _, _, engine = run_rules(model, [], options=options)
     (node,) = (node for node in engine.index.walk() if node.op in rule.roots())
     with pytest.raises(Miss) as miss:

@@ -1,9 +1,11 @@
-"""What each rule says of itself: the model it fires on, the near misses it spares and why."""
+"""The fixtures of each rule: the model that it fires on, and near misses with the reasons."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 import pytest
@@ -47,7 +49,7 @@ def test_fires(rule: type[Rule]) -> None:
     assert is_valid(model)
     result, commits = _commits(rule, model)
     if not commits:
-        # Text cannot say that a branch returns an outer value; without copies the branch does.
+        # In text a branch cannot return an outer value; without the copy it does.
         result, trace, _ = run_rules(model, [EliminateIdentity, rule])
         assert trace.defects() == []
         commits = [c.rule for c in trace.commits() if c.rule != EliminateIdentity.name()]
@@ -58,17 +60,17 @@ def test_fires(rule: type[Rule]) -> None:
 
 @each_rule
 def test_fires_among_all_rules(rule: type[Rule]) -> None:
-    """The model also comes out right when all rules work on it together."""
+    """The model is also right when all rules run together."""
     rewritten(fixture(rule.fires), FEEDS, 1e-5)
 
 
 @each_rule
 def test_fails_where_the_original_does(rule: type[Rule]) -> None:
-    """Under --strict, on inputs that the model takes and on those that it refuses."""
+    """Under --strict, on inputs that the model accepts and on those that it refuses."""
     model = fixture(rule.fires)
     result = rewrite(model, strict=True)
     assert result.report.defects == []
-    # That onnxruntime runs no Scan over an empty axis says nothing of the model.
+    # onnxruntime runs no Scan over an empty axis, whatever the model.
     feeds = replace(FEEDS, sizes=(1, 2, 5)) if "Scan" in ops(model) else FEEDS
     assert_equivalent(model, result.model, feeds, 1e-5, fails_alike=True)
 
@@ -90,7 +92,7 @@ def test_spares(rule: type[Rule], words: str, text: str) -> None:
 
 
 def _reasons(rule: type[Rule], model: onnx.ModelProto) -> Iterator[str]:
-    """Why the rule does not fire at each node it could start from."""
+    """Why the rule does not fire at each node that it can start from."""
     _, _, engine = run_rules(model, [])
     roots = rule.roots()
     for node in engine.index.walk():
@@ -103,11 +105,25 @@ def _reasons(rule: type[Rule], model: onnx.ModelProto) -> Iterator[str]:
 
 @pytest.mark.parametrize(("rule", "words", "text"), EXPLAINED.values(), ids=EXPLAINED)
 def test_spares_is_explained(rule: type[Rule], words: str, text: str) -> None:
-    """`explain` gives the same reason, together with the place it speaks of."""
+    """`explain` gives the same reason, together with the place that it is about."""
     model = fixture(text)
     _, _, engine = run_rules(model, [rule])
     reasons = [reason for node in engine.index.walk() for reason in reasons_at(engine, node)]
     assert any(words in r.sentence and r.rule == rule.name() and r.at for r in reasons)
+
+
+MIRRORED = ("values", "branches", "loops")
+"""Packages of rules whose tests have a file for each module."""
+
+
+@each_rule
+def test_has_a_test_of_its_own(rule: type[Rule]) -> None:
+    """`tests/rules/loops/test_trip_count.py` names the rules of `rules/loops/trip_count.py`."""
+    _, _, package, module = rule.__module__.split(".")
+    if package in MIRRORED:
+        text = (Path(__file__).parent / package / f"test_{module}.py").read_text()
+        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        assert rule.name() in names, "the test file only imports it"
 
 
 def test_names_are_unique() -> None:

@@ -1,5 +1,6 @@
-"""Where axes, sizes and bounds are attributes, and integers have no Max, rules do what they do
-elsewhere; where an opset lacks what they would make, they say so.
+"""Rules fire in old opsets, where axes, sizes and bounds are attributes and integers have no Max.
+
+Where an opset lacks an operator that a rule would make, the rule declines and says so.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from looplift.rules.values.dead_nodes import EliminateIdentity
 from ..equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ..rewrite.fact_oracle import Feeds
 from ..small_models import parse
-from .older import spelled_for
-from .steps.test_batch import ALL, map_text
+from .downgrade import downgraded
 from .test_fixtures import FEEDS, RULES
+from .vectorization.test_batching import ALL, map_text
 
 MUST_FIRE = (12, 11)
 MAY_LACK = (10, 9, 8, 7)
@@ -27,7 +28,7 @@ NEEDS_EMPTY_RESHAPES = {"ConcatToScanOutput"}
 
 
 def _loads(model: onnx.ModelProto) -> bool:
-    """Whether it can be read and run: not everything can be said in an older opset."""
+    """Whether a model can be read and run: an older opset cannot express every model."""
     try:
         import_model(model)
         session(model)
@@ -44,13 +45,13 @@ OLDER = {
     f"{rule.name()}-{opset}": (rule, opset, model)
     for rule in RULES
     for opset in (*MUST_FIRE, *MAY_LACK)
-    if _loads(model := spelled_for(fixture(rule.fires), opset))
+    if _loads(model := downgraded(fixture(rule.fires), opset))
 }
 OLDER_MAPS = {
     f"{name}-{opset}": model
     for name, work in ALL.items()
     for opset in MUST_FIRE
-    if _loads(model := spelled_for(parse(map_text(work, loop=False), opset=18), opset))
+    if _loads(model := downgraded(parse(map_text(work, loop=False), opset=18), opset))
 }
 
 
@@ -76,7 +77,7 @@ def test_all_rules_together(model: onnx.ModelProto) -> None:
     rewritten(model, FEEDS, 1e-5)
 
 
-def test_nearly_all_rules_are_tried() -> None:
+def test_most_rules_have_a_model_in_old_opsets() -> None:
     tried = {opset: sum(1 for _, o, _ in OLDER.values() if o == opset) for opset in MUST_FIRE}
     assert min(tried.values()) > 0.9 * len(RULES)
     assert len(OLDER_MAPS) > 1.6 * len(ALL)
@@ -84,7 +85,7 @@ def test_nearly_all_rules_are_tried() -> None:
 
 @pytest.mark.parametrize("model", OLDER_MAPS.values(), ids=OLDER_MAPS)
 def test_a_map_is_batched(model: onnx.ModelProto) -> None:
-    """Softmax and its like, which work on all axes from one on there, included."""
+    """Including Softmax and similar operators, which there work on all axes from one on."""
     result = rewritten(model, Feeds(sizes=(1, 2, 7)), 1e-5).model
     assert not ops(result).keys() & {"Scan", "Loop"}
 
@@ -112,7 +113,7 @@ def _numbers(count: int) -> str:
 
 @pytest.mark.parametrize("opset", [9, 10, 11, 12])
 def test_a_counted_cell_is_the_operator(opset: int) -> None:
-    """As TensorFlow exports it: a while loop, its weights among the states."""
+    """As TensorFlow exports it: a while loop that carries its weights."""
     model = parse(LSTM % (_numbers(60), _numbers(12)), opset)
     result = rewritten(model, Feeds(sizes=(1, 2, 7)), 1e-5).model
     assert ops(result)["LSTM"] == 1
@@ -134,17 +135,17 @@ def test_softmax_works_on_all_axes_from_one_on(op: str, opset: int) -> None:
     assert op.partition("<")[0] in [node.op_type for node in result.graph.node]
 
 
-ONLY_STATE = """g (float[T,4] x, float[4] s0, int64 n) => (float[K,4] y) <float big = {1.5}, bool true = {1}> {
+ONLY_CARRIED = """g (float[T,4] x, float[4] s0, int64 n) => (float[K,4] y) <float big = {1.5}, bool true = {1}> {
     s_last, y = Loop (n, true, s0) <body = step (int64 i, bool ci, float[4] s)
         => (bool co, float[4] so, float[4] row) {
         xt = Gather(x, i) row = Add(xt, s) m = ReduceMax<keepdims=0>(xt) co = Less(m, big)
         so = Identity(s) }> }"""
 
 
-@pytest.mark.parametrize(("opset", "states"), [(7, 1), (10, 1), (11, 0), (13, 0)])
-def test_a_loop_keeps_a_state_where_it_must_have_one(opset: int, states: int) -> None:
+@pytest.mark.parametrize(("opset", "carried"), [(7, 1), (10, 1), (11, 0), (13, 0)])
+def test_a_loop_keeps_a_carried_value_where_it_must_have_one(opset: int, carried: int) -> None:
     """Before opset 11 a Loop has at least one (ONNX operator specification)."""
-    model = parse(ONLY_STATE, opset)
+    model = parse(ONLY_CARRIED, opset)
     result = rewritten(model, Feeds(sizes=(3,), values={"n": [0, 1, 3]})).model
     (loop,) = (node for node in result.graph.node if node.op_type == "Loop")
-    assert len(loop.input) == 2 + states
+    assert len(loop.input) == 2 + carried

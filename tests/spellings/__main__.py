@@ -1,4 +1,4 @@
-"""Rewrites random spellings of recurrent cells, and near misses, and prints what is wrong.
+"""Rewrites random spellings of recurrent cells and near misses, and prints what goes wrong.
 
 python -m tests.spellings --count 500 --misses 200
 """

@@ -1,4 +1,4 @@
-"""One step of an LSTM, GRU or RNN, written in a random spelling; or nearly one, with a flaw."""
+"""One time step of an LSTM, GRU or RNN in a random spelling, or a near miss with a flaw."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FLAWS = {
     ),
     "RNN": ("extra term", "squared state", "late state", "clipped state", "zoneout", "sum of two"),
 }  # fmt: skip
-"""What makes a step one of no operator."""
+"""What makes a time step a near miss of each operator."""
 
 
 @dataclass
-class Step:
-    """Names and sizes of what a step reads."""
+class TimeStep:
+    """The names and sizes of what a time step reads."""
 
     w: Writer
     numbers: np.random.Generator
@@ -37,7 +37,7 @@ class Step:
     features: int
     hidden: int
     flaw: str = ""
-    """Empty for a true cell."""
+    """Empty for a cell that the operator has."""
 
     def matrix(self, rows: int, columns: int) -> np.ndarray:
         return (self.numbers.standard_normal((rows, columns)) * 0.5).astype(np.float32)
@@ -46,7 +46,7 @@ class Step:
         return (self.numbers.standard_normal(size) * 0.5).astype(np.float32)
 
 
-def pre_activations(s: Step, count: int, x: str, h: str) -> list[str]:
+def pre_activations(s: TimeStep, count: int, x: str, h: str) -> list[str]:
     """x·W + h·R + b for several gates."""
     if s.flaw == "squared state":
         h = s.w.mul(h, h)
@@ -62,7 +62,7 @@ def pre_activations(s: Step, count: int, x: str, h: str) -> list[str]:
     return parts
 
 
-def _together(s: Step, size: int, x: str, h: str, kind: str = "") -> str:
+def _together(s: TimeStep, size: int, x: str, h: str, kind: str = "") -> str:
     w = s.w
     kind = kind or w.either("concat", "two", "nested", "added biases")
     if kind == "concat":
@@ -79,8 +79,8 @@ def _together(s: Step, size: int, x: str, h: str, kind: str = "") -> str:
     return w.add(w.product(x, wx), w.product(h, wh), *biases)
 
 
-def lstm(s: Step) -> tuple[str, str]:
-    """h and c after the step."""
+def lstm(s: TimeStep) -> tuple[str, str]:
+    """h and c after the time step."""
     w = s.w
     coupled = w.either(False, False, False, True) and s.flaw != "gate used for another"
     gate, inner, outer = w.either(*GATE), w.either(*OUTER), w.either(*OUTER)
@@ -120,7 +120,7 @@ def lstm(s: Step) -> tuple[str, str]:
     return h, str(c)
 
 
-def gru(s: Step) -> tuple[str, str]:
+def gru(s: TimeStep) -> tuple[str, str]:
     w = s.w
     gate, inner = w.either("Sigmoid", "HardSigmoid"), w.either(*OUTER)
     if s.flaw:
@@ -151,7 +151,7 @@ def gru(s: Step) -> tuple[str, str]:
     return h, ""
 
 
-def _candidate(s: Step, r: str) -> str:
+def _candidate(s: TimeStep, r: str) -> str:
     w = s.w
     x, h = s.x, s.h
     if s.flaw == "reset twice":
@@ -181,7 +181,7 @@ def _mixed(w: Writer, z: str, n: str, h: str) -> str:
     return w.add(n, w.mul(z, str(w.op("Sub", h, n))))
 
 
-def rnn(s: Step) -> tuple[str, str]:
+def rnn(s: TimeStep) -> tuple[str, str]:
     w = s.w
     function = "Tanh" if s.flaw else w.either(*OUTER)
     h = s.h

@@ -1,4 +1,4 @@
-"""What became of a spelling: fused and right, or what is wrong with it."""
+"""Checks that a spelling is fused, or a near miss is not, and that all runs agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCE = 2e-5
 
 
 def judge(op: str, seed: int, flaw: str = "") -> str:
-    """Empty if the cell became its operator (with a flaw: stayed a loop) and all runs agree."""
+    """What is wrong: empty if the cell was fused (with a flaw: was not) and all runs agree."""
     model = make_model(op, seed, flaw)
     result = rewrite(model)
     if result.report.defects:

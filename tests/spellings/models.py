@@ -13,12 +13,12 @@ from . import cells
 from .writer import FLOAT, Writer, tensor
 
 INT64, BOOL = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
-_STEPS = {"LSTM": cells.lstm, "GRU": cells.gru, "RNN": cells.rnn}
+_TIME_STEPS = {"LSTM": cells.lstm, "GRU": cells.gru, "RNN": cells.rnn}
 
 
 @dataclass
 class Shape:
-    """How a model stands around its cell."""
+    """The parts of a model around its cell."""
 
     features: int
     hidden: int
@@ -27,8 +27,8 @@ class Shape:
     batch_first: bool
     reverse: bool
     collected: str
-    """How the sequence of h is collected: rows, a list, a tensor that grows, a buffer that is
-    written at the iteration number, or not at all.
+    """How the sequence of h is collected: as a scan output (rows), in a list, in a tensor that grows,
+    in a buffer at the iteration number, or not at all.
     """
     given: bool
     """Whether initial states are inputs; zeros otherwise."""
@@ -37,7 +37,7 @@ class Shape:
 
 
 def make_model(op: str, seed: int, flaw: str = "") -> onnx.ModelProto:
-    """The model of one seed; with a flaw, its cell is that of no operator."""
+    """The model of a seed; with a flaw, no operator has its cell."""
     choose = random.Random(seed)
     numbers = np.random.default_rng(seed)
     shape = Shape(
@@ -96,8 +96,8 @@ def _body(
             *inputs,
         ]
         xt = w.op("Gather", "sequence", "i", axis=0)
-    step = cells.Step(w, numbers, xt, "h", "c", shape.features, shape.hidden, flaw)
-    h, c = _STEPS[op](step)
+    time_step = cells.TimeStep(w, numbers, xt, "h", "c", shape.features, shape.hidden, flaw)
+    h, c = _TIME_STEPS[op](time_step)
     w.nodes.append(helper.make_node("Identity", [h], ["h_out"]))
     if c:
         w.nodes.append(helper.make_node("Identity", [c], ["c_out"]))
@@ -152,7 +152,7 @@ def _loop(
 
 
 def _empty(outer: Writer, shape: Shape, x: str) -> list[str]:
-    """What the loop collects h in before the first iteration, unless it collects rows."""
+    """The initial value of what h is collected in, unless that is a scan output."""
     if shape.collected == "list":
         return [outer.op("SequenceEmpty", dtype=FLOAT)]
     if shape.collected not in ("grown", "buffer"):
@@ -186,8 +186,8 @@ def make_feeds(model: onnx.ModelProto, seed: int) -> list[dict[str, np.ndarray]]
     """Inputs for several lengths and batches."""
     numbers = np.random.default_rng(seed)
     feeds = []
-    for steps, batch in ((1, 1), (2, 3), (7, 2), (7, 1)):
-        sizes = {"T": steps, "B": batch}
+    for length, batch in ((1, 1), (2, 3), (7, 2), (7, 1)):
+        sizes = {"T": length, "B": batch}
         feeds.append(
             {
                 i.name: numbers.standard_normal(

@@ -1,6 +1,6 @@
 """Sixty random spellings of LSTM, GRU and RNN become the operator; near misses stay loops.
 
-`python -m tests.spellings` judges more.
+`python -m tests.spellings` checks more of them.
 """
 
 from __future__ import annotations

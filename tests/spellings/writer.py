@@ -1,4 +1,4 @@
-"""Writes ONNX nodes one after the other, in one of several spellings chosen at random."""
+"""Writes ONNX nodes, each in a spelling that is chosen at random."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 "use strict";
 
-/** What is told of one step and of one node, as text beside the graphs. */
+/** The text beside the graphs: one commit, or one node. */
 
-/** An element with attributes and children; texts are never read as HTML. */
+/** An element with attributes and children; texts are never parsed as HTML. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -10,27 +10,27 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** The source of a rule, which the page holds highlighted. */
+/** The highlighted source of a rule, which the page contains. */
 function sourceOf(rule) {
   const template = document.querySelector(`template[data-rule="${CSS.escape(rule)}"]`);
   return template ? template.content.cloneNode(true) : make("p", {}, "no source");
 }
 
-function fillStep(target, index, step, total) {
-  const place = step.place ? ` in ${step.place}` : "";
+function fillCommit(target, index, commit, total) {
+  const place = commit.place ? ` in ${commit.place}` : "";
   target.head.replaceChildren(
-    make("h2", {}, make("span", { class: "rule" }, step.rule), ` at ${step.node}${place}`),
+    make("h2", {}, make("span", { class: "rule" }, commit.rule), ` at ${commit.node}${place}`),
     make("p", { class: "facts" },
-      `step ${index} of ${total} · phase ${step.phase} · ${step.ms.toFixed(2)} ms `,
-      make("span", { class: `check ${step.check.state}` }, step.check.text)),
-    ...step.notes.map((note) => make("p", { class: "note" }, `note: ${note}`)),
+      `commit ${index} of ${total} · phase ${commit.phase} · ${commit.ms.toFixed(2)} ms `,
+      make("span", { class: `check ${commit.check.state}` }, commit.check.text)),
+    ...commit.notes.map((note) => make("p", { class: "note" }, `note: ${note}`)),
   );
-  target.change.replaceChildren(...step.lines.map(lineElement), editList(step));
+  target.change.replaceChildren(...commit.lines.map(lineElement), editList(commit));
   target.match.replaceChildren(
-    definitions("What the match found", Object.entries(step.bindings)),
-    definitions("What is known of the operands", Object.entries(step.facts)),
+    definitions("What the match found", Object.entries(commit.bindings)),
+    definitions("Facts of the operands", Object.entries(commit.facts)),
   );
-  target.rule.replaceChildren(sourceOf(step.rule));
+  target.rule.replaceChildren(sourceOf(commit.rule));
 }
 
 function fillOverview(target) {
@@ -47,9 +47,9 @@ function lineElement([mark, number, place, text]) {
   return line;
 }
 
-function editList(step) {
-  const title = `${step.edits.length} edit${step.edits.length === 1 ? "" : "s"}`;
-  const edits = step.edits.map((edit) => make("li", {}, edit));
+function editList(commit) {
+  const title = `${commit.edits.length} edit${commit.edits.length === 1 ? "" : "s"}`;
+  const edits = commit.edits.map((edit) => make("li", {}, edit));
   return make("details", {}, make("summary", {}, title), make("ol", {}, ...edits));
 }
 
@@ -59,7 +59,7 @@ function definitions(title, entries) {
     const text = typeof value === "string" ? value : JSON.stringify(value);
     list.append(make("dt", {}, name), make("dd", {}, text));
   }
-  return make("div", {}, make("h4", {}, title), entries.length ? list : make("p", {}, "nothing"));
+  return make("div", {}, make("h4", {}, title), entries.length ? list : make("p", {}, "none"));
 }
 
 // --- one node ---
@@ -68,7 +68,7 @@ function fillNode(card, history, snapshot, number, goTo) {
   const node = snapshot.nodes.get(number);
   const close = make("button", { class: "close", "aria-label": "close" }, "×");
   close.addEventListener("click", () => { card.hidden = true; });
-  const when = snapshot.step ? `after step ${snapshot.step}` : "as it was read";
+  const when = snapshot.commit ? `after commit ${snapshot.commit}` : "in the file";
   card.replaceChildren(
     close,
     make("h3", {}, `${node.op} ${node.name}`),
@@ -76,7 +76,7 @@ function fillNode(card, history, snapshot, number, goTo) {
     definitions("Inputs", valueEntries(snapshot, node.inputs)),
     definitions("Outputs", valueEntries(snapshot, node.outputs)),
     definitions("Attributes", node.attributes ? [["", node.attributes]] : []),
-    stepLinks(history, number, goTo),
+    commitLinks(history, number, goTo),
   );
   card.hidden = false;
 }
@@ -88,20 +88,20 @@ function placeText(snapshot, node) {
 
 function valueEntries(snapshot, values) {
   return values.map((value) => {
-    if (value < 0) return ["(left out)", ""];
+    if (value < 0) return ["(omitted)", ""];
     const { name, type, constant } = snapshot.value(value);
     return [name, constant === null ? type : `${type}: ${constant}`];
   });
 }
 
-function stepLinks(history, number, goTo) {
-  const steps = history.stepsOf(number);
-  const links = steps.slice(0, 60).map((step) => {
-    const link = make("button", { class: "link" }, String(step));
-    link.addEventListener("click", () => goTo(step));
+function commitLinks(history, number, goTo) {
+  const commits = history.commitsOf(number);
+  const links = commits.slice(0, 60).map((commit) => {
+    const link = make("button", { class: "link" }, String(commit));
+    link.addEventListener("click", () => goTo(commit));
     return link;
   });
-  if (steps.length > links.length) links.push(`… ${steps.length - links.length} more`);
-  const title = make("h4", {}, "Steps that made, changed or removed it");
+  if (commits.length > links.length) links.push(`… ${commits.length - links.length} more`);
+  const title = make("h4", {}, "Commits that added, changed or removed it");
   return make("div", {}, title, ...(links.length ? links : ["none"]));
 }

@@ -3,11 +3,11 @@
 /** Draws a region of a graph into a pane: SVG with pan and zoom. */
 
 const curve = d3.line((point) => point.x, (point) => point.y).curve(d3.curveBasis);
-const SMALLEST = 0.55; // the scale below which names cannot be read
-const LARGEST_PART = 0.85; // leaves some of what surrounds the part to be seen
+const SMALLEST = 0.55; // the scale below which names are not readable
+const LARGEST_PART = 0.85; // the scale at which some context of a part is visible
 
 class Pane {
-  /** @param actions select(number), fold(number, state), reveal(numbers): what a click does */
+  /** @param actions what a click does: select(number), fold(number, state), reveal(numbers) */
   constructor(element, actions) {
     this.actions = actions;
     this.svg = d3.select(element);
@@ -34,7 +34,7 @@ class Pane {
     this.layout = null;
   }
 
-  /** Shows all of it, or if that were too small the part that the region is about. */
+  /** Shows the whole graph, or only the focus of the region if that would be too small. */
   fit() {
     if (!this.layout) return;
     const whole = { x: 0, y: 0, width: this.layout.width, height: this.layout.height };
@@ -58,7 +58,7 @@ class Pane {
     this.svg.call(this.zoom.transform, d3.zoomIdentity.translate(x, y).scale(scale));
   }
 
-  /** What surrounds the nodes that the region is about, without the boxes of unfolded bodies. */
+  /** The frame around the focus of the region, without the boxes of unfolded bodies. */
   focusFrame() {
     const about = new Set(this.region.focus.map((node) => node.number));
     const drawn = this.root.selectAll(".node").data();
@@ -71,7 +71,7 @@ class Pane {
     return { x: left - 20, y: top - 20, width: right - left + 40, height: bottom - top + 40 };
   }
 
-  /** Marks what a search found, and the node that the mouse is over in either pane. */
+  /** Gives a class to the nodes that pass a test: search hits, or the node under the mouse. */
   mark(name, test) {
     this.root.selectAll(".node").classed(name, (each) => test(each.box.node));
   }
@@ -96,11 +96,11 @@ function drawLayout(pane, parent, layout, offset = { x: 0, y: 0 }) {
 }
 
 function edgeText(snapshot, edge) {
-  const told = edge.values.map((value) => {
-    const about = snapshot.value(value);
-    return `${about.name}: ${about.type}`;
+  const lines = edge.values.map((number) => {
+    const value = snapshot.value(number);
+    return `${value.name}: ${value.type}`;
   });
-  return (edge.captured ? "read in a body:\n" : "") + told.join("\n");
+  return (edge.captured ? "read in a body:\n" : "") + lines.join("\n");
 }
 
 function drawBox(pane, parent, box, offset) {
@@ -162,7 +162,7 @@ function drawNode(pane, group, box, place) {
 
 const MARKS = { removed: "−", added: "+", changed: "~", moved: "↗" };
 
-/** A sign besides the colour, for those who cannot tell the colours apart. */
+/** A sign in addition to the colour, for readers who cannot distinguish the colours. */
 function drawMark(group, box, status) {
   const sign = MARKS[status.split(" ")[0]];
   if (!sign) return;

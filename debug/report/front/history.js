@@ -1,46 +1,46 @@
 "use strict";
 
-/** The version that holds at a step: the last one that began by then, or null. */
-function versionAt(versions, step) {
+/** The version that holds after a commit: the last one that began by then, or null. */
+function versionAt(versions, commit) {
   let low = 0;
   let high = versions.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (versions[middle][0] <= step) low = middle + 1;
+    if (versions[middle][0] <= commit) low = middle + 1;
     else high = middle;
   }
   return low ? versions[low - 1] : null;
 }
 
-/** The graph after each step; see debug/report/history.py for the data. */
+/** The graph after each commit; debug/report/graph_history.py describes the data. */
 class History {
   constructor(data) {
     this.data = data;
     this.recent = new Map();
   }
 
-  /** The graph after a step, 0 for the model as it was read. The last few are kept. */
-  at(step) {
-    let snapshot = this.recent.get(step);
+  /** The graph after a commit, 0 for the model in the file. Keeps the last few. */
+  at(commit) {
+    let snapshot = this.recent.get(commit);
     if (!snapshot) {
-      snapshot = new Snapshot(this.data, step);
-      this.recent.set(step, snapshot);
+      snapshot = new Snapshot(this.data, commit);
+      this.recent.set(commit, snapshot);
       if (this.recent.size > 6) this.recent.delete(this.recent.keys().next().value);
     }
     return snapshot;
   }
 
-  /** The steps that changed a node. */
-  stepsOf(number) {
-    return (this.data.nodes[number] || []).map((version) => version[0]).filter((step) => step > 0);
+  /** The commits that changed a node. */
+  commitsOf(number) {
+    return (this.data.nodes[number] || []).map((version) => version[0]).filter((commit) => commit > 0);
   }
 }
 
-/** The graph as it was after one step: nodes by number, def-use chains, the tree of bodies. */
+/** The graph after one commit: nodes by number, def-use chains, the tree of bodies. */
 class Snapshot {
-  constructor(data, step) {
+  constructor(data, commit) {
     this.data = data;
-    this.step = step;
+    this.commit = commit;
     this.nodes = new Map();
     this.producers = new Map();
     this.readers = new Map();
@@ -58,7 +58,7 @@ class Snapshot {
   }
 
   readNode(versions, number) {
-    const version = versionAt(versions, this.step);
+    const version = versionAt(versions, this.commit);
     if (!version || version[1] < 0) return;
     const [op, name, attributes, graph, inputs, outputs] = this.data.records[version[1]];
     const texts = this.data.texts;
@@ -71,10 +71,10 @@ class Snapshot {
   }
 
   readGraph(about, number) {
-    const version = versionAt(about.versions, this.step);
+    const version = versionAt(about.versions, this.commit);
     if (!version || (about.owner >= 0 && !this.nodes.has(about.owner))) return;
     const [, inputs, outputs] = version;
-    const attribute = versionAt(about.attribute, this.step)[1];
+    const attribute = versionAt(about.attribute, this.commit)[1];
     const graph = { number, name: about.name, owner: about.owner, attribute, inputs, outputs };
     this.graphs.set(number, graph);
     if (about.owner >= 0) append(this.bodies, about.owner, graph);
@@ -83,12 +83,12 @@ class Snapshot {
 
   value(number) {
     const [, name, type, constant] =
-      versionAt(this.data.values[number], this.step) || this.data.values[number][0];
+      versionAt(this.data.values[number], this.commit) || this.data.values[number][0];
     const texts = this.data.texts;
     return { number, name, type: texts[type], constant: constant < 0 ? null : texts[constant] };
   }
 
-  /** The nodes in which a node stands, the innermost first. */
+  /** The nodes whose bodies contain a node, the innermost first. */
   owners(node) {
     const found = [];
     let owner = this.nodes.get(this.graphs.get(node.graph)?.owner);
@@ -99,12 +99,12 @@ class Snapshot {
     return found;
   }
 
-  /** The node of a graph that is a node or has it in a body; undefined if there is none. */
+  /** The node of a graph that is this node or contains it in a body; undefined if none does. */
   ancestorIn(node, graph) {
     return [node, ...this.owners(node)].find((each) => each.graph === graph);
   }
 
-  /** The nodes of a body and of the bodies in it. */
+  /** The nodes of a body and of the bodies inside it. */
   inside(graph) {
     return (this.members.get(graph) || []).flatMap((node) => [
       node,
@@ -112,7 +112,7 @@ class Snapshot {
     ]);
   }
 
-  /** The outer values that the bodies of a node read, constants left out. */
+  /** The outer values that the bodies of a node read, without constants. */
   captures(node) {
     let found = this.capturesOf.get(node.number);
     if (!found) {
@@ -135,7 +135,7 @@ class Snapshot {
     });
   }
 
-  /** What a node reads from other nodes, what its bodies capture included. */
+  /** The values that a node reads, including those that its bodies capture. */
   operands(node) {
     const values = new Set([...node.inputs.filter((value) => value >= 0), ...this.captures(node)]);
     return [...values];
@@ -147,7 +147,7 @@ class Snapshot {
     return [...new Set(found.filter((each) => each))];
   }
 
-  /** The nodes of the same graph that depend on a node, through their bodies or directly. */
+  /** The nodes of the same graph that read results of a node, directly or in their bodies. */
   users(node) {
     const found = node.outputs.flatMap((value) => this.readers.get(value) || []);
     return [...new Set(found.map((reader) => this.ancestorIn(reader, node.graph)).filter((n) => n))];

@@ -1,8 +1,8 @@
 "use strict";
 
 /**
- * Where everything goes. Each body is laid out by itself and then is one large node of the graph
- * around it, so that folding one changes nothing inside the others.
+ * The layout of a graph. Each body has a layout of its own and is one large node of the graph around
+ * it, so that folding a body changes nothing inside the others.
  */
 
 const LINE = 15;
@@ -11,7 +11,7 @@ const PADDING = 9;
 const WIDEST = 34; // characters of a line
 const MOST_OPERANDS = 4;
 
-/** A text that fits, its middle left out: the ends of names tell more. */
+/** A text that fits, without its middle: the ends of names say more. */
 function shortened(text, most = WIDEST) {
   if (text.length <= most) return text;
   const half = Math.floor((most - 1) / 2);
@@ -119,7 +119,7 @@ function resultLines(snapshot, node) {
   ];
 }
 
-/** Operands that no edge shows: constants, and values of graphs around this one. */
+/** The operands without an edge: constants, and values of outer graphs. */
 function operandLines(snapshot, node) {
   const lines = [];
   if (node.attributes) lines.push({ kind: "attribute", text: shortened(node.attributes) });
@@ -194,8 +194,8 @@ function pill(kind, about, role) {
 
 function inputRole(snapshot, graph, slot) {
   const owner = snapshot.nodes.get(graph.owner);
-  if (owner?.op === "Loop") return ["iteration number", "condition"][slot] ?? "state";
-  if (owner?.op === "Scan") return slot < stateCount(owner) ? "state" : "scan input";
+  if (owner?.op === "Loop") return ["iteration number", "condition"][slot] ?? "carried value";
+  if (owner?.op === "Scan") return slot < carriedCount(owner) ? "carried value" : "scan input";
   return owner ? "" : "input of the model";
 }
 
@@ -203,13 +203,13 @@ function resultRole(snapshot, graph, slot) {
   const owner = snapshot.nodes.get(graph.owner);
   if (owner?.op === "Loop") {
     if (slot === 0) return "condition";
-    return slot < owner.inputs.length - 1 ? "next state" : "scan output";
+    return slot < owner.inputs.length - 1 ? "next carried value" : "scan output";
   }
-  if (owner?.op === "Scan") return slot < stateCount(owner) ? "next state" : "scan output";
+  if (owner?.op === "Scan") return slot < carriedCount(owner) ? "next carried value" : "scan output";
   return owner ? "result" : "output of the model";
 }
 
-function stateCount(scan) {
+function carriedCount(scan) {
   const given = /num_scan_inputs=(\d+)/.exec(scan.attributes);
   return scan.inputs.length - Number(given ? given[1] : 0);
 }

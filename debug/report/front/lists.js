@@ -1,8 +1,8 @@
 "use strict";
 
-/** A list of which one item is chosen, and which a search narrows. Items have `data-text`. */
+/** A list with one chosen item, which a search can narrow. Items have `data-text`. */
 class ChoiceList {
-  /** @param onChoose is given the item's index among all items */
+  /** @param onChoose is called with the index of the item among all items */
   constructor(element, onChoose) {
     this.element = element;
     this.items = [...element.querySelectorAll("[role=option]")];
@@ -25,7 +25,7 @@ class ChoiceList {
     this.onChoose(index);
   }
 
-  /** The next item that the search leaves, or with -1 the one before. */
+  /** Chooses the next visible item, or with -1 the one before. */
   move(by) {
     let index = this.chosen + by;
     while (this.items[index]?.hidden) index += by;
@@ -40,18 +40,18 @@ class ChoiceList {
     this.choose(this.items.findLastIndex((item) => !item.hidden));
   }
 
-  /** Hides the items without all of these words; returns how many are left. */
+  /** Hides the items that lack one of these words; returns the number of the others. */
   filter(words) {
-    let left = 0;
+    let count = 0;
     this.items.forEach((item, index) => {
       item.hidden = !words.every((word) => this.texts[index].includes(word));
-      if (!item.hidden) left += 1;
+      if (!item.hidden) count += 1;
     });
-    return left;
+    return count;
   }
 }
 
-/** Lets a click on a column's head sort the rows of a table; each row may have a second one. */
+/** Makes a click on the head of a column sort the rows of a table. */
 function makeSortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {

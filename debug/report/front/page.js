@@ -2,21 +2,21 @@
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const history_ = new History(report.history);
-const LAST = report.steps.length;
+const LAST = report.commits.length;
 const MOST_OVERVIEW = 30;
 const OVERVIEW = new Set(["If", "Loop", "Scan", "LSTM", "GRU", "RNN"]);
 const byId = (id) => document.getElementById(id);
 
-/** What the reader looks at. */
+/** What the reader sees. */
 const state = {
-  tab: "steps",
-  looked: null, // a node that a search led to, instead of those that a step touches
+  tab: "commits",
+  focused: null, // a node found by a search, drawn instead of the nodes that a commit touches
   view: null,
 };
 
-const target = { head: byId("step-head"), change: byId("change"), match: byId("match"), rule: byId("rule") };
+const target = { head: byId("commit-head"), change: byId("change"), match: byId("match"), rule: byId("rule") };
 const actions = {
-  select: (number, snapshot) => fillNode(byId("node-card"), history_, snapshot, number, goToStep),
+  select: (number, snapshot) => fillNode(byId("node-card"), history_, snapshot, number, goToCommit),
   hover: (number) => panes().forEach((pane) => pane.mark("hovered", (node) => node.number === number)),
   fold: (number, how) => {
     state.view.folded.delete(number);
@@ -34,35 +34,35 @@ const after = new Pane(byId("after"), actions);
 const remaining = new Pane(byId("remaining"), actions);
 const panes = () => (state.tab === "why" ? [remaining] : [before, after]);
 
-const stepList = new ChoiceList(byId("step-list"), showStep);
-const whyList = new ChoiceList(byId("why-list"), showLeft);
-const activeList = () => ({ steps: stepList, why: whyList })[state.tab];
+const commitList = new ChoiceList(byId("commit-list"), showCommit);
+const whyList = new ChoiceList(byId("why-list"), showRemaining);
+const activeList = () => ({ commits: commitList, why: whyList })[state.tab];
 
 function newView(radius) {
   state.view = { radius, revealed: new Set(), unfolded: new Set(), folded: new Set(), gone: null };
 }
 
-// --- steps ---
+// --- commits ---
 
-function showStep(index) {
-  state.looked = null;
+function showCommit(index) {
+  state.focused = null;
   newView(state.view?.radius ?? 1);
   byId("node-card").hidden = true;
   byId("cards").hidden = index === 0;
   if (index === 0) fillOverview(target);
-  else fillStep(target, index, report.steps[index - 1], LAST);
+  else fillCommit(target, index, report.commits[index - 1], LAST);
   remember();
   draw();
 }
 
-function goToStep(step) {
-  showTab("steps");
-  stepList.choose(step);
+function goToCommit(number) {
+  showTab("commits");
+  commitList.choose(number);
 }
 
 let waiting = 0;
 
-/** Draws before the next frame: keys that follow each other fast do not wait for each other. */
+/** Draws before the next frame, so that fast key presses need only one drawing. */
 function draw() {
   if (!waiting) waiting = window.requestAnimationFrame(drawNow);
 }
@@ -71,58 +71,58 @@ function drawNow() {
   waiting = 0;
   const fold = document.activeElement?.closest(".fold")?.parentNode;
   const place = fold && `#${fold.closest("svg").id} [data-number="${fold.dataset.number}"] > .fold`;
-  if (state.tab === "steps" && stepList.chosen >= 0) drawSteps(stepList.chosen);
-  if (state.tab === "why" && whyList.chosen >= 0) drawLeft(whyList.chosen);
+  if (state.tab === "commits" && commitList.chosen >= 0) drawCommit(commitList.chosen);
+  if (state.tab === "why" && whyList.chosen >= 0) drawRemaining(whyList.chosen);
   markFound();
   if (place) document.querySelector(place)?.focus();
 }
 
-function drawSteps(index) {
+function drawCommit(index) {
   const old = history_.at(index === 0 ? 0 : index - 1);
   const now = history_.at(index === 0 ? LAST : index);
-  const step = index === 0 ? null : report.steps[index - 1];
-  state.view.gone = new Set(step && !state.looked ? [...step.removed, ...step.added] : []);
-  drawPane(before, old, now, focusOf(step, old, now), "removed");
-  drawPane(after, now, old, focusOf(step, now, old), "added");
+  const commit = index === 0 ? null : report.commits[index - 1];
+  state.view.gone = new Set(commit && !state.focused ? [...commit.removed, ...commit.added] : []);
+  drawPane(before, old, now, focusOf(commit, old, now), "removed");
+  drawPane(after, now, old, focusOf(commit, now, old), "added");
 }
 
-/** The numbers of the nodes to draw in one snapshot; `other` is the one beside it. */
-function focusOf(step, snapshot, other) {
-  if (state.looked !== null) return [state.looked];
-  if (!step) return overviewOf(snapshot);
-  const touched = [step.number, ...step.removed, ...step.added, ...step.touched];
+/** The numbers of the nodes to draw in a snapshot; `other` is that of the other pane. */
+function focusOf(commit, snapshot, other) {
+  if (state.focused !== null) return [state.focused];
+  if (!commit) return overviewOf(snapshot);
+  const touched = [commit.root, ...commit.removed, ...commit.added, ...commit.touched];
   const there = touched.filter((number) => snapshot.nodes.has(number));
   return there.length ? [...new Set(there)] : survivors(touched, snapshot, other);
 }
 
-/** Where nothing touched is left: what was around it. */
+/** The neighbours of the touched nodes, for a snapshot that has none of these. */
 function survivors(touched, snapshot, other) {
   const gone = touched.map((number) => other.nodes.get(number)).filter((node) => node);
   const near = gone.flatMap((node) => [...other.sources(node), ...other.users(node)]);
   return [...new Set(near.map((node) => node.number))].filter((n) => snapshot.nodes.has(n));
 }
 
-/** Control flow and recurrences of the main graph, or all of a graph that is small. */
+/** The control flow and recurrences of the main graph, or all nodes of a small graph. */
 function overviewOf(snapshot) {
   const main = snapshot.members.get(0) || [];
-  const telling = main.filter((node) => OVERVIEW.has(node.op));
-  const chosen = main.length <= MOST_OVERVIEW || !telling.length ? main : telling;
+  const important = main.filter((node) => OVERVIEW.has(node.op));
+  const chosen = main.length <= MOST_OVERVIEW || !important.length ? main : important;
   return chosen.slice(0, MOST_OVERVIEW).map((node) => node.number);
 }
 
 function drawPane(pane, snapshot, other, focus, missing) {
   const region = new Region(snapshot, focus, state.view);
-  const step = stepList.chosen === 0 ? null : report.steps[stepList.chosen - 1];
+  const commit = commitList.chosen === 0 ? null : report.commits[commitList.chosen - 1];
   pane.draw(region, (number) => {
-    if (!step) return "";
-    const root = number === step.number ? " root" : "";
+    if (!commit) return "";
+    const root = number === commit.root ? " root" : "";
     return changeOf(snapshot.nodes.get(number), other.nodes.get(number), missing) + root;
   });
-  tellCount(pane, region);
+  showCount(pane, region);
 }
 
-function tellCount(pane, region) {
-  const cut = region.cut ? `, ${region.cut} touched nodes left out` : "";
+function showCount(pane, region) {
+  const cut = region.cut ? `, ${region.cut} touched nodes omitted` : "";
   pane.svg.node().closest("figure").querySelector(".count").textContent =
     `${region.visible.size} of ${region.snapshot.nodes.size} nodes${cut}`;
 }
@@ -133,9 +133,9 @@ function changeOf(node, other, missing) {
   return node.record === other.record ? "" : "changed";
 }
 
-// --- what is left ---
+// --- what remains ---
 
-function showLeft(index) {
+function showRemaining(index) {
   newView(state.view?.radius ?? 1);
   document.querySelectorAll("#why-details > article").forEach((article, number) => {
     article.hidden = number !== index;
@@ -144,10 +144,10 @@ function showLeft(index) {
   draw();
 }
 
-function drawLeft(index) {
-  const region = new Region(history_.at(LAST), [report.left[index]], state.view);
-  remaining.draw(region, (number) => (number === report.left[index] ? "root" : ""));
-  tellCount(remaining, region);
+function drawRemaining(index) {
+  const region = new Region(history_.at(LAST), [report.remaining[index]], state.view);
+  remaining.draw(region, (number) => (number === report.remaining[index] ? "root" : ""));
+  showCount(remaining, region);
 }
 
 // --- tabs ---
@@ -169,7 +169,7 @@ function showTab(name) {
   }
 }
 
-/** Keeps the place in the address, so that it can be shared and survives a reload. */
+/** Keeps the position in the address, so that it can be shared and survives a reload. */
 function remember() {
   const list = activeList();
   const place = list ? `${state.tab}=${Math.max(0, list.chosen)}` : state.tab;
@@ -179,7 +179,7 @@ function remember() {
 function recall() {
   const [name, number] = window.location.hash.slice(1).split("=");
   const known = document.querySelector(`[role=tab][data-tab="${CSS.escape(name)}"]`);
-  showTab(known ? name : "steps");
+  showTab(known ? name : "commits");
   if (number !== undefined) activeList()?.choose(Number(number));
 }
 

@@ -1,16 +1,16 @@
 "use strict";
 
-/** What is drawn of a graph: some nodes, those around them, and the bodies they stand in. */
+/** The part of a graph that is drawn: some nodes, their neighbours, and the bodies around them. */
 
 const MOST_NODES = 120;
-const MOST_NEIGHBOURS = 8; // drawn of one node; a constant may have thousands of readers
-const SMALL_BODY = 24; // nodes of a body that is unfolded without being asked
-const FEW = 8; // nodes that a region is about, of which each small body is unfolded
+const MOST_NEIGHBOURS = 8; // of one node; a constant may have thousands of readers
+const SMALL_BODY = 24; // nodes of a body that is unfolded by default
+const FEW = 8; // nodes of a focus whose small bodies are unfolded by default
 
 class Region {
   /**
-   * @param focus numbers of the nodes it is about; those that are not in the snapshot are left out
-   * @param view radius, and what the reader revealed, unfolded and folded, all by node number
+   * @param focus numbers of the nodes to show; ignores those that are not in the snapshot
+   * @param view radius, and the nodes that the reader revealed, unfolded and folded, by number
    */
   constructor(snapshot, focus, view) {
     this.snapshot = snapshot;
@@ -28,7 +28,7 @@ class Region {
     });
   }
 
-  /** Focus nodes without those whose owner comes or goes with them. */
+  /** The focus without nodes whose owner is added or removed with them. */
   outermost(focus) {
     const all = new Set(focus);
     const nodes = focus.map((number) => this.snapshot.nodes.get(number)).filter((node) => node);
@@ -46,7 +46,7 @@ class Region {
     }
   }
 
-  /** Takes in the neighbours of the nodes, then theirs, as far as the radius goes. */
+  /** Adds the neighbours of the nodes, then theirs, up to the radius. */
   spread(start, radius) {
     let border = start;
     for (let round = 0; round < radius; round += 1) {
@@ -70,7 +70,7 @@ class Region {
     ];
   }
 
-  /** `folded`, `part` (what the region needs of the bodies) or `whole`. */
+  /** `plain` without bodies, or `folded`, `part` (what the region needs), or `whole`. */
   state(node) {
     const bodies = this.snapshot.bodies.get(node.number);
     if (!bodies) return "plain";
@@ -78,11 +78,11 @@ class Region {
     if (this.view.unfolded.has(node.number)) return "whole";
     if (this.unfoldedBy.has(node.number)) return "part";
     const size = bodies.reduce((sum, body) => sum + this.snapshot.inside(body.number).length, 0);
-    const asked = this.focus.length <= FEW && this.focus.includes(node);
-    return asked && size <= SMALL_BODY ? "whole" : "folded";
+    const focused = this.focus.length <= FEW && this.focus.includes(node);
+    return focused && size <= SMALL_BODY ? "whole" : "folded";
   }
 
-  /** The nodes drawn of a graph, and how many it has. */
+  /** The nodes of a graph that are drawn, and the number of all. */
   nodesOf(graph) {
     const members = this.snapshot.members.get(graph) || [];
     const owner = this.snapshot.nodes.get(this.snapshot.graphs.get(graph)?.owner);

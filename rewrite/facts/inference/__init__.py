@@ -1,7 +1,7 @@
 """Shape functions: from the facts of a node's inputs to the facts of its outputs.
 
-They follow the ONNX operator specification. A function raises `Impossible` when its node fails in
-every run, for instance when a fixed rank is violated.
+They follow the ONNX operator specification, and onnxruntime where it differs. A function raises
+AlwaysFails when its node fails in every run, for instance because an operand has a wrong rank.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from ...graph.index import Index
 from ...graph.ir import Node
-from ..facts import Assumptions, Fact, Facts, Inference
-from . import (  # noqa: F401  (each fills the table)
+from ..assertions import Assertions
+from ..fact import Fact
+from ..facts import Facts, Inference
+from . import (  # noqa: F401  (each registers its shape functions)
     control,
     creation,
     elementwise,
@@ -23,22 +25,19 @@ from . import (  # noqa: F401  (each fills the table)
     slicing,
 )
 from .fallback import infer_by_schema
-from .registry import TABLE, Site
-from .sources import source
+from .inputs import infer_input
+from .registry import SHAPE_FUNCTIONS, NodeContext
 
 
 def infer(node: Node, facts: Facts) -> Sequence[Fact]:
-    """The facts of a node's outputs. Raises Impossible when the node cannot succeed."""
-    function = TABLE.get(node.op) if node.domain in ("", "ai.onnx", None) else None
-    site = Site(node, facts)
-    return function(site) if function is not None else infer_by_schema(site)
+    """The facts of a node's outputs. Raises AlwaysFails when the node cannot succeed."""
+    function = SHAPE_FUNCTIONS.get(node.op) if node.domain in ("", "ai.onnx", None) else None
+    ctx = NodeContext(node, facts)
+    return function(ctx) if function is not None else infer_by_schema(ctx)
 
 
 def facts_of(
-    index: Index, opsets: Mapping[str, int], assumptions: Assumptions | None = None
+    index: Index, opsets: Mapping[str, int], assertions: Assertions | None = None
 ) -> Facts:
-    """The facts of a model, derived when they are asked for.
-
-    `opsets`: the version of each domain.
-    """
-    return Facts(index, opsets, Inference(infer, source), assumptions)
+    """The facts of a model, derived on demand. `opsets` has the version of each domain."""
+    return Facts(index, opsets, Inference(infer, infer_input), assertions or Assertions())

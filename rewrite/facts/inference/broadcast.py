@@ -1,13 +1,13 @@
-"""Multidirectional broadcasting (ONNX: Broadcasting in ONNX) over symbolic dims."""
+"""Multidirectional broadcasting over symbolic dims (onnx: docs/Broadcasting.md)."""
 
 from __future__ import annotations
 
 from ... import symbolic
 from ...symbolic import Dim
-from .registry import Site
+from .registry import NodeContext
 
 
-def broadcast(site: Site, *shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+def broadcast(ctx: NodeContext, *shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
     """The shape of an element-wise result; None when a rank is not known."""
     known = [s for s in shapes if s is not None]
     if len(known) != len(shapes):
@@ -16,20 +16,20 @@ def broadcast(site: Site, *shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | 
         return known[0]
     rank = max(map(len, known), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in known]
-    return tuple(_dim(site, axis, column) for axis, column in enumerate(zip(*padded)))
+    return tuple(_dim(ctx, axis, column) for axis, column in enumerate(zip(*padded)))
 
 
-def _dim(site: Site, axis: int, column: tuple[Dim, ...]) -> Dim:
+def _dim(ctx: NodeContext, axis: int, column: tuple[Dim, ...]) -> Dim:
     wide = [d for d in column if not isinstance(d, int) or d != 1]
     if not wide:
         return 1
     if len(wide) == 1:
         return wide[0]
-    surely_wide = [d for d in wide if symbolic.eq(d, 1) is False]
-    for dim in surely_wide[1:]:
-        if symbolic.eq(dim, surely_wide[0]) is False:
-            site.fail(f"dims {surely_wide[0]} and {dim} of axis {axis} cannot be broadcast")
-    if surely_wide:
-        numbers = [d for d in surely_wide if isinstance(d, int)]
-        return numbers[0] if numbers else surely_wide[0]
-    return wide[0] if all(d == wide[0] for d in wide) else site.fresh(axis)
+    not_one = [d for d in wide if symbolic.eq(d, 1) is False]
+    for dim in not_one[1:]:
+        if symbolic.eq(dim, not_one[0]) is False:
+            ctx.fail(f"dims {not_one[0]} and {dim} of axis {axis} cannot be broadcast")
+    if not_one:
+        numbers = [d for d in not_one if isinstance(d, int)]
+        return numbers[0] if numbers else not_one[0]
+    return wide[0] if all(d == wide[0] for d in wide) else ctx.fresh(axis)

@@ -1,4 +1,4 @@
-"""Types and shapes of all other operators, by onnx's own per-node inference."""
+"""Infers the types and shapes of all other operators with onnx's own per-node inference."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from onnx import helper, numpy_helper
 from ...graph.ir import bodies
 from ...storage.attributes import encode, schema_type
 from ...symbolic import Dim
-from ..facts import Fact
-from .registry import Site
+from ..fact import Fact
+from .registry import NodeContext
 
 
-def infer_by_schema(site: Site) -> Sequence[Fact]:
-    """Known dims go in as numbers, symbolic ones as names that come back where they are kept."""
-    node = site.node
+def infer_by_schema(ctx: NodeContext) -> Sequence[Fact]:
+    """The facts of a node's outputs by its onnx schema.
+
+    A symbolic dim is passed as a name, which onnx returns for dims that it keeps.
+    """
+    node = ctx.node
     domain = "" if node.domain in (None, "ai.onnx") else node.domain
-    version = site.facts.opset_of(domain)
+    version = ctx.facts.opset_of(domain)
     count = len(node.outputs)
-    nothing = [Fact() for _ in range(count)]
+    unknown = [Fact() for _ in range(count)]
     if bodies(node):
-        return nothing
+        return unknown
     try:
         schema = onnx.defs.get_schema(node.op, version, domain)
     except onnx.defs.SchemaError:
-        return nothing
+        return unknown
     names: dict[str, Dim] = {}
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -36,15 +39,15 @@ def infer_by_schema(site: Site) -> Sequence[Fact]:
         [f"o{slot}" for slot in range(count)],
         domain=domain,
     )
-    proto.attribute.extend(_attributes(site))
+    proto.attribute.extend(_attributes(ctx))
     for slot in range(len(node.inputs)):
-        if not site.present(slot):
+        if not ctx.present(slot):
             continue
-        fact = site.fact(slot)
+        fact = ctx.fact(slot)
         if fact.kind != "tensor" or not fact.dtype:
-            return nothing
+            return unknown
         types[f"i{slot}"] = _type_proto(fact, names)
-        array = site.constant(slot) if fact.values is not None else None
+        array = ctx.constant(slot) if fact.values is not None else None
         if array is not None:
             data[f"i{slot}"] = numpy_helper.from_array(array)
     try:
@@ -52,14 +55,14 @@ def infer_by_schema(site: Site) -> Sequence[Fact]:
             schema, proto, types, data, opset_imports=[helper.make_opsetid(domain, version)]
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
-        # onnx refuses more than runs refuse (and less): a refusal proves nothing here.
-        return nothing
-    return [_fact(site, slot, inferred.get(f"o{slot}"), names) for slot in range(count)]
+        # onnx rejects nodes that run (and accepts some that fail): an error proves nothing here.
+        return unknown
+    return [_fact(ctx, slot, inferred.get(f"o{slot}"), names) for slot in range(count)]
 
 
-def _attributes(site: Site) -> list[onnx.AttributeProto]:
-    node = site.node
-    version = site.facts.opset_of(node.domain or "")
+def _attributes(ctx: NodeContext) -> list[onnx.AttributeProto]:
+    node = ctx.node
+    version = ctx.facts.opset_of(node.domain or "")
     result = []
     for name, value in node.attrs.items():
         attribute = onnx.AttributeProto()
@@ -82,7 +85,9 @@ def _type_proto(fact: Fact, names: dict[str, Dim]) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(fact.dtype, dims)
 
 
-def _fact(site: Site, slot: int, inferred: onnx.TypeProto | None, names: dict[str, Dim]) -> Fact:
+def _fact(
+    ctx: NodeContext, slot: int, inferred: onnx.TypeProto | None, names: dict[str, Dim]
+) -> Fact:
     if inferred is None or inferred.WhichOneof("value") != "tensor_type":
         return Fact(kind="tensor" if inferred is None else "other")
     tensor = inferred.tensor_type
@@ -93,5 +98,5 @@ def _fact(site: Site, slot: int, inferred: onnx.TypeProto | None, names: dict[st
         if dim.HasField("dim_value"):
             dims.append(dim.dim_value)
         else:
-            dims.append(names.get(dim.dim_param, site.fresh(axis, slot)))
+            dims.append(names.get(dim.dim_param, ctx.fresh(axis, slot)))
     return Fact(tensor.elem_type, tuple(dims))

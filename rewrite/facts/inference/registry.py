@@ -1,4 +1,4 @@
-"""The table of shape functions and what one of them sees of its node."""
+"""The table of shape functions, and the context that a shape function reads its node through."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ... import symbolic
-from ...graph.ir import Constant, Node
+from ...graph.ir import Constant, Node, Tensor
 from ...symbolic import Dim
-from ..facts import MOST_VALUES, NOTHING, Fact, Facts, Impossible
+from ..axes import attribute_or_input
+from ..fact import ABSENT, MOST_VALUES, AlwaysFails, Fact
+from ..facts import Facts
 
 
-class Site:
-    """A node and the facts of its inputs, as a shape function reads them."""
+class NodeContext:
+    """A node and the facts of its inputs, for a shape function. Inputs go by slot."""
 
     __slots__ = ("facts", "node")
 
@@ -24,81 +26,124 @@ class Site:
 
     @property
     def opset(self) -> int:
+        """The version of the standard operator set."""
         return self.facts.opset
 
+    # --- inputs ---
+
     def present(self, slot: int) -> bool:
+        """Whether the node has the input."""
         return slot < len(self.node.inputs) and bool(self.node.inputs[slot].name)
 
     def fact(self, slot: int) -> Fact:
-        return self.facts.of(self.node.inputs[slot]) if self.present(slot) else NOTHING
+        """The fact of an input; ABSENT where it is omitted."""
+        return self.facts.of(self.node.inputs[slot]) if self.present(slot) else ABSENT
 
     def inputs(self) -> list[Fact]:
+        """The facts of all inputs."""
         return [self.fact(slot) for slot in range(len(self.node.inputs))]
 
     def shape(self, slot: int) -> tuple[Dim, ...] | None:
+        """The symbolic shape of an input; None where its rank is not known."""
         return self.fact(slot).shape
 
     def constant(self, slot: int) -> np.ndarray | None:
+        """The array of a constant input."""
         return self.facts.constant(self.node.inputs[slot]) if self.present(slot) else None
 
     def ints(self, slot: int) -> list[int] | None:
         """The elements of a constant integer input, flattened."""
-        array = self.constant(slot)
-        return None if array is None else [int(v) for v in array.reshape(-1)]
+        return _flat_ints(self.constant(slot))
 
     def dims(self, slot: int) -> list[Dim] | None:
-        """The elements of an integer input as symbolic numbers."""
-        fact = self.fact(slot)
-        if fact.values is not None:
-            return [v for v in fact.values if v is not None and not isinstance(v, bool)]
-        return list(self.ints(slot) or []) if self.constant(slot) is not None else None
+        """The elements of an integer input as symbolic numbers; None where they are not known."""
+        return self.elements(self.node.inputs[slot]) if self.present(slot) else None
 
-    def surely_has_elements(self, slot: int) -> bool:
-        """onnxruntime checks some attributes only where there is something to compute."""
+    def elements(self, tensor: Tensor) -> list[Dim] | None:
+        """The elements of an integer tensor as symbolic numbers; None where they are not known."""
+        values = self.facts.of(tensor).values
+        if values is not None:
+            return [v for v in values if v is not None and not isinstance(v, bool)]
+        ints = _flat_ints(self.facts.constant(tensor))
+        return None if ints is None else list(ints)
+
+    def is_nonempty(self, slot: int) -> bool:
+        """Whether an input is known to have elements.
+
+        onnxruntime checks some attributes only if there is something to compute.
+        """
         shape = self.shape(slot)
         return shape is not None and all(map(symbolic.positive, shape))
 
+    # --- attributes ---
+
     def attr(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute; an array for a tensor."""
         value = self.node.attrs.get(name, default)
         return value.values if isinstance(value, Constant) else value
 
-    def fresh(
-        self, axis: int, output: int = 0, low: int | None = 0, high: int | None = None
-    ) -> Dim:
-        """The unknown dim of an output."""
-        return self.facts.fresh(self.node.outputs[output], axis, low, high)
+    def attr_or_dims(self, name: str, slot: int) -> list[Dim] | None:
+        """The elements of an operand that is an attribute in old opsets and an input in new ones.
 
-    def unknown_shape(self, rank: int, output: int = 0) -> tuple[Dim, ...]:
-        return tuple(self.fresh(axis, output) for axis in range(rank))
+        None where it is omitted or not known.
+        """
+        return attribute_or_input(self.node, name, slot, self.elements)
+
+    def axes(self) -> list[int] | None:
+        """The `axes`, an attribute or input 1; [] where they are omitted, None if not known."""
+        return attribute_or_input(
+            self.node, "axes", 1, lambda tensor: _flat_ints(self.facts.constant(tensor)), []
+        )
 
     def axis(self, value: int, rank: int) -> int:
-        """A possibly negative axis as a position; refuses one outside the rank."""
+        """An axis counted from the front. Raises AlwaysFails for one outside the rank."""
         if not -rank <= value < rank:
             self.fail(f"axis {value} is outside rank {rank}")
         return value % rank
 
+    # --- results ---
+
+    def fresh(
+        self, axis: int, output: int = 0, low: int | None = 0, high: int | None = None
+    ) -> Dim:
+        """The symbol for an unknown dim of an output."""
+        return self.facts.fresh(self.node.outputs[output], axis, low, high)
+
+    def unknown_shape(self, rank: int, output: int = 0) -> tuple[Dim, ...]:
+        """A shape of this rank with unknown dims."""
+        return tuple(self.fresh(axis, output) for axis in range(rank))
+
     def fail(self, reason: str) -> NoReturn:
-        raise Impossible(f"{self.node.op}: {reason}")
+        """Raises AlwaysFails: the node fails in every run, for this reason."""
+        raise AlwaysFails(f"{self.node.op}: {reason}")
 
 
-ShapeFunction = Callable[[Site], Sequence[Fact]]
-TABLE: dict[str, ShapeFunction] = {}
-"""Shape functions of the standard domain, by operator."""
+def _flat_ints(array: np.ndarray | None) -> list[int] | None:
+    return None if array is None else [int(v) for v in array.reshape(-1)]
 
 
-def shape_of(*ops: str) -> Callable[[ShapeFunction], ShapeFunction]:
+ShapeFunction = Callable[[NodeContext], Sequence[Fact]]
+SHAPE_FUNCTIONS: dict[str, ShapeFunction] = {}
+"""The shape functions of the standard domain, by operator."""
+
+
+def register(*ops: str) -> Callable[[ShapeFunction], ShapeFunction]:
     """Registers a shape function for operators of the standard domain."""
 
-    def register(function: ShapeFunction) -> ShapeFunction:
+    def add(function: ShapeFunction) -> ShapeFunction:
         for op in ops:
-            TABLE[op] = function
+            SHAPE_FUNCTIONS[op] = function
         return function
 
-    return register
+    return add
 
 
-def like(x: Fact, shape: tuple[Dim, ...] | None, values: Any = None) -> Fact:
-    """A fact of x's type; `values` is an object array, or its element where it has no axes."""
+def fact_like(x: Fact, shape: tuple[Dim, ...] | None, values: Any = None) -> Fact:
+    """A fact with the type of `x` and this shape.
+
+    `values` is an object array, or its element if the shape is (); it is dropped where the shape is
+    not static or there are too many elements.
+    """
     flat = None
     if values is not None and all(isinstance(d, int) for d in shape or ()):
         values = np.asarray(values, dtype=object)

@@ -1,4 +1,4 @@
-"""Ifs on one condition: negated, nested, side by side."""
+"""Ifs on the same condition: negated, nested, or one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _graph(body: str, inputs: str = "float[3] x, bool c", outputs: str = "float[
     return f"g ({inputs}) => ({outputs}) {{ {body} }}"
 
 
-class TestNot:
+class TestNegatedConditions:
     @pytest.mark.parametrize("count", [1, 2, 3, 4])
     def test_chains(self, count: int) -> None:
         nots = " ".join(f"n{i + 1} = Not({'n' + str(i) if i else 'c'})" for i in range(count))
@@ -52,7 +52,7 @@ class TestNot:
         assert "Not" not in ops(rewritten(parse(text, 21, 10), tolerance=1e-6).model)
 
 
-class TestNested:
+class TestNestedIfs:
     @pytest.mark.parametrize("side", ["then", "else"])
     @pytest.mark.parametrize("condition", ["c", "n", "nn"])
     def test_collapses(self, side: str, condition: str) -> None:
@@ -81,7 +81,7 @@ class TestNested:
         result = rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}), 1e-6)
         assert ops(result.model)["If"] == 1
 
-    def test_an_if_outside_on_a_state_says_nothing(self) -> None:
+    def test_a_condition_that_is_carried_may_change(self) -> None:
         body = """co = Identity(ci) e = Not(d)
             so = If (d) <then_branch = p () => (float[3] a) { a = Exp(s) },
                          else_branch = q () => (float[3] b) {
@@ -94,7 +94,7 @@ class TestNested:
         assert ops(result.model)["If"] == 1
 
 
-class TestSiblings:
+class TestSiblingIfs:
     def test_with_nothing_between(self) -> None:
         body = _if("u", "c", "r = Exp(x)", "r = Log(x)") + _if("v", "c", "r = Neg(u)", "r = Abs(u)")
         result = rewritten(parse(_graph(body + "y = Add(u, v)"), 21, 10), tolerance=1e-6)
@@ -106,7 +106,7 @@ class TestSiblings:
         result = rewritten(parse(_graph(body), 21, 10), tolerance=1e-6)
         assert ops(result.model)["If"] == 1
 
-    def test_with_a_needed_node_between(self) -> None:
+    def test_with_a_reader_between(self) -> None:
         body = _if("u", "c", "r = Exp(x)", "r = Log(x)") + "z = Sin(u)"
         body += _if("y", "c", "r = Neg(z)", "r = Abs(z)")
         result = rewritten(parse(_graph(body), 21, 10), tolerance=1e-6)

@@ -1,4 +1,4 @@
-"""Masks that are data become `sequence_lens` where the user vouches for them, and only there."""
+"""Masks that are data become `sequence_lens` if the user asserts them, and only then."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 from looplift import rewrite, verify
 from looplift.api import RewriteResult
 from looplift.rewrite.engine.reasons import Reason
-from looplift.rewrite.facts.facts import Assumptions
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running.evaluate import NotEvaluated
-from looplift.rules.recurrence import prefix_masks
+from looplift.rules.recurrence import length_masks
 
 from ...equivalence import assert_equal, ops, outcome, session
 from ...small_models import parse
 
 LENGTHS = ([0, 2, 5], [5, 5, 5], [0, 0, 0], [3, 1, 2])
-STEPS = 5
+LENGTH = 5
 W = np.sin(np.arange(6.0)).astype(np.float32)
 V = np.sin(np.arange(1.0, 10.0)).astype(np.float32)
 
@@ -38,7 +38,7 @@ def _rnn(
     state: str = "hn = Where(m, h1, h)",
     row: str = "r = Where(m, h1, zero)",
 ) -> onnx.ModelProto:
-    """An RNN in a Loop whose rows keep their states where a mask says so."""
+    """An RNN in a Loop that keeps the states of a row where its mask is false."""
     text = f"""g (float[T,B,2] x, float[B,3] h0, {given}) => (float[T,B,3] y, float[B,3] z)
       <float[2,3] w = {{{_text(W)}}}, float[3,3] v = {{{_text(V)}}}, int64[1] one = {{1}},
        int64[1] two = {{2}}, int64[1] nil = {{0}}, float zero = {{0}}, float onef = {{1}},
@@ -53,11 +53,11 @@ def _rnn(
 
 def _mask(lengths: Sequence[int]) -> np.ndarray:
     """(time, batch)."""
-    return np.arange(STEPS)[:, None] < np.array(lengths)
+    return np.arange(LENGTH)[:, None] < np.array(lengths)
 
 
 def _why_not(result: RewriteResult) -> list[Reason]:
-    """What is said of the loops that stay."""
+    """The reasons of the loops that stay."""
     loops = [node for node in result.engine.index.walk() if node.op in ("Loop", "Scan")]
     return [reason for loop in loops for reason in result.reasons(loop)]
 
@@ -66,7 +66,7 @@ def _feed(mask: np.ndarray) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     batch = len(LENGTHS[0])
     return {
-        "x": rng.standard_normal((STEPS, batch, 2)).astype(np.float32),
+        "x": rng.standard_normal((LENGTH, batch, 2)).astype(np.float32),
         "h0": rng.standard_normal((batch, 3)).astype(np.float32),
         "k": mask,
     }
@@ -78,8 +78,8 @@ def _assert_fused(
     result = rewrite(model, prefix_masks={name: axis})
     counts = ops(result.model)
     assert (counts.get("RNN", 0), counts.get("Loop", 0)) == (1, 0)
-    told = f"rows end where `{name}` ends along axis {axis}: asserted, not proven"
-    assert told in result.report.notes
+    note = f"rows end where `{name}` ends along axis {axis}: asserted, not proven"
+    assert note in result.report.notes
     for mask in masks:
         expected = outcome(session(model), _feed(mask))
         assert expected is not None
@@ -115,7 +115,7 @@ GIVEN = {
         {"outside": "b0 = Equal(k, uno)", "inside": "c = Gather<axis=0>(b0, t) m = Unsqueeze(c, one)"},
     ),
     "held rows": ("bool[T,B] k", {"row": "r = Identity(hn)"}),
-    "turned in front": (
+    "transposed before the loop": (
         "bool[B,T] k",
         {"outside": "k2 = Unsqueeze(k, two) e = Transpose<perm=[1,0,2]>(k2)",
          "inside": "m = Gather<axis=0>(e, t)"},
@@ -133,7 +133,7 @@ def test_spellings(given: str, parts: dict[str, str]) -> None:
         masks = [mask[:, :, None] for mask in masks]
     time = 1 if "[B,T]" in given else 0
     _assert_fused(_rnn(given, **parts), masks, axis=time)
-    # Along the batch the same mask says nothing about the steps of the loop.
+    # Asserted along the batch, the mask tells nothing about the iterations of the loop.
     other = rewrite(_rnn(given, **parts), prefix_masks={"k": 1 - time})
     assert ops(other.model).get("RNN", 0) == 0
     assert any(f"asserted along axis {1 - time}, but" in each.sentence for each in _why_not(other))
@@ -147,14 +147,14 @@ def test_a_mask_that_the_model_computes() -> None:
 
 
 def test_longer_than_the_loop_runs() -> None:
-    """What the loop does not read of a mask does not count."""
+    """Elements that the loop does not read do not count."""
     masks = [np.concatenate([_mask(lengths), np.zeros((2, 3), bool)]) for lengths in LENGTHS]
-    masks += [np.ones((STEPS + 2, 3), bool)]
+    masks += [np.ones((LENGTH + 2, 3), bool)]
     _assert_fused(_rnn("bool[S,B] k"), masks)
 
 
 def test_one_of_two_equal_values_is_named() -> None:
-    """What is asserted of a value is asserted of those that are computed in the same way."""
+    """An assertion holds for all values that are computed in the same way."""
     model = _rnn("int64[T,B] k", outside="e = Greater(k, uno) other = Greater(k, uno)", inside=(
         "c = Gather<axis=0>(e, t) m = Unsqueeze(c, one)"))  # fmt: skip
     masks = [np.where(_mask(lengths), 5, 0) for lengths in LENGTHS]
@@ -191,7 +191,7 @@ class TestTwoAxes:
         assert (ops(result.model)["RNN"], ops(result.model)["Loop"]) == (1, 1)
         said = [r.sentence for r in _why_not(result) if r.rule == "FuseRecurrence"]
         (sentence,) = said
-        assert f"asserted along axis {1 - stays}, but the loop steps along axis {stays}" in sentence
+        assert f"asserted along axis {1 - stays}, but the loop runs along axis {stays}" in sentence
         rng = np.random.default_rng(0)
         mask = np.arange(3) < np.array([[1], [3], [2]])
         shapes = {"x": (3, 3, 2), "a0": (3, 3), "b0": (3, 3)}
@@ -202,21 +202,21 @@ class TestTwoAxes:
         assert_equal(expected, outcome(session(result.model), feed), 1e-5)
 
     def test_verification_tries_lengths_in_any_order(self) -> None:
-        """A result that rests on the other axis is wrong, and is found to be."""
+        """A result that relies on the other axis is wrong, and verification finds that."""
         model = parse(self.TEXT, opset=18)
         for fused, said in ((1, 0), (0, 1)):
             result = rewrite(model, prefix_masks={"mask": fused})
-            right = result.engine.assumptions
+            right = result.engine.assertions
             assert verify(model, result.model, assumptions=right).verified
-            wrong = Assumptions(prefix_masks={"mask": said})
+            wrong = Assertions(prefix_masks={"mask": said})
             assert verify(model, result.model, assumptions=wrong).differences
 
 
-class TestLeft:
-    def test_nobody_vouches(self) -> None:
+class TestDeclined:
+    def test_no_assertion(self) -> None:
         assert ops(rewrite(_rnn("bool[T,B] k")).model).get("RNN", 0) == 0
 
-    def test_another_value_is_vouched_for(self) -> None:
+    def test_an_assertion_about_another_value(self) -> None:
         model = _rnn("bool[T,B] k, bool[T,B] other", outside="o2 = Not(other)")
         assert ops(rewrite(model, prefix_masks={"other": 0}).model).get("RNN", 0) == 0
 
@@ -229,7 +229,7 @@ class TestLeft:
         ],
         ids=["with another", "across rows", "in another order"],
     )
-    def test_what_becomes_of_it_may_be_no_prefix(self, outside: str) -> None:
+    def test_a_computation_that_may_not_keep_the_prefix(self, outside: str) -> None:
         model = _rnn("bool[T,B] k, bool[T,B] other", outside=outside,
                      inside="c = Gather<axis=0>(e, t) m = Unsqueeze(c, one)")  # fmt: skip
         assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
@@ -253,14 +253,14 @@ class TestLeft:
         def refuse(*_: object) -> list[np.ndarray]:
             raise NotEvaluated("no kernel")
 
-        monkeypatch.setattr(prefix_masks, "evaluate", refuse)
+        monkeypatch.setattr(length_masks, "evaluate", refuse)
         model = _rnn("bool[T,B] k", outside="e = Not(k)", inside=(
             "c = Gather<axis=0>(e, t) d = Unsqueeze(c, one) m = Not(d)"))  # fmt: skip
         assert ops(rewrite(model, prefix_masks={"k": 0}).model).get("RNN", 0) == 0
 
 
-def test_a_mask_that_is_none_gives_something_else() -> None:
-    """What the note warns of."""
+def test_a_mask_that_is_no_prefix_mask_changes_the_result() -> None:
+    """The note warns of this."""
     model = _rnn("bool[T,B] k")
     result = rewrite(model, prefix_masks={"k": 0})
     assert "true again after it was false" in result.report.notes[0]
@@ -274,17 +274,17 @@ def test_a_mask_that_is_none_gives_something_else() -> None:
 
 
 def _padded(corpus: Path, name: str, lengths: Sequence[int]) -> dict[str, np.ndarray]:
-    """Random rows that end with their lengths, as a Masking layer takes them: (batch, time)."""
+    """Random rows with zeros beyond their lengths, as a Masking layer takes them: (batch, time)."""
     given = onnx.load(corpus / f"{name}.onnx").graph.input[0]
     features = given.type.tensor_type.shape.dim[2].dim_value
-    x = np.random.default_rng(1).standard_normal((len(lengths), STEPS, features))
+    x = np.random.default_rng(1).standard_normal((len(lengths), LENGTH, features))
     x[~_mask(lengths).T] = 0
     return {given.name: x.astype(np.float32)}
 
 
 class TestCorpus:
     def test_keras_masking(self, corpus: Path) -> None:
-        """Two states hold the last output: the one that is handed on, and the one that is kept."""
+        """Two carried values hold the last output: the hidden state, and the one for the result."""
         name = "tf_lstm_masking_rw"
         model = onnx.load(corpus / f"{name}.onnx")
         result = rewrite(model, prefix_masks=["Greater__4182:0"])
@@ -300,7 +300,7 @@ class TestCorpus:
         model = onnx.load(corpus / "ts_lstm_masked_mul.onnx")
         result = rewrite(model, prefix_masks={"mask": 0})
         assert (ops(result.model)["LSTM"], ops(result.model).get("Loop", 0)) == (1, 0)
-        x = np.random.default_rng(2).standard_normal((STEPS, 3, 16)).astype(np.float32)
+        x = np.random.default_rng(2).standard_normal((LENGTH, 3, 16)).astype(np.float32)
         for lengths in LENGTHS:
             feed = {"x": x, "mask": _mask(lengths).astype(np.float32)}
             expected = outcome(session(model), feed)

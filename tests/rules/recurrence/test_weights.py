@@ -9,6 +9,6 @@ from looplift.rules.recurrence import weights
 
 def test_shapes_whose_digits_run_together_differ() -> None:
     vector = np.arange(64, dtype=np.float32)
-    row, square = weights.reshaped(vector, (1, 64)), weights.reshaped(vector, (16, 4))
+    row, square = weights.reshape(vector, (1, 64)), weights.reshape(vector, (16, 4))
     assert not weights.equal(row, square)
-    assert weights.equal(row, weights.reshaped(vector.copy(), (1, 64)))
+    assert weights.equal(row, weights.reshape(vector.copy(), (1, 64)))

@@ -1,4 +1,4 @@
-"""Folding: what is known is computed once, what is large, random or may fail is left alone."""
+"""Constants are folded and merged, except large ones, random ones and those that may fail."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TestSize:
         )
         assert "ConstantOfShape" not in ops(result)
 
-    def test_what_does_not_grow_is_computed(self) -> None:
+    def test_a_result_no_larger_than_its_operand_is_computed(self) -> None:
         """The transpose of a large weight is as large as the weight."""
         model = parse(
             "g (float[1000,600] x) => (float[1000,600] y) { t = Transpose(w) y = Add(x, t) }",
@@ -169,7 +169,7 @@ class TestSize:
         result = rewritten(model, Feeds())
         assert ops(result.model) == {"Add": 1}
 
-    def test_a_large_weight_is_not_decoded_to_look_at_it(self) -> None:
+    def test_a_large_weight_is_not_decoded(self) -> None:
         model = parse("g (float[600,1000] x) => (float[600,1000] y) { y = Add(x, w) }", 21, 10)
         weight = np.zeros((600, 1000), np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
@@ -206,8 +206,8 @@ class TestDefaults:
         assert len(result.graph.initializer) == 2
 
 
-class TestMerge:
-    def test_constants_of_one_content_become_one(self) -> None:
+class TestDeduplication:
+    def test_equal_constants_become_one(self) -> None:
         text = """g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {1, 2}, float[2] c = {1, 2}> {
             t = Mul(x, a) u = Add(t, b) y = Sub(u, c) }"""
         result = rewritten(parse(text, 21, 10))
@@ -216,7 +216,7 @@ class TestMerge:
     @pytest.mark.parametrize(
         "other", ["float[1,2] b = {1, 2}", "double[2] b = {1, 2}", "float[2] b = {1, 3}", "float[2] b = {-0.0, 2}"]
     )  # fmt: skip
-    def test_type_shape_and_content_count(self, other: str) -> None:
+    def test_constants_that_differ_in_type_shape_or_content_stay(self, other: str) -> None:
         first = "float[2] a = {0, 2}" if "-0.0" in other else "float[2] a = {1, 2}"
         text = f"""g (float[2] x) => (float[2] y, float[?] z) <{first}, {other}> {{ y = Mul(x, a)
             c = Identity(b) d = Cast<to=1>(c) z = Reciprocal(d) }}"""
@@ -224,14 +224,14 @@ class TestMerge:
         result, _, _ = run_rules(model, [DeduplicateConstants])
         assert len(result.graph.initializer) == 2
 
-    def test_a_body_keeps_its_own(self) -> None:
+    def test_a_body_keeps_its_own_constants(self) -> None:
         text = """g (float[2] x, bool c) => (float[2] y) <float[2] k = {1, 2}> { z = Mul(x, k)
             y = If (c) <then_branch = t () => (float[2] a) <float[2] w = {1, 2}> { u = Exp(z) a = Add(u, w) },
                         else_branch = e () => (float[2] b) <float[2] w = {1, 2}> { u = Log(z) b = Sub(w, u) }> }"""
         rewritten(parse(text, 21, 10), tolerance=1e-6)
 
 
-class TestStore:
+class TestInitializers:
     @pytest.mark.parametrize(
         "constant",
         ["value_float = 1.5", "value_int = 3", "value_ints = [1, 2]", "value = float16[1] {1}", "value = bool {1}"],

@@ -1,0 +1,161 @@
+"""Prints what the commands find. Results go to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from ..debug.operator_counts import before_after, brief
+from ..debug.relax import ModuleSummary
+from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
+
+MOST_DIFFERENCES = 3
+"""Differences printed for one model."""
+MOST_LINES = 20
+"""Notes, defects or warnings printed for one model."""
+UNLIMITED_WIDTH = 1000
+"""The columns of an output that is not a terminal: programs read whole lines."""
+
+
+def stdout() -> Console:
+    """The console for results; made for each call, because callers replace the stream."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=UNLIMITED_WIDTH)
+
+
+def print_error(sentence: str) -> None:
+    """Prints an error as one paragraph."""
+    typer.echo(f"looplift: {sentence}", err=True)
+
+
+# --- progress, on a terminal only ---
+
+
+@contextmanager
+def show_activity(activity: str) -> Iterator[Callable[[str], None]]:
+    """Shows an activity while it lasts; the function yielded shows how far it has come."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(activity) as status:
+        yield lambda progress: status.update(f"{activity}: {progress}")
+
+
+@contextmanager
+def show_commits(activity: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows an activity that handles one commit after the other, and the number of the commit."""
+    with show_activity(activity) as show:
+        yield lambda commit, commits: show(f"commit {commit} of {commits}")
+
+
+def rewrite_one(job: Job) -> Outcome:
+    """Runs one job and shows the number of commits."""
+    with show_activity(f"rewriting {job.source.name}") as show:
+        numbers = itertools.count(1)
+        return run_job(job, lambda event: show(f"{next(numbers)} rewrites"))
+
+
+def rewrite_many(work: Sequence[Job], processes: int) -> list[Outcome]:
+    """Runs several jobs and shows how many are done."""
+    console = Console(stderr=True)
+    columns = TextColumn("rewriting"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        return list(progress.track(run_jobs(work, processes), total=len(work)))
+
+
+# --- results of `rewrite` ---
+
+
+def print_problems(outcomes: Iterable[Outcome]) -> None:
+    """Prints errors and differences, also where nothing else is printed."""
+    for outcome in outcomes:
+        if outcome.status == FAILED:
+            print_error(f"{outcome.source}: {outcome.error}")
+        if outcome.status == DIFFERENT:
+            shown = ". ".join(outcome.differences[:MOST_DIFFERENCES])
+            more = len(outcome.differences) - MOST_DIFFERENCES
+            print_error(
+                f"{outcome.source}: the rewritten model differs from the original, so nothing was "
+                f"written. {shown}{f', and {more} more' if more > 0 else ''}. `looplift verify` "
+                "with the same options finds the wrong commit; please report it to the author of "
+                "its rule. --no-verify writes the file anyway."
+            )
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """Prints the outcome of one model: counts, rules, notes, verification."""
+    console = stdout()
+    console.print(before_after(outcome.before, outcome.after))
+    if outcome.rules:
+        table = Table(box=None, pad_edge=False, title_justify="left")
+        table.add_column("rule")
+        table.add_column("times", justify="right")
+        for rule, times in sorted(outcome.rules.items(), key=lambda item: (-item[1], item[0])):
+            table.add_row(rule, str(times))
+        console.print("", table)
+    console.print()
+    print_notes(outcome.notes)
+    print_notes(outcome.defects, "undone")
+    if outcome.verification:
+        equal = outcome.verification.startswith("equal")
+        console.print(f"{'verified: ' if equal else ''}{outcome.verification}", markup=False)
+    if outcome.status == WRITTEN:
+        console.print(f"written: {outcome.target} ({outcome.seconds:.2f} s)")
+
+
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Prints one outcome in full, several in brief."""
+    if len(outcomes) == 1:
+        print_outcome(outcomes[0])
+        return
+    console = stdout()
+    for outcome in outcomes:
+        done = outcome.status if outcome.status != WRITTEN else outcome.target
+        console.print(Text.assemble((outcome.source, "bold"), f": {done}"))
+        if outcome.status == FAILED:
+            continue
+        console.print(f"  {brief(outcome.before, outcome.after)}; {outcome.seconds:.2f} s")
+        if outcome.verification:
+            console.print(f"  {outcome.verification}", markup=False)
+    written = sum(outcome.status == WRITTEN for outcome in outcomes)
+    console.print(f"{written} of {len(outcomes)} written")
+
+
+# --- results of `import` ---
+
+
+def print_module(module: ModuleSummary) -> None:
+    """Prints what a module consists of: the form of each loop and why, and the operators."""
+    console = stdout()
+    if module.loops:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in ("loop", "form", "why not a kernel"):
+            table.add_column(column)
+        for loop in module.loops:
+            table.add_row(Text(loop.node), loop.form, Text(loop.reason))
+        console.print(table, "")
+    names = [f"{name.removeprefix('relax.')} {n}" for name, n in module.operators.items()]
+    console.print(f"operators: {', '.join(names) or 'none'}", markup=False)
+    print_notes(module.notes)
+    print_notes(module.warnings, "warning")
+
+
+# --- notes ---
+
+
+def print_notes(notes: Iterable[str], title: str = "note") -> None:
+    """Prints notes, each distinct one once."""
+    console = stdout()
+    distinct = list(dict.fromkeys(notes))
+    for note in distinct[:MOST_LINES]:
+        console.print(f"{title}: {note}", markup=False)
+    if len(distinct) > MOST_LINES:
+        console.print(f"{title}: {len(distinct) - MOST_LINES} more like these")

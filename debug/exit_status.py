@@ -1,0 +1,8 @@
+"""The exit statuses of commands other than 0, which means that there is nothing to report."""
+
+from __future__ import annotations
+
+FINDING = 1
+"""The command found something: a difference, a bad commit, control flow that remains."""
+ERROR = 2
+"""The model or an option cannot be used, or a runtime does not accept the model."""

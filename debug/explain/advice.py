@@ -1,0 +1,243 @@
+"""Where a value comes from, and which assertions would decide it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+
+from onnx import TensorProto
+
+from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.miss import describe
+from ...rewrite.engine.reasons import Reason
+from ...rewrite.facts.counted_loop import counted_loop
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
+from ...rewrite.symbolic import Dim, Expr, symbols
+from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
+from ..command_options import mask_option
+from ..fact_text import is_named, value_text
+
+MOST_VALUES = 10
+"""The values listed for one derivation."""
+_SMALL = 8
+"""The most elements of an input that a user can give a value."""
+_SIZES = frozenset({"Shape", "Size"})
+"""Operators that read no elements."""
+
+
+class Derivation:
+    """The values that a value is computed from, nearest first, without constants."""
+
+    def __init__(self, facts: Facts, tensor: Tensor) -> None:
+        self._facts = facts
+        self._index = facts.index
+        self.values: list[Tensor] = []
+        """The first values; at most MOST_VALUES."""
+        self.remedies: list[str] = []
+        """Options of the command line that would decide the value, or a part of it."""
+        self.unassertable: list[str] = []
+        """What the value depends on that no option can assert."""
+        for value in self._sources(tensor, lambda _: False):
+            self.values.append(value)
+            if len(self.values) == MOST_VALUES:
+                break
+        if facts.dtype(tensor) in FLOAT_OR_DOUBLE:  # facts know only the sizes of these
+            self._add_sizes(tensor)
+        else:
+            deque(self._sources(tensor, self._adds_advice), maxlen=0)
+        self.remedies = list(dict.fromkeys(self.remedies))
+        self.unassertable = list(dict.fromkeys(self.unassertable))
+
+    def _sources(self, tensor: Tensor, stops: Callable[[Tensor], bool]) -> Iterator[Tensor]:
+        """A value and those it is computed from, nearest first; not beyond one where it `stops`."""
+        waiting, seen = deque([tensor]), {tensor}
+        while waiting:
+            value = waiting.popleft()
+            yield value
+            node = None if stops(value) else self._index.producer(value)
+            for operand in () if node is None else self._operands(node):
+                if operand not in seen and not self._facts.is_constant(operand):
+                    seen.add(operand)
+                    waiting.append(operand)
+
+    def _operands(self, node: Node) -> Iterator[Tensor]:
+        yield from (t for t in node.inputs if t.name)
+        if bodies(node):
+            yield from self._index.captures(node)
+
+    # --- advice ---
+
+    def _adds_advice(self, tensor: Tensor) -> bool:
+        """Adds the advice for a value; False if that depends on what it is computed from."""
+        if self._facts.is_constant(tensor):
+            return True
+        node = self._index.producer(tensor)
+        numbers = [n for n in self._facts.of(tensor).values or () if not isinstance(n, int)]
+        options = [_dim_options(n) if isinstance(n, Expr) else [] for n in numbers]
+        if numbers and all(options):
+            self.remedies += [option for each in options for option in each]
+        elif node is None:
+            self._add_elements(tensor)
+        elif node.op in _SIZES and not node.domain:
+            self._add_sizes(node.inputs[0])
+        else:
+            return False
+        return True
+
+    def _add_elements(self, tensor: Tensor) -> None:
+        """Adds the advice for the elements of a value that no node computes."""
+        home = self._index.home(tensor)
+        owner = None if home is None else self._index.owner(home)
+        if owner is not None:
+            self.unassertable.append(
+                f"the {role(owner, home, tensor)} `{tensor.name}` of {_label(owner)}"
+            )
+            return
+        shape = self._facts.shape(tensor)
+        sizes = [dim for dim in shape or () if isinstance(dim, int)]
+        if shape is not None and len(sizes) == len(shape) and math.prod(sizes) <= _SMALL:
+            self.remedies.append(f"--input {tensor.name}=…")
+        else:
+            self.unassertable.append(f"the elements of `{tensor.name}`")
+
+    def _add_sizes(self, tensor: Tensor) -> None:
+        """Adds the advice for the sizes of a value."""
+        shape = self._facts.shape(tensor)
+        options = [option for dim in shape or () for option in _dim_options(dim)]
+        self.remedies += options
+        if shape is not None and all(map(is_named, shape)):
+            return
+        inputs = list(self._inputs_without_names(tensor))
+        self.remedies += [f"--shape {name}=…" for name in inputs]
+        if not inputs and not options:
+            self.unassertable.append(f"the shape of `{tensor.name}`")
+
+    def _inputs_without_names(self, tensor: Tensor) -> Iterator[str]:
+        """The inputs of the model that a value is computed from and whose sizes have no names."""
+        for value in self._sources(tensor, lambda _: False):
+            if self._index.home(value) is self._index.root and self._index.producer(value) is None:
+                shape = self._facts.shape(value)
+                if shape is None or not all(map(is_named, shape)):
+                    yield value.name
+
+    # --- for a reader ---
+
+    def lines(self) -> list[str]:
+        """One line for each value: how it is computed, and its facts."""
+        return [self._line(value) for value in self.values]
+
+    def _line(self, tensor: Tensor) -> str:
+        node = self._index.producer(tensor)
+        computed = self._source_text(tensor) if node is None else self._expression(node)
+        return f"`{tensor.name}` = {computed}: {value_text(self._facts.of(tensor))}"
+
+    def _source_text(self, tensor: Tensor) -> str:
+        if isinstance(tensor, Constant):
+            return "default of an input" if tensor.overridable else "constant"
+        home = self._index.home(tensor)
+        owner = None if home is None else self._index.owner(home)
+        if owner is None:
+            return "input of the model"
+        return f"{role(owner, home, tensor)} of {_label(owner)}"
+
+    def _expression(self, node: Node) -> str:
+        return f"{node.op}({', '.join(self._operand(t) for t in node.inputs if t.name)})"
+
+    def _operand(self, tensor: Tensor) -> str:
+        constant = self._facts.constant(tensor) if self._facts.is_constant(tensor) else None
+        if constant is not None and constant.size == 1:
+            return str(constant.reshape(-1)[0])
+        return f"`{tensor.name}`"
+
+
+def _dim_options(dim: Dim) -> list[str]:
+    """The options that assert the names in a size; none if it has a symbol without a name."""
+    parts = sorted(symbols(dim), key=lambda s: s.name)
+    return [f"--dim {s.name}=…" for s in parts] if is_named(dim) else []
+
+
+def dim_options(values: tuple[object, ...]) -> list[str]:
+    """The options that assert the names in those of some values that are sizes."""
+    found = (_dim_options(value) for value in values if isinstance(value, Expr))
+    return list(dict.fromkeys(option for options in found for option in options))
+
+
+def _label(owner: Node) -> str:
+    return describe(owner) if owner.name else f"{owner.op} `{owner.outputs[0].name}`"
+
+
+def role(owner: Node, body: Graph | None, tensor: Tensor) -> str:
+    """The role of an input of a body (ONNX operator specification: Loop, Scan)."""
+    slot = next((k for k, t in enumerate(body.inputs) if t is tensor), 0) if body else 0
+    if owner.op == "Loop":
+        return ("iteration number", "condition")[slot] if slot < 2 else "carried value"
+    if owner.op == "Scan":
+        carried = len(owner.inputs) - int(owner.attrs["num_scan_inputs"])
+        return "carried value" if slot < carried else "scan input"
+    return "input"
+
+
+# --- prefix masks, for recurrences that need lengths ---
+
+_MOVES = frozenset({"Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_ELEMENTWISE = frozenset({"Add", "Cast", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Sub"})
+"""Operators between a mask and the Mul or Where that it controls."""
+_MOST_AXES = 2
+"""The most axes of a mask with more than one element: batch and time."""
+
+
+def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[str]:
+    """The options that assert the masks which a reason does not know to be length prefixes.
+
+    Only for masks with one of these names. The axis is the one that the loop runs along:
+    `--prefix-mask "m axis 1"`.
+    """
+    if UNKNOWN_MASK not in reason.sentence or not isinstance(reason.place, Node):
+        return []
+    loop = counted_loop(engine.facts, reason.place)
+    reads = () if loop is None else loop.reads
+    axes = {t: axis for read in reads for t, axis, _ in elementwise_origins(engine.facts, read)}
+    masks = (_mask_of(engine, value, names) for value in _values(reason))
+    return [mask_option(mask.name, axes[mask]) for mask in masks if mask in axes]
+
+
+def _values(reason: Reason) -> Iterator[Tensor]:
+    for value in reason.values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Node):
+            yield from value.inputs[: 1 if value.op == "Where" else None]
+
+
+def _mask_of(engine: Engine, tensor: Tensor, names: Container[str]) -> Tensor | None:
+    """The earliest value of the main graph, boolean or an input, that a tensor is computed from
+    element by element; None if there is none.
+    """
+    index, facts, found = engine.index, engine.facts, None
+    while True:
+        tensor = _whole_sequence(engine, tensor)
+        node = index.producer(tensor)
+        is_input = node is None and not isinstance(tensor, Constant)
+        wide = [n for n in facts.shape(tensor) or () if n != 1]
+        may_be = (is_input or facts.dtype(tensor) == TensorProto.BOOL) and len(wide) <= _MOST_AXES
+        if may_be and index.home(tensor) is index.root and tensor.name in names:
+            found = tensor
+        if node is None or node.domain or node.op not in _ELEMENTWISE | _MOVES:
+            return found
+        operands = [t for t in node.inputs[: 1 if node.op in _MOVES else None] if t.name]
+        varying = {t for t in operands if not facts.is_constant(t)}
+        if len(varying) != 1:
+            return found
+        (tensor,) = varying
+
+
+def _whole_sequence(engine: Engine, tensor: Tensor) -> Tensor:
+    """The sequence, for a slice that a counted loop reads; any other value itself."""
+    home = engine.index.home(tensor)
+    owner = None if home is None else engine.index.owner(home)
+    loop = None if owner is None else counted_loop(engine.facts, owner)
+    reads = () if loop is None else loop.reads
+    return next((read.sequence for read in reads if read.slice is tensor), tensor)

@@ -1,0 +1,231 @@
+"""Explains why control flow remains: for each If, Loop and Scan the rules that could remove it,
+and the first check of each that fails.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...request import Request
+from ...rewrite.engine.engine import Engine, Observer
+from ...rewrite.engine.miss import body_path, describe
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import ANY, Rule
+from ...rewrite.engine.trace import Commit
+from ...rewrite.errors import AssumptionError
+from ...rewrite.graph.ir import Node
+from ..exit_status import FINDING
+from ..operator_counts import CONTROL_FLOW
+from .reasons import ExplainedReason, Reasons
+
+_MOST_NODES = 5
+"""The nodes listed for a rule whose roots are not control flow."""
+_MOST_SUGGESTIONS = 5
+"""The similar names listed for a node that does not exist."""
+_MOST_COMMON = 10
+"""The reasons in a summary."""
+
+
+@dataclass
+class RemainingNode:
+    """An If, Loop or Scan, or the node asked about, that remains after rewriting."""
+
+    node: str
+    op: str
+    name: str
+    outputs: list[str]
+    place: str
+    """The body that contains it; empty for the main graph."""
+    number: int | None
+    """The number of the node in the file, bodies before their owners; None if a rule added it."""
+    why: list[ExplainedReason] = field(default_factory=list)
+
+
+@dataclass
+class Explanation:
+    """The control flow of a model that remains, and that was removed."""
+
+    before: int
+    """The number of Ifs, Loops and Scans in the file."""
+    remaining: list[RemainingNode]
+    removed: dict[int, str] = field(default_factory=dict)
+    """For those that were removed, by number: `RULE at commit N`."""
+    assumed: list[str] = field(default_factory=list)
+    """The assumptions that this holds under."""
+    labels: dict[int, str] = field(default_factory=dict)
+    """Descriptions of the nodes in the file, by number."""
+    defects: list[str] = field(default_factory=list)
+    """Rules that raised an error, or whose patch failed its check."""
+    asked: str = ""
+    """The node asked about; empty for all control flow."""
+    asked_numbers: list[int] = field(default_factory=list)
+    """The numbers of the nodes in the file that have this name."""
+    rule: str = ""
+    """The rule asked about, if its roots are not control flow. `remaining` are then the nodes at
+    which most of its checks passed, one for each reason."""
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return FINDING if self.remaining else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "status": self.status}
+
+
+def explain(
+    request: Request, node: str = "", rule: str = "", *, assumed: Sequence[str] = ()
+) -> Explanation:
+    """Rewrites a model and explains why each If, Loop and Scan remains.
+
+    `node` asks about one node by name, label or output, whatever its operator; `rule` about one
+    rule. `assumed` repeats in words which assertions of the request are assumptions. Raises what
+    `rewrite` raises, and AssumptionError for a node or rule that does not exist.
+    """
+    kind = _rule(request, rule)
+    observer = _NodeObserver(node)
+    engine = request.engine(observer)
+    engine.run()
+    reasons = Reasons(engine, rule, observer.values)
+    by_rule = not node and kind is not None and {*CONTROL_FLOW}.isdisjoint(kind.roots())
+    if kind is not None and by_rule:
+        found = reasons.furthest(_roots(engine, kind), _MOST_NODES)
+    else:
+        found = [(each, reasons.of(each)) for each in _remaining(engine, node)]
+    return Explanation(
+        before=sum(each.op in CONTROL_FLOW and not each.domain for each in observer.numbers),
+        remaining=[
+            RemainingNode(
+                describe(each), each.op, each.name, _names(each), body_path(engine.index, each),
+                observer.numbers.get(each), why,
+            )
+            for each, why in found
+        ],
+        removed=observer.removed,
+        assumed=list(assumed),
+        labels=observer.labels,
+        defects=[f"{d.rule} at {d.node}: {d.reason}" for d in engine.trace.defects()],
+        asked=node,
+        asked_numbers=observer.asked_numbers,
+        rule=rule if by_rule else "",
+    )  # fmt: skip
+
+
+def _rule(request: Request, name: str) -> type[Rule] | None:
+    """The rule of this name; None for an empty name."""
+    kinds = {kind.name(): kind for phase in request.phases for kind in phase.rules}
+    if name and name not in kinds:
+        raise AssumptionError(
+            f"There is no rule '{name}'", where="--rule", remedy="See: looplift rules"
+        )
+    return kinds.get(name)
+
+
+def _roots(engine: Engine, kind: type[Rule]) -> Iterator[Node]:
+    """The nodes at which a rule is tried."""
+    roots = kind.roots()
+    for node in engine.index.walk():
+        if ANY in roots or (node.op in roots and not node.domain):
+            yield node
+
+
+def _remaining(engine: Engine, asked: str) -> Iterator[Node]:
+    """The remaining nodes to explain, outer ones first, in the order in which they run."""
+    for graph in engine.index.graphs(engine.model.graph):
+        for node in graph.nodes:
+            wanted = (
+                _is_named(node, asked) if asked else node.op in CONTROL_FLOW and not node.domain
+            )
+            if wanted and node in engine.index:
+                yield node
+
+
+def _names(node: Node) -> list[str]:
+    return [tensor.name for tensor in node.outputs if tensor.name]
+
+
+def _is_named(node: Node, text: str) -> bool:
+    return text in (node.name, describe(node), *_names(node))
+
+
+class _NodeObserver(Observer):
+    """Numbers the control flow of the file and the node asked about, and records their removal."""
+
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
+        self.numbers: dict[Node, int] = {}
+        self.asked_numbers: list[int] = []
+        self.labels: dict[int, str] = {}
+        self.removed: dict[int, str] = {}
+        self.values: set[str] = set()
+        """The names of the values of the main graph."""
+
+    def begins(self, engine: Engine) -> None:
+        root = engine.model.graph
+        self.values = {t.name for t in root.inputs} | {
+            name for node in root.nodes for name in _names(node)
+        }
+        nodes = list(engine.index.walk())
+        control = [node for node in nodes if node.op in CONTROL_FLOW and not node.domain]
+        asked = [node for node in nodes if self._asked and _is_named(node, self._asked)]
+        if self._asked and not asked:
+            self._raise_unknown(nodes, control)
+        self.numbers = {node: number for number, node in enumerate(dict.fromkeys(control + asked))}
+        self.asked_numbers = [self.numbers[node] for node in asked]
+        self.labels = {number: describe(node) for node, number in self.numbers.items()}
+
+    def _raise_unknown(self, nodes: Sequence[Node], control: Sequence[Node]) -> None:
+        known = {name for node in nodes for name in (node.name, *_names(node)) if name}
+        similar = difflib.get_close_matches(self._asked, sorted(known), _MOST_SUGGESTIONS)
+        names = similar or [describe(node) for node in control[:_MOST_SUGGESTIONS]]
+        raise AssumptionError(
+            f"There is no node '{self._asked}'",
+            where="--node",
+            remedy="Give the name of a node or of a value that it computes"
+            + (f", such as {', '.join(names)}" if names else ""),
+        )
+
+    def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
+        for removed in patch.removed:
+            if removed in self.numbers:
+                self.removed[self.numbers[removed]] = f"{commit.rule} at commit {commit.number}"
+
+
+# --- many models ---
+
+
+@dataclass
+class CommonReason:
+    """A reason, and how often it is the first one of a node."""
+
+    rule: str
+    template: str
+    nodes: int
+    models: int
+    example: str
+
+
+def most_common_reasons(
+    explanations: Sequence[tuple[Path, Explanation]], most: int = _MOST_COMMON
+) -> list[CommonReason]:
+    """The first reasons of the remaining nodes of many models, the most common ones first."""
+    nodes: Counter[tuple[str, str]] = Counter()
+    models: dict[tuple[str, str], set[Path]] = {}
+    examples: dict[tuple[str, str], str] = {}
+    for path, explanation in explanations:
+        for remaining in explanation.remaining:
+            if remaining.why:
+                first = remaining.why[0]
+                key = (first.rule, first.template)
+                nodes[key] += 1
+                models.setdefault(key, set()).add(path)
+                examples.setdefault(key, f"{path.name}, {remaining.node}: {first.reason}")
+    return [
+        CommonReason(rule, template, count, len(models[rule, template]), examples[rule, template])
+        for (rule, template), count in nodes.most_common(most)
+    ]

@@ -1,0 +1,181 @@
+"""Why rules do not fire at a node, with the facts of the values that the reasons are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ...rewrite.engine.engine import Engine
+from ...rewrite.engine.miss import describe
+from ...rewrite.engine.reasons import Reason, reasons_at
+from ...rewrite.facts.counted_loop import counted_loop
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import LoopView
+from ...rules.recurrence.lifting import RNN_FLOATS
+from ..control_flow import ControlFlowReader
+from ..fact_text import value_text
+from ..operator_counts import CONTROL_FLOW
+from .advice import Derivation, dim_options, mask_options
+from .rule_effects import effect_of
+
+
+@dataclass
+class ExplainedReason:
+    """Why one rule does not fire at one node, with facts and advice."""
+
+    rule: str
+    phase: str
+    passed: int
+    """The checks that passed before the one that failed."""
+    reason: str
+    template: str
+    """The reason without its values: the same for all models."""
+    at: str
+    """The value or node that the reason is about."""
+    value: str
+    """The facts of that value or node."""
+    derivation: list[str] = field(default_factory=list)
+    """Where the value comes from, nearest first."""
+    remedies: list[str] = field(default_factory=list)
+    """Options that would decide the values that the reason is about."""
+    unassertable: list[str] = field(default_factory=list)
+    """What these values depend on that no option can assert."""
+    removes: bool = True
+    """Whether the rule can remove such a node; otherwise it only simplifies the node."""
+    converts: bool = False
+    """Whether the rule only turns the node into another control-flow operator."""
+    reduces: bool = True
+    """Whether less control flow would remain."""
+    checks: int = 0
+    """The checks that pass when the rule fires on its fixture; 0 if that is not known."""
+    root: str = ""
+    """The root of the rule if that is a node around the explained one; otherwise empty."""
+
+    @property
+    def progress(self) -> float:
+        """The share of checks that passed, from 0 to 1."""
+        return self.passed / max(self.checks, self.passed + 1)
+
+
+class Reasons:
+    """The reasons of all rules of a finished rewrite, or of one rule."""
+
+    def __init__(self, engine: Engine, rule: str, values: set[str]) -> None:
+        """`values` are the names of the values of the main graph in the file."""
+        self._engine = engine
+        self._rule = rule
+        self._values = values
+        self._reader = ControlFlowReader(engine.facts)
+        self._reader.tree(engine.model.graph)
+        self._derivations: dict[Tensor, Derivation] = {}
+
+    def of(self, node: Node) -> list[ExplainedReason]:
+        """The reasons at a node: first of rules that can remove it, by the checks that passed.
+
+        For a loop that carries floats, the question is first why it is not a recurrence, a sum or
+        another operator, and only then why it stays a Loop.
+        """
+        if node.op in CONTROL_FLOW and not node.domain:
+            found = [self._with_advice(reason) for reason in self._asked(node)]
+        else:
+            found = [*map(self._explained, self._asked(node)), *self._around(node)]
+        found.sort(key=lambda each: (not each.removes, -each.passed, -each.progress))
+        reducing = next((each for each in found if each.reduces), None)
+        if reducing is not None and found[0].converts and self._carries_floats(node):
+            found.remove(reducing)
+            found.insert(0, reducing)
+        return found
+
+    def furthest(
+        self, nodes: Iterable[Node], most: int
+    ) -> list[tuple[Node, list[ExplainedReason]]]:
+        """The nodes at which most checks passed, one for each reason, at most `most`."""
+        firsts: dict[tuple[str, str], tuple[Node, Reason]] = {}
+        for node in nodes:
+            for reason in self._asked(node):
+                key = reason.rule, reason.template
+                if key not in firsts or reason.passed > firsts[key][1].passed:
+                    firsts[key] = node, reason
+        found = sorted(firsts.values(), key=lambda first: -first[1].passed)[:most]
+        return [(node, [self._with_advice(reason)]) for node, reason in found]
+
+    def _carries_floats(self, node: Node) -> bool:
+        facts = self._engine.facts
+        is_loop = node.op in ("Loop", "Scan") and not node.domain
+        loop = counted_loop(facts, node) if is_loop else None
+        return loop is not None and any(facts.dtype(c.input) in RNN_FLOATS for c in loop.carried)
+
+    def _asked(self, node: Node) -> list[Reason]:
+        return [r for r in reasons_at(self._engine, node) if self._rule in ("", r.rule)]
+
+    def _around(self, node: Node) -> Iterator[ExplainedReason]:
+        """The reasons of rules at the control flow around a node that are about this node."""
+        index = self._engine.index
+        for graph in index.ancestors(index.graph_of(node)):
+            owner = index.owner(graph)
+            for reason in () if owner is None else self._asked(owner):
+                about = {reason.place, *(v for v in reason.values if isinstance(v, (Node, Tensor)))}
+                if owner is not None and not about.isdisjoint({node, *node.outputs}):
+                    yield replace(self._with_advice(reason), root=describe(owner))
+
+    def _with_advice(self, reason: Reason) -> ExplainedReason:
+        """The reason with options that would decide the values of the failed check."""
+        explained = self._explained(reason)
+        options = dim_options(reason.values) + mask_options(self._engine, reason, self._values)
+        if isinstance(reason.place, Tensor):
+            derivation = self._derivation(reason.place)
+            options = derivation.remedies + options
+            explained.unassertable = derivation.unassertable
+        explained.remedies = list(dict.fromkeys(options))
+        return explained
+
+    def _explained(self, reason: Reason) -> ExplainedReason:
+        effect = effect_of(reason.kind)
+        explained = ExplainedReason(
+            reason.rule,
+            reason.phase,
+            reason.passed,
+            reason.sentence,
+            reason.template,
+            reason.at,
+            self._facts_text(reason.place),
+            removes=effect.removes,
+            converts=effect.converts,
+            reduces=effect.reduces,
+            checks=effect.checks,
+        )
+        deciding = _deciding_value(reason.place)
+        if deciding is not None:
+            explained.derivation = self._derivation(deciding).lines()
+        return explained
+
+    def _derivation(self, tensor: Tensor) -> Derivation:
+        if tensor not in self._derivations:
+            self._derivations[tensor] = Derivation(self._engine.facts, tensor)
+        return self._derivations[tensor]
+
+    def _facts_text(self, at: Node | Tensor) -> str:
+        """The facts of a value, or of what decides a node."""
+        facts = self._engine.facts
+        if not isinstance(at, Node):
+            return value_text(facts.of(at))
+        described = self._reader.described.get(at)
+        if described is None:
+            return ", ".join(value_text(facts.of(t)) for t in at.outputs if t.name)
+        parts = [f"condition {described.condition}"] if described.condition else []
+        if at.op != "If":
+            parts.append(f"trip count {described.trip_count or 'unknown'}")
+            parts += [f"carried value `{c.name}`: {c.type}" for c in described.carried[:3]]
+        return "; ".join(parts)
+
+
+def _deciding_value(place: Node | Tensor) -> Tensor | None:
+    """The value that decides what a node does: a condition, a trip count, or a scanned sequence."""
+    if not isinstance(place, Node):
+        return place
+    if place.op == "Loop":
+        loop = LoopView(place)
+        return loop.condition_out if loop.trip is None else loop.trip
+    if place.op == "Scan" and place.inputs:
+        return place.inputs[-1]
+    return place.inputs[0] if place.op == "If" else None

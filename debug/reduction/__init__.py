@@ -1,1 +1,0 @@
-"""Makes a model smaller while it still shows something, bodies included."""

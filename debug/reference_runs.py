@@ -1,0 +1,341 @@
+"""Runs of an original model on onnxruntime, with which its rewritten versions are compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..request import Request
+from ..rewrite.errors import summary_line
+from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
+from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs
+from ..rewrite.running.runtime import (
+    ExecutionError,
+    IsolatedSession,
+    LoadedModel,
+    ProcessCrashed,
+    RuntimeValue,
+    SerializedModel,
+)
+from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input_signature
+from ..rewrite.running.verify import (
+    TIME_FACTOR,
+    Candidate,
+    interface_problem,
+    no_case_reason,
+    tested_sizes,
+)
+from ..rewrite.storage.protos import nodes
+from .batch_runner import BatchRunner
+
+TRIP_COUNTS = (0, 1, 2, 7)
+"""The values tried for inputs that limit the trip count of a Loop."""
+_ONE = Effort(cases=1, attempts=40)
+_MOST_VALUES = 5
+"""Different trip counts or conditions that are listed for one node."""
+_VIEWS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"})
+"""Operators through which an input may become a trip count."""
+
+
+@dataclass
+class ReferenceRuns:
+    """Inputs that a model accepts, and its outputs for them. Close it, or use it in a `with`."""
+
+    request: Request
+    seed: int = 0
+    effort: Effort = field(default_factory=Effort)
+    cases: list[Case] = field(default_factory=list)
+    reason: str = ""
+    """Why there are no cases, if there are none."""
+
+    def __post_init__(self) -> None:
+        proto = self.request.proto
+        self._packed = SerializedModel(proto, self.request.base_dir)
+        self._random = random_outputs(proto)
+        self._unspecified = recurrent_outputs(proto)
+        self._tolerances = Tolerances(working_precision(proto))
+        self._session: IsolatedSession | None = None
+        self._runner: BatchRunner | None = None
+        self._optimizes = True
+        self.original_crash = ""
+        """How onnxruntime's optimizer failed on the original; then everything runs without it."""
+        self.crash = ""
+        """How onnxruntime's optimizer failed on the version compared last, although that computes
+        the same without it; empty if it did not fail."""
+        crash = self._find_cases()
+        if crash:
+            self._find_cases_without_optimizer(crash)
+
+    def __enter__(self) -> ReferenceRuns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for resource in (self._session, self._runner):
+            if resource is not None:
+                resource.close()
+
+    def sizes(self) -> str:
+        """The sizes of the open dimensions in the cases: `T=1|2|7`."""
+        return ", ".join(tested_sizes([case.sizes for case in self.cases]))
+
+    def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
+        """How a version of the model differs in the first case where it does; empty if it computes
+        the same in all cases. `optimizes` is whether onnxruntime may change the graph.
+
+        A version that onnxruntime does not load or run is tried again with graph optimizations off:
+        an optimizer that fails says nothing about what the model computes.
+        """
+        packed = SerializedModel(model, self.request.base_dir)
+        self.crash = crash = ""
+        if optimizes and self._optimizes:
+            try:
+                return self._differences(packed, optimizes=True)
+            except ExecutionError as refusal:
+                crash = f"onnxruntime's own optimizer fails: {summary_line(refusal)}"
+        try:
+            found = self._differences(packed, optimizes=False)
+        except ExecutionError as refusal:
+            return [Difference("", f"onnxruntime does not accept it: {refusal}")]
+        self.crash = "" if found else crash
+        return found
+
+    def _differences(self, packed: SerializedModel, optimizes: bool) -> list[Difference]:
+        """Raises `Refused` if onnxruntime does not load the version or, with optimizations, does
+        not run it.
+        """
+        assert self._runner is not None, "there are no cases"
+        try:
+            return self._compare_cases(self._runner.outputs(packed, optimizes), optimizes)
+        except ExecutionError as refusal:
+            if optimizes and not self._may_be_empty_input(refusal):
+                raise
+        # Run by run, to find out which run fails.
+        with closing(IsolatedSession(packed, optimizes=optimizes)) as session:
+            return self._compare_cases(session, optimizes)
+
+    def _may_be_empty_input(self, refusal: ExecutionError) -> bool:
+        """Whether an empty input may have ended the process, which is no fault of the rewrite."""
+        return isinstance(refusal, ProcessCrashed) and any(
+            0 in case.sizes.values() for case in self.cases
+        )
+
+    def _compare_cases(self, model: LoadedModel, optimizes: bool) -> list[Difference]:
+        assert self._session is not None
+        problem = interface_problem(self._session, model, self.request.assertions.inputs)
+        if problem:
+            return [Difference("", problem)]
+        runner = _RefusalRecorder(model)
+        outputs = self._session.outputs
+        side = Candidate(runner, outputs, self._random, self._tolerances, self._unspecified)
+        for case in self.cases:
+            runner.refusal = None
+            try:
+                found = side.compare_run(case, self.effort.run_seconds).differences
+            except ProcessCrashed:
+                continue  # on an empty input, which is no fault of the rewrite
+            if optimizes and runner.refusal is not None:
+                raise runner.refusal
+            if found:
+                return found
+        return []
+
+    def first_tensor(self, left: onnx.ModelProto, right: onnx.ModelProto) -> Difference | None:
+        """The first value of the main graph that both versions compute and that differs.
+
+        Values are in the order in which `right` computes them. None if none of them differs or a
+        version cannot be run.
+        """
+        names = [n for n in _computed(right) if n in set(_computed(left))]
+        if not names:
+            return None
+        try:
+            sessions = [self._exposed(model, names) for model in (left, right)]
+        except ExecutionError:
+            return None
+        with closing(sessions[0]), closing(sessions[1]):
+            for case in self.cases:
+                found = self._compare_values(sessions, case, names)
+                if found is not None:
+                    return found
+        return None
+
+    def _compare_values(
+        self, sessions: Sequence[IsolatedSession], case: Case, names: Sequence[str]
+    ) -> Difference | None:
+        try:
+            expected, actual = (_by_name(session, case) for session in sessions)
+        except ExecutionError:
+            return None
+        values = [[side[name] for name in names] for side in (expected, actual)]
+        found = compare(names, values[0], values[1], self._tolerances)
+        return replace(found[0], sizes=case.sizes) if found else None
+
+    def _exposed(self, model: onnx.ModelProto, names: Sequence[str]) -> IsolatedSession:
+        """Runs without the optimizer, so that each value is computed by its own node."""
+        packed = SerializedModel(with_outputs(model, names), self.request.base_dir)
+        return IsolatedSession(packed, optimizes=False)
+
+    # --- the cases ---
+
+    def _find_cases(self) -> str:
+        """Finds the cases; returns what onnxruntime says if it accepts none, or else nothing."""
+        refusal: ExecutionError | None = None
+        try:
+            self._session = IsolatedSession(self._packed, optimizes=self._optimizes)
+            first = self._cases(self._session, {}, self.effort)
+            self.cases = [*first, *self._cases_of_trip_counts(self._session)]
+            if not self.cases:
+                self.reason = no_case_reason(first)
+                refusal = first.last_refusal if first.refused else None
+        except ExecutionError as error:
+            self.reason, refusal = str(error), error
+        except CannotGenerateInputs as error:
+            self.reason = str(error)
+        if self.cases:
+            seconds = self.effort.run_seconds
+            self._runner = BatchRunner(
+                [(c.feed, seconds + TIME_FACTOR * c.seconds) for c in self.cases]
+            )
+        return "" if refusal is None else summary_line(refusal)
+
+    def _find_cases_without_optimizer(self, crash: str) -> None:
+        """An optimizer that fails on the original says nothing about what it computes."""
+        reason, self._optimizes = self.reason, False
+        if self._session is not None:
+            self._session.close()
+        self._find_cases()
+        if self.cases:
+            self.reason, self.original_crash = "", crash
+        else:
+            self.reason = reason
+
+    def _cases_of_trip_counts(self, session: IsolatedSession) -> Iterator[Case]:
+        """Cases with the trip counts at which loops are most likely to differ."""
+        for name in trip_count_inputs(self.request.proto):
+            if name not in self.request.assertions.inputs:
+                for count in TRIP_COUNTS:
+                    value = np.full(self._shape_of(name), count)
+                    yield from self._cases(session, {name: value}, _ONE)
+
+    def _cases(self, session: IsolatedSession, inputs: Mapping[str, Any], effort: Effort) -> Cases:
+        return Cases(
+            self.request.proto,
+            session,
+            base_dir=self.request.base_dir,
+            inputs=inputs,
+            assertions=self.request.resolved,
+            seed=self.seed,
+            effort=effort,
+        )
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        declared = input_signature(self.request.proto).inputs[name]
+        return (1,) if isinstance(declared, TensorInput) and declared.dims else ()
+
+    # --- what the cases cover ---
+
+    def coverage(self) -> dict[str, str]:
+        """The trip counts and conditions that the cases reach, for each Loop and If of the main
+        graph by its first output.
+        """
+        proto = self.request.proto
+        deciding = dict(_deciding_values(proto))
+        there = {*_computed(proto), *(info.name for info in proto.graph.input)}
+        names = sorted({name for name in deciding.values() if name in there})
+        try:
+            session = self._exposed(proto, names)
+        except ExecutionError:
+            return {}
+        seen: dict[str, Counter[str]] = {name: Counter() for name in names}
+        with closing(session):
+            for case in self.cases:
+                try:
+                    values = _by_name(session, case)
+                except ExecutionError:
+                    continue
+                for name in names:
+                    seen[name][_scalar_text(values.get(name, case.feed.get(name)))] += 1
+        return {node: _listed(seen[name]) for node, name in deciding.items() if name in seen}
+
+
+@dataclass
+class _RefusalRecorder:
+    """A runner that remembers why a run failed; to a comparison a failure is just a difference."""
+
+    runner: LoadedModel
+    refusal: ExecutionError | None = None
+
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
+        try:
+            return self.runner.run(feed, seconds)
+        except ExecutionError as refusal:
+            self.refusal = refusal
+            raise
+
+
+def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """A copy of the model with more outputs, whose types onnxruntime infers."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    there = {info.name for info in copy.graph.output}
+    given = {info.name for info in copy.graph.input} | {t.name for t in copy.graph.initializer}
+    for name in names:
+        if name not in there | given:
+            copy.graph.output.add(name=name)
+    return copy
+
+
+def trip_count_inputs(model: onnx.ModelProto) -> list[str]:
+    """Inputs of the main graph that limit the trip count of a Loop anywhere in the model.
+
+    Follows names without regard to scopes: a wrong guess only adds a value to try.
+    """
+    types = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
+    integers = {
+        n for n, t in types.items() if t in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    }
+    sources = {name: name for name in integers}
+    found: dict[str, None] = {}
+    for node in nodes(model.graph):
+        if node.op_type in _VIEWS and node.input and node.input[0] in sources:
+            sources[node.output[0]] = sources[node.input[0]]
+        if node.op_type == "Loop" and node.input[0] in sources:
+            found[sources[node.input[0]]] = None
+    return list(found)
+
+
+def _deciding_values(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    """The Loops and Ifs of the main graph, with the name of the trip count or condition."""
+    for node in model.graph.node:
+        if node.op_type in ("Loop", "If") and node.input and node.input[0]:
+            label = next((name for name in node.output if name), node.name)
+            yield f"{node.op_type} of `{label}`", node.input[0]
+
+
+def _computed(model: onnx.ModelProto) -> list[str]:
+    return [name for node in model.graph.node for name in node.output if name]
+
+
+def _by_name(session: IsolatedSession, case: Case) -> dict[str, RuntimeValue]:
+    return dict(zip(session.outputs, session.run(case.feed)))
+
+
+def _scalar_text(value: RuntimeValue) -> str:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return str(value.reshape(-1)[0])
+    return "?"
+
+
+def _listed(seen: Counter[str]) -> str:
+    texts = sorted(seen, key=lambda text: (len(text), text))
+    more = len(texts) - _MOST_VALUES
+    return ", ".join(texts[:_MOST_VALUES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,264 @@
+"""Finds the commit that changes what a model computes: runs the model after each commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+import onnx
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..request import Request
+from ..rewrite.running.compare import Difference
+from ..rewrite.running.verify import optimizer_note
+from .batch_runner import OptimizerBackoff
+from .exit_status import ERROR, FINDING
+from .reference_runs import ReferenceRuns
+from .replay import Replay
+from .trace_reader import CommitLine, trace_of
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+"""Is called with the number of the commit and of all commits."""
+_MOST_EDITS = 8
+
+
+@dataclass
+class BadCommit:
+    """The first commit after which the model computes something else."""
+
+    number: int
+    """0 for reading and writing the model without any rewrite."""
+    phase: str = ""
+    rule: str = ""
+    file: str = ""
+    line: int = 0
+    node: str = ""
+    place: str = ""
+    edits: list[str] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+    """The values that the touched nodes compute."""
+    tensor: str = ""
+    """The first value of the main graph that differs, in the order of computation."""
+    tensor_difference: str = ""
+    output: str = ""
+    """The first output of the model that differs."""
+    difference: str = ""
+    expected: float | None = None
+    actual: float | None = None
+    max_absolute: float = 0.0
+    max_relative: float = 0.0
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class CommitVerification:
+    """The result of running a model after each commit."""
+
+    commits: int
+    checked: int = 0
+    """The versions of the model that were run, including that before the first commit."""
+    cases: int = 0
+    sizes: str = ""
+    coverage: dict[str, str] = field(default_factory=dict)
+    """The trip counts and conditions that the cases reach in Loops and Ifs of the main graph."""
+    bad: BadCommit | None = None
+    crashes: dict[int, str] = field(default_factory=dict)
+    """Commits after which onnxruntime's own optimizer fails, although the model computes the same
+    without it: a defect of onnxruntime, not of the commit."""
+    not_optimized: list[int] = field(default_factory=list)
+    """Commits after which only runs without the optimizer were made, because it failed before."""
+    original_crash: str = ""
+    """How the optimizer failed on the original; then all runs were made without it."""
+    defects: list[str] = field(default_factory=list)
+    """Rules that raised an error, or whose patch failed its check."""
+    reason: str = ""
+    """Why nothing was compared, if nothing was."""
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        if self.bad is not None or self.commits in self.crashes:
+            return FINDING
+        return ERROR if self.reason else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "status": self.status}
+
+
+def verify_commits(
+    request: Request, *, seed: int = 0, progress: Progress | None = None
+) -> CommitVerification:
+    """Runs a model on onnxruntime after each commit, always with the same inputs.
+
+    Raises what `rewrite` raises.
+    """
+    trace = trace_of(request)
+    result = CommitVerification(len(trace.commits))
+    result.defects = trace.defect_texts
+    with ReferenceRuns(request, seed) as reference:
+        result.cases, result.sizes = len(reference.cases), reference.sizes()
+        if not reference.cases:
+            result.reason = reference.reason
+            return result
+        result.original_crash = reference.original_crash
+        result.coverage = reference.coverage()
+        _compare_versions(result, Replay.of(request, trace), reference, progress)
+    return result
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The model after a commit."""
+
+    line: CommitLine
+    touched: list[str]
+    model: onnx.ModelProto
+
+
+def _compare_versions(
+    result: CommitVerification,
+    replay: Replay,
+    reference: ReferenceRuns,
+    progress: Progress | None,
+) -> None:
+    before = replay.model()
+    found = _compared(result, reference, 0, before, optimizes=True)
+    if found:
+        result.bad = _with_numbers(BadCommit(0), found[0], None)
+        return
+    backoff = OptimizerBackoff()
+    for version in _prefetched(_versions(replay)):
+        number = version.line.number
+        if progress is not None:
+            progress(number, result.commits)
+        optimizes = backoff.optimizes() or number == result.commits
+        found = _compared(result, reference, number, version.model, optimizes)
+        if found:
+            inner = reference.first_tensor(before, version.model)
+            result.bad = bad_commit(version.line, found[0], inner)
+            result.bad.touched = version.touched
+            return
+        if optimizes:
+            backoff.record(failed=number in result.crashes)
+        before = version.model
+
+
+def _versions(replay: Replay) -> Iterator[_Version]:
+    for line in replay.commits:
+        patch = replay.advance()
+        names = (t.name for node in patch.touched for t in node.outputs if t.name)
+        yield _Version(line, list(dict.fromkeys(names)), replay.model())
+
+
+def _prefetched(items: Iterator[T]) -> Iterator[T]:
+    """The items, each made in another thread while the one before it is in use.
+
+    What making an item raises is raised when it is its turn.
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        pending = thread.submit(list, islice(items, 1))
+        while item := pending.result():
+            pending = thread.submit(list, islice(items, 1))
+            yield from item
+
+
+def _compared(
+    result: CommitVerification,
+    reference: ReferenceRuns,
+    number: int,
+    model: onnx.ModelProto,
+    optimizes: bool,
+) -> list[Difference]:
+    found = reference.differences(model, optimizes)
+    result.checked += 1
+    if reference.crash:
+        result.crashes[number] = reference.crash
+    elif not optimizes:
+        result.not_optimized.append(number)
+    return found
+
+
+def bad_commit(line: CommitLine, found: Difference, inner: Difference | None) -> BadCommit:
+    """A commit that changes an output; `inner` is the first difference in the main graph."""
+    bad = BadCommit(
+        line.number, line.phase, line.rule, line.file, line.line, line.node, line.place, line.edits
+    )
+    return _with_numbers(bad, found, inner)
+
+
+def _with_numbers(bad: BadCommit, found: Difference, inner: Difference | None) -> BadCommit:
+    bad.output, bad.difference = found.output, found.what
+    bad.max_absolute, bad.max_relative = found.max_absolute, found.max_relative
+    bad.expected, bad.actual = _number(found.expected), _number(found.actual)
+    bad.sizes = dict(found.sizes)
+    first = inner if inner is not None else found
+    bad.tensor, bad.tensor_difference = first.output, first.what
+    return bad
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+# --- for the terminal ---
+
+
+def render(result: CommitVerification, title: str) -> list[RenderableType]:
+    """The result, the bad commit if there is one, and what was run."""
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for node, values in result.coverage.items():
+        parts.append(Text(f"{node}: ran with {values}", style="dim"))
+    parts += [Text(f"defect: {defect}", style="yellow") for defect in result.defects]
+    if result.reason:
+        return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
+    runs = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
+    if result.original_crash:
+        parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
+    if result.crashes:
+        parts.append(Text(_crash_text(result), style="yellow"))
+    if result.bad is None:
+        text = f"equal after each of {result.commits} commits, in {runs}"
+        return [*parts, Text(text, style="green")]
+    summary = Text(f"{result.commits} commits; {runs}", style="dim")
+    return [*parts, _render_bad(result.bad), summary]
+
+
+def _crash_text(result: CommitVerification) -> str:
+    without = [*result.crashes, *result.not_optimized]
+    first, last = min(without), max(without)
+    commits = f"commit {first}" if first == last else f"commits {first} to {last}"
+    if len(without) <= last - first:
+        commits = f"{len(without)} of the {commits}"
+    tried = (
+        f", which were tried after {len(result.crashes)} of them" if result.not_optimized else ""
+    )
+    text = result.crashes[min(result.crashes)]
+    return f"after {commits}, the model runs with graph optimizations off{tried}: {text}"
+
+
+def _render_bad(bad: BadCommit) -> RenderableType:
+    """A bad commit: rule, place, numbers, edits."""
+    if bad.number == 0:
+        return Text(f"reading and writing the model changes it: {bad.difference}", style="red")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    place = f" in {bad.place}" if bad.place else ""
+    sizes = ", ".join(f"{name}={size}" for name, size in bad.sizes.items())
+    rows = [
+        ("first bad commit", f"{bad.number}: {bad.rule} at {bad.node}{place}"),
+        ("rule", f"{bad.file}:{bad.line}"),
+        ("first tensor", f"`{bad.tensor}`: {bad.tensor_difference}"),
+        ("output", f"`{bad.output}`: {bad.difference}" + (f" (at {sizes})" if sizes else "")),
+        ("touched", ", ".join(f"`{name}`" for name in bad.touched[:_MOST_EDITS])),
+        *(("", edit) for edit in bad.edits[:_MOST_EDITS]),
+    ]
+    for name, text in rows:
+        table.add_row(name, Text(text))
+    return table

@@ -1,0 +1,49 @@
+"""Why a rule declines, and how messages name nodes, tensors and places."""
+
+from __future__ import annotations
+
+from ..graph.index import Index
+from ..graph.ir import Node, Tensor
+
+
+class Miss(Exception):
+    """Why a rule does not fire: a sentence, the values in it, and the place it is about.
+
+    The `{}` of the sentence are filled in only when the text is read. The place is the root node
+    if none is given.
+    """
+
+    def __init__(self, sentence: str, *values: object, at: Node | Tensor | None = None) -> None:
+        self.sentence = sentence
+        self.values = values
+        self.at = at
+        super().__init__(sentence)
+
+    def __str__(self) -> str:
+        try:
+            return self.sentence.format(*(describe(v) for v in self.values))
+        except (LookupError, ValueError):  # braces that are not placeholders, or too many of them
+            return self.sentence
+
+
+def describe(thing: object) -> str:
+    """Names a node, tensor or other value in a message: `Add `node` `, `` `tensor` ``, `3`."""
+    if isinstance(thing, Node):
+        outputs = ", ".join(f"`{t.name}`" for t in thing.outputs if t.name)
+        return f"{thing.op} {f'`{thing.name}`' if thing.name else f'of {outputs}'}"
+    if isinstance(thing, Tensor):
+        return f"`{thing.name}`"
+    if isinstance(thing, (tuple, list, frozenset, set)):
+        return ", ".join(describe(t) for t in thing)
+    return str(thing)
+
+
+def body_path(index: Index, node: Node) -> str:
+    """The bodies around a node, innermost first; empty in the main graph."""
+    parts = []
+    graph = index.graph_of(node)
+    while (owner := index.owner(graph)) is not None:
+        name = next((k for k, v in owner.attrs.items() if v is graph), "body")
+        parts.append(f"{name} of {describe(owner)}")
+        graph = index.graph_of(owner)
+    return ", in ".join(parts)

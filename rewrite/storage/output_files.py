@@ -1,0 +1,153 @@
+"""Writes files atomically, and writes the file of weights next to a model.
+
+`check_target` finds out before any work whether a file can be written.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from ..errors import ModelError
+from .external import DataRange, without_weights
+
+_ALIGNMENT = 4096
+"""Tensors start at multiples of a page, so that a runtime can map them (ONNX: ExternalData.md)."""
+_CHUNK = 1 << 24
+_SMALLEST_MOVED = 1024
+
+
+def check_target(target: Path, source: Path, output: Path) -> None:
+    """Raises ModelError if a file cannot be written or is the model that is read.
+
+    `output` is the target or a folder around it. Only the folder may still have to be created.
+    """
+    if target.is_dir():
+        raise ModelError("The output is a folder", where=str(target), remedy="Name a file to write")
+    if target.exists() and source.exists() and target.samefile(source):
+        raise ModelError(
+            "The output is the model itself",
+            where=f"file '{target}'",
+            remedy="Write to another file: a model is never changed in place",
+        )
+    parent = output.absolute().parent
+    if not parent.is_dir():
+        raise ModelError(
+            "The folder to write to does not exist",
+            where=f"folder '{parent}'",
+            remedy="Create it, or check the spelling of the output",
+        )
+    folder = target.parent if target.parent.is_dir() else parent
+    if not os.access(folder, os.W_OK):
+        raise ModelError(
+            "The folder cannot be written to",
+            where=f"folder '{folder}'",
+            remedy="Check its permissions, or write elsewhere",
+        )
+
+
+class AtomicFiles:
+    """A context manager that writes files under temporary names.
+
+    At its end it renames the files, in the order of their creation; an exception removes them.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[tuple[Path, Path, BinaryIO]] = []
+
+    def create(self, path: Path) -> BinaryIO:
+        """A new file that will be called `path`."""
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        file = temporary.open("xb")
+        self._files.append((temporary, path, file))
+        return file
+
+    def __enter__(self) -> AtomicFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_raised: object) -> None:
+        try:
+            for _, _, file in self._files:
+                file.close()
+            if kind is None:
+                for temporary, path, _ in self._files:
+                    temporary.replace(path)
+        finally:
+            for temporary, _, _ in self._files:
+                temporary.unlink(missing_ok=True)
+
+
+class WeightsFile:
+    """The file of weights next to a model, created with the first tensor."""
+
+    def __init__(self, path: Path, pending: AtomicFiles) -> None:
+        self._path = path
+        self._pending = pending
+        self._file: BinaryIO | None = None
+        self._copied: dict[DataRange, int] = {}
+
+    def copy(self, tensor: TensorProto, source: DataRange) -> None:
+        """Copies the data of an external tensor and makes the tensor refer to the copy."""
+        if source not in self._copied:
+            file, self._copied[source] = self._next()
+            with source.path.open("rb") as original:
+                original.seek(source.offset)
+                left = source.length
+                while left:
+                    chunk = original.read(min(left, _CHUNK))
+                    if not chunk:
+                        raise OSError(f"{source.path} became shorter while it was read")
+                    file.write(chunk)
+                    left -= len(chunk)
+        self._refer(tensor, self._copied[source], source.length)
+
+    def append(self, tensor: TensorProto, data: bytes) -> None:
+        """Writes values and makes a tensor without values refer to them."""
+        file, offset = self._next()
+        file.write(data)
+        self._refer(tensor, offset, len(data))
+
+    def _next(self) -> tuple[BinaryIO, int]:
+        if self._file is None:
+            self._file = self._pending.create(self._path)
+        file = self._file
+        file.write(bytes(-file.tell() % _ALIGNMENT))
+        return file, file.tell()
+
+    def _refer(self, tensor: TensorProto, offset: int, length: int) -> None:
+        kept = [entry for entry in tensor.external_data if entry.key == "checksum"]
+        entries = {"location": self._path.name, "offset": str(offset), "length": str(length)}
+        entries.update((entry.key, entry.value) for entry in kept)
+        del tensor.external_data[:]
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=value)
+        tensor.data_location = TensorProto.EXTERNAL
+
+
+def move_weights(proto: onnx.ModelProto, data: WeightsFile) -> onnx.ModelProto:
+    """A copy of the model whose initializers are in the file of weights, except small ones."""
+    light = without_weights(proto)
+    for slot, tensor in zip(light.graph.initializer, proto.graph.initializer, strict=True):
+        values = _values(tensor)
+        if len(values) < _SMALLEST_MOVED:
+            slot.CopyFrom(tensor)
+            continue
+        if tensor.HasField("doc_string"):
+            slot.doc_string = tensor.doc_string
+        slot.metadata_props.extend(tensor.metadata_props)
+        data.append(slot, values)
+    return light
+
+
+def _values(tensor: TensorProto) -> bytes:
+    """The bytes for the file of weights; empty for a tensor that must stay in the model."""
+    if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
+        return b""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data

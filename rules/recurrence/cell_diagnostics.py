@@ -1,0 +1,232 @@
+"""Explains why the update of a state is that of no LSTM, GRU or RNN.
+
+The reasons name what the author of a model wrote: a layer normalisation, a convolution, a mask, a
+projection, zoneout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ...rewrite.engine.miss import Miss
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
+from .affine_forms import (
+    ActivatedForm,
+    AffineForm,
+    ColumnSelection,
+    ElementwiseProduct,
+    Factor,
+    InputFeatures,
+    SymbolicInput,
+)
+from .cells import OVERFLOWING_ACTIVATION, RecurrentState, UnliftedDependency
+from .length_masks import UNKNOWN_MASK, mask_of_another_axis
+from .lifting import LoopInvariant, UnliftedValue
+
+UNKNOWN_UPDATE = "the update of {} is that of no LSTM, GRU or RNN"
+"""The reason where no better one is found."""
+NO_STATE = "no carried value keeps its shape and has a float type"
+_MOST_NODES = 64
+"""The most nodes around a value that are searched for what it is part of."""
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
+_NORMALIZATIONS = frozenset(
+    {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
+     "MeanVarianceNormalization", "RMSNormalization"}
+)  # fmt: skip
+_ROOTS = frozenset({"Pow", "Sqrt"})
+
+
+# --- from the update alone ---
+
+
+def why_no_cell(h: RecurrentState) -> Miss:
+    """Why the update of a state is that of no cell, as far as the update tells."""
+    state = h.source.origin.input if isinstance(h.source.origin, CarriedValue) else h.source.origin
+    factors = [f.source.origin for f in _factors(h.update) if isinstance(f, InputFeatures)]
+    for origin in factors:
+        if isinstance(origin, UnliftedValue):
+            return UnliftedDependency(origin, is_factor=True)
+    for source in h.update.inputs():
+        if isinstance(source.origin, UnliftedValue):
+            return UnliftedDependency(source.origin)
+    if OVERFLOWING_ACTIVATION in _functions_in(h.update):
+        return Miss("{} overflows in the LSTM, GRU and RNN of onnxruntime", OVERFLOWING_ACTIVATION)
+    for origin in factors:
+        if isinstance(origin, SliceRead):
+            return Miss(
+                f"the update of {{}} is multiplied by slices of {{}}, data that is {UNKNOWN_MASK}",
+                state, origin.sequence,
+            )  # fmt: skip
+        if isinstance(origin, LoopInvariant):
+            return Miss(
+                "the update of {} is multiplied by {}, which is computed outside the loop",
+                state, origin.value,
+            )  # fmt: skip
+    if _keeps_share(h):
+        return Miss("the cell keeps a fixed share of {} (zoneout), which no operator does", state)
+    if any(
+        not isinstance(m, SymbolicInput) and not isinstance(c, ColumnSelection)
+        for m, c in h.update.terms.values()
+    ):
+        return Miss(
+            "{} is the output of the cell times a matrix: no operator has a projection", state
+        )
+    return Miss(UNKNOWN_UPDATE, state)
+
+
+def _factors(form: AffineForm) -> Iterator[Factor]:
+    for monomial, _ in form.terms.values():
+        if isinstance(monomial, ElementwiseProduct):
+            yield from monomial.factors
+
+
+def _keeps_share(h: RecurrentState) -> bool:
+    """Whether the update is the state times numbers between 0 and 1, plus other terms."""
+    share = h.scale_in(h.update)
+    if not isinstance(share, np.ndarray) or len(h.update.terms) < 2:
+        return False
+    return bool(np.all((share > 0) & (share < 1)))
+
+
+def _functions_in(form: AffineForm) -> set[str]:
+    """The functions that a form contains at any depth."""
+    found: set[str] = set()
+    waiting = [form]
+    while waiting:
+        for monomial, _ in waiting.pop().terms.values():
+            product = monomial if isinstance(monomial, ElementwiseProduct) else None
+            for factor in (monomial,) if product is None else product.factors:
+                if isinstance(factor, ActivatedForm):
+                    found.add(factor.function)
+                    waiting.append(factor.argument)
+    return found
+
+
+# --- from the body of the loop ---
+
+
+def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
+    """A more telling reason than the given one, if the body of the loop offers any."""
+    found = _explained(facts, loop, reason)
+    other = mask_of_another_axis(facts, loop.reads)
+    if other is None or UNKNOWN_MASK not in str(found):
+        return found
+    return Miss(
+        "the mask {} is asserted along axis {}, but the loop runs along axis {}, where it is "
+        f"{UNKNOWN_MASK}",
+        *other,
+    )
+
+
+def _explained(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
+    if reason.sentence == NO_STATE:
+        return _mismatched_sizes(facts, loop) or reason
+    if not isinstance(reason, UnliftedDependency):
+        return reason
+    node = reason.origin.node
+    around = [node, *_ancestors(facts, node)]
+    convolution = next((n for n in around if n.op in _CONVOLUTIONS), None)
+    if convolution is not None and _depends_on_state(facts, loop, convolution):
+        return Miss("{} is a convolution in place of a product, which no operator has", convolution)
+    if _is_normalization(facts, node):
+        return Miss("{} belongs to a layer normalisation, which no operator has", node)
+    mask = reason.origin.tensor if reason.is_factor else None
+    if mask is None or _depends_on_state(facts, loop, node):
+        mask = _data_applied_to_state(facts, loop, node)
+    if mask is not None:
+        return Miss(f"the mask {{}} is data that is {UNKNOWN_MASK}", mask)
+    return reason
+
+
+def _mismatched_sizes(facts: Facts, loop: CountedLoop) -> Miss | None:
+    """The first node that broadcasts two open sizes that may be equal but are not known to be.
+
+    A state that is not known to keep a size counts as one of its initial size.
+    """
+    initial: dict[Dim, Dim] = {}
+    for state in loop.carried:
+        initial |= zip(facts.shape(state.input) or (), facts.shape(state.initial) or ())
+    for node in facts.index.nodes(loop.body):
+        operands = [t for t in node.inputs if t.name]
+        if node.domain or node.op not in TOTAL_ELEMENTWISE or len(operands) < 2:
+            continue
+        shapes = [facts.shape(t) or () for t in (*operands[:2], node.outputs[0])]
+        for sizes in zip(*map(reversed, shapes)):
+            one, other = (initial.get(size, size) for size in sizes[:2])
+            if one == other:
+                initial[sizes[2]] = one
+            elif not any(isinstance(n, int) or facts.varies_in(n, loop.body) for n in (one, other)):
+                return Miss(
+                    "no carried value keeps its shape: {} broadcasts sizes {} and {}; "
+                    "if they are equal, give them one name with --shape",
+                    node, one, other,
+                )  # fmt: skip
+    return None
+
+
+def _data_applied_to_state(facts: Facts, loop: CountedLoop, node: Node) -> Tensor | None:
+    """The operand of a Mul or Where that the body computes without the states it is applied to."""
+    if node.op not in ("Mul", "Where"):
+        return None
+    producers = {t: facts.index.producer(t) for t in node.inputs}
+    states = {s.input for s in loop.carried}
+    dependent = {
+        t for t, n in producers.items() if n is not None and _depends_on_state(facts, loop, n)
+    }
+    for tensor, producer in producers.items():
+        is_inside = producer is not None and facts.index.graph_of(producer) is loop.body
+        if is_inside and tensor not in dependent and dependent | (states & set(node.inputs)):
+            return tensor
+    return None
+
+
+def _is_normalization(facts: Facts, node: Node) -> bool:
+    """Whether a node is a normalisation, or belongs to one: a mean with a root after it."""
+    if node.op in _NORMALIZATIONS:
+        return True
+    means = [n for n in (node, *_ancestors(facts, node)) if n.op == "ReduceMean"]
+    around = (n for mean in means[:1] for n in (mean, *_descendants(facts, mean)))
+    return any(n.op in _ROOTS for n in around)
+
+
+def _depends_on_state(facts: Facts, loop: CountedLoop, node: Node) -> bool:
+    states = {s.input for s in loop.carried}
+    return any(t in states for n in (node, *_ancestors(facts, node)) for t in n.inputs)
+
+
+def _ancestors(facts: Facts, node: Node) -> list[Node]:
+    """The nodes of the same graph that a node depends on."""
+    graph = facts.index.graph_of(node)
+
+    def producers(of: Node) -> Iterator[Node]:
+        for tensor in of.inputs:
+            producer = facts.index.producer(tensor)
+            if producer is not None and facts.index.graph_of(producer) is graph:
+                yield producer
+
+    return _reached(node, producers)
+
+
+def _descendants(facts: Facts, node: Node) -> list[Node]:
+    """The nodes that depend on a node."""
+    return _reached(node, lambda of: (n for t in of.outputs for n in facts.index.consumers(t)))
+
+
+def _reached(node: Node, neighbours: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """The nodes reached from a node, nearest first."""
+    found: dict[Node, None] = {}
+    waiting = deque([node])
+    while waiting and len(found) < _MOST_NODES:
+        for other in neighbours(waiting.popleft()):
+            if other not in found:
+                found[other] = None
+                waiting.append(other)
+    return list(found)

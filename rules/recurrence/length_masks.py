@@ -1,0 +1,466 @@
+"""Length masks: what a loop computes only while the iteration number is below the length of a row.
+
+A padded batch runs to its longest sequence, and each row (one sequence of the batch) keeps its
+states from its own length on. However that is spelled (Where, `m*new + (1-m)*old`, …), the body is
+the cell within the length, and keeps its states beyond it. LSTM, GRU and RNN take the lengths as
+`sequence_lens`, and fill Y with zeros beyond them (ONNX operator specification).
+
+A length is recognised from a comparison of the iteration number with a limit, in the body or, for
+all iterations, before the loop:
+
+    m = Less(Unsqueeze(Range(0, T, 1)), lengths)    Loop(…) { m_t = Gather(m, i) … }
+
+Any other mask is data. It has lengths only if the user asserts that it is a prefix mask, true first
+and false from some time step on. The length of a row is then its number of true elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from ...rewrite import symbolic
+from ...rewrite.facts.axes import named_axes
+from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
+from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
+from ...rewrite.facts.reads import axis_slices
+from ...rewrite.graph.index import Use
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import CarriedValue, ScanOutput
+from ...rewrite.running.evaluate import NotEvaluated, evaluate
+from ...rewrite.symbolic import Dim
+from . import affine_forms
+from .lifting import Axis, BatchAxis, CellLayout, LiftedValue, numpy_type
+
+UNKNOWN_MASK = "not known to be a prefix mask"
+"""What reasons say of a mask that may be any data."""
+EXACT_IN_FLOAT = 1 << 24
+"""The number of iterations whose numbers are exact in single precision. Comparing them with a
+rounded limit is exact as well: rounding moves no limit across an exact number."""
+
+_INDEX_TYPES = (TensorProto.INT32, TensorProto.INT64)
+_FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
+_MIRRORED = {
+    "Less": "Greater",
+    "LessOrEqual": "GreaterOrEqual",
+    "Greater": "Less",
+    "GreaterOrEqual": "LessOrEqual",
+}
+"""The comparison with exchanged operands."""
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """Iteration i is within the length of a row if i < limit + shift."""
+
+    limit: Tensor
+    """An integer for each row, or one for all; or an asserted mask (outside)."""
+    shift: int = 0
+    mask_axis: int | None = None
+    """The axis along which the limit is the number of true elements, if `limit` is a mask."""
+    is_rounded: bool = False
+    """Whether the iteration number is compared as a float."""
+
+
+@dataclass(frozen=True)
+class LengthTest:
+    """A mask with one value within the length of a row, and the opposite beyond it."""
+
+    lengths: RowLengths
+    within: bool
+    """The value within the length."""
+
+
+@dataclass(frozen=True, eq=False)
+class LengthMasks:
+    """All masks of a body that test the same lengths."""
+
+    lengths: RowLengths
+    within: dict[Tensor, bool]
+    """The masks, and their values within the length. A mask that was cast to floats is 1 or 0."""
+
+    def lifted(self, facts: Facts, is_within: bool) -> dict[Tensor, LiftedValue]:
+        """The masks as the constants that they are within the length, or beyond it."""
+        values = {}
+        for mask, truth in self.within.items():
+            number = np.array([truth == is_within], numpy_type(facts, mask))
+            values[mask] = LiftedValue(affine_forms.constant(number), _mask_axes(facts, mask))
+        return values
+
+
+def _mask_axes(facts: Facts, mask: Tensor) -> tuple[Axis, ...]:
+    """The axes of a mask: an axis of more than one row is a batch axis."""
+    return tuple(1 if n == 1 else BatchAxis(n) for n in facts.shape(mask) or ())
+
+
+def length_masks(facts: Facts, loop: CountedLoop) -> list[LengthMasks]:
+    """The length masks of a loop body by the lengths that they test."""
+    found: dict[RowLengths, LengthMasks] = {}
+    for mask, test in _length_tests(facts, loop):
+        shape = facts.shape(mask)
+        if shape is not None and sum(n != 1 for n in shape) < 2:
+            masks = found.setdefault(test.lengths, LengthMasks(test.lengths, {}))
+            masks.within[mask] = test.within
+    return list(found.values())
+
+
+def _length_tests(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Tensor, LengthTest]]:
+    for read in loop.reads:
+        test = None if read.reverse else _test_along(facts, read.sequence, read.axis)
+        test = test or _asserted_test(facts, read)
+        if test is not None:
+            yield read.slice, test
+    counters = dict(_counters(facts, loop))
+    for node in facts.index.nodes(loop.body) if counters else ():
+        test = _test_in_body(facts, loop, counters, node)
+        if test is not None:
+            yield node.outputs[0], test
+
+
+def _length_test(op: str, start: int, limit: Tensor, *, is_rounded: bool = False) -> LengthTest:
+    """The comparison `i + start op limit`."""
+    shift = int(op in ("LessOrEqual", "Greater")) - start
+    lengths = RowLengths(limit, shift, is_rounded=is_rounded)
+    return LengthTest(lengths, op in ("Less", "LessOrEqual"))
+
+
+# --- comparisons in the body ---
+
+
+def _test_in_body(
+    facts: Facts, loop: CountedLoop, counters: dict[Dim, int], node: Node
+) -> LengthTest | None:
+    """A comparison of the iteration number with a limit from outside."""
+    if node.domain or node.op not in _MIRRORED:
+        return None
+    (left, right), op = node.inputs, node.op
+    start = _offset_from_iteration(facts, counters, left)
+    if start is None:
+        (left, right), op = (right, left), _MIRRORED[op]
+        start = _offset_from_iteration(facts, counters, left)
+    limit = _outer_integers(facts, loop, right)
+    return None if start is None or limit is None else _length_test(op, start, limit)
+
+
+def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor | None:
+    """The outer integers that a value is, seen through operators that add or remove unit axes."""
+    while (home := facts.index.home(tensor)) is not None and facts.dtype(tensor) in _INDEX_TYPES:
+        if not facts.index.encloses(loop.body, home):
+            return tensor
+        node = facts.index.producer(tensor)
+        if node is None or node.domain or node.op not in ("Identity", "Squeeze", "Unsqueeze"):
+            return None
+        tensor = node.inputs[0]
+    return None
+
+
+def _offset_from_iteration(facts: Facts, counters: dict[Dim, int], tensor: Tensor) -> int | None:
+    """The number k if a value is the iteration number plus k."""
+    number = uniform_integer(facts, tensor)
+    if number is None or isinstance(number, int):
+        return None
+    for counter, start in counters.items():
+        distance = symbolic.sub(number, counter)
+        if isinstance(distance, int):
+            return start + distance
+    return None
+
+
+def _counters(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Dim, int]]:
+    """The symbols of values that are k, k+1, k+2, … in the iterations, each with its k."""
+    if loop.iteration is not None:
+        yield from _symbol(facts, loop.iteration, 0)
+    for state in loop.carried:
+        start = facts.scalar(state.initial)
+        if isinstance(start, int) and _grows_by_one(facts, state):
+            yield from _symbol(facts, state.input, start)
+    for read in loop.reads:
+        first = None if read.reverse else _first_position(facts, read.sequence, read.axis)
+        if first is not None:
+            yield from _symbol(facts, read.slice, first)
+
+
+def _grows_by_one(facts: Facts, state: CarriedValue) -> bool:
+    node = facts.index.producer(state.output)
+    if node is None or node.domain or node.op != "Add" or state.input not in node.inputs:
+        return False
+    other = node.inputs[1] if node.inputs[0] is state.input else node.inputs[0]
+    return facts.scalar(other) == 1 and facts.dtype(other) in _INDEX_TYPES
+
+
+def _symbol(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, int]]:
+    number = facts.scalar(tensor)
+    if number is not None and not isinstance(number, (bool, int)):
+        yield number, start
+
+
+_REPEATING = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
+"""Operators whose results consist of elements of their first operand."""
+
+
+def uniform_integer(facts: Facts, tensor: Tensor) -> Dim | None:
+    """The number that all elements of an integer tensor are; None where it is not known."""
+    values = facts.of(tensor).values
+    while not values:
+        node = facts.index.producer(tensor)
+        if node is None or node.domain or node.op not in _REPEATING:
+            return None
+        if facts.dtype(tensor) not in _INDEX_TYPES:
+            return None  # a Cast to another type may wrap around
+        tensor = node.inputs[0]
+        values = facts.of(tensor).values
+    first = values[0]
+    same = all(v == first for v in values)
+    return first if same and first is not None and not isinstance(first, bool) else None
+
+
+# --- comparisons for all iterations, outside the loop ---
+
+
+def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
+    """The comparison whose slice i along an axis is the length test of iteration i."""
+    is_negated = False
+    while (node := facts.index.producer(tensor)) is not None and not node.domain:
+        if node.op in _MIRRORED:
+            test = _comparison_along(facts, node, axis)
+            return test and LengthTest(test.lengths, test.within != is_negated)
+        is_negated ^= node.op == "Not"
+        is_mask = facts.dtype(node.inputs[0]) == TensorProto.BOOL
+        source_axis = _operand_axis(facts, node, axis) if is_mask else None
+        if source_axis is None:
+            return None
+        tensor, axis = node.inputs[0], source_axis
+    return None
+
+
+def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
+    """A comparison of the positions along an axis with one limit for each row, or one for all."""
+    rank = facts.rank(node.outputs[0])
+    for op, (positions, limit) in (
+        (node.op, node.inputs),
+        (_MIRRORED[node.op], list(node.inputs)[::-1]),
+    ):
+        shape, rows = facts.shape(positions), facts.shape(limit)
+        whole = _as_integers(facts, limit)
+        if rank is None or shape is None or rows is None or whole is None:
+            continue
+        own, other = axis - (rank - len(shape)), axis - (rank - len(rows))
+        first = _first_position(facts, positions, own) if _only_wide(shape, own) else None
+        is_per_row = (other < 0 or rows[other] == 1) and sum(n != 1 for n in rows) < 2
+        if first is not None and is_per_row:
+            is_rounded = facts.dtype(limit) == TensorProto.FLOAT
+            return _length_test(op, first, whole, is_rounded=is_rounded)
+    return None
+
+
+def _as_integers(facts: Facts, tensor: Tensor) -> Tensor | None:
+    """The integers that a value is, or was before a Cast to floats; None for any other value."""
+    if facts.dtype(tensor) in _INDEX_TYPES:
+        return tensor
+    node = facts.index.producer(tensor)
+    is_cast = node is not None and node.op == "Cast" and facts.dtype(tensor) in _FLOAT_TYPES
+    if node is None or not is_cast or facts.dtype(node.inputs[0]) not in _INDEX_TYPES:
+        return None
+    return node.inputs[0]
+
+
+def _only_wide(shape: Sequence[object], axis: int) -> bool:
+    """Whether all other axes have size 1."""
+    return axis >= 0 and all(n == 1 for k, n in enumerate(shape) if k != axis)
+
+
+def _first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
+    """The number k if the values along an axis are k, k+1, k+2, …; all other axes have size 1."""
+    while facts.dtype(tensor) in (*_INDEX_TYPES, *_FLOAT_TYPES):
+        array = facts.constant(tensor)
+        if array is not None:
+            numbers = array.ravel()
+            return _start(numbers) if numbers.size and numbers.size == array.shape[axis] else None
+        node = facts.index.producer(tensor)
+        if node is None or node.domain:
+            return None
+        if node.op == "Range":
+            start, step = facts.scalar(node.inputs[0]), facts.scalar(node.inputs[2])
+            return start if isinstance(start, int) and step == 1 else None
+        if node.op == "CumSum":
+            return _start_of_running_count(facts, node, axis)
+        source_axis = _operand_axis(facts, node, axis)
+        if source_axis is None:
+            return None
+        tensor, axis = node.inputs[0], source_axis
+    return None
+
+
+def _start(numbers: np.ndarray) -> int | None:
+    first = int(numbers[0])
+    return first if np.array_equal(numbers, np.arange(first, first + numbers.size)) else None
+
+
+def _start_of_running_count(facts: Facts, node: Node, axis: int) -> int | None:
+    """The first element of a CumSum of ones."""
+    along, rank = facts.scalar(node.inputs[1]), facts.rank(node.inputs[0])
+    if node.attrs.get("reverse", 0) or not isinstance(along, int) or rank is None:
+        return None
+    is_integer = facts.dtype(node.inputs[0]) in _INDEX_TYPES
+    if along % rank != axis or not is_integer or uniform_integer(facts, node.inputs[0]) != 1:
+        return None
+    return 0 if node.attrs.get("exclusive", 0) else 1
+
+
+def _operand_axis(facts: Facts, node: Node, axis: int) -> int | None:
+    """The axis of the operand whose elements a result has along an axis, in the same order."""
+    if node.op in ("Cast", "Identity", "Not"):
+        return axis
+    if node.op == "Transpose" and (perm := node.attrs.get("perm")) is not None:
+        return int(perm[axis])
+    if node.op == "Reshape":
+        return _operand_axis_of_reshape(facts, node, axis)
+    if node.op == "Slice":
+        shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
+        if shape is None or slices is None:
+            return None
+        return axis if all(each.is_whole(shape[each.axis]) for each in slices) else None
+    axes = named_axes(facts, node) if node.op in ("Unsqueeze", "Squeeze") else None
+    if axes is None:
+        return None
+    if node.op == "Unsqueeze":
+        return None if axis in axes else axis - sum(a < axis for a in axes)
+    return [k for k in range(axis + len(axes) + 1) if k not in axes][axis]
+
+
+def _operand_axis_of_reshape(facts: Facts, node: Node, axis: int) -> int | None:
+    """The operand axis of a Reshape that only adds or removes axes of size 1."""
+    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    if before is None or after is None:
+        return None
+    old_axes, new_axes = ([k for k, n in enumerate(shape) if n != 1] for shape in (before, after))
+    pairs = list(zip(old_axes, new_axes))
+    same = all(symbolic.eq(before[old], after[new]) is True for old, new in pairs)
+    if len(old_axes) != len(new_axes) or not same:
+        return None
+    return next((old for old, new in pairs if new == axis), None)
+
+
+# --- masks that the user asserts ---
+
+
+def _asserted_test(facts: Facts, read: SliceRead) -> LengthTest | None:
+    """The length test of a mask that a loop reads slice by slice and the user asserts.
+
+    None for other data, and for a mask that is asserted along another axis.
+    """
+    for tensor, axis, nodes in elementwise_origins(facts, read) if facts.prefix_masks else ():
+        if facts.prefix_masks.get(tensor) == axis:
+            values = _true_and_false(facts, tensor, nodes[::-1])
+            lengths = RowLengths(tensor, mask_axis=axis)
+            return LengthTest(lengths, values == (1, 0)) if values in ((1, 0), (0, 1)) else None
+    return None
+
+
+def mask_of_another_axis(
+    facts: Facts, reads: Iterable[SliceRead]
+) -> tuple[Tensor, int, int] | None:
+    """A mask that is asserted along another axis than the loop runs along, with both axes."""
+    for read in reads if facts.prefix_masks else ():
+        for tensor, axis, _ in elementwise_origins(facts, read):
+            asserted = facts.prefix_masks.get(tensor, axis)
+            if asserted != axis:
+                return tensor, asserted, axis
+    return None
+
+
+def elementwise_origins(facts: Facts, read: SliceRead) -> Iterator[tuple[Tensor, int, list[Node]]]:
+    """The values from which a sequence is computed element by element, the nearest first.
+
+    Yields each value, the axis of it that the loop runs along, and the operators that are applied
+    to it, the last one first.
+    """
+    tensor, axis = read.sequence, read.axis
+    applied: list[Node] = []
+    while not read.reverse:
+        yield tensor, axis, applied
+        node = facts.index.producer(tensor)
+        if node is None or node.domain:
+            return
+        operand = _only_operand(facts, node)
+        if operand is not None:
+            applied.append(node)
+            tensor = operand
+            continue
+        source_axis = _operand_axis(facts, node, axis)
+        if source_axis is None:
+            return
+        tensor, axis = node.inputs[0], source_axis
+
+
+def _only_operand(facts: Facts, node: Node) -> Tensor | None:
+    """The operand of an elementwise operator whose other operands are constant numbers."""
+    if node.op not in TOTAL_ELEMENTWISE:
+        return None
+    operands = {tensor for tensor in node.inputs if not _is_number(facts, tensor)}
+    operand = operands.pop() if len(operands) == 1 else None
+    shape = None if operand is None else facts.shape(operand)
+    return operand if shape is not None and shape == facts.shape(node.outputs[0]) else None
+
+
+def _is_number(facts: Facts, tensor: Tensor) -> bool:
+    shape = facts.shape(tensor)
+    return facts.is_constant(tensor) and shape is not None and all(n == 1 for n in shape)
+
+
+def _true_and_false(
+    facts: Facts, mask: Tensor, nodes: Sequence[Node]
+) -> tuple[float, float] | None:
+    """What a chain of elementwise operators makes of true and of false; None if not known."""
+    values = np.array([1, 0]).astype(helper.tensor_dtype_to_np_dtype(facts.dtype(mask)))
+    for node in nodes:
+        numbers = (facts.constant(t) if _is_number(facts, t) else None for t in node.inputs)
+        operands = [values if number is None else number.reshape(1) for number in numbers]
+        try:
+            (values,) = evaluate(node, operands, facts.opsets)
+        except NotEvaluated:
+            return None
+    return float(values[0]), float(values[1])
+
+
+# --- masks after the loop ---
+
+
+def is_masked_after_loop(
+    facts: Facts, loop: CountedLoop, lengths: RowLengths, value: Tensor, layout: CellLayout
+) -> bool:
+    """Whether a value of the body is read beyond the lengths only to be masked after the loop.
+
+    ys = Loop(…) { h1 = cell(x_t, h)  h' = Where(m_t, h1, h)  yield h1 }    z = Where(m, ys, 0)
+    """
+    return all(
+        _is_masked(facts, lengths, use, output, layout)
+        for output in loop.scan_outputs
+        if output.slice is value and output.stacked is not None
+        for use in facts.index.uses(output.stacked)
+    )
+
+
+def _is_masked(
+    facts: Facts, lengths: RowLengths, use: Use, output: ScanOutput, layout: CellLayout
+) -> bool:
+    """Whether a Where takes a scan output within the lengths, and something else beyond them."""
+    node = use.reader
+    if not isinstance(node, Node) or node.domain or node.op != "Where" or output.reverse:
+        return False
+    shape = facts.shape(node.inputs[0])
+    missing = layout.rank + 1 - len(shape or ())
+    time = output.axis - missing
+    if shape is None or missing < 0 or time < 0:
+        return False
+    batch = None
+    if layout.batch is not None:
+        batch = layout.batch + (layout.batch >= output.axis) - missing
+    if any(n != 1 for k, n in enumerate(shape) if k not in (time, batch)):
+        return False
+    test = _test_along(facts, node.inputs[0], time)
+    return test is not None and test.lengths == lengths and use.slot == (1 if test.within else 2)

@@ -1,0 +1,168 @@
+"""Checks the rewrite of one model: validity, equal outputs, stability."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import printer
+
+from looplift import RewriteResult, rewrite
+from looplift.rewrite.engine.rule import Phase
+from looplift.rewrite.errors import LoopliftError
+from looplift.rewrite.running.compare import Tolerances, compare
+from looplift.rewrite.running.runtime import ExecutionError, SerializedModel, Session
+
+Feed = Mapping[str, Any]
+
+
+def check_rewrite(
+    model: onnx.ModelProto,
+    feeds: Sequence[Feed],
+    tally: Counter[str] | None = None,
+    seconds: float = 2.0,
+    rules: Sequence[Phase] | None = None,
+) -> list[str]:
+    """What is wrong with the rewrite; inputs on which the original fails do not count.
+
+    A run of the original may take this many seconds, one of the rewritten model twice as many.
+    `rules` replaces looplift's phases.
+    """
+    tally = Counter() if tally is None else tally
+    try:
+        original = Session(SerializedModel(model))
+    except ExecutionError:
+        tally["models that onnxruntime rejects"] += 1
+        return []
+    runs = _runs(original, feeds, seconds)
+    tally["runs"] += len(runs)
+    tally["runs that fail in the original"] += len(feeds) - len(runs)
+    untouched = model.SerializeToString()
+    try:
+        result = rewrite(model, rules=rules)
+    except Exception as error:  # noqa: BLE001  any error is a finding
+        if not is_valid(model):
+            tally["models that break the specification"] += 1
+            return []
+        return [f"rewrite raised {type(error).__name__}: {error}"]
+    _count(result, tally)
+    findings = [f"defect: {defect}" for defect in result.report.defects]
+    if model.SerializeToString() != untouched:
+        findings.append("the given model was changed")
+    if runs and is_valid(model):
+        # Shape inference may reject a model that always fails only once more shapes are known.
+        findings += _invalid(result.model)
+    return (
+        findings + _differences(result.model, model, runs, 2 * seconds) + _unstable(result, rules)
+    )
+
+
+def _count(result: RewriteResult, tally: Counter[str]) -> None:
+    for op in ("Loop", "Scan", "If"):
+        tally[f"{op}s before"] += result.report.before[op]
+        tally[f"{op}s after"] += result.report.after[op]
+    tally.update({f"rule {name}": count for name, count in result.report.commits.items()})
+
+
+def _runs(session: Session, feeds: Sequence[Feed], seconds: float) -> list[tuple[Feed, list[Any]]]:
+    runs = []
+    for feed in feeds:
+        try:
+            runs.append((feed, session.run(feed, seconds)))
+        except ExecutionError:
+            continue
+    return runs
+
+
+def is_valid(model: onnx.ModelProto) -> bool:
+    return not _invalid(model)
+
+
+def _invalid(model: onnx.ModelProto) -> list[str]:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return [f"the result is not valid: {error}"]
+    return []
+
+
+def _differences(
+    after: onnx.ModelProto,
+    before: onnx.ModelProto,
+    runs: Sequence[tuple[Feed, list[Any]]],
+    seconds: float,
+) -> list[str]:
+    names = [output.name for output in before.graph.output]
+    if [output.name for output in after.graph.output] != names:
+        return ["the outputs have other names"]
+    if not runs:
+        return []
+    try:
+        rewritten = Session(SerializedModel(after))
+    except ExecutionError as refusal:
+        return [f"onnxruntime rejects the result: {refusal}"]
+    findings = []
+    for feed, expected in runs:
+        try:
+            actual = rewritten.run(feed, seconds)
+        except ExecutionError as refusal:
+            findings.append(f"a run fails now, with {shown(feed)}: {refusal}")
+            continue
+        same = [a if _are_empty_stacks(a, b) else b for a, b in zip(expected, actual)]
+        found = compare(names, expected, same, Tolerances("float32"))
+        findings += [f"{difference}, with {shown(feed)}" for difference in found]
+    return findings
+
+
+def _are_empty_stacks(expected: Any, actual: Any) -> bool:
+    """Whether both are scan outputs of no iterations, and only more of their sizes are known now.
+
+    onnxruntime takes the sizes of such outputs from declarations, and 0 for undeclared ones; the
+    specification does not define them.
+    """
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return False
+    if expected.dtype != actual.dtype or expected.ndim != actual.ndim or expected.size:
+        return False
+    return all(old in (0, new) for old, new in zip(expected.shape, actual.shape)) and (
+        expected.shape[:1] == actual.shape[:1] == (0,)
+    )
+
+
+def _unstable(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]:
+    try:
+        again = rewrite(result.model, rules=rules)
+    except LoopliftError as error:
+        return [f"a second rewrite rejects the result: {error}"]
+    findings = [f"second rewrite, defect: {defect}" for defect in again.report.defects]
+    if again.report.commits:
+        before, after = again.report.before, again.report.after
+        changed = {op: (before[op], after[op]) for op in before | after if before[op] != after[op]}
+        findings.append(f"a second rewrite changes {changed} by {dict(again.report.commits)}")
+    return findings
+
+
+def shown(feed: Feed) -> str:
+    """The inputs in short: scalars, and the shapes of others."""
+    parts = [f"{k}={v}" if np.ndim(v) == 0 else f"{k}{list(v.shape)}" for k, v in feed.items()]
+    return ", ".join(parts)
+
+
+def reproducer(model: onnx.ModelProto, findings: Sequence[str], seed: int) -> str:
+    """A script that shows the findings again, without the generator."""
+    gc.collect()
+    lines = "\n".join(f"# {finding}" for finding in findings[:5])
+    return f'''{lines}
+from onnx import parser
+from tests.fuzz.check_rewrite import check_rewrite
+from tests.fuzz.loops import make_feeds
+
+model = parser.parse_model("""
+{printer.to_text(model)}
+""")
+print(check_rewrite(model, make_feeds({seed})))
+'''

@@ -1,0 +1,125 @@
+"""Loop-invariant code moves before the loop, unless it may fail where the loop does not run."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from looplift.rules.loops.loop_invariant_code_motion import HoistLoopInvariantCode
+
+from ...equivalence import assert_equivalent, rewritten, run_rules
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..reasons import reason_of
+
+FEEDS = Feeds(values={"m": [0, 1, 2, 7], "k": [[0], [2], [50]], "c": [True, False]})
+
+
+def _text(work: str, trip: str = "m", first: str = "") -> str:
+    return f"""g (float[3] x, float[N,3] a, int64[1] k, int64 m, bool c) => (float[3] y)
+        <int64 two = {{2}}, int64[1] zero = {{0}}> {{
+        y = Loop ({trip}, {first}, x) <body = b (int64 i, bool ci, float[3] s)
+            => (bool co, float[3] so) {{ co = Identity(ci) {work} }}> }}"""
+
+
+FAILS = "g = Gather(a, k) e = Squeeze(g, zero) so = Add(s, e)"
+
+
+def _operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def test_a_node_that_cannot_fail_leaves_a_loop_that_may_not_run() -> None:
+    model = parse(_text("e = Exp(x) f = Neg(e) so = Add(s, f)"))
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    assert _operators(result) == ["Exp", "Neg", "Loop"]
+    assert_equivalent(model, result, FEEDS)
+
+
+def test_a_node_that_may_fail_leaves_a_loop_that_surely_runs() -> None:
+    model = parse(_text(FAILS, trip="two"))
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    assert _operators(result) == ["Gather", "Squeeze", "Loop"]
+    assert_equivalent(model, result, FEEDS)
+
+
+@pytest.mark.parametrize(("trip", "first"), [("m", ""), ("two", "c"), ("m", "c")])
+def test_a_node_that_may_fail_stays_in_a_loop_that_may_not_run(trip: str, first: str) -> None:
+    model = parse(_text(FAILS, trip, first))
+    assert "may fail, and the loop may have no iteration" in reason_of(
+        HoistLoopInvariantCode, model
+    )
+    rewritten(model, FEEDS)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "e = Exp(s) so = Add(s, e)",
+        "f = Cast<to=1>(i) so = Add(s, f)",
+        "e = RandomNormalLike(x) so = Add(s, e)",
+        "o = Constant<value_float=1.0>() e = Exp(o) so = Add(s, e)",
+    ],
+    ids=["state", "iteration", "random", "constant"],
+)
+def test_a_node_that_is_not_invariant_or_is_constant_stays(work: str) -> None:
+    words = "no node of the body computes on outer values alone"
+    assert words in reason_of(HoistLoopInvariantCode, parse(_text(work)))
+
+
+def _nested(read: str, trip: str) -> onnx.ModelProto:
+    """A read that is invariant in the inner loop, which may not run."""
+    return parse(f"""g (float[B,4] x, float s0, int64 m, int64 n) => (float y)
+        <int64 zero = {{0}}, int64 three = {{3}}, int64 four = {{4}}, int64 first = {{-4}},
+         int64 before = {{-5}}> {{
+        all = Shape(x) b = Gather(all, zero)
+        y = Loop ({trip}, , s0) <body = outer (int64 i, bool ci, float r) => (bool co, float q) {{
+            co = Identity(ci)
+            q = Loop (m, , r) <body = inner (int64 j, bool cj, float s)
+                => (bool dj, float so) {{
+                dj = Identity(cj) k = Neg(s) e = {read} t = ReduceSum<keepdims=0>(e) so = Add(k, t)
+            }}> }}> }}""")
+
+
+def _body(graph: onnx.GraphProto) -> onnx.GraphProto:
+    loop = next(node for node in graph.node if node.op_type == "Loop")
+    body: onnx.GraphProto = next(a.g for a in loop.attribute if a.name == "body")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("read", "trip"),
+    [
+        ("Gather(x, i)", "b"),
+        ("Gather<axis=1>(x, i)", "four"),
+        ("Gather<axis=1>(x, three)", "n"),
+        ("Gather<axis=-1>(x, first)", "n"),
+    ],
+)
+def test_a_read_within_its_axis_cannot_fail(read: str, trip: str) -> None:
+    model = _nested(read, trip)
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    inner = _body(_body(result.graph))
+    assert "Gather" not in [node.op_type for node in inner.node]
+    feeds = Feeds(sizes=(0, 1, 3), values={"m": [0, 1, 3], "n": [0, 2]})
+    assert_equivalent(model, result, feeds)
+
+
+@pytest.mark.parametrize(
+    ("read", "trip"),
+    [
+        ("Gather(x, i)", "n"),
+        ("Gather<axis=1>(x, i)", "b"),
+        ("Gather(x, three)", "b"),
+        ("Gather<axis=1>(x, four)", "n"),
+        ("Gather<axis=-1>(x, before)", "n"),
+    ],
+)
+def test_a_read_that_may_be_beyond_its_axis_stays(read: str, trip: str) -> None:
+    model = _nested(read, trip)
+    _, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.commits() == []
+    rewritten(model, Feeds(sizes=(0, 1, 3), values={"m": [0, 1, 3], "n": [0, 2]}))

@@ -1,0 +1,279 @@
+"""Trip counts of while loops for every form of the comparison, compared on onnxruntime."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.loops.trip_count import InferTripCount
+
+from ...equivalence import assert_equivalent, run_rules
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..downgrade import downgraded
+from ..reasons import reason_of
+
+COMPARISONS = {
+    "less": "Less({0}, {1})",
+    "at most": "LessOrEqual({0}, {1})",
+    "greater, exchanged": "Greater({1}, {0})",
+    "at least, exchanged": "GreaterOrEqual({1}, {0})",
+    "not at least": "Not(GreaterOrEqual({0}, {1}))",
+    "not greater": "Not(Greater({0}, {1}))",
+    "not at most, exchanged": "Not(LessOrEqual({1}, {0}))",
+    "not less, exchanged": "Not(Less({1}, {0}))",
+}
+FIRST = {"the same": "c0", "absent": "", "another": "c"}
+TRIPS = {"absent": "", "given": "m"}
+STEPS = (1, 3)
+FEEDS = Feeds(values={"n": [-4, 0, 1, 2, 7], "m": [0, 1, 4, -1], "c": [True, False]}, most=40)
+
+
+def _holds(comparison: str, result: str, low: str, high: str) -> str:
+    """Assignments in ONNX text, a negated comparison as two."""
+    text = COMPARISONS[comparison].format(low, high)
+    if not text.startswith("Not("):
+        return f"{result} = {text}"
+    return f"{result}_inner = {text[4:-1]} {result} = Not({result}_inner)"
+
+
+def _while(comparison: str, first: str = "the same", trip: str = "absent", step: int = 1,
+           start: int = -1, kind: str = "int64") -> onnx.ModelProto:  # fmt: skip
+    return parse(
+        f"""g (float[3] x, {kind} n, int64 m, bool c) => (float[3] y, {kind} k, float[K,3] rows)
+            <{kind} k0 = {{{start}}}, {kind} size = {{{step}}}> {{
+            {_holds(comparison, "c0", "k0", "n")}
+            k, y, rows = Loop ({TRIPS[trip]}, {FIRST[first]}, k0, x) <
+                body = b (int64 i, bool ci, {kind} t, float[3] s)
+                    => (bool co, {kind} t1, float[3] s1, float[3] r) {{
+                    t1 = Add(t, size)
+                    {_holds(comparison, "co", "t1", "n")}
+                    one = Constant<value = float {{1}}>() s1 = Add(s, one) r = Neg(s) }}>
+        }}""",
+        opset=21,
+        ir_version=10,
+    )
+
+
+def _counts(model: onnx.ModelProto) -> onnx.ModelProto:
+    result, trace, _ = run_rules(model, [InferTripCount])
+    assert trace.defects() == []
+    assert [commit.rule for commit in trace.commits()] == ["InferTripCount"]
+    loop = next(node for node in result.graph.node if node.op_type == "Loop")
+    assert loop.input[0]
+    assert loop.input[1] == ""
+    return result
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+def test_every_comparison_counts(comparison: str) -> None:
+    for first, trip, step in itertools.product(FIRST, TRIPS, STEPS):
+        model = _while(comparison, first, trip, step)
+        assert_equivalent(model, _counts(model), FEEDS)
+
+
+@pytest.mark.parametrize("opset", [9, 11])
+@pytest.mark.parametrize("comparison", [c for c, op in COMPARISONS.items() if "Equal" not in op])
+def test_integers_are_compared_before_opset_12(comparison: str, opset: int) -> None:
+    """Max and Min take no integers there, and there is no LessOrEqual."""
+    for first, trip, step in itertools.product(FIRST, TRIPS, STEPS):
+        model = downgraded(_while(comparison, first, trip, step), opset)
+        assert_equivalent(model, _counts(model), FEEDS)
+
+
+@pytest.mark.parametrize("start", [-5, 0, 4])
+def test_counters_start_anywhere_and_have_any_width(start: int) -> None:
+    model = _while("at most", start=start, step=2, kind="int32")
+    assert_equivalent(model, _counts(model), FEEDS)
+
+
+@pytest.mark.parametrize("limit", [2**63 - 1, 2**62, -(2**63)])
+@pytest.mark.parametrize("comparison", ["less", "at most"])
+def test_limits_at_the_end_of_the_range_count_right(limit: int, comparison: str) -> None:
+    model = _while(comparison, trip="given", step=1, start=-5)
+    assert_equivalent(model, _counts(model), Feeds(values={"n": [limit], "m": [0, 1, 4]}))
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("comparison", ["less", "at most"])
+@pytest.mark.parametrize("first", ["c0", ""])
+@pytest.mark.parametrize("step", [1, 3])
+def test_counters_that_overflow_wrap_around(
+    kind: str, comparison: str, first: str, step: int
+) -> None:
+    """After the largest number of its type a counter continues with the smallest."""
+    largest = 2**63 - 1 if kind == "int64" else 2**31 - 1
+    model = parse(
+        f"""g (float[3] x, {kind} start, {kind} n, int64 m) => (float[3] y, {kind} k)
+            <{kind} size = {{{step}}}> {{
+            {_holds(comparison, "c0", "start", "n")}
+            k, y = Loop (m, {first}, start, x) <
+                body = b (int64 i, bool ci, {kind} t, float[3] s)
+                    => (bool co, {kind} t1, float[3] s1) {{
+                    t1 = Add(t, size)
+                    {_holds(comparison, "co", "t1", "n")}
+                    one = Constant<value = float {{1}}>() s1 = Add(s, one) }}> }}""",
+        21,
+        10,
+    )
+    ends = [largest, largest - 1, largest - 3, largest // 2 + 10, 7, -largest - 1, -largest + 3]
+    starts = [largest, largest - 2, largest // 2 + 7, 0, -largest - 1, -largest]
+    feeds = Feeds(values={"start": starts, "n": ends, "m": [0, 1, 4]}, most=200)
+    assert_equivalent(model, _counts(model), feeds)
+
+
+def _while_down(
+    comparison: str, first: str, change: str, start: str, limit: int = 0, kind: str = "int64"
+) -> onnx.ModelProto:
+    """Counts from n or a number down to a limit."""
+    begin, k0 = ("n", "0") if start == "n" else ("k0", start)
+    back = "" if kind.startswith("u") else f"{kind} back = {{-2}},"
+    return parse(
+        f"""g (float[3] x, {kind} n, bool c) => (float[3] y, {kind} k, float[K,3] rows)
+            <{kind} k0 = {{{k0}}}, {kind} two = {{2}}, {back} {kind} end = {{{limit}}}> {{
+            {_holds(comparison, "c0", "end", begin)}
+            k, y, rows = Loop (, {FIRST[first]}, {begin}, x) <
+                body = b (int64 i, bool ci, {kind} t, float[3] s)
+                    => (bool co, {kind} t1, float[3] s1, float[3] r) {{
+                    t1 = {change}
+                    {_holds(comparison, "co", "end", "t1")}
+                    one = Constant<value = float {{1}}>() s1 = Add(s, one) r = Neg(s) }}>
+        }}""",
+        opset=21,
+        ir_version=10,
+    )
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize(
+    ("start", "first", "change"),
+    [
+        ("5", "another", "Sub(t, two)"),
+        ("-6", "absent", "Add(back, t)"),
+        ("n", "the same", "Sub(t, two)"),
+    ],
+)
+def test_counters_that_count_down(
+    comparison: str, kind: str, start: str, first: str, change: str
+) -> None:
+    starts = [np.array(n, kind) for n in (-9, -1, 0, 1, 2, 3, 8, np.iinfo(kind).min)]
+    feeds = Feeds(values={"n": starts, "c": [True, False]}, most=40)
+    for limit in (-1, 2):
+        model = _while_down(comparison, first, change, start, limit, kind)
+        assert assert_equivalent(model, _counts(model), feeds) >= 8
+
+
+@pytest.mark.parametrize(
+    ("change", "start", "first", "kind", "words"),
+    [
+        ("Sub(t, two)", "n", "absent", "int64", "may start below its limit"),
+        ("Add(t, two)", "9", "the same", "int64", "moves away from the limit"),
+        ("Sub(two, t)", "9", "the same", "int64", "does not change by a fixed step"),
+        ("Sub(t, two)", "9", "the same", "uint32", "past the end of its type"),
+        ("Sub(t, two)", "9", "the same", "int8", "past the end of its type"),
+    ],
+)
+def test_counting_down_near_misses(
+    change: str, start: str, first: str, kind: str, words: str
+) -> None:
+    model = _while_down("at most", first, change, start, kind=kind)
+    assert words in reason_of(InferTripCount, model)
+
+
+def test_the_iteration_number_is_a_counter() -> None:
+    model = parse(
+        """g (float[3] x, int64 n, int64 m) => (float[3] y) <int64 two = {2}, int64 one = {1}> {
+            y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] s1) {
+                twice = Mul(i, two) t = Add(twice, one) co = Less(t, n) s1 = Add(s, s) }> }"""
+    )
+    assert_equivalent(model, _counts(model), FEEDS)
+
+
+def test_either_comparison_of_an_and_ends_the_loop() -> None:
+    model = parse(
+        """g (float[3] x, int64 n, int64 m) => (float[3] y, int64 a, int64 b)
+            <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
+            a, b, y = Loop (, , zero, one, x) <
+                body = f (int64 i, bool ci, int64 s, int64 t, float[3] u)
+                    => (bool co, int64 s1, int64 t1, float[3] u1) {
+                    s1 = Add(s, one) t1 = Add(t, two) p = Less(s1, n) q = LessOrEqual(t1, m)
+                    co = And(p, q) u1 = Add(u, u) }> }"""
+    )
+    assert_equivalent(model, _counts(model), FEEDS)
+
+
+FLOAT_LIMIT = """g (float[3] x, float limit) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
+    k, y = Loop (, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
+        => (bool co, int64 t1, float[3] s1) {
+        t1 = Add(t, one) f = Cast<to=1>(t1) co = Less(f, limit) s1 = Add(s, s) }> }"""
+DOWN = """g (float[3] x, int64 n) => (float[3] y) <int64 z = {9}, int64 one = {-1}> {
+    k, y = Loop (, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
+        => (bool co, int64 t1, float[3] s1) {
+        t1 = Add(t, one) co = Less(t1, n) s1 = Add(s, s) }> }"""
+WIDE_LIMIT = """g (float[3] x, int64[1] n) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
+    k, y = Loop (, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
+        => (bool co, int64 t1, float[3] s1) {
+        t1 = Add(t, one) c = Less(t1, n) a = Constant<value_ints=[0]>() co = Squeeze(c, a)
+        s1 = Add(s, s) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (FLOAT_LIMIT, "not known to be an integer"),
+        (DOWN, "moves away from the limit"),
+        (WIDE_LIMIT, "not a comparison"),
+    ],
+)
+def test_near_misses(text: str, words: str) -> None:
+    assert words in reason_of(InferTripCount, parse(text))
+
+
+def test_strict_keeps_a_comparison_of_floats() -> None:
+    text = FLOAT_LIMIT.replace("float limit", "int64 n")
+    model = parse(text.replace("{\n    k, y", "{ limit = Cast<to=1>(n)\n    k, y", 1))
+    result, trace, _ = run_rules(model, [InferTripCount])
+    assert [note for commit in trace.commits() for note in commit.notes]
+    assert_equivalent(model, result, FEEDS)
+    words = reason_of(InferTripCount, model, Options(strict=True))
+    assert "compared as a float" in words
+
+
+def _checked_first(kind: str, change: str, comparison: str) -> onnx.ModelProto:
+    return parse(
+        f"""g (float x, {kind} st, {kind} lim, int64 m) => (float y) <{kind} v = {{1}}> {{
+        c = {comparison}(st, lim)
+        k, y = Loop (m, c, st, x) <body = b (int64 i, bool ci, {kind} t, float s) => (bool co, {kind} tn, float so) {{
+            tn = {change}(t, v) so = Add(s, s) co = {comparison}(tn, lim) }}> }}""",
+        21,
+        10,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "comparison", "words"),
+    [
+        ("int64", "Sub", "Greater", "may not fit int64"),
+        ("int32", "Sub", "GreaterOrEqual", "close to the lowest number of its type"),
+        ("uint64", "Add", "Less", "may be larger than int64 allows"),
+    ],
+)
+def test_limits_whose_distance_may_not_fit_int64(
+    kind: str, change: str, comparison: str, words: str
+) -> None:
+    assert words in reason_of(InferTripCount, _checked_first(kind, change, comparison))
+
+
+def test_a_counter_counts_down_from_any_number_to_a_small_one() -> None:
+    text = """g (float x, int64 n) => (float y) <int64 one = {1}, int64 z = {0}> {
+      c = Greater(n, z)
+      k, y = Loop (, c, n, x) <body = b (int64 i, bool ci, int64 t, float s) => (bool co, int64 tn, float so) {
+        tn = Sub(t, one) so = Add(s, s) co = Greater(tn, z) }> }"""
+    model = parse(text, 21, 10)
+    feeds = Feeds(values={"n": [-(2**63), -(2**62), -1, 0, 1, 7]})
+    assert_equivalent(model, _counts(model), feeds)

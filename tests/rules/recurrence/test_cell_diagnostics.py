@@ -1,0 +1,110 @@
+"""A cell that is no LSTM, GRU or RNN keeps its loop, and the reason says what it is instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from looplift.rules.recurrence import FuseRecurrence
+
+from ...equivalence import ops, rewritten
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..reasons import reason_of
+from .cell_models import numbers
+
+FEEDS = Feeds(values={"n": [0, 1, 5]}, sizes=(7,), most=6)
+
+
+CONSTANTS = f"""float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] v = {{{numbers(36, 1.0)}}},
+    float[3,3] proj = {{{numbers(9, 2.0)}}}, float[12] s = {{{numbers(12, 3.0)}}},
+    float[3,3,1] kernel = {{{numbers(9, 4.0)}}}, float keep = {{0.1}}, float rest = {{0.9}},
+    float[1] eps = {{0.001}}, int64[1] nil = {{0}}, int64[1] one = {{1}}, float unit = {{1}}"""
+PRODUCT = "p = MatMul(xt, w) q = MatMul(h, v) a = Add(p, q)"
+GATES = """gi, gf, gg, go = Split<axis=1, num_outputs=4>(a)
+    i = Sigmoid(gi) f = Sigmoid(gf) g = Tanh(gg) o = Sigmoid(go)"""
+STATES = "fc = Mul(f, c) ig = Mul(i, g) cn = Add(fc, ig) tc = Tanh(cn) hn = Mul(o, tc)"
+LSTM = f"{PRODUCT} {GATES} {STATES}"
+
+
+def _model(nodes: str) -> str:
+    return f"""g (float[7,2,2] x, float[7,2] d, bool[7,2] u, float[2,3] h0, float[2,3] c0, int64 n)
+      => (float[K,2,3] y) <{CONSTANTS}> {{
+      hl, cl, y = Loop (n, , h0, c0) <
+        body = cell (int64 t, bool on, float[2,3] h, float[2,3] c)
+            => (bool again, float[2,3] hn, float[2,3] cn, float[2,3] row) {{
+          again = Identity(on) xt = Gather<axis=0>(x, t) {nodes} row = Identity(hn) }}> }}"""
+
+
+NORMALIZED = PRODUCT.replace("a = Add", "a0 = Add") + " {} "
+BY_HAND = """e = ReduceMean<keepdims=1>(a0, one) a1 = Sub(a0, e) a2 = Mul(a1, a1)
+    a3 = ReduceMean<keepdims=1>(a2, one) a4 = Add(a3, eps) a5 = Sqrt(a4) a = Div(a1, a5)"""
+MASKED = """mt = Gather<axis=0>(d, t) m = Unsqueeze(mt, one) k = Sub(unit, m)
+    h2 = Mul(k, h) h3 = Mul(m, h1) hn = Add(h2, h3) c2 = Mul(k, c) c3 = Mul(m, c1) cn = Add(c2, c3)"""
+CHOSEN = """mt = Gather<axis=0>(u, t) m = Unsqueeze(mt, one)
+    hn = Where(m, h1, h) cn = Where(m, c1, c)"""
+ZONEOUT = """h2 = Mul(keep, h) h3 = Mul(rest, h1) hn = Add(h2, h3)
+    c2 = Mul(keep, c) c3 = Mul(rest, c1) cn = Add(c2, c3)"""
+INNER = LSTM.replace("cn = ", "c1 = ").replace("Tanh(cn)", "Tanh(c1)").replace("hn = ", "h1 = ")
+
+REASONS = {
+    "layer normalisation": (
+        NORMALIZED.format("a = LayerNormalization(a0, s)") + GATES + " " + STATES,
+        "LayerNormalization of `a` belongs to a layer normalisation",
+    ),
+    "layer normalisation by hand": (
+        NORMALIZED.format(BY_HAND) + GATES + " " + STATES,
+        "belongs to a layer normalisation",
+    ),
+    "of the cell state": (
+        LSTM.replace("tc = Tanh(cn)", "cz = LayerNormalization(cn, s3) tc = Tanh(cz)"),
+        "belongs to a layer normalisation",
+    ),
+    "ConvLSTM": (
+        LSTM.replace(
+            "q = MatMul(h, v)",
+            "h4 = Unsqueeze(h, two) hc = Conv(h4, kernel) h5 = Squeeze(hc, two) q = MatMul(h5, v)",
+        ),
+        "Conv of `hc` is a convolution in place of a product",
+    ),
+    "zoneout": (f"{INNER} {ZONEOUT}", "keeps a fixed share of `h` (zoneout)"),
+    "projection": (
+        LSTM.replace("hn = Mul(o, tc)", "hp = Mul(o, tc) hn = MatMul(hp, proj)"),
+        "no operator has a projection",
+    ),
+    "mask of numbers": (f"{INNER} {MASKED}", "is data that is not known to be a prefix mask"),
+    "mask that chooses": (f"{INNER} {CHOSEN}", "`m` is data that is not known to be a prefix mask"),
+    "decay": (
+        LSTM.replace("fc = Mul(f, c)", "s0 = Slice(xt, nil, one, one) f0 = Mul(f, s0) fc = Mul(f0, c)"),
+        "data that is not known to be a prefix mask",
+    ),
+    "feedback": (
+        LSTM.replace("p = MatMul(xt, w)", "xc = Slice(c, nil, two, one) p = MatMul(xc, w)"),
+        "a peephole is elementwise",
+    ),
+    "overflow": (LSTM.replace("g = Tanh(gg)", "g = Softplus(gg)"), "Softplus overflows"),
+    "other cell state": (LSTM.replace("Tanh(cn)", "Tanh(c)"), "is that of no LSTM, GRU or RNN"),
+    "unknown activation": (LSTM.replace("Tanh(gg)", "Softmax<axis=1>(gg)"), "Softmax"),
+    "product of states": (
+        LSTM.replace("q = MatMul(h, v)", "hv = Mul(h, c) q = MatMul(hv, v)"),
+        "in a way that no operator has",
+    ),
+    "square of the state": (
+        f"{PRODUCT} {GATES} ig = Mul(i, g) hh = Mul(h, h) s0 = Add(ig, hh) hn = Add(s0, g) cn = Identity(c)",
+        "is that of no LSTM, GRU or RNN",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "reason"), REASONS.values(), ids=REASONS.keys())
+def test_reasons(nodes: str, reason: str) -> None:
+    text = _model(nodes).replace(
+        CONSTANTS, CONSTANTS + ", int64[1] two = {2}, float[3] s3 = {1, 2, 3}"
+    )
+    assert reason in reason_of(FuseRecurrence, parse(text, opset=18))
+    assert ops(rewritten(parse(text, opset=18), FEEDS, 1e-5).model).get("LSTM", 0) == 0
+
+
+def test_the_cell_itself_is_fused() -> None:
+    """The cell that all of these are near misses of."""
+    for nodes in (LSTM, INNER + " hn = Identity(h1) cn = Identity(c1)"):
+        assert ops(rewritten(parse(_model(nodes), opset=18), FEEDS, 1e-5).model)["LSTM"] == 1

@@ -1,0 +1,275 @@
+"""Length masks become `sequence_lens` in any spelling; masks that are data keep the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from looplift import rewrite
+from looplift.rules.recurrence import FuseRecurrence
+
+from ...equivalence import ops, rewritten
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..reasons import reason_of
+from .cell_models import numbers
+
+LENGTHS = ([0, 2, 5], [-3, 1, 9], [5, 5, 5], [0, 0, 0], [3, 1, 2])
+FEEDS = Feeds(
+    sizes=(1, 5),
+    fixed={"B": 3},
+    most=20,
+    values={name: [np.array(v, kind) for v in LENGTHS]
+            for name, kind in (("l", np.int64), ("k", np.int32))},
+)  # fmt: skip
+EMPTY = Feeds(sizes=(5,), fixed={"B": 3}, most=20,
+              values={"n": [0, 1, 5], "l": [np.array(v) for v in LENGTHS]})  # fmt: skip
+
+WITHIN = "c = Less(t, l) m = Unsqueeze(c, one)"
+HELD = "hn = Where(m, h1, h)"
+ZERO = "z = Sub(h1, h1) r = Where(m, h1, zero)"
+NOT = "c0 = GreaterOrEqual(t, l) c = Not(c0) m = Unsqueeze(c, one)"
+FLOAT = "c = Less(t, l) c1 = Cast<to=1>(c) m = Unsqueeze(c1, one) d = Sub(onef, m)"
+
+
+CONSTANTS = f"""float[2,3] w = {{{numbers(6, 0.0)}}}, float[3,3] v = {{{numbers(9, 1.0)}}},
+    int64[1] one = {{1}}, int64 uno = {{1}}, int64[1] nil = {{0}}, int64 nul = {{0}}, int64 two = {{2}},
+    float zero = {{0}}, float onef = {{1}}, int64[2] size = {{3, 3}}, int64[3] keep = {{0, 0, 1}},
+    int64[1] far = {{2147483647}}, int64[2] other = {{3, -1}}, int64[1] back = {{-1}},
+    int64[1] low = {{-9223372036854775808}}, int64[1] two1 = {{2}}"""
+GIVEN = "float[T,B,2] x, float[B,3] h0, int64[B] l"
+
+
+def _rnn(
+    mask: str,
+    state: str = HELD,
+    row: str = "r = Where(m, h1, zero)",
+    *,
+    given: str = GIVEN,
+    trip: str = "n0 = Shape<start=0, end=1>(x) n = Squeeze(n0)",
+    outside: str = "",
+) -> str:
+    """An RNN in a Loop over x that keeps the state of a row beyond its length."""
+    return f"""g ({given}) => (float[T,B,3] y, float[B,3] z) <{CONSTANTS}> {{
+      {trip} {outside}
+      z, y = Loop (n, , h0) <body = b (int64 t, bool on, float[B,3] h)
+            => (bool again, float[B,3] hn, float[B,3] row) {{
+          again = Identity(on) xt = Gather<axis=0>(x, t) p = MatMul(xt, w) q = MatMul(h, v)
+          a = Add(p, q) h1 = Tanh(a) {mask} {state} {row} row = Identity(r) }}> }}"""
+
+
+def _fused(text: str, feeds: Feeds = FEEDS) -> dict[str, int]:
+    return ops(rewritten(parse(text, opset=18), feeds, 1e-5).model)
+
+
+def _assert_fused(text: str, feeds: Feeds = FEEDS, op: str = "RNN") -> None:
+    counts = _fused(text, feeds)
+    assert (counts.get(op, 0), counts.get("Loop", 0), counts.get("Scan", 0)) == (1, 0, 0)
+
+
+MASKS = {
+    "less": WITHIN,
+    "greater": "c = Greater(l, t) m = Unsqueeze(c, one)",
+    "not": NOT,
+    "not beyond": "c0 = LessOrEqual(l, t) c = Not(c0) m = Unsqueeze(c, one)",
+    "inclusive": "t1 = Add(t, uno) c = LessOrEqual(t1, l) m = Unsqueeze(c, one)",
+    "later": "t1 = Add(t, two) c = Less(t1, l) m = Unsqueeze(c, one)",
+    "earlier": "t1 = Sub(t, two) c = Less(t1, l) m = Unsqueeze(c, one)",
+    "expanded": "tb = Expand(t, one) c = Less(tb, l) m = Unsqueeze(c, one)",
+    "column": "lc = Unsqueeze(l, one) m = Less(t, lc)",
+    "and true": "c = Less(t, l) c1 = And(c, on) m = Unsqueeze(c1, one)",
+    "all features": "c = Less(t, l) c1 = Unsqueeze(c, one) hs = Shape(h) m = Expand(c1, hs)",
+    "through numbers": "c = Less(t, l) c1 = Cast<to=1>(c) c2 = Unsqueeze(c1, one) m = Cast<to=9>(c2)",
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_comparisons(mask: str) -> None:
+    _assert_fused(_rnn(mask))
+
+
+STATES = {
+    "blend": (FLOAT, "u = Mul(m, h1) o = Mul(d, h) hn = Add(u, o)", "r = Mul(m, h1)"),
+    "step": (FLOAT, "e = Sub(h1, h) u = Mul(m, e) hn = Add(h, u)", "r = Mul(h1, m)"),
+    "zeros": (WITHIN, HELD, "hs = Shape(h1) z0 = ConstantOfShape(hs) r = Where(m, h1, z0)"),
+    "swapped": (
+        "c0 = GreaterOrEqual(t, l) m0 = Unsqueeze(c0, one)",
+        "hn = Where(m0, h, h1)",
+        "r = Where(m0, zero, h1)",
+    ),
+    "held rows": (WITHIN, HELD, "r = Identity(hn)"),
+    "transposed": (
+        "m = Less(t, l)",
+        "hT = Transpose(h) nT = Transpose(h1) sT = Where(m, nT, hT) hn = Transpose(sT)",
+        "rT = Where(m, nT, zero) r = Transpose(rT)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mask", "state", "row"), STATES.values(), ids=STATES.keys())
+def test_states_and_rows(mask: str, state: str, row: str) -> None:
+    _assert_fused(_rnn(mask, state, row))
+
+
+OUTSIDE = {
+    "compared": ("i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s = Less(i1, l)",
+                 "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "batch first": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, nil) l1 = Unsqueeze(l, one)
+                       s = LessOrEqual(l1, i1)""",
+                    "c0 = Gather<axis=1>(s, t) c = Not(c0) m = Unsqueeze(c, one)"),
+    "transposed": ("""i = Range(nul, n, uno) l1 = Unsqueeze(l, one) s0 = Greater(l1, i)
+                  s1 = Transpose<perm=[1,0]>(s0) s = Unsqueeze(s1, one2)""",
+               "c = Gather<axis=0>(s, t) m = Transpose<perm=[1,0]>(c)"),
+    "as floats": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
+                     lf = Cast<to=1>(l) s = Greater(lf, i2)""",
+                  "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "reshaped": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = GreaterOrEqual(i1, l)
+                    s1 = Reshape(s0, keep) s = Not(s1)""",
+                 "m = Gather<axis=0>(s, t)"),
+    "counted": ("""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum<exclusive=1>(i0, nul)
+                   i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
+                "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "counted from one": ("""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum(i0, nul)
+                            i2 = Unsqueeze(i1, one) s = LessOrEqual(i2, l)""",
+                         "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "sliced from end to end": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+                               s = Slice(s0, nil, far, one)""",
+                            "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("outside", "mask"), OUTSIDE.values(), ids=OUTSIDE.keys())
+def test_masks_compared_before_the_loop(outside: str, mask: str) -> None:
+    _assert_fused(_rnn(mask, outside=outside.replace("one2", "one")))
+
+
+NO_LENGTHS = {
+    "counted down": """n1 = Reshape(n, one) i0 = Expand(uno, n1)
+        i1 = CumSum<exclusive=1, reverse=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
+    "counted in twos": """n1 = Reshape(n, one) i0 = Expand(two, n1)
+        i1 = CumSum<exclusive=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
+    "mixed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        s1 = Reshape(s0, other) s = Transpose<perm=[1,0]>(s1)""",
+    "reversed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        s = Slice(s0, back, low, nil, back)""",
+    "sliced": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        s1 = Slice(s0, one, far, nil) s2 = Slice(s0, nil, one, nil) s = Concat<axis=0>(s1, s2)""",
+    "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
+        lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
+}
+
+
+@pytest.mark.parametrize("outside", NO_LENGTHS.values(), ids=NO_LENGTHS.keys())
+def test_masks_that_are_not_a_prefix_of_each_row(outside: str) -> None:
+    text = _rnn("c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)", row="r = Identity(hn)",
+                outside=outside)  # fmt: skip
+    assert _fused(text).get("RNN", 0) == 0
+
+
+def test_lengths_compared_as_floats_are_noted() -> None:
+    outside, mask = OUTSIDE["as floats"]
+    notes = rewrite(parse(_rnn(mask, outside=outside), opset=18)).report.notes
+    assert any("`l` is compared as a float: exact up to 2**24 iterations" in n for n in notes)
+    few = _rnn(mask, outside=outside, given=GIVEN.replace("T", "5"))
+    assert not any("2**24" in n for n in rewrite(parse(few, opset=18)).report.notes)
+
+
+AFTER_LOOP = (
+    "i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l) s = Unsqueeze(s0, two1)"
+)
+CHOSEN = {
+    "zero": ("y = Where(s, ys, zero)", 1),
+    "anything": ("e = Sin(x0) y = Where(s, ys, e)", 1),
+    "not": ("o = Not(s) y = Where(o, zero, ys)", 1),
+    "the other way": ("y = Where(s, zero, ys)", 0),
+    "read elsewhere": ("y0 = Where(s, ys, zero) y = Add(y0, ys)", 0),
+    "other lengths": ("k0 = Less(i1, k) k1 = Unsqueeze(k0, two1) y = Where(k1, ys, zero)", 0),
+    "multiplied": ("f = Cast<to=1>(s) y = Mul(f, ys)", 0),
+}
+
+
+@pytest.mark.parametrize(("after", "fused"), CHOSEN.values(), ids=CHOSEN.keys())
+def test_results_that_are_masked_after_the_loop(after: str, fused: int) -> None:
+    """The operator does not return what the body computes beyond a length."""
+    given = f"{GIVEN}, int64[B] k, float[T,B,3] x0"
+    text = _rnn(WITHIN, row="r = Identity(h1)", given=given, outside=AFTER_LOOP)
+    text = text.replace("z, y = Loop", "z, ys = Loop")
+    text = text.replace("Identity(r) }>", f"Identity(r) }}> {after}")
+    feeds = replace(FEEDS, values={**FEEDS.values, "k": [np.array(v) for v in LENGTHS]})
+    assert _fused(text, feeds).get("RNN", 0) == fused
+
+
+def test_narrow_lengths_and_one_for_all() -> None:
+    narrow = "t0 = Cast<to=6>(t) c = Less(t0, k) m = Unsqueeze(c, one)"
+    _assert_fused(_rnn(narrow, given="float[T,B,2] x, float[B,3] h0, int32[B] k"))
+    values = {"l": [np.array(v) for v in (-1, 0, 1, 4, 9)]}
+    _assert_fused(
+        _rnn("m = Less(t, l)", given="float[T,B,2] x, float[B,3] h0, int64 l"),
+        Feeds(sizes=(1, 5), most=20, values=values),
+    )
+
+
+def test_without_an_iteration_the_states_are_the_initial_ones() -> None:
+    """Y_h is zero for a row of length 0, and is not specified for an empty sequence."""
+    for row in ("r = Where(m, h1, zero)", "r = Identity(hn)"):
+        text = _rnn(WITHIN, row=row, given=f"{GIVEN}, int64 n", trip="")
+        _assert_fused(text.replace("[B", "[3").replace(",B,", ",3,"), EMPTY)
+
+
+LSTM = """
+    p = MatMul(xt, w) q = MatMul(h, v) a = Add(p, q) gi, gf, gg, go = Split<axis=1, num_outputs=4>(a)
+    i = Sigmoid(gi) f = Sigmoid(gf) g = Tanh(gg) o = Sigmoid(go)
+    fc = Mul(f, c) ig = Mul(i, g) c1 = Add(fc, ig) tc = Tanh(c1) h1 = Mul(o, tc)
+    k = Less(s, l) m = Unsqueeze(k, one) hn = Where(m, h1, h) cn = Where(m, c1, c)
+    sn = Add(s, uno) row = Where(m, h1, zero) """
+
+
+def _lstm(nodes: str = LSTM) -> str:
+    """An LSTM in a Scan that carries its own counter."""
+    return f"""g (float[T,B,2] x, float[B,3] h0, float[B,3] c0, int64[B] l)
+      => (float[T,B,3] y, float[B,3] hz, float[B,3] cz)
+      <float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] v = {{{numbers(36, 1.0)}}},
+       int64 uno = {{1}}, int64 nul = {{0}}, int64[1] one = {{1}}, float zero = {{0}}> {{
+      sz, hz, cz, y = Scan <num_scan_inputs=1, body = cell (int64 s, float[B,3] h, float[B,3] c,
+          float[B,2] xt) => (int64 sn, float[B,3] hn, float[B,3] cn, float[B,3] row) {{ {nodes} }}>
+        (nul, h0, c0, x) }}"""
+
+
+def test_a_scan_that_carries_its_counter() -> None:
+    _assert_fused(_lstm(), op="LSTM")
+
+
+def test_only_the_output_is_masked() -> None:
+    """The states do not stop at the length; a mask remains after the operator."""
+    _assert_fused(_rnn(WITHIN, "hn = Identity(h1)"))
+
+
+SPARED = {
+    "data": ("mt = Gather<axis=0>(d, t) m = Unsqueeze(mt, one)", HELD, "r = Identity(hn)",
+             "`m` is data that is not known to be a prefix mask"),
+    "read raw": (WITHIN, HELD, "r = Identity(h1)", "is read beyond the length of a row"),
+    "other rows": (WITHIN, HELD, "r = Where(m, h1, onef)", "is read beyond the length"),
+    "reset": (WITHIN, "hn = Where(m, h1, zero)", "r = Identity(hn)", "changes beyond the length"),
+    "suffix": ("c = Less(l, t) m = Unsqueeze(c, one)", HELD, "r = Identity(hn)",
+               "no LSTM, GRU or RNN"),
+    "other way": (WITHIN, "hn = Where(m, h, h1)", "r = Identity(hn)", "the update of"),
+    "features": ("m = Less(t, f)", HELD, "r = Identity(hn)", "is data"),
+    "state": ("s = ReduceMax<keepdims=1>(h, one) m = Less(s, onef)", HELD, "r = Identity(hn)",
+              "is data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mask", "state", "row", "reason"), SPARED.values(), ids=SPARED.keys())
+def test_spared(mask: str, state: str, row: str, reason: str) -> None:
+    given = f"{GIVEN}, bool[T,B] d, int64[3] f"
+    text = _rnn(mask, state, row, given=given)
+    assert reason in reason_of(FuseRecurrence, parse(text, opset=18))
+    assert _fused(text).get("RNN", 0) == 0
+
+
+def test_cell_state_with_another_length_is_spared() -> None:
+    other = LSTM.replace("cn = Where(m, c1, c)", "cn = Identity(c1)")
+    assert "beyond the length" in reason_of(FuseRecurrence, parse(_lstm(other), opset=18))
+    assert _fused(_lstm(other)).get("LSTM", 0) == 0

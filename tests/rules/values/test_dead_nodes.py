@@ -1,0 +1,153 @@
+"""Dead nodes and nodes that copy an operand."""
+
+from __future__ import annotations
+
+import pytest
+
+from looplift.rules.values.dead_nodes import EliminateDeadNode, EliminateIdentity
+
+from ...equivalence import assert_equivalent, ops, rewritten, run_rules
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..reasons import reason_of
+
+
+class TestDeadNodes:
+    def test_chains_and_nodes_with_bodies(self) -> None:
+        text = """g (float[3] x, int64 m, bool c) => (float[3] y) {
+            a = Exp(x) b = Neg(a) d = Add(b, a)
+            l = Loop (m, , d) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+                co = Identity(ci) so = Add(s, d) }>
+            u = If (c) <then_branch = t () => (float[3] p) { p = Neg(l) },
+                        else_branch = e () => (float[3] q) { q = Exp(l) }>
+            y = Abs(x) }"""
+        result, trace, _ = run_rules(parse(text, 21, 10), [EliminateDeadNode])
+        assert ops(result) == {"Abs": 1}
+        assert len(trace.commits()) == 5  # the bodies go with their owners
+
+    def test_inside_a_body(self) -> None:
+        text = """g (float[3] x, int64 m) => (float[3] y) {
+            y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+                u = Exp(s) v = Neg(u) co = Identity(ci) so = Add(s, x) }> }"""
+        result, _, _ = run_rules(parse(text, 21, 10), [EliminateDeadNode])
+        assert "Exp" not in ops(result)
+        assert_equivalent(parse(text, 21, 10), result, Feeds(values={"m": [0, 2]}))
+
+    def test_one_read_output_keeps_a_node(self) -> None:
+        text = "g (float[4] x) => (float[2] y) { y, z = Split<num_outputs = 2>(x) }"
+        assert ops(rewritten(parse(text, 21, 10)).model) == {"Split": 1}
+
+    def test_outputs_of_the_model_are_read(self) -> None:
+        text = "g (float[4] x) => (float[4] y, float[4] z) { y = Exp(x) z = Neg(y) }"
+        assert ops(rewritten(parse(text, 21, 10)).model) == {"Exp": 1, "Neg": 1}
+
+
+class TestIdentities:
+    def test_chain(self) -> None:
+        text = "g (float[2] x) => (float[2] y) { a = Identity(x) b = Identity(a) c = Identity(b) y = Neg(c) }"
+        assert ops(rewritten(parse(text, 21, 10)).model) == {"Neg": 1}
+
+    def test_the_source_takes_the_name_of_an_output(self) -> None:
+        text = "g (float[2] x) => (float[2] y) { a = Neg(x) y = Identity(a) }"
+        result = rewritten(parse(text, 21, 10))
+        assert ops(result.model) == {"Neg": 1}
+        assert result.model.graph.node[0].output[0] == "y"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "g (float[2] x) => (float[2] y) { y = Identity(x) }",
+            "g () => (float[2] y) <float[2] k = {1, 2}> { y = Identity(k) }",
+            "g (float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Identity(y) }",
+            "g (float[2] x) => (float[2] y, float[2] z) { a = Neg(x) y = Identity(a) z = Identity(a) }",
+        ],
+    )
+    def test_an_output_needs_a_node_of_its_own(self, text: str) -> None:
+        assert ops(rewritten(parse(text, 21, 10)).model)["Identity"] == 1
+
+    def test_read_by_an_output_and_in_a_body(self) -> None:
+        text = """g (float[2] x, bool c) => (float[2] y, float[2] z) { a = Neg(x) y = Identity(a)
+            z = If (c) <then_branch = t () => (float[2] p) { q = Identity(y) p = Exp(q) },
+                        else_branch = e () => (float[2] r) { u = Exp(a) r = Log(u) }> }"""
+        assert "Identity" not in ops(rewritten(parse(text, 21, 10), tolerance=1e-6).model)
+
+    def test_sequence(self) -> None:
+        text = """g (float[2] x) => (float[4] y) { s = SequenceConstruct(x, x) t = Identity(s)
+            y = ConcatFromSequence<axis=0>(t) }"""
+        assert "Identity" not in ops(rewritten(parse(text, 21, 10)).model)
+
+    def test_a_body_that_returns_its_inputs(self) -> None:
+        text = """g (float[2] x, int64 m, bool c) => (float[2] y, float[2] z, float[K,2] ys) {
+            y, z, ys = Loop (m, c, x, x) <body = b (int64 i, bool ci, float[2] s, float[2] t)
+            => (bool co, float[2] so, float[2] to, float[2] r) {
+                co = Identity(ci) so = Identity(t) to = Neg(s) r = Identity(s) }> }"""
+        rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}))
+
+    def test_a_body_that_returns_an_outer_value(self) -> None:
+        text = """g (float[2] x, int64 m) => (float[2] y, float[K,2] ys) { u = Exp(x)
+            y, ys = Loop (m, , x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] so, float[2] r) {
+                co = Identity(ci) so = Add(s, u) r = Identity(u) }> }"""
+        rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}), 1e-6)
+
+    def test_a_scan_body_that_returns_its_inputs(self) -> None:
+        text = """g (float[T,2] xs, float[2] x) => (float[2] y, float[T,2] ys, float[T,2] zs) {
+            y, ys, zs = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] t)
+            => (float[2] so, float[2] r, float[2] q) { so = Identity(t) r = Identity(s) q = Identity(t) }> (x, xs) }"""
+        rewritten(parse(text, 21, 10), Feeds(sizes=(1, 2, 5)))
+
+    @pytest.mark.parametrize(
+        "copy", ["Identity(x)", "Cast<to=9>(x)", "And(x, yes)", "And(yes, x)", "Or(x, no)"]
+    )
+    def test_the_rule_alone(self, copy: str) -> None:
+        text = f"""g (bool[N] x) => (bool[N] y) <bool yes = {{1}}, bool[1] no = {{0}}> {{
+            u = {copy} y = Not(u) }}"""
+        result, trace, _ = run_rules(parse(text, 21, 10), [EliminateIdentity])
+        assert trace.defects() == []
+        assert [commit.rule for commit in trace.commits()] == ["EliminateIdentity"]
+        assert ops(result) == {"Not": 1}
+        assert_equivalent(parse(text, 21, 10), result, Feeds(sizes=(0, 1, 2, 7)))
+
+    @pytest.mark.parametrize(
+        ("node", "words"),
+        [
+            ("And(x, no)", "no operand is known to leave the other one as it is"),
+            ("And(x, many)", "no operand is known to leave the other one as it is"),
+            ("Cast<to=6>(x)", "has another type than it is cast to"),
+        ],
+    )
+    def test_near_misses(self, node: str, words: str) -> None:
+        """A neutral operand of more elements changes the shape."""
+        text = f"""g (bool[1] x) => (y) <bool no = {{0}}, bool[2] many = {{1, 1}}> {{
+            u = {node} y = Shape(u) }}"""
+        model = parse(text, 21, 10)
+        assert words in reason_of(EliminateIdentity, model)
+        rewritten(model)
+
+
+class TestCasts:
+    def test_to_the_same_type(self) -> None:
+        text = "g (float[2] x) => (float[2] y) { a = Cast<to=1>(x) b = Exp(a) c = Cast<to=1>(b) y = Neg(c) }"
+        assert "Cast" not in ops(rewritten(parse(text, 21, 10)).model)
+
+    def test_of_a_shape(self) -> None:
+        text = "g (float[N,M] x) => (float[M,N] y) { s = Shape(x) a = Cast<to=7>(s) b, c = Split<num_outputs=2>(a) t = Concat<axis=0>(c, b) y = Reshape(x, t) }"
+        assert "Cast" not in ops(rewritten(parse(text, 21, 10)).model)
+
+    @pytest.mark.parametrize("to", [6, 7, 9, 10, 11])
+    def test_to_another_type(self, to: int) -> None:
+        text = f"g (float[2] x) => (float[2] y) {{ a = Cast<to={to}>(x) y = Cast<to=1>(a) }}"
+        assert ops(rewritten(parse(text, 21, 10)).model)["Cast"] == 2
+
+    def test_of_an_unknown_type(self) -> None:
+        text = """g (float[1] x, int64 z) => (float[1] y) { a = com.microsoft.Gelu(x) p = Pow(a, z)
+            c = Cast<to=7>(p) y = Cast<to=1>(c) }"""
+        model = parse(text, 21, 10)
+        model.opset_import.add(domain="com.microsoft", version=1)
+        assert ops(rewritten(model).model)["Cast"] == 2
+
+    def test_where_the_branches_have_other_types_than_declared(self) -> None:
+        text = """g (float[2] x, bool c) => (float[2] y) {
+            v = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
+                        else_branch = e () => (float[2] b) { b = Log(x) }>
+            y = Cast<to=1>(v) }"""
+        assert "Cast" not in ops(rewritten(parse(text, 21, 10), tolerance=1e-6).model)

@@ -1,0 +1,53 @@
+"""VectorizeScanOutputs takes scan outputs that depend on no carried value from outside the loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from looplift.rules.vectorization.independent_scan_outputs import VectorizeScanOutputs
+
+from ...equivalence import assert_equivalent, ops, rewritten, run_rules
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..reasons import reason_of
+
+COUNTS = Feeds(sizes=(7, 1, 0), values={"n": [0, 1, 2, 7]})
+LENGTHS = Feeds(sizes=(1, 2, 7))
+
+
+@pytest.mark.parametrize("source", ["x", "w", "i", "u", "k"])
+def test_slice_reads_and_outer_values(source: str) -> None:
+    text = f"""g (float[T,2,3] xs, float[2,3] w, int64 n) => (rs) <bool true = {{1}}, float k = {{3}}> {{
+        rs = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, r) <float[2] u = {{1, 2}}> {{
+            co = Identity(ci) x = Gather(xs, i) r = Identity({source}) }}> }}"""
+    assert "Loop" not in ops(rewritten(parse(text), COUNTS).model)
+
+
+@pytest.mark.parametrize(("axis", "way"), [(0, 0), (1, 0), (-1, 1), (0, 1)])
+@pytest.mark.parametrize(("source", "back"), [(0, 0), (1, 1), (2, 0)])
+def test_axes_and_directions_of_a_scan(axis: int, way: int, source: int, back: int) -> None:
+    shape = ["2", "3"]
+    shape.insert(source, "T")
+    text = f"""g (float[{",".join(shape)}] xs, float[2,3] w) => (rs, ws) {{
+        rs, ws = Scan <num_scan_inputs=1, scan_input_axes=[{source}], scan_input_directions=[{back}],
+            scan_output_axes=[{axis},{axis}], scan_output_directions=[{way},{way}],
+            body = b (float[2,3] x) => (r, q) {{ r = Neg(x) q = Identity(w) }}> (xs) }}"""
+    assert "Scan" not in ops(rewritten(parse(text), LENGTHS).model)
+
+
+def test_slices_that_depend_on_a_carried_value_stay() -> None:
+    text = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
+        y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] x) => (float[3] so, float[3] row) {
+            p = Mul(s, x) so = Sin(p) row = Neg(p) }> (s0, xs) }"""
+    assert "no scan output collects slice reads" in reason_of(VectorizeScanOutputs, parse(text))
+
+
+def test_the_rule_alone() -> None:
+    """The loop stays for the carried value."""
+    model = parse("""g (float[T,3] xs, float[3] s0, int64 n) => (float[3] y, float[R,3] r) {
+        y, r = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] row) {
+            co = Identity(ci) xt = Gather(xs, i) p = Mul(s, xt) so = Sin(p) row = Identity(xt) }> }""")
+    result, trace, _ = run_rules(model, [VectorizeScanOutputs])
+    assert [c.rule for c in trace.commits()] == ["VectorizeScanOutputs"]
+    assert ops(result)["Loop"] == 1
+    assert_equivalent(model, result, Feeds(sizes=(7,), values={"n": [0, 1, 2, 7]}), 1e-5)
