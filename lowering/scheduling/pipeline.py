@@ -12,16 +12,23 @@ import itertools
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.s_tir import dlight
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from .convolution import Convolution
 from .dataflow import split_blocks
 from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
+from .matmul import MatrixProduct
+from .micro_kernels import link_micro_kernels
 from .schedule import schedule_kernel
 
 NAME = "looplift"
+RULES = (MatrixProduct(), Convolution())
+"""The schedule rules for CPUs, in the order in which they are tried."""
 
 
 def looplift_pipeline() -> Any:
@@ -53,6 +60,10 @@ def _for_cpu() -> Any:
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
             passes.RewriteDataflowReshape(),
+            passes.AttachAttrLayoutFreeBuffers(),
+            dlight.ApplyDefaultSchedule(*RULES),
+            _module_pass(_split_packing),
+            passes.FoldConstant(),
             _module_pass(_schedule_kernels),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
@@ -64,9 +75,40 @@ def _for_cpu() -> Any:
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
             passes.AttachGlobalSymbol(),
+            _module_pass(link_micro_kernels),
             _module_pass(_keep_noalias),
         ]
     )
+
+
+def _split_packing(module: tvm.IRModule) -> tvm.IRModule:
+    """Make kernels of their own of what packs constants, so that it runs at compile time.
+
+    SplitLayoutRewritePreproc in TVM 0.27 fails on kernels without blocks, which it does not see
+    here.
+    """
+    kernels = [item for item in module.functions_items() if isinstance(item[1], tirx.PrimFunc)]
+    hidden = {variable: kernel for variable, kernel in kernels if not _packs(kernel)}
+    if len(hidden) == len(kernels):
+        return module
+    for variable in hidden:
+        del module[variable]
+    module = relax.transform.SplitLayoutRewritePreproc()(module)
+    for variable, kernel in hidden.items():
+        module[variable] = kernel
+    return module
+
+
+def _packs(kernel: tirx.PrimFunc) -> bool:
+    """Whether a block of a kernel is marked as packing a constant."""
+    found: list[Any] = []
+
+    def visit(block: Any) -> None:
+        if "meta_schedule.layout_rewrite_preproc" in block.annotations:
+            found.append(block)
+
+    tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, visit))
+    return bool(found)
 
 
 _OPAQUE = 8

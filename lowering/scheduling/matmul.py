@@ -27,10 +27,9 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_tile
+from .micro_kernels import Tile, call_tile, native_tile
 from .nests import Nest, inlined, nests_of
 from .products import SumOfProducts, sum_of_products
-from .targets import is_cpu, tile_of
 
 _CACHED = 1 << 16
 """Elements of the left operand that an item keeps in the second-level cache."""
@@ -42,7 +41,7 @@ class MatrixProduct(ScheduleRule):
     def apply(
         self, func: tirx.PrimFunc, target: Target, tunable: bool
     ) -> s_tir.Schedule | None:
-        if not is_cpu(target):
+        if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
         nests = nests_of(kernel)
@@ -58,7 +57,7 @@ class MatrixProduct(ScheduleRule):
         store = Store(epilogue, variables, product.extents, product.columns)
         if not store.is_affine:
             return None
-        emission = _Emission(kernel, product, store, tile_of(target))
+        emission = _Emission(kernel, product, store, native_tile())
         return s_tir.Schedule(rewritten(kernel, emission.emit))
 
 

@@ -30,10 +30,9 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_copy_row, call_tile
+from .micro_kernels import Tile, call_copy_row, call_tile, native_tile
 from .nests import Nest, depends, inlined, nests_of, substituted
 from .products import SumOfProducts, sum_of_products
-from .targets import is_cpu, tile_of
 
 _CACHED = 1 << 17
 """Elements of the input that an item keeps in the second-level cache."""
@@ -48,13 +47,13 @@ class Convolution(ScheduleRule):
     def apply(
         self, func: tirx.PrimFunc, target: Target, tunable: bool
     ) -> s_tir.Schedule | None:
-        if not is_cpu(target):
+        if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
         found = convolution_of(kernel)
         if found is None or not found.product.rows:
             return None
-        emission = _Emission(kernel, found, tile_of(target))
+        emission = _Emission(kernel, found, native_tile())
         return s_tir.Schedule(rewritten(kernel, emission.emit))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
@@ -106,7 +107,8 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
             consumers = schedule.get_consumers(block)
             if len(consumers) == 1 and _inlines(schedule.get(block), schedule.get(consumers[0])):
                 schedule.compute_inline(block)
-    except s_tir.ScheduleError:
+    except (s_tir.ScheduleError, tvm.error.InternalError):
+        # There is no root, or TVM met a form that it did not foresee.
         return kernel
     return schedule.mod["main"]
 

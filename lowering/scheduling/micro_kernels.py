@@ -22,6 +22,8 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..processor import vector_bytes
+
 _ANY = (1 << 48,)
 """The shape of a buffer that is only a pointer."""
 
@@ -47,13 +49,13 @@ class Tile:
         return f"looplift_tile_{'packed' if packed else 'strided'}_{self.lanes}x{self.vectors}"
 
 
-def tile_for(vector_bytes: int) -> Tile:
-    """The tile for float32 on a processor with vector registers of this size.
+def native_tile() -> Tile:
+    """The tile for float32 on the processor of the target in scope.
 
     The sums take up most of the registers: 24 of the 32 of AVX-512, 12 of the 16 of AVX2, and 24 of
     the 32 of NEON.
     """
-    lanes = vector_bytes // 4
+    lanes = vector_bytes() // 4
     return Tile(lanes, 2, {16: 12, 8: 6, 4: 12}[lanes])
 
 
@@ -101,11 +103,12 @@ def call_copy_row(
 _COPY_ROW = "looplift_copy_row"
 
 
-def link_micro_kernels(module: tvm.IRModule, tile: Tile) -> tvm.IRModule:
+def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     """Adds the micro-kernels that kernels of a module call by name, and binds the calls to them.
 
     They have no global symbol, so that TVM compiles them as internal functions.
     """
+    tile = native_tile()
     names = {tile.name(packed): packed for packed in (False, True)}
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
