@@ -422,7 +422,8 @@ class _Emission:
         out_row = ceil_div(longest, tile.width) * tile.width
         # Vectors of the last positions reach past the end.
         self._plane_elements = self._channels * lines * pitch * self._phases + 2 * tile.width
-        self._out_elements = out_row * self._tile_rows
+        # The epilogue reads whole vectors, too.
+        self._out_elements = out_row * self._tile_rows + tile.lanes
         self._length, self._pitch, self._out_row = bound(length), bound(pitch), bound(out_row)
         self._plane = bound(lines * pitch)
         self._channel_stride = bound(self._plane * self._phases)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
+from .micro_kernels import call_copy_row
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
@@ -32,9 +34,16 @@ def rewritten(kernel: tirx.PrimFunc, emit: Callable[[], None]) -> tirx.PrimFunc:
     return kernel.with_body(builder.get().body)
 
 
+_USUAL = 8
+"""What a size that is known at run time only is taken for at least, if the rest of the work is
+large: the second loop that a test needs doubles the time to compile the kernel."""
+
+
 def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
     """Emits a loop over items; on all cores where `work`, in multiply-adds, is worth it."""
     enough = sym.Analyzer().simplify(work >= int64(GRAIN))
+    if not isinstance(enough, tirx.IntImm) and _known_factor(work) * _USUAL >= GRAIN:
+        enough = tirx.IntImm("bool", 1)
     several = sym.Analyzer().simplify(count > int64(1))
     if _is_false(enough) or _is_false(several):
         with ib.serial(count) as item:
@@ -51,6 +60,15 @@ def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
         with ib.Else():
             with ib.serial(count) as item:
                 body(item)
+
+
+def _known_factor(work: Any) -> int:
+    """The product of the numbers among the factors of an expression."""
+    if isinstance(work, tirx.IntImm):
+        return int(work)
+    if isinstance(work, tirx.Mul):
+        return _known_factor(work.a) * _known_factor(work.b)
+    return 1
 
 
 def _is_true(condition: Any) -> bool:
@@ -135,8 +153,6 @@ class Epilogue:
 
         def replace(load: Any) -> Any:
             return element if load.source.same_as(self._source) else load
-
-        import tvm_ffi
 
         value = substituted(self._nest.value, self._values)
         return tvm_ffi.structural_map(value, (ir.TensorLoad, replace), order="post")
@@ -254,8 +270,6 @@ class Store:
                 if position is None:
                     return load
                 return self._views[load.source][position.at(here)]
-
-            import tvm_ffi
 
             value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
             value = substituted(value, {**here, self._element: element(offset)})

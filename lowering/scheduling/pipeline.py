@@ -12,8 +12,7 @@ import itertools
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.s_tir import dlight
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -24,6 +23,7 @@ from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .micro_kernels import link_micro_kernels
+from .packing import pack_constants
 from .schedule import schedule_kernel
 
 NAME = "looplift"
@@ -62,8 +62,7 @@ def _for_cpu() -> Any:
             passes.RewriteDataflowReshape(),
             passes.AttachAttrLayoutFreeBuffers(),
             dlight.ApplyDefaultSchedule(*RULES),
-            _module_pass(_split_packing),
-            passes.FoldConstant(),
+            _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
@@ -79,36 +78,6 @@ def _for_cpu() -> Any:
             _module_pass(_keep_noalias),
         ]
     )
-
-
-def _split_packing(module: tvm.IRModule) -> tvm.IRModule:
-    """Make kernels of their own of what packs constants, so that it runs at compile time.
-
-    SplitLayoutRewritePreproc in TVM 0.27 fails on kernels without blocks, which it does not see
-    here.
-    """
-    kernels = [item for item in module.functions_items() if isinstance(item[1], tirx.PrimFunc)]
-    hidden = {variable: kernel for variable, kernel in kernels if not _packs(kernel)}
-    if len(hidden) == len(kernels):
-        return module
-    for variable in hidden:
-        del module[variable]
-    module = relax.transform.SplitLayoutRewritePreproc()(module)
-    for variable, kernel in hidden.items():
-        module[variable] = kernel
-    return module
-
-
-def _packs(kernel: tirx.PrimFunc) -> bool:
-    """Whether a block of a kernel is marked as packing a constant."""
-    found: list[Any] = []
-
-    def visit(block: Any) -> None:
-        if "meta_schedule.layout_rewrite_preproc" in block.annotations:
-            found.append(block)
-
-    tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, visit))
-    return bool(found)
 
 
 _OPAQUE = 8
