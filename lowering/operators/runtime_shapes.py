@@ -44,10 +44,14 @@ def size_of(bb: Any, value: Any, params: Any) -> Any:
 
 def convert_constant_of_shape(bb: Any, inputs: Any, attrs: dict[str, Any], params: Any) -> Any:
     """ConstantOfShape, see https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html."""
-    if read_sizes(inputs[0]) is not None or is_weight(inputs[0], params):
-        return convert_as_tvm("ConstantOfShape", bb, inputs, attrs, params)
     content = array(attrs["value"]) if "value" in attrs else np.zeros(1, "float32")
     fill = relax.const(content.reshape(()), content.dtype.name)
+    sizes = read_sizes(inputs[0])
+    if sizes is not None and not len(sizes.items):
+        # TVM's converter expands a vector, which cannot become a scalar.
+        return fill
+    if sizes is not None or is_weight(inputs[0], params):
+        return convert_as_tvm("ConstantOfShape", bb, inputs, attrs, params)
     return relax.op.full(relax.ShapeExpr(sizes_of(bb, inputs[0])), fill, content.dtype.name)
 
 

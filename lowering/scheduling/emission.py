@@ -17,6 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
+from .math_functions import with_fast_math
 from .micro_kernels import call_copy_row
 from .nests import Nest, depends, loads, substituted
 
@@ -31,7 +32,7 @@ def rewritten(kernel: tirx.PrimFunc, emit: Callable[[], None]) -> tirx.PrimFunc:
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         with ib.sblock("root"):
             emit()
-    return kernel.with_body(builder.get().body)
+    return with_fast_math(kernel.with_body(builder.get().body))
 
 
 _USUAL = 8
@@ -127,7 +128,7 @@ class Epilogue:
         self._values: dict[Any, Any] = {}
         """The nest's variables in those of the product."""
         if nest is not None:
-            (load,) = [x for x in loads(nest.value) if x.source.same_as(product_buffer)]
+            load = next(x for x in loads(nest.value) if x.source.same_as(product_buffer))
             for index, value in zip(load.indices, c, strict=True):
                 if not isinstance(index, tirx.IntImm):
                     self._values[index] = value
@@ -166,7 +167,7 @@ def epilogue_of(product: Nest, c: Sequence[Any], following: Sequence[Nest]) -> E
     if len(following) > 1 or nest.reduced or nest.block.init is not None:
         return None
     reads = [load for load in loads(nest.value) if load.source.same_as(product.buffer)]
-    if len(reads) != 1:
+    if len({tuple(str(index) for index in read.indices) for read in reads}) != 1:
         return None
     plain = [i for i in reads[0].indices if not isinstance(i, tirx.IntImm)]
     variables = nest.spatial

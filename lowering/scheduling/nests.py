@@ -94,18 +94,22 @@ def _is_number(expression: Any, number: int) -> bool:
     return isinstance(expression, tirx.IntImm) and int(expression) == number
 
 
+_MOST_READS = 6
+"""Reads of one nest by another up to which it is inlined: LLVM computes the copies once."""
+
+
 def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with elementwise nests inlined into the elementwise nests that read them.
 
-    Keeps nests of reductions and what they read. Work is not repeated: an inlined nest has one
-    reader, which reads each element once.
+    Keeps nests of reductions and what they read. Work is not repeated: every reader computes as
+    many elements, and reads each at its own place.
     """
     schedule = s_tir.Schedule(kernel)
     try:
         root = schedule.get_sblock("root")
         for block in schedule.get_child_blocks(root):
-            consumers = schedule.get_consumers(block)
-            if len(consumers) == 1 and _inlines(schedule.get(block), schedule.get(consumers[0])):
+            consumers = [schedule.get(consumer) for consumer in schedule.get_consumers(block)]
+            if consumers and all(_inlines(schedule.get(block), reader) for reader in consumers):
                 schedule.compute_inline(block)
     except (s_tir.ScheduleError, tvm.error.InternalError):
         # There is no root, or TVM met a form that it did not foresee.
@@ -119,10 +123,13 @@ def _inlines(block: Any, consumer: Any) -> bool:
     if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
     reads = [load for load in loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
-    if len(reads) != 1:
-        return False
     moves = isinstance(block.body.value, ir.TensorLoad)
-    return moves or _same_size(block, consumer)
+    if len(reads) == 1 and (moves or _same_size(block, consumer)):
+        return True
+    places = [tuple(str(index) for index in load.indices) for load in reads]
+    return (
+        len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
+    )
 
 
 def _same_size(block: Any, consumer: Any) -> bool:
