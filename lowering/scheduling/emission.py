@@ -17,7 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
-from .math_functions import with_fast_math
+from .math_functions import is_fast, with_fast_math
 from .micro_kernels import call_copy_row
 from .nests import Nest, depends, loads, substituted
 
@@ -235,6 +235,12 @@ class Store:
         """Whether neighbouring columns are neighbours in the output."""
         return self._target is not None and _is_one(self._target.of(self._columns[-1]))
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether all that is read is read in order along the last axis, or is the same there."""
+        steps = [p.of(self._columns[-1]) for p in self._positions.values() if p is not None]
+        return all(_is_number(step, 0) or _is_number(step, 1) for step in steps)
+
     def declare(self) -> None:
         """Declares flat views of the buffers; call it where they are visible to all stores."""
         output = self._epilogue.output
@@ -262,8 +268,9 @@ class Store:
         element k.
         """
         last = self._columns[-1]
+        stages = self._stages(lanes)
 
-        def store(offset: Any) -> None:
+        def store(offset: Any, lane: Any) -> None:
             here = {**values, last: values[last] + offset}
 
             def view(load: Any) -> Any:
@@ -274,20 +281,87 @@ class Store:
 
             value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
             value = substituted(value, {**here, self._element: element(offset)})
+            value = _in_stages(value, stages, lane)
             ib.buffer_store(self.output, value, [self.target(here)])
 
         count = sym.Analyzer().simplify(count)
         if not self.is_contiguous:
             with ib.serial(count) as offset:
-                store(offset)
+                store(offset, int64(0))
             return
         whole, rest = tirx.floordiv(count, lanes), tirx.floormod(count, lanes)
         if not _is_number(whole, 0):
             with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:
-                store(number * lanes + lane)
+                store(number * lanes + lane, lane)
         if not _is_number(rest, 0):
-            with ib.serial(rest) as offset:
-                store(whole * lanes + offset)
+            with ib.If(rest > 0), ib.Then():
+                self._run_tail(values, bound(whole * lanes), bound(rest), element, lanes)
+
+    def _stages(self, lanes: int) -> list[Any]:
+        """A buffer for the argument of each function in the value that is stored."""
+        calls: list[Any] = []
+        tvm_ffi.structural_walk(self._value, (ir.Call, calls.append))
+        return [ib.alloc_buffer((lanes,), "float32") for call in calls if is_fast(call)]
+
+    def _run_tail(
+        self, values: Mapping[Any, Any], first: Any, count: Any,
+        element: Callable[[Any], Any], lanes: int,
+    ) -> None:  # fmt: skip
+        """Writes fewer elements than a vector has, as one vector by way of buffers of that size.
+
+        A loop over single elements would be as right, but LLVM makes a vector loop of it, with a
+        loop for its rest, and takes as long over it as over the remaining kernel.
+        """
+        last = self._columns[-1]
+        here = {**values, last: values[last] + first}
+        narrow: dict[Any, Any] = {}
+        for load in self._loads:
+            position = self._positions[load]
+            assert position is not None
+            step = position.of(last)
+            if _is_number(step, 0) or load in narrow:
+                continue
+            narrow[load] = ib.alloc_buffer((lanes,), str(load.source.dtype))
+            _copy(narrow[load], int64(0), self._views[load.source], position.at(here), count, step)
+        result = ib.alloc_buffer((lanes,), str(self.output.dtype))
+        stages = self._stages(lanes)
+        with ib.vectorized(int64(lanes)) as lane:
+
+            def view(load: Any) -> Any:
+                if load in narrow:
+                    return narrow[load][lane]
+                position = self._positions.get(load)
+                return load if position is None else self._views[load.source][position.at(here)]
+
+            value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
+            variables = {**here, last: here[last] + lane, self._element: element(first + lane)}
+            value = _in_stages(substituted(value, variables), stages, lane)
+            ib.buffer_store(result, value, [lane])
+        _copy(self.output, self.target(here), result, int64(0), count, int64(1))
+
+
+def _in_stages(value: Any, stages: Sequence[Any], lane: Any) -> Any:
+    """The value, with the arguments of its functions stored in buffers first."""
+    free = iter(stages)
+
+    def stage(call: Any) -> Any:
+        if not is_fast(call):
+            return call
+        buffer = next(free)
+        ib.buffer_store(buffer, call.args[0], [lane])
+        return ir.Call(call.op, [buffer[lane]], ret_ty=call.ty)
+
+    return tvm_ffi.structural_map(value, (ir.Call, stage), order="post")
+
+
+def _copy(target: Any, to: Any, source: Any, start: Any, count: Any, stride: Any) -> None:
+    """Copies elements that lie at a stride in a flat buffer next to each other."""
+    if str(target.dtype) == "float32":
+        places = tirx.address_of(target[to]), tirx.address_of(source[start])
+        call_copy_row(*places, 0, count, 0, stride, tirx.const(0.0, "float32"))
+        return
+    with ib.serial(count) as k:
+        ib.buffer_store(target, source[start + k * stride], [to + k])
 
 
 def _is_number(expression: Any, number: int) -> bool:

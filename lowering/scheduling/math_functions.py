@@ -33,18 +33,33 @@ _EXPONENT_BIAS = 127
 _EXPONENT_BITS = 23
 
 
+_MOST_NAMED = 8
+"""Named values in an argument up to which a function of it is written in arithmetic."""
+
+
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with erf, exp, sigmoid and tanh of float32 in plain arithmetic."""
+    """The kernel with erf, exp, sigmoid and tanh of float32 in plain arithmetic.
+
+    Not those of a function of a function: TVM's code generator puts named values in place of their
+    names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
+    """
 
     def replace(call: Any) -> Any:
-        function = _FUNCTIONS.get(getattr(call.op, "name", ""))
-        if function is None or str(call.ty.dtype.with_lanes(1)) != "float32":
+        if not is_fast(call):
             return call
-        return function(call.args[0])
+        named: list[Any] = []
+        tvm_ffi.structural_walk(call.args[0], (tirx.Let, named.append))
+        return call if len(named) > _MOST_NAMED else _FUNCTIONS[call.op.name](call.args[0])
 
     return kernel.with_body(
         tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post"),
     )
+
+
+def is_fast(call: Any) -> bool:
+    """Whether a call is one of those that are written in arithmetic."""
+    known = getattr(call.op, "name", "") in _FUNCTIONS
+    return known and str(call.ty.dtype.with_lanes(1)) == "float32"
 
 
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:

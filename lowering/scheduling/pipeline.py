@@ -19,6 +19,7 @@ from tvm.tirx.script import builder as ib
 
 from .convolution import Convolution
 from .dataflow import split_blocks
+from .elementwise import Elementwise
 from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
@@ -27,7 +28,7 @@ from .packing import pack_constants
 from .schedule import schedule_kernel
 
 NAME = "looplift"
-RULES = (MatrixProduct(), Convolution())
+RULES = (MatrixProduct(), Convolution(), Elementwise())
 """The schedule rules for CPUs, in the order in which they are tried."""
 
 
