@@ -4,7 +4,8 @@ The padded input is copied chunk by chunk into planes, one for each phase of the
 neighbouring output positions read neighbouring elements whatever the stride and dilation. Rows of a plane follow
 each other, so that a vector of positions may run over the end of a row: odd widths fill vectors,
 and the few results between rows are left out when the output is written. Weights are packed into
-tiles of output channels once.
+tiles of output channels once. Depthwise convolutions, with one output channel in a group, take a
+tile of one row and twice as many vectors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_copy_row, call_tile, native_tile
+from .micro_kernels import Tile, call_copy_row, call_tile, line_tile, native_tile
 from .nests import Nest, depends, inlined, nests_of, substituted
 from .products import SumOfProducts, sum_of_products
 
@@ -51,9 +52,10 @@ class Convolution(ScheduleRule):
             return None
         kernel = inlined(func)
         found = convolution_of(kernel)
-        if found is None or not found.product.rows:
+        if found is None:
             return None
-        emission = _Emission(kernel, found, native_tile())
+        is_depthwise = _static(found.product.count(found.product.rows)) == 1
+        emission = _Emission(kernel, found, line_tile() if is_depthwise else native_tile())
         return s_tir.Schedule(rewritten(kernel, emission.emit))
 
 

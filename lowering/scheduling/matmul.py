@@ -31,7 +31,7 @@ from .micro_kernels import Tile, call_tile, native_tile
 from .nests import Nest, inlined, nests_of
 from .products import SumOfProducts, sum_of_products
 
-_CACHED = 1 << 16
+_CACHED = 1 << 18
 """Elements of the left operand that an item keeps in the second-level cache."""
 
 
@@ -159,7 +159,7 @@ class _Emission:
         rows = self._tile.rows
         if not _is_static(self._depth):
             return 8 * rows
-        return max(1, min(16, _CACHED // (int(self._depth) * rows))) * rows
+        return max(4, min(16, _CACHED // (int(self._depth) * rows))) * rows
 
     def _batch_values(self, number: Any) -> dict[Any, Any]:
         """The values of the batch variables for a number counted over all of them."""

@@ -59,6 +59,11 @@ def native_tile() -> Tile:
     return Tile(lanes, 2, {16: 12, 8: 6, 4: 12}[lanes])
 
 
+def line_tile() -> Tile:
+    """The tile for products of a single row: as many sums as hide the latency of multiply-add."""
+    return Tile(native_tile().lanes, 4, 1)
+
+
 def call_tile(
     tile: Tile,
     packed: bool,
@@ -108,11 +113,11 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
 
     They have no global symbol, so that TVM compiles them as internal functions.
     """
-    tile = native_tile()
-    names = {tile.name(packed): packed for packed in (False, True)}
+    kinds = itertools.product((native_tile(), line_tile()), (False, True))
+    names = {tile.name(packed): (tile, packed) for tile, packed in kinds}
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
-        for name in names
+        for name, (tile, _) in names.items()
         for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
     }
     variables[_COPY_ROW] = ir.GlobalVar(_COPY_ROW)
@@ -134,7 +139,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     for variable, function in list(module.functions_items()):
         if isinstance(function, tirx.PrimFunc):
             module[variable] = bound(function)
-    for name, packed in names.items():
+    for name, (tile, packed) in names.items():
         if name in called:
             for part, function in _functions(tile, packed):
                 module[variables[part]] = bound(function)
