@@ -478,6 +478,9 @@ class _Emission:
                 self._copy_line(position, here, planes, base, phase, first, count)
             else:
                 self._copy_lines(position, here, planes, base, phase, first, count)
+        # What vectors read beyond the end has no meaning, but denormal numbers would slow them down.
+        end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
+        call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, tirx.const(0.0, "float32"))
         return planes
 
     def _residues(self, phase: Any) -> list[Any]:

@@ -18,7 +18,6 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
 from .math_functions import is_fast, with_fast_math
-from .micro_kernels import call_copy_row
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
@@ -355,11 +354,10 @@ def _in_stages(value: Any, stages: Sequence[Any], lane: Any) -> Any:
 
 
 def _copy(target: Any, to: Any, source: Any, start: Any, count: Any, stride: Any) -> None:
-    """Copies elements that lie at a stride in a flat buffer next to each other."""
-    if str(target.dtype) == "float32":
-        places = tirx.address_of(target[to]), tirx.address_of(source[start])
-        call_copy_row(*places, 0, count, 0, stride, tirx.const(0.0, "float32"))
-        return
+    """Copies elements that lie at a stride in a flat buffer next to each other.
+
+    A call of `looplift_copy_row` might be inlined, and what it writes be taken for unwritten here.
+    """
     with ib.serial(count) as k:
         ib.buffer_store(target, source[start + k * stride], [to + k])
 

@@ -26,6 +26,7 @@ from .matmul import MatrixProduct
 from .micro_kernels import link_micro_kernels
 from .packing import pack_constants
 from .schedule import schedule_kernel
+from .transposed_convolution import split_into_phases
 
 NAME = "looplift"
 RULES = (MatrixProduct(), Convolution(), Elementwise())
@@ -52,6 +53,7 @@ def _for_cpu() -> Any:
         [
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
+            _module_pass(split_into_phases),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
             _module_pass(_keep_scalars_apart),
