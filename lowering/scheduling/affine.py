@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import sym, tirx
 
-from .nests import depends, substituted
+from .nests import depends
 
 
 def int64(number: int) -> Any:
@@ -53,9 +53,7 @@ def flat_index(shape: Sequence[Any], indices: Sequence[Any]) -> Any:
     return position
 
 
-def affine(
-    shape: Sequence[Any], indices: Sequence[Any], variables: Sequence[Any]
-) -> Affine | None:
+def affine(shape: Sequence[Any], indices: Sequence[Any], variables: Sequence[Any]) -> Affine | None:
     """The position of an element of a compact row-major buffer as an affine function of variables.
 
     None where an index is not linear in the variables.

@@ -45,9 +45,7 @@ _ITEMS = 8
 class Convolution(ScheduleRule):
     """Convolutions of float32 in NCW, NCHW or NCDHW, of any stride, dilation, group and size."""
 
-    def apply(
-        self, func: tirx.PrimFunc, target: Target, tunable: bool
-    ) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
@@ -231,9 +229,7 @@ def _with_padding(
     if any(variable in bounds for variable in padding.spatial[:first]):
         return None
     source_indices = [substituted(index, values) for index in load.indices]
-    return Convolved(
-        product_, store, load.source, source_indices, channel, padded, positions, fill
-    )
+    return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
 
 
 def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:

@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
 from .math_functions import is_fast, with_fast_math
-from .nests import Nest, depends, loads, substituted
+from .nests import Nest, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
 GRAIN = 1 << 17
@@ -28,9 +28,8 @@ microseconds."""
 
 def rewritten(kernel: tirx.PrimFunc, emit: Callable[[], None]) -> tirx.PrimFunc:
     """The kernel with another body, which `emit` builds inside its root block."""
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        with ib.sblock("root"):
-            emit()
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True), ib.sblock("root"):
+        emit()
     return with_fast_math(kernel.with_body(builder.get().body))
 
 
@@ -54,12 +53,10 @@ def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
             body(item)
         return
     with ib.If(enough):
-        with ib.Then():
-            with ib.parallel(count) as item:
-                body(item)
-        with ib.Else():
-            with ib.serial(count) as item:
-                body(item)
+        with ib.Then(), ib.parallel(count) as item:
+            body(item)
+        with ib.Else(), ib.serial(count) as item:
+            body(item)
 
 
 def _known_factor(work: Any) -> int:
@@ -172,9 +169,7 @@ def epilogue_of(product: Nest, c: Sequence[Any], following: Sequence[Nest]) -> E
     variables = nest.spatial
     distinct = len({str(v) for v in plain}) == len(plain)
     inverse = distinct and all(any(v.same_as(x) for x in variables) for v in plain)
-    covered = all(
-        any(v.same_as(x) for x in plain) or _is_one(nest.extent(v)) for v in variables
-    )
+    covered = all(any(v.same_as(x) for x in plain) or _is_one(nest.extent(v)) for v in variables)
     return Epilogue(product.buffer, c, nest) if inverse and covered else None
 
 
@@ -206,9 +201,7 @@ class Store:
         self._value = epilogue.value(element)
         self._loads = loads(self._value)
         for load in self._loads:
-            self._positions[load] = affine(
-                list(load.source.shape), list(load.indices), variables
-            )
+            self._positions[load] = affine(list(load.source.shape), list(load.indices), variables)
         self.is_affine = self._target is not None and all(
             position is not None for position in self._positions.values()
         )

@@ -12,7 +12,6 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.script.ir_builder import IRBuilder
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
@@ -28,7 +27,7 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import Tile, call_tile, native_tile
-from .nests import Nest, inlined, nests_of
+from .nests import inlined, nests_of
 from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
@@ -38,9 +37,7 @@ _CACHED = 1 << 18
 class MatrixProduct(ScheduleRule):
     """Matrix products of float32, batched or not, of static and dynamic sizes."""
 
-    def apply(
-        self, func: tirx.PrimFunc, target: Target, tunable: bool
-    ) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
@@ -111,21 +108,20 @@ class _Emission:
     def _pack_constant(self, packed: Any) -> None:
         position, source = self._product.b.position, self._product.b.buffer
         panels, depth, width = packed.shape
-        with ib.grid(panels, depth, width) as (panel, k, column):
-            with ib.sblock("pack"):
-                p, i, j = (
-                    ib.axis.spatial(extent, loop)
-                    for extent, loop in zip(packed.shape, (panel, k, column), strict=True)
-                )
-                ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
-                n = p * width + j
-                indices = self._source_indices(i, n)
-                ib.reads([source[tuple(indices)]])
-                ib.writes([packed[p, i, j]])
-                element = source[tuple(indices)]
-                if int(self._width) % int(width):
-                    element = tirx.if_then_else(n < self._width, element, tirx.const(0.0, "float32"))
-                ib.buffer_store(packed, element, [p, i, j])
+        with ib.grid(panels, depth, width) as (panel, k, column), ib.sblock("pack"):
+            p, i, j = (
+                ib.axis.spatial(extent, loop)
+                for extent, loop in zip(packed.shape, (panel, k, column), strict=True)
+            )
+            ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
+            n = p * width + j
+            indices = self._source_indices(i, n)
+            ib.reads([source[tuple(indices)]])
+            ib.writes([packed[p, i, j]])
+            element = source[tuple(indices)]
+            if int(self._width) % int(width):
+                element = tirx.if_then_else(n < self._width, element, tirx.const(0.0, "float32"))
+            ib.buffer_store(packed, element, [p, i, j])
         del position
 
     def _source_indices(self, k: Any, n: Any) -> list[Any]:
@@ -181,7 +177,9 @@ class _Emission:
             number = tirx.floordiv(number, extent)
         return values
 
-    def _panel(self, where: dict[Any, Any], panel: Any, first: Any, count: Any, packed: bool) -> None:
+    def _panel(
+        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, packed: bool
+    ) -> None:
         """All row tiles of one item over one panel."""
         tile, product = self._tile, self._product
         column = bound(panel * tile.width)

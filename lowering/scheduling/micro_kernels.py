@@ -238,12 +238,10 @@ def _copy_row() -> tirx.PrimFunc:
         with ib.serial(before) as k:
             ib.buffer_store(target, fill, [k])
         with ib.If(stride == 1):
-            with ib.Then():
-                with ib.serial(count) as k:
-                    ib.buffer_store(target, source[k], [before + k])
-            with ib.Else():
-                with ib.serial(count) as k:
-                    ib.buffer_store(target, source[k * stride], [before + k])
+            with ib.Then(), ib.serial(count) as k:
+                ib.buffer_store(target, source[k], [before + k])
+            with ib.Else(), ib.serial(count) as k:
+                ib.buffer_store(target, source[k * stride], [before + k])
         with ib.serial(after) as k:
             ib.buffer_store(target, fill, [before + count + k])
     return builder.get()

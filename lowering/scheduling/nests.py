@@ -127,9 +127,7 @@ def _inlines(block: Any, consumer: Any) -> bool:
     if len(reads) == 1 and (moves or _same_size(block, consumer)):
         return True
     places = [tuple(str(index) for index in load.indices) for load in reads]
-    return (
-        len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
-    )
+    return len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
 
 
 def _same_size(block: Any, consumer: Any) -> bool:

@@ -129,9 +129,7 @@ def _factors(nest: Nest) -> list[Any] | None:
     if len(sums) != 1 or len(products) != 1:
         return None
     factors = [products[0].a, products[0].b]
-    plain = all(
-        isinstance(f, ir.TensorLoad) and str(f.source.dtype) == "float32" for f in factors
-    )
+    plain = all(isinstance(f, ir.TensorLoad) and str(f.source.dtype) == "float32" for f in factors)
     return factors if plain and len(loads(products[0])) == 2 else None
 
 
