@@ -2,8 +2,8 @@
 
     python benchmarks/whole_networks.py [NAME ...] [--networks FOLDER]
 
-FOLDER holds, for each network, NAME.onnx (or NAME.onnx.gz without weights, which the `hydrate.py` in
-`tools/` beside the folder brings back) and NAME.feed0.npz, NAME.feed1.npz, …, inputs of different
+FOLDER holds, for each network, NAME.onnx (or NAME.onnx.gz without weights, which `hydrate.py` in
+the folder `tools` beside it brings back) and NAME.feed0.npz, NAME.feed1.npz, …, inputs of different
 sizes; the last is timed. Each network runs in a process of its own.
 """
 
@@ -39,7 +39,8 @@ def model_path(name: str, networks: Path) -> Path:
     spec = importlib.util.spec_from_file_location(
         "hydrate", networks.parent / "tools" / "hydrate.py"
     )
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(path)
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     return Path(tool.hydrate(name, networks, ROOT / "build" / "networks"))

@@ -1,11 +1,11 @@
 """Convolutions: output positions in vectors, output channels in register tiles.
 
 The padded input is copied chunk by chunk into planes, one for each phase of the stride, in which
-neighbouring output positions read neighbouring elements whatever the stride and dilation. Rows of a plane follow
-each other, so that a vector of positions may run over the end of a row: odd widths fill vectors,
-and the few results between rows are left out when the output is written. Weights are packed into
-tiles of output channels once. Depthwise convolutions, with one output channel in a group, take a
-tile of one row and twice as many vectors.
+neighbouring output positions read neighbouring elements whatever the stride and dilation. Rows of a
+plane follow each other, so that a vector of positions may run over the end of a row: odd widths
+fill vectors, and the few results between rows are left out when the output is written. Weights are
+packed into tiles of output channels once. Depthwise convolutions, with one output channel in a
+group, take a tile of one row and twice as many vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
 
-class Convolution(ScheduleRule):
+class Convolution(ScheduleRule):  # type: ignore[misc]
     """Convolutions of float32 in NCW, NCHW or NCDHW, of any stride, dilation, group and size."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
@@ -474,7 +474,7 @@ class _Emission:
                 self._copy_line(position, here, planes, base, phase, first, count)
             else:
                 self._copy_lines(position, here, planes, base, phase, first, count)
-        # What vectors read beyond the end has no meaning, but denormal numbers would slow them down.
+        # What vectors read beyond the end has no meaning, but denormal numbers would cost time.
         end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
         call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, tirx.const(0.0, "float32"))
         return planes

@@ -27,7 +27,7 @@ _COST, _COST_OF_CALL = 4, 12
 """The time for an element, and for each function of it, in multiply-adds."""
 
 
-class Elementwise(ScheduleRule):
+class Elementwise(ScheduleRule):  # type: ignore[misc]
     """Elementwise operators of float32 and copies, of static and dynamic sizes."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
@@ -66,7 +66,7 @@ class _Value:
 
 
 def _is_plain(nest: Nest) -> bool:
-    """Whether a nest computes float32 from float32, without choices, at each index of its output."""
+    """Whether a nest computes float32 from float32, without choices, at each output index."""
     if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) != "float32":
         return False
     others: list[Any] = []

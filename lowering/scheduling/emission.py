@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -111,6 +111,19 @@ def compute_block(name: str) -> Iterator[None]:
         yield
 
 
+class Written(Protocol):
+    """What is stored for each element of an output."""
+
+    output: Any
+    """The buffer."""
+
+    def indices(self) -> list[Any]:
+        """The indices of the output in the variables of the loops."""
+
+    def value(self, element: Any) -> Any:
+        """The expression that is stored, in those variables and an element of a product."""
+
+
 class Epilogue:
     """What becomes of each element of a product before it is stored.
 
@@ -185,7 +198,7 @@ class Store:
     """
 
     def __init__(
-        self, epilogue: Epilogue, variables: Sequence[Any], extents: Mapping[Any, Any],
+        self, epilogue: Written, variables: Sequence[Any], extents: Mapping[Any, Any],
         columns: Sequence[Any],
     ) -> None:  # fmt: skip
         self._epilogue = epilogue

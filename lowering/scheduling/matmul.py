@@ -8,6 +8,7 @@ it. Sizes may be symbols: the last rows and columns go through smaller tiles.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -27,14 +28,14 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import Tile, call_tile, native_tile
-from .nests import inlined, nests_of
+from .nests import inlined, nests_of, substituted
 from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
 """Elements of the left operand that an item keeps in the second-level cache."""
 
 
-class MatrixProduct(ScheduleRule):
+class MatrixProduct(ScheduleRule):  # type: ignore[misc]
     """Matrix products of float32, batched or not, of static and dynamic sizes."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
@@ -77,7 +78,7 @@ class _Emission:
         self._width = product.extent(self._n)
 
     def emit(self) -> None:
-        product, tile = self._product, self._tile
+        product = self._product
         packed = self._packed_constant()
         if packed is not None:
             self._pack_constant(packed)
@@ -88,7 +89,6 @@ class _Emission:
             self._table = ib.alloc_buffer((1,), "int64")
             ib.buffer_store(self._table, int64(0), [int64(0)])
             self._items(packed is not None)
-        del tile
 
     # --- the right operand ---
 
@@ -106,7 +106,7 @@ class _Emission:
         )
 
     def _pack_constant(self, packed: Any) -> None:
-        position, source = self._product.b.position, self._product.b.buffer
+        source = self._product.b.buffer
         panels, depth, width = packed.shape
         with ib.grid(panels, depth, width) as (panel, k, column), ib.sblock("pack"):
             p, i, j = (
@@ -122,11 +122,8 @@ class _Emission:
             if int(self._width) % int(width):
                 element = tirx.if_then_else(n < self._width, element, tirx.const(0.0, "float32"))
             ib.buffer_store(packed, element, [p, i, j])
-        del position
 
     def _source_indices(self, k: Any, n: Any) -> list[Any]:
-        from .nests import substituted
-
         return [substituted(i, {self._k: k, self._n: n}) for i in self._product.b.indices]
 
     # --- items ---
@@ -199,9 +196,8 @@ class _Emission:
             )  # fmt: skip
             with ib.serial(rows) as row:
                 here = {**where, **self._row_values(start + row), self._n: column}
-                self._store.run(
-                    here, columns, lambda k, row=row: scratch[row * tile.width + k], tile.lanes
-                )
+                line = bound(row * tile.width)
+                self._store.run(here, columns, partial(_element, scratch, line), tile.lanes)
 
     def _right_operand(
         self, where: dict[Any, Any], panel: Any, column: Any, packed: bool
@@ -223,6 +219,10 @@ class _Emission:
             with ib.serial(width - columns) as j:
                 ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
         return copy.data, width
+
+
+def _element(scratch: Any, first: Any, offset: Any) -> Any:
+    return scratch[first + offset]
 
 
 def _is_static(size: Any) -> bool:

@@ -1,9 +1,9 @@
 """Micro-kernels: register tiles of a sum of products, shared by all kernels of a module.
 
-A micro-kernel computes `out[r, v] = sum(a[r, k] * b[k, v] for k)` for a few rows r and a few vectors
-of columns v, with all sums in registers. It takes strides and trip counts at run time, so that one
-function serves every product and convolution of a module: LLVM compiles it once. Kernels call it
-by name; `link_micro_kernels` adds the functions that a module calls.
+A micro-kernel computes `out[r, v] = sum(a[r, k] * b[k, v] for k)` for a few rows r and a few
+vectors of columns v, with all sums in registers. It takes strides and trip counts at run time, so
+that one function serves every product and convolution of a module: LLVM compiles it once. Kernels
+call it by name; `link_micro_kernels` adds the functions that a module calls.
 
 The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix Multiplication,
 2008): vectors of b are loaded, elements of a are broadcast.

@@ -134,6 +134,30 @@ def test_convolutions_of_a_line(attributes: str) -> None:
     check(text, weights, sizes)
 
 
+def test_static_depthwise_convolutions() -> None:
+    """With constant arguments LLVM would inline the micro-kernel, and lose what it writes."""
+    nodes = "p = Conv <pads = [2, 2, 2, 2], group = 32> (x, f, c) y = HardSwish (p)"
+    weights = {"f": weight(32, 1, 5, 5), "c": weight(32)}
+    check(f"model (float[b, 32, 7, 7] x) => (y) {{ {nodes} }}", weights, [{"b": 1}, {"b": 3}])
+
+
+TRANSPOSED = {
+    "line": ("h", "pads = [4, 4], strides = [8]", (8, 6, 16)),
+    "uneven": ("h", "pads = [1, 1], strides = [3], output_padding = [1]", (8, 6, 5)),
+    "plane": ("h, w", "pads = [1, 1, 1, 1], strides = [2, 2]", (8, 6, 3, 3)),
+}
+"""Axes, attributes and the shape of the weight."""
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolutions_by_phases(name: str) -> None:
+    axes, attributes, shape = TRANSPOSED[name]
+    nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"
+    weights = {"f": weight(*shape), "c": weight(shape[1])}
+    sizes = [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, 1), (1, 7))]
+    check(f"model (float[b, 8, {axes}] x) => (y) {{ {nodes} }}", weights, sizes)
+
+
 def test_a_convolution_reads_its_result_and_another_tensor() -> None:
     text = """model (float[b, 16, h, w] x, float[b, 20, h, w] z) => (y) {
         p = Conv <pads = [1, 1, 1, 1]> (x, f, c)
