@@ -159,6 +159,9 @@ def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Con
         axes.append(axis)
     if not axes or first is None or first + len(axes) != len(indices):
         return None
+    if axes[-1].column is None:
+        # Lines of the output run along the last axis.
+        return None
     if sum(axis.column is not None for axis in axes) != len(product_.columns):
         return None
     if len(axes) > 2 and any(axis.taps > 1 for axis in axes):

@@ -126,6 +126,12 @@ def test_convolutions_of_any_plane(name: str) -> None:
     check(f"model (float[b, 16, h, w] x) => (y) {{ {nodes} }}", weights, PLANES)
 
 
+def test_a_convolution_of_planes_of_one_column() -> None:
+    sizes = [{"h": h} for h in (1, 7, 64)]
+    text = "model (float[1, 16, h, 1] x) => (y) { y = Conv <pads = [1, 0, 1, 0]> (x, f) }"
+    check(text, {"f": weight(20, 16, 3, 1)}, sizes)
+
+
 @pytest.mark.parametrize("attributes", ["pads = [5, 5]", "pads = [5, 5], strides = [5]"])
 def test_convolutions_of_a_line(attributes: str) -> None:
     sizes = [{"n": n} for n in (1, 7, 64, 1001)]
