@@ -218,10 +218,18 @@ class Store:
         self.is_affine = self._target is not None and all(
             position is not None for position in self._positions.values()
         )
-        self.flattens = self.is_affine and all(
-            self._flattens(position)
-            for position in (self._target, *self._positions.values())
-            if position is not None
+        zero = tirx.const(0.0, "float32")
+        apart = tvm_ffi.structural_map(self._value, (ir.TensorLoad, lambda _: zero), order="post")
+        # A value that depends on the place itself (a triangle) needs the index on each axis.
+        one_axis = len(self._columns) == 1 or not depends(apart, list(variables))
+        self.flattens = (
+            self.is_affine
+            and one_axis
+            and all(
+                self._flattens(position)
+                for position in (self._target, *self._positions.values())
+                if position is not None
+            )
         )
 
     def _flattens(self, position: Affine) -> bool:

@@ -180,6 +180,7 @@ ELEMENTWISE = {
     "columns": ("float[b, n, m] x, float[b, n, 1] z", "q = Sub (x, z) y = Tanh (q)"),
     "planes": ("float[b, n, m] x, float[b, 1, m] z", "q = Sub (x, z) y = Erf (q)"),
     "turned": ("float[b, n, m] x", "t = Transpose <perm = [0, 2, 1]> (x) y = Neg (t)"),
+    "triangle": ("float[b, n, m] x", "t = Trilu <upper = 1> (x) y = Sub (t, x)"),
     "heads": ("float[b, n, 4, m] x", "y = Transpose <perm = [0, 2, 1, 3]> (x)"),
 }
 
