@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
 from .math_functions import is_fast, with_fast_math
-from .nests import Nest, loads, substituted
+from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
 GRAIN = 1 << 17
