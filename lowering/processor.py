@@ -29,7 +29,11 @@ def vector_bytes() -> int:
     if is_for_gpu():
         return _LEAST_VECTOR_BYTES
     target = tvm.target.Target.current(allow_none=True)
-    if target is None or not target.attrs.get("mcpu"):
+    if target is None:
+        return MOST_VECTOR_BYTES
+    if str(target.attrs.get("mtriple", "")).startswith("aarch64"):
+        return _LEAST_VECTOR_BYTES
+    if not target.attrs.get("mcpu"):
         return MOST_VECTOR_BYTES
     known = (size for feature, size in _SIZES if llvm_cpu_has_features(feature, target))
     return next(known, _LEAST_VECTOR_BYTES)

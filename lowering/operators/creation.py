@@ -39,10 +39,14 @@ def _content(attrs: dict[str, Any]) -> npt.NDArray[Any]:
 def constant_of_shape(ctx: ConverterContext) -> Value:
     """ConstantOfShape, see https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html."""
     shape = ctx.inputs[0]
-    if read_sizes(shape) is not None or ctx.is_weight(shape):
-        return ctx.by_tvm()
     content = array(ctx.attrs["value"]) if "value" in ctx.attrs else np.zeros(1, "float32")
     fill = relax.const(content.reshape(()), content.dtype.name)
+    sizes = read_sizes(shape)
+    if sizes is not None and not len(sizes.items):
+        # TVM's converter expands a vector, which cannot become a scalar.
+        return fill
+    if sizes is not None or ctx.is_weight(shape):
+        return ctx.by_tvm()
     return relax.op.full(relax.ShapeExpr(sizes_of(ctx.bb, shape)), fill, content.dtype.name)
 
 

@@ -14,16 +14,25 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
+from tvm.s_tir import dlight
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
+from .convolution import Convolution
 from .dataflow import split_blocks
+from .elementwise import Elementwise
 from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
+from .matmul import MatrixProduct
+from .micro_kernels import link_micro_kernels
+from .packing import pack_constants
 from .schedule import schedule_kernel
+from .transposed_convolution import split_into_phases
 
 NAME = "looplift"
+RULES = (MatrixProduct(), Convolution(), Elementwise())
+"""The schedule rules for CPUs, in the order in which they are tried."""
 
 
 def looplift_pipeline(*, fuse_loops: bool = True) -> Any:
@@ -61,6 +70,7 @@ def _for_cpu() -> Any:
         [
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
+            _module_pass(split_into_phases),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
             _module_pass(_keep_scalars_apart),
@@ -70,6 +80,9 @@ def _for_cpu() -> Any:
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
             passes.RewriteDataflowReshape(),
+            passes.AttachAttrLayoutFreeBuffers(),
+            dlight.ApplyDefaultSchedule(*RULES),
+            _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
@@ -81,6 +94,7 @@ def _for_cpu() -> Any:
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
             passes.AttachGlobalSymbol(),
+            _module_pass(link_micro_kernels),
             _module_pass(_keep_noalias),
         ]
     )

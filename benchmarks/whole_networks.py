@@ -1,0 +1,179 @@
+"""Whole networks beside onnxruntime: one module for all sizes, on one thread and on two.
+
+    python benchmarks/whole_networks.py [NAME ...] [--networks FOLDER]
+
+FOLDER holds, for each network, NAME.onnx (or NAME.onnx.gz without weights, which `hydrate.py` in
+the folder `tools` beside it brings back) and NAME.feed0.npz, NAME.feed1.npz, …, inputs of different
+sizes; the last is timed. Each network runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import report
+
+ROOT = Path(__file__).resolve().parent.parent
+THREADS = (1, 2)
+SECONDS = 3
+"""For each measurement, and at least so many runs:"""
+RUNS = 5
+SLOWEST = 3
+
+
+def model_path(name: str, networks: Path) -> Path:
+    """The model's file, with weights."""
+    path = networks / f"{name}.onnx"
+    if path.exists():
+        return path
+    spec = importlib.util.spec_from_file_location(
+        "hydrate", networks.parent / "tools" / "hydrate.py"
+    )
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(path)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return Path(tool.hydrate(name, networks, ROOT / "build" / "networks"))
+
+
+def measure(name: str, networks: Path) -> dict[str, object]:
+    """The row of a network."""
+    import onnxruntime
+    import tvm
+    from tvm import relax
+
+    import looplift
+
+    onnxruntime.set_default_logger_severity(4)
+    path = model_path(name, networks)
+    feeds = [dict(np.load(file)) for file in sorted(networks.glob(f"{name}.feed*.npz"))]
+    start = time.process_time()
+    module = looplift.from_onnx(str(path))
+    imported = time.process_time()
+    machine = relax.VirtualMachine(looplift.compile(module, "native"), tvm.cpu())
+    compiled = time.process_time()
+    row: dict[str, object] = {
+        "network": name,
+        "import s": imported - start,
+        "compile s": compiled - imported,
+    }
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    for threads in THREADS:
+        configure(1, threads)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(path), options)
+        names = [value.name for value in session.get_inputs()]
+        if threads == 1:
+            row["difference"] = max(
+                difference(session.run(None, feed), results(machine["main"](*bind(feed, names))))
+                for feed in feeds
+            )
+        feed = {key: feeds[-1][key] for key in names}
+        given = bind(feed, names)
+        row[f"ratio, {threads} thread(s)"] = ratio(
+            lambda given=given: machine["main"](*given),
+            lambda session=session, feed=feed: session.run(None, feed),
+        )
+    configure(1, 1)
+    row["slowest kernels"] = ", ".join(slowest(machine, bind(feeds[-1], names)))
+    return row
+
+
+def bind(feed: dict[str, Any], names: list[str]) -> list[Any]:
+    """The inputs as tensors, in order."""
+    import tvm
+
+    return [tvm.runtime.tensor(feed[name]) for name in names]
+
+
+def results(value: Any) -> list[Any]:
+    """The outputs as arrays."""
+    if hasattr(value, "numpy"):
+        return [value.numpy()]
+    return [array for item in value for array in results(item)]
+
+
+def difference(wanted: list[Any], got: list[Any]) -> float:
+    """The largest difference, relative to the largest value of the output."""
+    worst = 0.0
+    for want, have in zip(wanted, got, strict=True):
+        if want.size and want.shape == have.shape:
+            scale = max(float(np.abs(want).max()), 1e-30)
+            worst = max(worst, float(np.abs(want.astype("f8") - have).max()) / scale)
+        elif want.shape != have.shape:
+            return float("inf")
+    return worst
+
+
+def ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
+    """The least time of the first call over that of the second, in alternating runs."""
+    ours(), theirs()
+    best = [float("inf")] * 2
+    start, runs = time.perf_counter(), 0
+    while runs < RUNS or time.perf_counter() - start < SECONDS:
+        runs += 1
+        for place, call in enumerate((ours, theirs)):
+            begin = time.perf_counter()
+            call()
+            best[place] = min(best[place], time.perf_counter() - begin)
+    return best[0] / best[1]
+
+
+def slowest(machine: Any, given: list[Any]) -> list[str]:
+    """The kernels that take most of the time, with their share."""
+    spent: dict[str, float] = {}
+    began: list[float] = []
+
+    def instrument(function: Any, kernel: str, before: bool, value: Any, *arguments: Any) -> int:
+        if before:
+            began.append(time.perf_counter())
+        else:
+            spent[kernel] = spent.get(kernel, 0.0) + time.perf_counter() - began.pop()
+        return 0
+
+    machine.set_instrument(instrument)
+    machine["main"](*given)
+    total = sum(spent.values())
+    ordered = sorted(spent.items(), key=lambda item: -item[1])[:SLOWEST]
+    return [f"{kernel} {seconds / total:.0%}" for kernel, seconds in ordered]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--networks", type=Path, default=ROOT.parent / "shared" / "networks")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print("ROW " + json.dumps(measure(given.names[0], given.networks)), flush=True)
+        return
+    found = {file.name.split(".onnx")[0] for file in given.networks.glob("*.onnx*")}
+    names = given.names or sorted(found)
+    if not names:
+        print(f"No networks in {given.networks}: nothing to measure (--networks FOLDER)")
+        return
+    rows = []
+    for name in names:
+        command = [sys.executable, __file__, name, "--one", "--networks", str(given.networks)]
+        environment = os.environ | {"TVM_NUM_THREADS": str(max(THREADS))}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
+        failed = {"network": name, "slowest kernels": f"failed: {done.stderr.strip()[-200:]}"}
+        rows.append(json.loads(lines[-1][4:]) if lines else failed)
+    report("whole_networks", "Whole networks: time of looplift / time of onnxruntime", rows)
+
+
+if __name__ == "__main__":
+    main()

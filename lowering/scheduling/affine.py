@@ -1,0 +1,81 @@
+"""Addresses of loads and stores as affine functions of loop variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+from typing import Any
+
+from tvm import sym, tirx
+
+from .nests import depends
+
+
+def int64(number: int) -> Any:
+    """An int64 constant."""
+    return tirx.IntImm("int64", number)
+
+
+def product(factors: Sequence[Any]) -> Any:
+    """The product of sizes; 1 for none."""
+    return reduce(mul, factors, int64(1))
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`base + sum(coefficient * variable)`, a position in a flat buffer, in elements."""
+
+    base: Any
+    """What does not depend on the variables."""
+    coefficients: Mapping[Any, Any]
+    """By variable; those of 0 are left out."""
+
+    def of(self, variable: Any) -> Any:
+        """The coefficient of a variable, 0 for one that it does not depend on."""
+        return self.coefficients.get(variable, int64(0))
+
+    def at(self, values: Mapping[Any, Any]) -> Any:
+        """The position where variables have these values; 0 for the others."""
+        position = self.base
+        for variable, coefficient in self.coefficients.items():
+            if variable in values:
+                position = position + coefficient * values[variable]
+        return position
+
+
+def flat_index(shape: Sequence[Any], indices: Sequence[Any]) -> Any:
+    """The position of an element of a compact row-major buffer."""
+    position: Any = int64(0)
+    for size, index in zip(shape, indices, strict=True):
+        position = position * size + index
+    return position
+
+
+def affine(shape: Sequence[Any], indices: Sequence[Any], variables: Sequence[Any]) -> Affine | None:
+    """The position of an element of a compact row-major buffer as an affine function of variables.
+
+    None where an index is not linear in the variables.
+    """
+    analyzer = sym.Analyzer()
+    base: Any = int64(0)
+    coefficients: dict[Any, Any] = {}
+    for axis, index in enumerate(indices):
+        stride = product(list(shape)[axis + 1 :])
+        used = [variable for variable in variables if depends(index, [variable])]
+        found = sym.detect_linear_equation(index, used) if used else [index]
+        if len(found) != len(used) + 1:
+            return None
+        base = base + found[-1] * stride
+        for variable, coefficient in zip(used, found, strict=False):
+            before = coefficients.get(variable, int64(0))
+            coefficients[variable] = analyzer.simplify(before + coefficient * stride)
+    return Affine(analyzer.simplify(base), coefficients)
+
+
+def flat(buffer: Any) -> Any:
+    """A flat view of a compact buffer; use it inside an IRBuilder frame only."""
+    from tvm.tirx.script import builder as ib
+
+    return ib.decl_buffer((product(list(buffer.shape)),), buffer.dtype, data=buffer.data)

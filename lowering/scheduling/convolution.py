@@ -1,0 +1,611 @@
+"""Convolutions: output positions in vectors, output channels in register tiles.
+
+The padded input is copied chunk by chunk into planes, one for each phase of the stride, in which
+neighbouring output positions read neighbouring elements whatever the stride and dilation. Rows of a
+plane follow each other, so that a vector of positions may run over the end of a row: odd widths
+fill vectors, and the few results between rows are left out when the output is written. Weights are
+packed into tiles of output channels once. Depthwise convolutions, with one output channel in a
+group, take a tile of one row and twice as many vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import affine, flat, int64, product
+from .emission import (
+    Store,
+    bound,
+    ceil_div,
+    compute_block,
+    epilogue_of,
+    for_items,
+    pieces,
+    rewritten,
+)
+from .micro_kernels import Tile, call_copy_row, call_tile, line_tile, native_tile
+from .nests import Nest, depends, inlined, nests_of, substituted
+from .products import SumOfProducts, sum_of_products
+
+_CACHED = 1 << 17
+"""Elements of the input that an item keeps in the second-level cache."""
+_MOST_TAPS = 4096
+_ITEMS = 8
+"""Items of work that a kernel is cut into at least, if it has so many tiles."""
+
+
+class Convolution(ScheduleRule):  # type: ignore[misc]
+    """Convolutions of float32 in NCW, NCHW or NCDHW, of any stride, dilation, group and size."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        found = convolution_of(kernel)
+        if found is None:
+            return None
+        is_depthwise = _static(found.product.count(found.product.rows)) == 1
+        emission = _Emission(kernel, found, line_tile() if is_depthwise else native_tile())
+        return s_tir.Schedule(rewritten(kernel, emission.emit))
+
+
+@dataclass(frozen=True)
+class SpatialAxis:
+    """One axis of the image: output position o and tap t read `o * stride + t * dilation`."""
+
+    column: Any
+    """The variable of the output position; None for a single position."""
+    tap: Any
+    """The variable of the tap; None for a single tap."""
+    size: Any
+    """The number of output positions."""
+    taps: int
+    stride: int
+    dilation: int
+    low: Any
+    """The elements of padding before the first element of the input."""
+    high: Any
+    """Where padding begins after the last."""
+
+    @property
+    def phases(self) -> int:
+        """How many phases of the stride the taps read."""
+        period = self.stride // math.gcd(self.stride, self.dilation)
+        return min(self.taps, period)
+
+    def residue(self, phase: int) -> int:
+        """The first padded element of a phase; the others follow at the stride."""
+        return phase * self.dilation % self.stride
+
+    @property
+    def reach(self) -> int:
+        """How far the last tap reaches beyond the first in its phase."""
+        return (self.taps - 1) * self.dilation // self.stride
+
+    @property
+    def extent(self) -> Any:
+        """The number of elements of a phase that are read."""
+        return self.size + self.reach
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """A convolution by role, and the nests after it."""
+
+    product: SumOfProducts
+    store: Store
+    source: Any
+    """The input without padding."""
+    source_indices: list[Any]
+    """Its indices in the batch variables, the channel and the padded positions."""
+    channel: Any
+    """The reduced variable of input channels; None for one channel in a group."""
+    axes: list[SpatialAxis]
+    positions: list[Any]
+    """The variables in `source_indices` that stand for padded positions, one for each axis."""
+    fill: Any
+    """The value of the padding."""
+
+
+def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The convolution that a kernel computes; None for another kernel."""
+    nests = nests_of(kernel)
+    if not nests:
+        return None
+    padding = nests[0] if not nests[0].reduced else None
+    rest = nests[1:] if padding is not None else nests
+    if not rest:
+        return None
+    product_ = sum_of_products(rest[0])
+    if product_ is None or (padding is not None and not product_.b.buffer.same_as(padding.buffer)):
+        return None
+    epilogue = epilogue_of(rest[0], product_.c, rest[1:])
+    if epilogue is None:
+        return None
+    variables = [*product_.batch, *product_.rows, *product_.columns]
+    store = Store(epilogue, variables, product_.extents, product_.columns)
+    return _by_axis(product_, store, padding) if store.is_affine else None
+
+
+def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Convolved | None:
+    """Reads the axes of the image from the indices of the operand."""
+    indices = product_.b.indices
+    axes: list[SpatialAxis] = []
+    channel = None
+    first = None
+    for place, index in enumerate(indices):
+        columns = [v for v in product_.columns if depends(index, [v])]
+        taps = [v for v in product_.reduced if depends(index, [v])]
+        if not columns:
+            if len(taps) == 1 and channel is None and not axes and _is_free_of(index, taps[0]):
+                channel = taps[0]
+                continue
+            if not taps:
+                continue
+        if len(columns) > 1 or len(taps) > 1:
+            return None
+        first = place if first is None else first
+        axis = _axis(product_, index, columns, taps)
+        if axis is None or place != first + len(axes):
+            return None
+        axes.append(axis)
+    if not axes or first is None or first + len(axes) != len(indices):
+        return None
+    if axes[-1].column is None:
+        # Lines of the output run along the last axis.
+        return None
+    if sum(axis.column is not None for axis in axes) != len(product_.columns):
+        return None
+    if len(axes) > 2 and any(axis.taps > 1 for axis in axes):
+        return None
+    return _with_padding(product_, store, padding, axes, channel, first)
+
+
+def _is_free_of(index: Any, variable: Any) -> bool:
+    found = sym.detect_linear_equation(index, [variable])
+    return len(found) == 2 and _static(found[0]) == 1
+
+
+def _axis(
+    product_: SumOfProducts, index: Any, columns: Sequence[Any], taps: Sequence[Any]
+) -> SpatialAxis | None:
+    found = sym.detect_linear_equation(index, [*columns, *taps])
+    if len(found) != len(columns) + len(taps) + 1 or _static(found[-1]) != 0:
+        return None
+    numbers = [_static(coefficient) for coefficient in found[:-1]]
+    if None in numbers:
+        return None
+    count = _static(product_.extent(taps[0])) if taps else 1
+    if count is None:
+        return None
+    stride = numbers[0] if columns else 1
+    dilation = numbers[-1] if taps else 1
+    size = product_.extent(columns[0]) if columns else int64(1)
+    column, tap = (columns[0] if columns else None), (taps[0] if taps else None)
+    if not stride or not dilation or stride < 1 or dilation < 1:
+        return None
+    return SpatialAxis(column, tap, size, count, stride, dilation, int64(0), None)
+
+
+def _static(expression: Any) -> int | None:
+    simple = sym.Analyzer().simplify(expression)
+    return int(simple) if isinstance(simple, tirx.IntImm) else None
+
+
+def _with_padding(
+    product_: SumOfProducts,
+    store: Store,
+    padding: Nest | None,
+    axes: list[SpatialAxis],
+    channel: Any,
+    first: int,
+) -> Convolved | None:
+    total = math.prod(axis.taps for axis in axes)
+    if total > _MOST_TAPS:
+        return None
+    positions = [tirx.Var(f"position_{place}", "int64") for place in range(len(axes))]
+    indices = list(product_.b.indices[:first]) + positions
+    if padding is None:
+        sizes = list(product_.b.buffer.shape)[first:]
+        plain = [replace(axis, high=size) for axis, size in zip(axes, sizes, strict=True)]
+        zero = tirx.const(0.0, "float32")
+        return Convolved(
+            product_, store, product_.b.buffer, indices, channel, plain, positions, zero
+        )
+    found = _padded(padding)
+    if found is None:
+        return None
+    load, bounds, fill = found
+    values = dict(zip(padding.spatial, indices, strict=True))
+    padded = []
+    for axis, variable in zip(axes, padding.spatial[first:], strict=True):
+        low, high = bounds.get(variable, (int64(0), padding.extent(variable)))
+        padded.append(replace(axis, low=low, high=high))
+    if any(variable in bounds for variable in padding.spatial[:first]):
+        return None
+    source_indices = [substituted(index, values) for index in load.indices]
+    return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
+
+
+def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:
+    """The load of a padding nest, where each variable is inside, and the value outside."""
+    zero = tirx.const(0.0, "float32")
+    value = nest.value
+    if isinstance(value, ir.TensorLoad):
+        return value, {}, zero
+    if getattr(getattr(value, "op", None), "name", "") != "prim.if_then_else":
+        return None
+    condition, load, fill = value.args
+    if not isinstance(load, ir.TensorLoad) or not isinstance(fill, tirx.FloatImm):
+        return None
+    bounds = {v: (int64(0), nest.extent(v)) for v in nest.spatial}
+    touched = set()
+    for term in _terms(condition):
+        limit = _limit(term, nest.spatial)
+        if limit is None:
+            return None
+        variable, low, high = limit
+        before = bounds[variable]
+        bounds[variable] = (before[0] if low is None else low, before[1] if high is None else high)
+        touched.add(variable)
+    return load, {v: b for v, b in bounds.items() if v in touched}, fill
+
+
+def _terms(condition: Any) -> list[Any]:
+    if isinstance(condition, tirx.And):
+        return _terms(condition.a) + _terms(condition.b)
+    return [condition]
+
+
+def _limit(term: Any, variables: Sequence[Any]) -> tuple[Any, Any, Any] | None:
+    """A comparison as (variable, first inside or None, first after or None)."""
+    sides = {tirx.LE: 1, tirx.LT: 0}
+    kind = next((k for k in sides if isinstance(term, k)), None)
+    if kind is None:
+        return None
+    for variable in variables:
+        if term.b.same_as(variable):  # low <= v, or low < v
+            return variable, term.a + (0 if kind is tirx.LE else 1), None
+        if term.a.same_as(variable):  # v <= last, or v < high
+            return variable, None, term.b + (1 if kind is tirx.LE else 0)
+    return None
+
+
+class _Emission:
+    """The kernel of a convolution.
+
+    An item of work is a chunk of output positions and a block of tiles of output channels. It
+    copies the part of the padded input that it reads into planes `[channel, phase, line, pitch]`,
+    which stay in the second-level cache while all its tiles pass over them.
+    """
+
+    def __init__(self, kernel: tirx.PrimFunc, found: Convolved, tile: Tile) -> None:
+        self._kernel = kernel
+        self._found = found
+        self._product = found.product
+        self._tile = tile
+        self._axes = found.axes
+        product_ = found.product
+        channel = found.channel
+        self._channels = int64(1) if channel is None else product_.extent(channel)
+        self._taps = math.prod(axis.taps for axis in self._axes)
+        self._phases = math.prod(axis.phases for axis in self._axes)
+        self._rows = product_.count(product_.rows)
+        count = _static(self._rows)
+        if count is None:
+            self._tile_rows = tile.rows
+        else:
+            tiles = -(-count // tile.rows)
+            self._tile_rows = -(-count // tiles)
+        self._is_line = self._positions_follow()
+
+    def _positions_follow(self) -> bool:
+        """Whether all output positions follow each other in input and output: one long line."""
+        if not self._found.store.flattens:
+            return False
+        if len(self._axes) == 1:
+            return True
+        analyzer = sym.Analyzer()
+        return all(
+            axis.taps == 1 and axis.stride == 1 and _static(axis.low) == 0
+            and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
+            for axis in self._axes
+        )  # fmt: skip
+
+    def emit(self) -> None:
+        weights = self._pack_weights()
+        with compute_block("convolution"):
+            self._found.store.declare()
+            self._weights = flat(weights)
+            self._source = flat(self._found.source)
+            self._items()
+
+    # --- weights ---
+
+    def _pack_weights(self) -> Any:
+        """Packs the weights into `[group, tile, channel, tap, row]`."""
+        product_ = self._product
+        groups = product_.count(self._groups)
+        rows = self._tile_rows
+        self._tiles = pieces(self._rows, rows)
+        shape = [
+            sym.Analyzer().simplify(size)
+            for size in (groups, self._tiles, self._channels, int64(self._taps), int64(rows))
+        ]
+        packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
+        source = product_.a.buffer
+        with ib.grid(*shape) as loops, ib.sblock("pack"):
+            group, tile, channel, tap, row = (
+                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
+            )
+            if self._is_constant(source) and all(isinstance(s, tirx.IntImm) for s in shape):
+                ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
+            f = tile * rows + row
+            values = self._unflattened(self._groups, group)
+            values.update(self._unflattened(product_.rows, f))
+            if self._found.channel is not None:
+                values[self._found.channel] = channel
+            values.update(self._tap_values(tap))
+            indices = tuple(substituted(index, values) for index in product_.a.indices)
+            ib.reads([source[indices]])
+            ib.writes([packed[group, tile, channel, tap, row]])
+            element = source[indices]
+            if _static(self._rows) is None or int(self._rows) % rows:
+                element = tirx.if_then_else(f < self._rows, element, tirx.const(0.0, "float32"))
+            ib.buffer_store(packed, element, [group, tile, channel, tap, row])
+        return packed
+
+    def _is_constant(self, buffer: Any) -> bool:
+        free = self._kernel.attrs.get("layout_free_buffers") if self._kernel.attrs else None
+        places = [int(place) for place in free] if free is not None else []
+        return any(self._kernel.params[place].same_as(buffer) for place in places)
+
+    @property
+    def _groups(self) -> list[Any]:
+        """The batch variables that the weights depend on."""
+        coefficients = self._product.a.position.coefficients
+        return [v for v in self._product.batch if v in coefficients]
+
+    @property
+    def _images(self) -> list[Any]:
+        """The other batch variables."""
+        return [v for v in self._product.batch if v not in self._groups]
+
+    def _unflattened(self, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
+        """The values of variables for a number counted over all of them."""
+        values: dict[Any, Any] = {}
+        for position, variable in enumerate(reversed(variables)):
+            outermost = position == len(variables) - 1
+            extent = self._product.extent(variable)
+            values[variable] = number if outermost else tirx.floormod(number, extent)
+            number = tirx.floordiv(number, extent)
+        return values
+
+    def _tap_values(self, number: Any) -> dict[Any, Any]:
+        values = {}
+        for axis in reversed(self._axes):
+            if axis.tap is not None:
+                values[axis.tap] = tirx.floormod(number, int64(axis.taps))
+            number = tirx.floordiv(number, int64(axis.taps))
+        return values
+
+    # --- items ---
+
+    def _items(self) -> None:
+        product_, tile = self._product, self._tile
+        groups = bound(product_.count(self._groups))
+        images = bound(product_.count(self._images))
+        sizes = [axis.size for axis in self._axes]
+        width = self._axes[-1]
+        per_position = (_static(self._channels) or 256) * self._phases
+        most = max(tile.width, _CACHED // per_position)
+        # Sizes of buffers are expressions of the kernel's own sizes; see `bound`.
+        if self._is_line:
+            # A chunk is a part of the line.
+            length = product(sizes)
+            chunk = tirx.min(int64(most // tile.width * tile.width), length)
+            pitch = chunk + (width.reach if len(self._axes) == 1 else 0)
+            lines, total, longest = int64(1), length, chunk
+        else:
+            # A chunk is a number of whole lines.
+            length, pitch = sizes[-1], width.extent
+            total = product(sizes[:-1])
+            chunk = tirx.min(tirx.max(tirx.floordiv(int64(most), pitch), int64(1)), total)
+            lines, longest = chunk + self._axes[-2].reach, chunk * pitch
+        out_row = ceil_div(longest, tile.width) * tile.width
+        # Vectors of the last positions reach past the end.
+        self._plane_elements = self._channels * lines * pitch * self._phases + 2 * tile.width
+        # The epilogue reads whole vectors, too.
+        self._out_elements = out_row * self._tile_rows + tile.lanes
+        self._length, self._pitch, self._out_row = bound(length), bound(pitch), bound(out_row)
+        self._plane = bound(lines * pitch)
+        self._channel_stride = bound(self._plane * self._phases)
+        total, chunk = bound(total), bound(chunk)
+        chunks = bound(pieces(total, tirx.max(chunk, int64(1))))
+        work = images * groups * self._rows * product(sizes) * self._channels * self._taps
+        tiles = bound(self._tiles)
+        # Several blocks of tiles where there would be too few items for all cores.
+        outer = bound(images * groups * chunks)
+        blocks = bound(tirx.min(tiles, pieces(int64(_ITEMS), tirx.max(outer, int64(1)))))
+        block = bound(pieces(tiles, blocks))
+        self._fill_table()
+
+        def item(number: Any) -> None:
+            part = bound(tirx.floormod(number, blocks))
+            rest = bound(tirx.floordiv(number, blocks))
+            first = bound(tirx.floormod(rest, chunks) * chunk)
+            rest = bound(tirx.floordiv(rest, chunks))
+            group = bound(tirx.floormod(rest, groups))
+            image = bound(tirx.floordiv(rest, groups))
+            count = bound(tirx.min(total - first, chunk))
+            values = {
+                **self._unflattened(self._images, image), **self._unflattened(self._groups, group)
+            }  # fmt: skip
+            values = {variable: bound(value) for variable, value in values.items()}
+            planes = self._copy_input(values, first, count)
+            start = bound(part * block)
+            with ib.serial(tirx.max(tirx.min(tiles - start, block), int64(0))) as offset:
+                self._tile_of_chunk(values, group, start + offset, first, count, planes)
+
+        for_items(outer * blocks, work, item)
+
+    # --- input ---
+
+    def _copy_input(self, values: dict[Any, Any], first: Any, count: Any) -> Any:
+        """Copies what a chunk reads into planes by channel and phase."""
+        planes = ib.alloc_buffer((self._plane_elements,), "float32")
+        found = self._found
+        variables = [*self._product.batch, *found.positions]
+        if found.channel is not None:
+            variables.append(found.channel)
+        position = affine(list(found.source.shape), found.source_indices, variables)
+        assert position is not None, "the padded operand is read at affine positions"
+        with ib.grid(self._channels, int64(self._phases)) as (channel, phase):
+            here = dict(values)
+            if found.channel is not None:
+                here[found.channel] = channel
+            base = bound(channel * self._channel_stride + phase * self._plane)
+            if self._is_line:
+                self._copy_line(position, here, planes, base, phase, first, count)
+            else:
+                self._copy_lines(position, here, planes, base, phase, first, count)
+        # What vectors read beyond the end has no meaning, but denormal numbers would cost time.
+        end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
+        call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, tirx.const(0.0, "float32"))
+        return planes
+
+    def _residues(self, phase: Any) -> list[Any]:
+        """The first padded element of a phase along each axis."""
+        residues: list[Any] = []
+        for axis in reversed(self._axes):
+            number = tirx.floormod(phase, int64(axis.phases))
+            residues.insert(0, tirx.floormod(number * axis.dilation, int64(axis.stride)))
+            phase = tirx.floordiv(phase, int64(axis.phases))
+        return residues
+
+    def _copy_line(
+        self, position: Any, values: dict[Any, Any], planes: Any, base: Any, phase: Any,
+        first: Any, count: Any,
+    ) -> None:  # fmt: skip
+        if len(self._axes) > 1:
+            # Without padding, stride and taps: all axes are one.
+            source = tirx.address_of(self._source[position.at(values) + first])
+            target = tirx.address_of(planes[base])
+            call_copy_row(target, source, 0, count, 0, 1, self._found.fill)
+            return
+        (axis,) = self._axes
+        (variable,) = self._found.positions
+        start = bound(first * axis.stride + self._residues(phase)[0])
+        extent = count + axis.reach
+        self._copy_row(position, values, variable, axis, planes, base, start, extent)
+
+    def _copy_lines(
+        self, position: Any, values: dict[Any, Any], planes: Any, base: Any, phase: Any,
+        first: Any, count: Any,
+    ) -> None:  # fmt: skip
+        outer, inner = self._axes[-2:]
+        line_variable, variable = self._found.positions[-2:]
+        residues = self._residues(phase)
+        with ib.serial(count + outer.reach) as line:
+            target = bound(base + line * self._pitch)
+            place = bound((first + line) * outer.stride + residues[-2])
+            inside = place >= outer.low
+            if outer.high is not None:
+                inside = tirx.all(inside, place < outer.high)
+            with ib.If(inside):
+                with ib.Then():
+                    here = {**values, line_variable: place}
+                    self._copy_row(
+                        position, here, variable, inner, planes, target, residues[-1], self._pitch
+                    )
+                with ib.Else():
+                    row = tirx.address_of(planes[target])
+                    call_copy_row(row, row, self._pitch, 0, 0, 1, self._found.fill)
+
+    def _copy_row(
+        self, position: Any, values: dict[Any, Any], variable: Any, axis: SpatialAxis,
+        planes: Any, target: Any, start: Any, extent: Any,
+    ) -> None:  # fmt: skip
+        """Copies `extent` elements from padded position `start` on, at the stride of the axis."""
+
+        def elements_before(limit: Any) -> Any:
+            """How many of the elements lie before a padded position."""
+            number = ceil_div(limit - start, axis.stride)
+            return tirx.min(tirx.max(number, int64(0)), extent)
+
+        low = bound(elements_before(axis.low))
+        high = extent if axis.high is None else bound(tirx.max(elements_before(axis.high), low))
+        origin = position.at({**values, variable: start + low * axis.stride})
+        # No element is read where the row lies in the padding: the address need not be valid.
+        call_copy_row(
+            tirx.address_of(planes[target]), tirx.address_of(self._source[origin]),
+            low, high - low, extent - high, axis.stride, self._found.fill,
+        )  # fmt: skip
+
+    def _fill_table(self) -> None:
+        """The distance from the first tap to each tap in the planes."""
+        self._table = ib.alloc_buffer((self._taps,), "int64")
+        pitches = [self._pitch, int64(1)] if len(self._axes) > 1 else [int64(1)]
+        with ib.grid(*[int64(axis.taps) for axis in self._axes]) as taps:
+            taps = list(taps) if len(self._axes) > 1 else [taps]
+            tap: Any = int64(0)
+            phase: Any = int64(0)
+            shift: Any = int64(0)
+            for index, axis, pitch in zip(taps, self._axes, pitches, strict=True):
+                tap = tap * axis.taps + index
+                phase = phase * axis.phases + tirx.floormod(index, int64(axis.phases))
+                shift = shift + tirx.floordiv(index * axis.dilation, axis.stride) * pitch
+            ib.buffer_store(self._table, phase * self._plane + shift, [tap])
+
+    # --- output ---
+
+    def _tile_of_chunk(
+        self, values: dict[Any, Any], group: Any, number: Any, first: Any, count: Any, planes: Any
+    ) -> None:
+        """Computes and writes one tile of output channels at the positions of a chunk."""
+        tile, rows = self._tile, self._tile_rows
+        number = bound(number)
+        start = bound(number * rows)
+        here = bound(tirx.min(self._rows - start, int64(rows)))
+        positions = count if self._is_line else bound(count * self._pitch)
+        scratch = ib.alloc_buffer((self._out_elements,), "float32")
+        size = self._channels * (self._taps * rows)
+        weights = tirx.address_of(self._weights[(group * self._tiles + number) * size])
+        with ib.serial(ceil_div(positions, tile.width)) as panel:
+            offset = bound(panel * tile.width)
+            call_tile(
+                tile, True, here, weights, tirx.address_of(planes[offset]),
+                tirx.address_of(scratch[offset]), self._table.data,
+                (self._channels, int64(self._taps)),
+                (int64(self._taps * rows), int64(rows), int64(1)),
+                self._channel_stride, self._out_row,
+            )  # fmt: skip
+        self._write(values, start, here, first, count, scratch)
+
+    def _write(
+        self, values: dict[Any, Any], start: Any, rows: Any, first: Any, count: Any, scratch: Any
+    ) -> None:
+        store, lanes = self._found.store, self._tile.lanes
+        columns = self._product.columns
+        with ib.serial(rows) as row:
+            here = {**values, **self._unflattened(self._product.rows, start + row)}
+            line = bound(row * self._out_row)
+            if self._is_line:
+                here.update(dict.fromkeys(columns[:-1], int64(0)))
+                here[columns[-1]] = first
+                store.run(here, count, lambda k: scratch[line + k], lanes)
+            else:
+                with ib.serial(count) as number:
+                    outer = [a.column for a in self._axes[:-1] if a.column is not None]
+                    here.update(self._unflattened(outer, first + number))
+                    here[columns[-1]] = int64(0)
+                    begin = bound(line + number * self._pitch)
+                    store.run(here, self._length, lambda k: scratch[begin + k], lanes)

@@ -1,0 +1,149 @@
+"""Elementwise kernels: vectors along as many axes as are contiguous in all operands.
+
+The last axes that every operand lays out like the output (or broadcasts over) count as one line, as
+in numpy's iterators. A line is cut into vectors and one vector for its end, whatever its length;
+lines, or chunks of one long line, run on all cores where there is enough work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import product
+from .emission import Store, bound, compute_block, for_items, pieces, rewritten
+from .micro_kernels import native_tile
+from .nests import Nest, inlined, nests_of
+
+_CHUNK = 1 << 14
+"""Elements of an item: enough that handing it to another core is worth it."""
+_COST, _COST_OF_CALL = 4, 12
+"""The time for an element, and for each function of it, in multiply-adds."""
+
+
+class Elementwise(ScheduleRule):  # type: ignore[misc]
+    """Elementwise operators of float32 and copies, of static and dynamic sizes."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        nests = nests_of(kernel)
+        if nests is None or len(nests) != 1 or not _is_plain(nests[0]):
+            return None
+        (nest,) = nests
+        stores = _stores(nest)
+        if stores is None:
+            return None
+        lines, columns, store = stores
+
+        def emit() -> None:
+            with compute_block("elementwise"):
+                store.declare()
+                _emit(nest, lines, columns, store)
+
+        return s_tir.Schedule(rewritten(kernel, emit))
+
+
+class _Value:
+    """What a nest stores, in the form in which `Store` takes an epilogue."""
+
+    def __init__(self, nest: Nest) -> None:
+        self._nest = nest
+        self.output = nest.buffer
+
+    def indices(self) -> list[Any]:
+        return self._nest.indices
+
+    def value(self, element: Any) -> Any:
+        return self._nest.value
+
+
+def _is_plain(nest: Nest) -> bool:
+    """Whether a nest computes float32 from float32, without choices, at each output index."""
+    if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) != "float32":
+        return False
+    others: list[Any] = []
+
+    def visit_load(load: Any) -> None:
+        if str(load.source.dtype) != "float32":
+            others.append(load)
+
+    def visit_call(call: Any) -> None:
+        if getattr(call.op, "name", "") in ("prim.if_then_else", "tirx.if_then_else"):
+            others.append(call)
+
+    kinds = [(kind, others.append) for kind in (tirx.Cast, tirx.Not, tirx.And, tirx.Or)]
+    tvm_ffi.structural_walk(
+        nest.value, [(ir.TensorLoad, visit_load), (ir.Call, visit_call), *kinds]
+    )
+    variables = nest.variables
+    return not others and all(
+        any(index.same_as(v) for v in variables) or isinstance(index, tirx.IntImm)
+        for index in nest.indices
+    )
+
+
+def _stores(nest: Nest) -> tuple[list[Any], list[Any], Store] | None:
+    """The variables of lines, those along a line, and what writes a line; the longest lines."""
+    order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
+    order = [v for v in order if not _is_one(nest.extent(v))]
+    if not order or len({str(v) for v in order}) != len(order):
+        return None
+    extents = {v: nest.extent(v) for v in nest.variables}
+    for first in range(len(order)):
+        store = Store(_Value(nest), nest.variables, extents, order[first:])
+        if not store.is_affine:
+            return None
+        if store.flattens:
+            fits = store.is_contiguous and store.is_vector
+            return (order[:first], order[first:], store) if fits else None
+    return None
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
+def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store) -> None:
+    lanes = native_tile().lanes
+    length = bound(product([nest.extent(v) for v in columns]))
+    number = product([nest.extent(v) for v in lines])
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
+    extents = [nest.extent(v) for v in (*lines, *columns)]
+    work = product(extents) * (_COST + _COST_OF_CALL * len(calls))
+    zeros = {v: tirx.IntImm("int64", 0) for v in nest.variables}
+    if not lines:
+        chunks = bound(pieces(length, _CHUNK))
+
+        def chunk(item: Any) -> None:
+            first = bound(item * _CHUNK)
+            here = {**zeros, columns[-1]: first}
+            store.run(here, bound(tirx.min(length - first, _CHUNK)), lambda k: None, lanes)
+
+        for_items(chunks, work, chunk)
+        return
+    number = bound(number)
+    together = bound(tirx.max(tirx.floordiv(_CHUNK, tirx.max(length, 1)), 1))
+
+    def some_lines(item: Any) -> None:
+        first = bound(item * together)
+        with ib.serial(bound(tirx.min(number - first, together))) as line:
+            rest: Any = bound(first + line)
+            here = dict(zeros)
+            for variable in reversed(lines):
+                extent = nest.extent(variable)
+                here[variable] = (
+                    rest if variable.same_as(lines[0]) else bound(tirx.floormod(rest, extent))
+                )
+                rest = rest if variable.same_as(lines[0]) else bound(tirx.floordiv(rest, extent))
+            store.run(here, length, lambda k: None, lanes)
+
+    for_items(bound(pieces(number, together)), work, some_lines)

@@ -1,0 +1,381 @@
+"""What the kernels of this package are built from: items of work, panels, and epilogues.
+
+A kernel is cut into *items* that are independent of each other. Where there is enough work they run
+on all cores. The result of an item lies in a scratch buffer first, from where the epilogue, the
+elementwise operators that were fused behind the product, writes it to the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+from .affine import Affine, affine, flat, int64
+from .math_functions import is_fast, with_fast_math
+from .nests import Nest, depends, loads, substituted
+
+SCHEDULED = "tirx.is_scheduled"
+GRAIN = 1 << 17
+"""Multiply-adds below which a kernel stays on one core: handing work to another core takes some
+microseconds."""
+
+
+def rewritten(kernel: tirx.PrimFunc, emit: Callable[[], None]) -> tirx.PrimFunc:
+    """The kernel with another body, which `emit` builds inside its root block."""
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True), ib.sblock("root"):
+        emit()
+    return with_fast_math(kernel.with_body(builder.get().body))
+
+
+_USUAL = 8
+"""What a size that is known at run time only is taken for at least, if the rest of the work is
+large: the second loop that a test needs doubles the time to compile the kernel."""
+
+
+def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
+    """Emits a loop over items; on all cores where `work`, in multiply-adds, is worth it."""
+    enough = sym.Analyzer().simplify(work >= int64(GRAIN))
+    if not isinstance(enough, tirx.IntImm) and _known_factor(work) * _USUAL >= GRAIN:
+        enough = tirx.IntImm("bool", 1)
+    several = sym.Analyzer().simplify(count > int64(1))
+    if _is_false(enough) or _is_false(several):
+        with ib.serial(count) as item:
+            body(item)
+        return
+    if _is_true(enough):
+        with ib.parallel(count) as item:
+            body(item)
+        return
+    with ib.If(enough):
+        with ib.Then(), ib.parallel(count) as item:
+            body(item)
+        with ib.Else(), ib.serial(count) as item:
+            body(item)
+
+
+def _known_factor(work: Any) -> int:
+    """The product of the numbers among the factors of an expression."""
+    if isinstance(work, tirx.IntImm):
+        return int(work)
+    if isinstance(work, tirx.Mul):
+        return _known_factor(work.a) * _known_factor(work.b)
+    return 1
+
+
+def _is_true(condition: Any) -> bool:
+    return isinstance(condition, tirx.IntImm) and bool(int(condition))
+
+
+def _is_false(condition: Any) -> bool:
+    return isinstance(condition, tirx.IntImm) and not int(condition)
+
+
+def ceil_div(number: Any, divisor: Any) -> Any:
+    """The quotient of sizes, rounded up."""
+    return tirx.floordiv(number + divisor - 1, divisor)
+
+
+def pieces(number: Any, size: Any) -> Any:
+    """How many pieces of a size there are in a number of elements: 1 for none.
+
+    TVM's simplifier fails on a division by a number that it finds to be 0.
+    """
+    return tirx.max(ceil_div(number, size), int64(1))
+
+
+def bound(value: Any) -> Any:
+    """A scalar that is computed once.
+
+    It lies in a buffer of its own, which LLVM makes a register of. TVM's simplifier would put the
+    definition of a variable in its place, and take seconds over the expressions that result.
+    """
+    if isinstance(value, tirx.IntImm):
+        return value
+    place = ib.alloc_buffer((1,), "int64")
+    ib.buffer_store(place, value, [int64(0)])
+    return place[int64(0)]
+
+
+@contextmanager
+def compute_block(name: str) -> Iterator[None]:
+    """A block without iteration variables, which passes of TVM take as it is."""
+    with ib.sblock(name):
+        ib.reads([])
+        ib.writes([])
+        yield
+
+
+class Written(Protocol):
+    """What is stored for each element of an output."""
+
+    output: Any
+    """The buffer."""
+
+    def indices(self) -> list[Any]:
+        """The indices of the output in the variables of the loops."""
+
+    def value(self, element: Any) -> Any:
+        """The expression that is stored, in those variables and an element of a product."""
+
+
+class Epilogue:
+    """What becomes of each element of a product before it is stored.
+
+    `output[…] = value(c[…], …)`: the nest that follows the product, or none.
+    """
+
+    def __init__(self, product_buffer: Any, c: Sequence[Any], nest: Nest | None) -> None:
+        self._source = product_buffer
+        self._nest = nest
+        self.output = product_buffer if nest is None else nest.buffer
+        self._values: dict[Any, Any] = {}
+        """The nest's variables in those of the product."""
+        if nest is not None:
+            load = next(x for x in loads(nest.value) if x.source.same_as(product_buffer))
+            for index, value in zip(load.indices, c, strict=True):
+                if not isinstance(index, tirx.IntImm):
+                    self._values[index] = value
+            for variable in nest.spatial:
+                self._values.setdefault(variable, int64(0))
+        self._c = list(c)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether elements are stored as they are."""
+        return self._nest is None
+
+    def indices(self) -> list[Any]:
+        """The indices of the output in the product's variables."""
+        if self._nest is None:
+            return self._c
+        return [substituted(index, self._values) for index in self._nest.indices]
+
+    def value(self, element: Any) -> Any:
+        """The expression that is stored for an element of the product, in its variables."""
+        if self._nest is None:
+            return element
+
+        def replace(load: Any) -> Any:
+            return element if load.source.same_as(self._source) else load
+
+        value = substituted(self._nest.value, self._values)
+        return tvm_ffi.structural_map(value, (ir.TensorLoad, replace), order="post")
+
+
+def epilogue_of(product: Nest, c: Sequence[Any], following: Sequence[Nest]) -> Epilogue | None:
+    """The epilogue of a product; None where what follows it is not one elementwise nest."""
+    if not following:
+        return Epilogue(product.buffer, c, None)
+    nest = following[0]
+    if len(following) > 1 or nest.reduced or nest.block.init is not None:
+        return None
+    reads = [load for load in loads(nest.value) if load.source.same_as(product.buffer)]
+    if len({tuple(str(index) for index in read.indices) for read in reads}) != 1:
+        return None
+    plain = [i for i in reads[0].indices if not isinstance(i, tirx.IntImm)]
+    variables = nest.spatial
+    distinct = len({str(v) for v in plain}) == len(plain)
+    inverse = distinct and all(any(v.same_as(x) for x in variables) for v in plain)
+    covered = all(any(v.same_as(x) for x in plain) or _is_one(nest.extent(v)) for v in variables)
+    return Epilogue(product.buffer, c, nest) if inverse and covered else None
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
+class Store:
+    """Writes runs of neighbouring elements of a product through an epilogue.
+
+    Columns of several axes count as one, if the output and all that the epilogue reads are laid out
+    so; `flattens` says whether they are.
+    """
+
+    def __init__(
+        self, epilogue: Written, variables: Sequence[Any], extents: Mapping[Any, Any],
+        columns: Sequence[Any],
+    ) -> None:  # fmt: skip
+        self._epilogue = epilogue
+        self._columns = list(columns)
+        self._positions: dict[Any, Affine | None] = {}
+        self._views: dict[Any, Any] = {}
+        self._variables = list(variables)
+        self._extents = extents
+        output = epilogue.output
+        self._target = affine(list(output.shape), epilogue.indices(), variables)
+        element = tirx.Var("element", "float32")
+        self._element = element
+        self._value = epilogue.value(element)
+        self._loads = loads(self._value)
+        for load in self._loads:
+            self._positions[load] = affine(list(load.source.shape), list(load.indices), variables)
+        self.is_affine = self._target is not None and all(
+            position is not None for position in self._positions.values()
+        )
+        zero = tirx.const(0.0, "float32")
+        apart = tvm_ffi.structural_map(self._value, (ir.TensorLoad, lambda _: zero), order="post")
+        # A value that depends on the place itself (a triangle) needs the index on each axis.
+        one_axis = len(self._columns) == 1 or not depends(apart, list(variables))
+        self.flattens = (
+            self.is_affine
+            and one_axis
+            and all(
+                self._flattens(position)
+                for position in (self._target, *self._positions.values())
+                if position is not None
+            )
+        )
+
+    def _flattens(self, position: Affine) -> bool:
+        """Whether a position moves by one step for each column, over all axes of columns."""
+        analyzer = sym.Analyzer()
+        last = position.of(self._columns[-1])
+        step = last
+        for inner, outer in zip(self._columns[:0:-1], self._columns[-2::-1], strict=True):
+            step = step * self._extents[inner]
+            if not analyzer.can_prove_equal(step, position.of(outer)):
+                return False
+        return True
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether neighbouring columns are neighbours in the output."""
+        return self._target is not None and _is_one(self._target.of(self._columns[-1]))
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether all that is read is read in order along the last axis, or is the same there."""
+        steps = [p.of(self._columns[-1]) for p in self._positions.values() if p is not None]
+        return all(_is_number(step, 0) or _is_number(step, 1) for step in steps)
+
+    def declare(self) -> None:
+        """Declares flat views of the buffers; call it where they are visible to all stores."""
+        output = self._epilogue.output
+        self._views[output] = flat(output)
+        for load in self._loads:
+            if load.source not in self._views:
+                self._views[load.source] = flat(load.source)
+
+    def target(self, values: Mapping[Any, Any]) -> Any:
+        """The position of an element in the flat output."""
+        assert self._target is not None
+        return self._target.at(values)
+
+    @property
+    def output(self) -> Any:
+        """The flat view of the output."""
+        return self._views[self._epilogue.output]
+
+    def run(
+        self, values: Mapping[Any, Any], count: Any, element: Callable[[Any], Any], lanes: int
+    ) -> None:
+        """Writes `count` elements that follow each other along the last axis of columns.
+
+        `values` are those of the variables at the first element; `element(k)` is the product's
+        element k.
+        """
+        last = self._columns[-1]
+        stages = self._stages(lanes)
+
+        def store(offset: Any, lane: Any) -> None:
+            here = {**values, last: values[last] + offset}
+
+            def view(load: Any) -> Any:
+                position = self._positions.get(load)
+                if position is None:
+                    return load
+                return self._views[load.source][position.at(here)]
+
+            value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
+            value = substituted(value, {**here, self._element: element(offset)})
+            value = _in_stages(value, stages, lane)
+            ib.buffer_store(self.output, value, [self.target(here)])
+
+        count = sym.Analyzer().simplify(count)
+        if not self.is_contiguous:
+            with ib.serial(count) as offset:
+                store(offset, int64(0))
+            return
+        whole, rest = tirx.floordiv(count, lanes), tirx.floormod(count, lanes)
+        if not _is_number(whole, 0):
+            with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:
+                store(number * lanes + lane, lane)
+        if not _is_number(rest, 0):
+            with ib.If(rest > 0), ib.Then():
+                self._run_tail(values, bound(whole * lanes), bound(rest), element, lanes)
+
+    def _stages(self, lanes: int) -> list[Any]:
+        """A buffer for the argument of each function in the value that is stored."""
+        calls: list[Any] = []
+        tvm_ffi.structural_walk(self._value, (ir.Call, calls.append))
+        return [ib.alloc_buffer((lanes,), "float32") for call in calls if is_fast(call)]
+
+    def _run_tail(
+        self, values: Mapping[Any, Any], first: Any, count: Any,
+        element: Callable[[Any], Any], lanes: int,
+    ) -> None:  # fmt: skip
+        """Writes fewer elements than a vector has, as one vector by way of buffers of that size.
+
+        A loop over single elements would be as right, but LLVM makes a vector loop of it, with a
+        loop for its rest, and takes as long over it as over the remaining kernel.
+        """
+        last = self._columns[-1]
+        here = {**values, last: values[last] + first}
+        narrow: dict[Any, Any] = {}
+        for load in self._loads:
+            position = self._positions[load]
+            assert position is not None
+            step = position.of(last)
+            if _is_number(step, 0) or load in narrow:
+                continue
+            narrow[load] = ib.alloc_buffer((lanes,), str(load.source.dtype))
+            _copy(narrow[load], int64(0), self._views[load.source], position.at(here), count, step)
+        result = ib.alloc_buffer((lanes,), str(self.output.dtype))
+        stages = self._stages(lanes)
+        with ib.vectorized(int64(lanes)) as lane:
+
+            def view(load: Any) -> Any:
+                if load in narrow:
+                    return narrow[load][lane]
+                position = self._positions.get(load)
+                return load if position is None else self._views[load.source][position.at(here)]
+
+            value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
+            variables = {**here, last: here[last] + lane, self._element: element(first + lane)}
+            value = _in_stages(substituted(value, variables), stages, lane)
+            ib.buffer_store(result, value, [lane])
+        _copy(self.output, self.target(here), result, int64(0), count, int64(1))
+
+
+def _in_stages(value: Any, stages: Sequence[Any], lane: Any) -> Any:
+    """The value, with the arguments of its functions stored in buffers first."""
+    free = iter(stages)
+
+    def stage(call: Any) -> Any:
+        if not is_fast(call):
+            return call
+        buffer = next(free)
+        ib.buffer_store(buffer, call.args[0], [lane])
+        return ir.Call(call.op, [buffer[lane]], ret_ty=call.ty)
+
+    return tvm_ffi.structural_map(value, (ir.Call, stage), order="post")
+
+
+def _copy(target: Any, to: Any, source: Any, start: Any, count: Any, stride: Any) -> None:
+    """Copies elements that lie at a stride in a flat buffer next to each other.
+
+    A call of `looplift_copy_row` might be inlined, and what it writes be taken for unwritten here.
+    """
+    with ib.serial(count) as k:
+        ib.buffer_store(target, source[start + k * stride], [to + k])
+
+
+def _is_number(expression: Any, number: int) -> bool:
+    simple = sym.Analyzer().simplify(expression)
+    return isinstance(simple, tirx.IntImm) and int(simple) == number

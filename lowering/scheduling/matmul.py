@@ -1,0 +1,229 @@
+"""Matrix products: the right operand in panels of vectors, rows in register tiles.
+
+A constant right operand is packed into panels `[panel, k, width]` once, when the module is
+compiled; TVM's `SplitLayoutRewritePreproc` takes the packing out of the kernel. Panels are outside
+and rows inside, so that a panel stays in the second-level cache while all rows of an item pass over
+it. Sizes may be symbols: the last rows and columns go through smaller tiles.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import flat, int64
+from .emission import (
+    Store,
+    bound,
+    ceil_div,
+    compute_block,
+    epilogue_of,
+    for_items,
+    pieces,
+    rewritten,
+)
+from .micro_kernels import Tile, call_tile, native_tile
+from .nests import inlined, nests_of, substituted
+from .products import SumOfProducts, sum_of_products
+
+_CACHED = 1 << 18
+"""Elements of the left operand that an item keeps in the second-level cache."""
+
+
+class MatrixProduct(ScheduleRule):  # type: ignore[misc]
+    """Matrix products of float32, batched or not, of static and dynamic sizes."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        nests = nests_of(kernel)
+        if not nests:
+            return None
+        product = sum_of_products(nests[0])
+        if product is None or not _is_matrix_product(product):
+            return None
+        epilogue = epilogue_of(nests[0], product.c, nests[1:])
+        if epilogue is None:
+            return None
+        variables = [*product.batch, *product.rows, *product.columns]
+        store = Store(epilogue, variables, product.extents, product.columns)
+        if not store.is_affine:
+            return None
+        emission = _Emission(kernel, product, store, native_tile())
+        return s_tir.Schedule(rewritten(kernel, emission.emit))
+
+
+def _is_matrix_product(product: SumOfProducts) -> bool:
+    """Whether there is one reduced variable and one of columns, and rows follow each other."""
+    return len(product.reduced) == 1 and len(product.columns) == 1 and bool(product.rows)
+
+
+class _Emission:
+    def __init__(
+        self, kernel: tirx.PrimFunc, product: SumOfProducts, store: Store, tile: Tile
+    ) -> None:
+        self._kernel = kernel
+        self._product = product
+        self._store = store
+        self._tile = tile
+        (self._k,) = product.reduced
+        (self._n,) = product.columns
+        self._depth = product.extent(self._k)
+        self._width = product.extent(self._n)
+
+    def emit(self) -> None:
+        product = self._product
+        packed = self._packed_constant()
+        if packed is not None:
+            self._pack_constant(packed)
+        with compute_block("product"):
+            self._store.declare()
+            self._a = flat(product.a.buffer)
+            self._b = flat(product.b.buffer if packed is None else packed)
+            self._table = ib.alloc_buffer((1,), "int64")
+            ib.buffer_store(self._table, int64(0), [int64(0)])
+            self._items(packed is not None)
+
+    # --- the right operand ---
+
+    def _packed_constant(self) -> Any:
+        """A buffer for the panels of a constant right operand; None for another."""
+        free = self._kernel.attrs.get("layout_free_buffers") if self._kernel.attrs else None
+        places = [int(place) for place in free] if free is not None else []
+        constant = any(self._kernel.params[p].same_as(self._product.b.buffer) for p in places)
+        sizes = (self._depth, self._width)
+        if not constant or self._product.batch or not all(map(_is_static, sizes)):
+            return None
+        panels = -(-int(self._width) // self._tile.width)
+        return ib.sblock_alloc_buffer(
+            (int64(panels), self._depth, int64(self._tile.width)), "float32"
+        )
+
+    def _pack_constant(self, packed: Any) -> None:
+        source = self._product.b.buffer
+        panels, depth, width = packed.shape
+        with ib.grid(panels, depth, width) as (panel, k, column), ib.sblock("pack"):
+            p, i, j = (
+                ib.axis.spatial(extent, loop)
+                for extent, loop in zip(packed.shape, (panel, k, column), strict=True)
+            )
+            ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
+            n = p * width + j
+            indices = self._source_indices(i, n)
+            ib.reads([source[tuple(indices)]])
+            ib.writes([packed[p, i, j]])
+            element = source[tuple(indices)]
+            if int(self._width) % int(width):
+                element = tirx.if_then_else(n < self._width, element, tirx.const(0.0, "float32"))
+            ib.buffer_store(packed, element, [p, i, j])
+
+    def _source_indices(self, k: Any, n: Any) -> list[Any]:
+        return [substituted(i, {self._k: k, self._n: n}) for i in self._product.b.indices]
+
+    # --- items ---
+
+    def _items(self, packed: bool) -> None:
+        product, tile = self._product, self._tile
+        batch = product.count(product.batch)
+        rows = bound(product.count(product.rows))
+        panels = bound(pieces(self._width, tile.width))
+        chunk = self._row_chunk()
+        chunks = bound(pieces(rows, chunk))
+        work = batch * rows * self._width * self._depth
+
+        def item(number: Any) -> None:
+            panel = bound(tirx.floormod(number, panels))
+            outer = bound(tirx.floordiv(number, panels))
+            part = bound(tirx.floormod(outer, chunks))
+            where = self._batch_values(tirx.floordiv(outer, chunks))
+            first = bound(part * chunk)
+            count = bound(tirx.min(rows - first, int64(chunk)))
+            self._panel(where, panel, first, count, packed)
+
+        for_items(batch * chunks * panels, work, item)
+
+    def _row_chunk(self) -> int:
+        rows = self._tile.rows
+        if not _is_static(self._depth):
+            return 8 * rows
+        return max(4, min(16, _CACHED // (int(self._depth) * rows))) * rows
+
+    def _batch_values(self, number: Any) -> dict[Any, Any]:
+        """The values of the batch variables for a number counted over all of them."""
+        values: dict[Any, Any] = {}
+        for position, variable in enumerate(reversed(self._product.batch)):
+            extent = self._product.extent(variable)
+            outermost = position == len(self._product.batch) - 1
+            values[variable] = bound(number if outermost else tirx.floormod(number, extent))
+            number = tirx.floordiv(number, extent)
+        return values
+
+    def _row_values(self, number: Any) -> dict[Any, Any]:
+        values: dict[Any, Any] = {}
+        rows = self._product.rows
+        for position, variable in enumerate(reversed(rows)):
+            outermost = position == len(rows) - 1
+            extent = self._product.extent(variable)
+            values[variable] = number if outermost else tirx.floormod(number, extent)
+            number = tirx.floordiv(number, extent)
+        return values
+
+    def _panel(
+        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, packed: bool
+    ) -> None:
+        """All row tiles of one item over one panel."""
+        tile, product = self._tile, self._product
+        column = bound(panel * tile.width)
+        columns = bound(tirx.min(self._width - column, int64(tile.width)))
+        scratch = ib.alloc_buffer((tile.rows * tile.width,), "float32")
+        b, b_stride = self._right_operand(where, panel, column, packed)
+        a_row = product.a.position.of(product.rows[-1])
+        a_k = product.a.position.of(self._k)
+        with ib.serial(ceil_div(count, tile.rows)) as group:
+            start = bound(first + group * tile.rows)
+            rows = bound(tirx.min(first + count - start, int64(tile.rows)))
+            values = {**where, **self._row_values(start)}
+            origin = product.a.position.at(values)
+            call_tile(
+                tile, False, rows, tirx.address_of(self._a[origin]), b, scratch.data,
+                self._table.data, (self._depth, int64(1)), (a_k, int64(0), a_row), b_stride,
+            )  # fmt: skip
+            with ib.serial(rows) as row:
+                here = {**where, **self._row_values(start + row), self._n: column}
+                line = bound(row * tile.width)
+                self._store.run(here, columns, partial(_element, scratch, line), tile.lanes)
+
+    def _right_operand(
+        self, where: dict[Any, Any], panel: Any, column: Any, packed: bool
+    ) -> tuple[Any, Any]:
+        """The address of a panel's first element and the distance of its rows."""
+        width = int64(self._tile.width)
+        if packed:
+            return tirx.address_of(self._b[panel * self._depth * width]), width
+        # Copied with zeros after the last column: a vector that reaches past the end of the buffer
+        # must not be read.
+        copy = ib.alloc_buffer((self._depth * width,), "float32")
+        position = self._product.b.position
+        columns = tirx.min(self._width - column, width)
+        origin = bound(position.at({**where, self._n: column}))
+        step, down = position.of(self._n), position.of(self._k)
+        with ib.serial(self._depth) as k:
+            with ib.serial(columns) as j:
+                ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
+            with ib.serial(width - columns) as j:
+                ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
+        return copy.data, width
+
+
+def _element(scratch: Any, first: Any, offset: Any) -> Any:
+    return scratch[first + offset]
+
+
+def _is_static(size: Any) -> bool:
+    return isinstance(size, tirx.IntImm)

@@ -1,0 +1,247 @@
+"""Micro-kernels: register tiles of a sum of products, shared by all kernels of a module.
+
+A micro-kernel computes `out[r, v] = sum(a[r, k] * b[k, v] for k)` for a few rows r and a few
+vectors of columns v, with all sums in registers. It takes strides and trip counts at run time, so
+that one function serves every product and convolution of a module: LLVM compiles it once. Kernels
+call it by name; `link_micro_kernels` adds the functions that a module calls.
+
+The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix Multiplication,
+2008): vectors of b are loaded, elements of a are broadcast.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+from ..processor import vector_bytes
+
+_ANY = (1 << 48,)
+"""The shape of a buffer that is only a pointer."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The size of register tiles for a processor."""
+
+    lanes: int
+    """Elements of a vector register."""
+    vectors: int
+    """Vectors of columns."""
+    rows: int
+    """The most rows."""
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return self.lanes * self.vectors
+
+    def name(self, packed: bool) -> str:
+        """The name of the micro-kernel that takes any number of rows up to the most."""
+        return f"looplift_tile_{'packed' if packed else 'strided'}_{self.lanes}x{self.vectors}"
+
+
+def native_tile() -> Tile:
+    """The tile for float32 on the processor of the target in scope.
+
+    The sums take up most of the registers: 24 of the 32 of AVX-512, 12 of the 16 of AVX2, and 24 of
+    the 32 of NEON.
+    """
+    lanes = vector_bytes() // 4
+    return Tile(lanes, 2, {16: 12, 8: 6, 4: 12}[lanes])
+
+
+def line_tile() -> Tile:
+    """The tile for products of a single row: as many sums as hide the latency of multiply-add."""
+    return Tile(native_tile().lanes, 4, 1)
+
+
+def call_tile(
+    tile: Tile,
+    packed: bool,
+    rows: Any,
+    a: Any,
+    b: Any,
+    out: Any,
+    table: Any,
+    counts: tuple[Any, Any],
+    a_strides: tuple[Any, Any, Any],
+    b_stride: Any,
+    out_row: Any = None,
+) -> None:
+    """Emits a call of a micro-kernel.
+
+    It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
+    `a[i * a_strides[0] + j * a_strides[1] + r * a_strides[2]] * b[i * b_stride + table[j] + v]`.
+    Where `packed`, the stride of rows is 1, which saves address arithmetic. `out_row` is by default
+    the width of the tile.
+    """
+    out_row = tile.width if out_row is None else out_row
+    arguments = [a, b, out, table, *counts, *a_strides[:2], b_stride, a_strides[2], out_row]
+    ib.evaluate(tirx.call_extern("int32", tile.name(packed), rows, *map(_argument, arguments)))
+
+
+def _argument(value: Any) -> Any:
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def call_copy_row(
+    target: Any, source: Any, before: Any, count: Any, after: Any, stride: Any, fill: Any
+) -> None:
+    """Emits a call that writes a padded row.
+
+    It writes `before` times `fill`, `count` elements of the source at a stride, and `after` times
+    `fill`. `target` and `source` are addresses.
+    """
+    arguments = [target, source, *map(_argument, (before, count, after, stride)), fill]
+    ib.evaluate(tirx.call_extern("int32", _COPY_ROW, *arguments))
+
+
+_COPY_ROW = "looplift_copy_row"
+
+
+def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
+    """Adds the micro-kernels that kernels of a module call by name, and binds the calls to them.
+
+    They have no global symbol, so that TVM compiles them as internal functions.
+    """
+    kinds = itertools.product((native_tile(), line_tile()), (False, True))
+    names = {tile.name(packed): (tile, packed) for tile, packed in kinds}
+    variables = {
+        f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
+        for name, (tile, _) in names.items()
+        for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
+    }
+    variables[_COPY_ROW] = ir.GlobalVar(_COPY_ROW)
+    called: set[str] = set()
+
+    def bind(call: Any) -> Any:
+        if getattr(call.op, "name", "") != "tirx.call_extern":
+            return call
+        variable = variables.get(str(call.args[0].value))
+        if variable is None:
+            return call
+        called.add(variable.name_hint)
+        return ir.Call(variable, list(call.args[1:]), ret_ty="int32")
+
+    def bound(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        body = tvm_ffi.structural_map(function.body, (ir.Call, bind), order="post")
+        return function if body.same_as(function.body) else function.with_body(body)
+
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, tirx.PrimFunc):
+            module[variable] = bound(function)
+    for name, (tile, packed) in names.items():
+        if name in called:
+            for part, function in _functions(tile, packed):
+                module[variables[part]] = bound(function)
+    if _COPY_ROW in called:
+        module[variables[_COPY_ROW]] = _copy_row()
+    return module
+
+
+def _functions(tile: Tile, packed: bool) -> Iterator[tuple[str, tirx.PrimFunc]]:
+    """A micro-kernel for each number of rows, and one that selects among them."""
+    name = tile.name(packed)
+    for rows in range(1, tile.rows + 1):
+        yield f"{name}_{rows}", _tile(tile, packed, rows)
+    yield name, _selector(tile, name)
+
+
+def _parameters() -> tuple[list[Any], list[Any]]:
+    pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
+    pointers.append(ib.arg("table", ib.handle("int64")))
+    names = ("count_i", "count_j", "a_i", "a_j", "b_i", "a_row", "out_row")
+    return pointers, [ib.arg(name, ib.int64()) for name in names]
+
+
+def _selector(tile: Tile, name: str) -> tirx.PrimFunc:
+    """The function that calls the micro-kernel for a number of rows.
+
+    It contains a call of itself that never runs, which keeps LLVM from inlining it. In its caller
+    it would be wrong: TVM tells LLVM that accesses by way of different variables never meet (TBAA).
+    That holds within a kernel, but not between `out` and the buffer that the caller reads after it.
+    """
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        rows = ib.arg("rows", ib.int64())
+        pointers, numbers = _parameters()
+        table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
+        with ib.If(table[tirx.IntImm("int64", 0)] < 0), ib.Then():
+            # Two, because the last one would become a loop.
+            for _ in range(2):
+                ib.evaluate(tirx.call_extern("int32", name, rows, *pointers, *numbers))
+
+        def select(first: int, last: int) -> None:
+            if first == last:
+                call = tirx.call_extern("int32", f"{name}_{first}", *pointers, *numbers)
+                ib.evaluate(call)
+                return
+            middle = (first + last + 1) // 2
+            with ib.If(rows < middle):
+                with ib.Then():
+                    select(first, middle - 1)
+                with ib.Else():
+                    select(middle, last)
+
+        select(1, tile.rows)
+    return builder.get()
+
+
+def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
+    lanes = tile.lanes
+
+    def span(first: Any) -> Any:
+        return tirx.Ramp(first, tirx.IntImm("int64", 1), lanes)
+
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        pointers, (count_i, count_j, a_i, a_j, b_i, a_row, out_row) = _parameters()
+        a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
+        table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
+        places = list(itertools.product(range(rows), range(tile.vectors)))
+        zero = tirx.IntImm("int64", 0)
+        # A buffer becomes a register if every index into it is known.
+        sums = {place: ib.alloc_buffer((lanes,), "float32") for place in places}
+        for place in places:
+            nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
+            ib.buffer_store(sums[place], nothing, [span(zero)])
+        with ib.serial(count_i) as i, ib.serial(count_j) as j:
+            of_a, of_b = i * a_i + j * a_j, i * b_i + table[j]
+            for row, vector in places:
+                element = a[of_a + (row if packed else row * a_row)]
+                product = tirx.Broadcast(element, lanes) * b[span(of_b + vector * lanes)]
+                total = sums[row, vector]
+                ib.buffer_store(total, total[span(zero)] + product, [span(zero)])
+        for row, vector in places:
+            target = span(row * out_row + vector * lanes)
+            ib.buffer_store(out, sums[row, vector][span(zero)], [target])
+    return builder.get()
+
+
+def _copy_row() -> tirx.PrimFunc:
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
+        names = ("before", "count", "after", "stride")
+        before, count, after, stride = (ib.arg(name, ib.int64()) for name in names)
+        fill = ib.arg("fill", ib.float32())
+        target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
+        with ib.serial(before) as k:
+            ib.buffer_store(target, fill, [k])
+        with ib.If(stride == 1):
+            with ib.Then(), ib.serial(count) as k:
+                ib.buffer_store(target, source[k], [before + k])
+            with ib.Else(), ib.serial(count) as k:
+                ib.buffer_store(target, source[k * stride], [before + k])
+        with ib.serial(after) as k:
+            ib.buffer_store(target, fill, [before + count + k])
+    return builder.get()

@@ -1,0 +1,157 @@
+"""The loop nests of a kernel that has no schedule yet, as legalisation and fusion leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+_REDUCTION = int(tirx.IterVar.CommReduce)
+_SPATIAL = int(tirx.IterVar.DataPar)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A perfect loop nest around one block that stores one element per iteration."""
+
+    block: Any
+    """The SBlock."""
+    extents: tuple[Any, ...]
+    """The extents of the block's iteration variables: numbers, or expressions of sizes."""
+
+    @property
+    def variables(self) -> list[Any]:
+        """The block's iteration variables, outermost first."""
+        return [variable.var for variable in self.block.iter_vars]
+
+    @property
+    def spatial(self) -> list[Any]:
+        """The iteration variables that index the output."""
+        return [v.var for v in self.block.iter_vars if int(v.iter_type) == _SPATIAL]
+
+    @property
+    def reduced(self) -> list[Any]:
+        """The iteration variables that are summed (or otherwise combined) over."""
+        return [v.var for v in self.block.iter_vars if int(v.iter_type) == _REDUCTION]
+
+    @property
+    def buffer(self) -> Any:
+        """The buffer that the nest writes."""
+        return self.block.body.buffer
+
+    @property
+    def indices(self) -> list[Any]:
+        """The indices of the element that an iteration writes."""
+        return list(self.block.body.indices)
+
+    @property
+    def value(self) -> Any:
+        """The expression that an iteration stores."""
+        return self.block.body.value
+
+    def extent(self, variable: Any) -> Any:
+        """The extent of an iteration variable."""
+        return self.extents[next(k for k, v in enumerate(self.variables) if v.same_as(variable))]
+
+
+def nests_of(kernel: tirx.PrimFunc) -> list[Nest] | None:
+    """The loop nests of a kernel in order; None for a kernel of another form."""
+    if not isinstance(kernel.body, s_tir.SBlockRealize):
+        return None
+    body = kernel.body.block.body
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    nests = [_nest(part) for part in parts]
+    return None if any(nest is None for nest in nests) else [n for n in nests if n is not None]
+
+
+def _nest(statement: Any) -> Nest | None:
+    loops = []
+    while isinstance(statement, tirx.For):
+        if statement.kind != tirx.ForKind.SERIAL or not _is_number(statement.min, 0):
+            return None
+        loops.append(statement)
+        statement = statement.body
+    if not isinstance(statement, s_tir.SBlockRealize):
+        return None
+    block, values = statement.block, list(statement.iter_values)
+    plain = (
+        _is_number(statement.predicate, 1)
+        and isinstance(block.body, tirx.BufferStore)
+        and not block.alloc_buffers
+        and not block.match_buffers
+        and len(values) == len(loops)
+        and all(value.same_as(loop.loop_var) for value, loop in zip(values, loops, strict=True))
+        and {int(v.iter_type) for v in block.iter_vars} <= {_SPATIAL, _REDUCTION}
+    )
+    return Nest(block, tuple(loop.extent for loop in loops)) if plain else None
+
+
+def _is_number(expression: Any, number: int) -> bool:
+    return isinstance(expression, tirx.IntImm) and int(expression) == number
+
+
+_MOST_READS = 6
+"""Reads of one nest by another up to which it is inlined: LLVM computes the copies once."""
+
+
+def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with elementwise nests inlined into the elementwise nests that read them.
+
+    Keeps nests of reductions and what they read. Work is not repeated: every reader computes as
+    many elements, and reads each at its own place.
+    """
+    schedule = s_tir.Schedule(kernel)
+    try:
+        root = schedule.get_sblock("root")
+        for block in schedule.get_child_blocks(root):
+            consumers = [schedule.get(consumer) for consumer in schedule.get_consumers(block)]
+            if consumers and all(_inlines(schedule.get(block), reader) for reader in consumers):
+                schedule.compute_inline(block)
+    except (s_tir.ScheduleError, tvm.error.InternalError):
+        # There is no root, or TVM met a form that it did not foresee.
+        return kernel
+    return schedule.mod["main"]
+
+
+def _inlines(block: Any, consumer: Any) -> bool:
+    bodies = (block.body, consumer.body)
+    kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
+    if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
+        return False
+    reads = [load for load in loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
+    moves = isinstance(block.body.value, ir.TensorLoad)
+    if len(reads) == 1 and (moves or _same_size(block, consumer)):
+        return True
+    places = [tuple(str(index) for index in load.indices) for load in reads]
+    return len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
+
+
+def _same_size(block: Any, consumer: Any) -> bool:
+    extents = [[v.dom.extent for v in b.iter_vars] for b in (block, consumer)]
+    return len(extents[0]) == len(extents[1]) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(*extents, strict=True)
+    )
+
+
+def loads(expression: Any) -> list[Any]:
+    """The loads in an expression, each occurrence once."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expression, (ir.TensorLoad, found.append))
+    return found
+
+
+def depends(expression: Any, variables: Sequence[Any]) -> bool:
+    """Whether an expression contains one of these variables."""
+    free = tirx.analysis.undefined_vars(expression)
+    return any(f.same_as(variable) for f in free for variable in variables)
+
+
+def substituted(expression: Any, values: Mapping[Any, Any]) -> Any:
+    """An expression or statement with variables replaced by other expressions."""
+    return tvm_ffi.structural_map(
+        expression, (ir.Var, lambda variable: values.get(variable, variable)), order="post"
+    )

@@ -1,0 +1,172 @@
+"""Sums of products by role: which variables run over batches, rows, columns and the reduced axis.
+
+    c[batch, rows, columns] += a[batch, rows, reduced] * b[batch, reduced, columns]
+
+Matrix products and convolutions have this form. Columns are the last axes of the output, so that
+vectors of them are stored at once: the columns of a matrix product are those of its right operand,
+the columns of a convolution are positions of the image, and its rows are output channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, sym, tirx
+
+from .affine import Affine, affine, int64
+from .nests import Nest, depends, loads, substituted
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor of a sum of products."""
+
+    buffer: Any
+    indices: list[Any]
+    position: Affine
+    """The position of the element in the flat buffer."""
+
+
+@dataclass(frozen=True)
+class SumOfProducts:
+    """A nest of the form above. Extents are by variable."""
+
+    nest: Nest
+    a: Operand
+    b: Operand
+    batch: list[Any]
+    rows: list[Any]
+    columns: list[Any]
+    reduced: list[Any]
+    extents: dict[Any, Any]
+    c: list[Any]
+    """The indices of the output in these variables."""
+
+    def extent(self, variable: Any) -> Any:
+        """The extent of a variable."""
+        return self.extents[variable]
+
+    def count(self, variables: Sequence[Any]) -> Any:
+        """The number of values that variables take together."""
+        total: Any = int64(1)
+        for variable in variables:
+            total = total * self.extents[variable]
+        return sym.Analyzer().simplify(total)
+
+
+def sum_of_products(nest: Nest) -> SumOfProducts | None:
+    """The roles of a nest's variables; None for a nest of another form, or not of float32."""
+    factors = _factors(nest)
+    if factors is None or not nest.reduced:
+        return None
+    extents = dict(zip(nest.variables, nest.extents, strict=True))
+    indices = nest.indices
+    substitution = _split_group(nest, factors, extents)
+    for variable, extent in list(extents.items()):
+        if isinstance(extent, tirx.IntImm) and int(extent) == 1:
+            substitution[variable] = int64(0)
+            del extents[variable]
+    indices = [substituted(index, substitution) for index in indices]
+    variables = list(extents)
+    analyzer = sym.Analyzer()
+    for variable, extent in extents.items():
+        analyzer.bind(variable, ir.Range(int64(0), extent))
+    places = []
+    for factor in factors:
+        inner = [analyzer.simplify(substituted(i, substitution)) for i in factor.indices]
+        position = affine(list(factor.source.shape), inner, variables)
+        if position is None:
+            return None
+        places.append(Operand(factor.source, inner, position))
+    return _by_role(nest, places, extents, indices, variables)
+
+
+def _by_role(
+    nest: Nest,
+    places: Sequence[Operand],
+    extents: dict[Any, Any],
+    indices: list[Any],
+    variables: Sequence[Any],
+) -> SumOfProducts | None:
+    reduced = [v for v in variables if any(v.same_as(r) for r in nest.reduced)]
+    spatial = [v for v in variables if not any(v.same_as(r) for r in reduced)]
+    order = [v for index in indices for v in spatial if depends(index, [v])]
+    used = [[v for v in spatial if v in place.position.coefficients] for place in places]
+    if not order or any(v not in place.position.coefficients for v in reduced for place in places):
+        return None
+    last = next((v for v in reversed(order) if v in used[0] or v in used[1]), None)
+    if last is None:
+        return None
+    which = 1 if last in used[1] and last not in used[0] else 0
+    a, b = places[1 - which], places[which]
+    in_a, in_b = used[1 - which], used[which]
+    columns, rest = _suffix(order, lambda v: v in in_b and v not in in_a)
+    rows, batch = _suffix(rest, lambda v: v in in_a and v not in in_b)
+    if not columns:
+        return None
+    return SumOfProducts(nest, a, b, batch, rows, columns, reduced, extents, indices)
+
+
+def _suffix(items: Sequence[Any], fits: Any) -> tuple[list[Any], list[Any]]:
+    """The longest end of a list whose items fit, and what is before it."""
+    first = len(items)
+    while first and fits(items[first - 1]):
+        first -= 1
+    return list(items[first:]), list(items[:first])
+
+
+def _factors(nest: Nest) -> list[Any] | None:
+    """The two loads whose product a nest adds up."""
+    value, block = nest.value, nest.block
+    if not isinstance(value, tirx.Add) or block.init is None:
+        return None
+    if not isinstance(block.init.value, tirx.FloatImm) or block.init.value.value != 0:
+        return None
+    sums = [x for x in (value.a, value.b) if _is_load_of(x, nest.buffer)]
+    products = [x for x in (value.a, value.b) if isinstance(x, tirx.Mul)]
+    if len(sums) != 1 or len(products) != 1:
+        return None
+    factors = [products[0].a, products[0].b]
+    plain = all(isinstance(f, ir.TensorLoad) and str(f.source.dtype) == "float32" for f in factors)
+    return factors if plain and len(loads(products[0])) == 2 else None
+
+
+def _is_load_of(expression: Any, buffer: Any) -> bool:
+    return isinstance(expression, ir.TensorLoad) and expression.source.same_as(buffer)
+
+
+def _split_group(nest: Nest, factors: Sequence[Any], extents: dict[Any, Any]) -> dict[Any, Any]:
+    """Splits the channel of a grouped convolution, `f`, into a group and a channel of the group.
+
+    TVM writes the input channel as `f // n * m + c`. Replaces f in `extents`.
+    """
+    for variable in nest.spatial:
+        divisors: list[int] = []
+
+        def visit(quotient: Any, variable: Any = variable, divisors: list[int] = divisors) -> None:
+            if quotient.a.same_as(variable) and isinstance(quotient.b, tirx.IntImm):
+                divisors.append(int(quotient.b))
+
+        import tvm_ffi
+
+        for factor in factors:
+            for index in factor.indices:
+                tvm_ffi.structural_walk(index, (tirx.FloorDiv, visit))
+        extent = extents[variable]
+        if len(set(divisors)) == 1 and isinstance(extent, tirx.IntImm):
+            size = divisors[0]
+            if int(extent) % size:
+                continue
+            group, inner = tirx.Var("group", "int64"), tirx.Var("channel", "int64")
+            replaced = {}
+            for key, value in extents.items():
+                if key.same_as(variable):
+                    replaced[group], replaced[inner] = int64(int(extent) // size), int64(size)
+                else:
+                    replaced[key] = value
+            extents.clear()
+            extents.update(replaced)
+            return {variable: group * int64(size) + inner}
+    return {}

@@ -1,0 +1,242 @@
+"""Schedule rules for CPUs: products, convolutions and elementwise kernels of sizes known at run time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm
+from onnx import numpy_helper
+from tvm import relax, tirx
+from tvm.s_tir import dlight
+
+import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.convolution import Convolution
+from looplift.lowering.scheduling.elementwise import Elementwise
+from looplift.lowering.scheduling.matmul import MatrixProduct
+
+from .conftest import parse
+
+Array = np.ndarray[Any, Any]
+TARGETS = ("native", {"kind": "llvm", "mcpu": "haswell"}, {"kind": "llvm", "mcpu": "x86-64"})
+
+
+def weight(*shape: int) -> Array:
+    generator = np.random.default_rng(sum(shape))
+    return (generator.standard_normal(shape) / 8).astype(np.float32)
+
+
+def with_weights(text: str, weights: dict[str, Array]) -> onnx.ModelProto:
+    """The model with initializers, and with the type of its output."""
+    model = parse(text)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in weights.items()
+    )
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def check(
+    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = "native"
+) -> None:
+    """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
+    model = with_weights(text, weights)
+    compiled = looplift.compile(looplift.from_onnx(model), target)
+    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for given in sizes:
+        feed = {value.name: random(value, given) for value in model.graph.input}
+        got = machine["main"](*(tvm.runtime.tensor(value) for value in feed.values())).numpy()
+        (want,) = session.run(None, feed)
+        assert got.shape == want.shape
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6, err_msg=str(given))
+
+
+def random(value: onnx.ValueInfoProto, given: dict[str, int]) -> Array:
+    dims = value.type.tensor_type.shape.dim
+    shape = [dim.dim_value or given[dim.dim_param] for dim in dims]
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+ROWS = [{"n": n} for n in (0, 1, 7, 12, 64, 101)]
+PRODUCTS = {
+    "weight": ("float[n, 40] x", "y = MatMul (x, w)", (40, 72)),
+    "odd width": ("float[n, 17] x", "y = MatMul (x, w)", (17, 33)),
+    "narrow": ("float[n, 5] x", "y = MatMul (x, w)", (5, 1)),
+    "batch": ("float[2, n, 40] x", "y = MatMul (x, w)", (40, 72)),
+    "turned": ("float[n, 40] x", "y = Gemm <transB = 1> (x, w)", (24, 40)),
+    "bias": ("float[n, 24] x", "p = MatMul (x, w) y = Add (p, c)", (24, 50)),
+    "residual": (
+        "float[n, 24] x, float[n, 50] z", "p = MatMul (x, w) q = Mul (p, z) y = Tanh (q)", (24, 50),
+    ),
+    "gelu": (
+        "float[n, 24] x",
+        """p = MatMul (x, w) q = Add (p, c) root = Constant <value = float {1.4142135}> ()
+        one = Constant <value = float {1.0}> () r = Div (q, root) e = Erf (r) f = Add (e, one)
+        y = Mul (q, f)""",
+        (24, 50),
+    ),
+}  # fmt: skip
+"""Inputs, nodes and the shape of the weight."""
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_any_number_of_rows(name: str) -> None:
+    inputs, nodes, shape = PRODUCTS[name]
+    weights = {"w": weight(*shape), "c": weight(shape[1])}
+    check(f"model ({inputs}) => (y) {{ {nodes} }}", weights, ROWS)
+
+
+def test_products_without_constants() -> None:
+    """As in attention: all sizes but that of a head are symbols."""
+    sizes = [{"b": b, "n": n, "m": m} for b, n, m in ((1, 1, 1), (2, 7, 64), (1, 0, 5), (3, 64, 9))]
+    text = "float[b, 3, n, 16] q, float[b, 3, 16, m] k"
+    check(f"model ({text}) => (y) {{ y = MatMul (q, k) }}", {}, sizes)
+    text = "float[b, 3, n, m] q, float[b, 3, m, 16] k"
+    check(f"model ({text}) => (y) {{ y = MatMul (q, k) }}", {}, sizes)
+
+
+PLANES = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 7, 9), (0, 8, 8), (1, 64, 33))]
+CONVOLUTIONS = {
+    "3x3": ("pads = [1, 1, 1, 1]", (20, 16, 3, 3)),
+    "stride": ("pads = [1, 1, 1, 1], strides = [2, 2]", (20, 16, 3, 3)),
+    "stride 3": ("pads = [1, 0, 1, 2], strides = [3, 1]", (20, 16, 3, 3)),
+    "dilation": ("pads = [2, 2, 2, 2], dilations = [2, 2]", (20, 16, 3, 3)),
+    "all": ("pads = [4, 4, 4, 4], dilations = [2, 4], strides = [2, 3]", (6, 16, 5, 3)),
+    "groups": ("pads = [1, 1, 1, 1], group = 4", (20, 4, 3, 3)),
+    "depthwise": ("pads = [2, 2, 2, 2], group = 16", (16, 1, 5, 5)),
+    "depthwise stride": ("pads = [1, 1, 1, 1], group = 16, strides = [2, 2]", (16, 1, 3, 3)),
+    "1x1": ("pads = [0, 0, 0, 0]", (33, 16, 1, 1)),
+    "1x1 stride": ("pads = [0, 0, 0, 0], strides = [2, 2]", (33, 16, 1, 1)),
+}
+"""Attributes and the shape of the weight."""
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_any_plane(name: str) -> None:
+    attributes, shape = CONVOLUTIONS[name]
+    nodes = f"p = Conv <{attributes}> (x, f, c) y = Relu (p)"
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    check(f"model (float[b, 16, h, w] x) => (y) {{ {nodes} }}", weights, PLANES)
+
+
+def test_a_convolution_of_planes_of_one_column() -> None:
+    sizes = [{"h": h} for h in (1, 7, 64)]
+    text = "model (float[1, 16, h, 1] x) => (y) { y = Conv <pads = [1, 0, 1, 0]> (x, f) }"
+    check(text, {"f": weight(20, 16, 3, 1)}, sizes)
+
+
+@pytest.mark.parametrize("attributes", ["pads = [5, 5]", "pads = [5, 5], strides = [5]"])
+def test_convolutions_of_a_line(attributes: str) -> None:
+    sizes = [{"n": n} for n in (1, 7, 64, 1001)]
+    weights = {"f": weight(20, 16, 11)}
+    text = f"model (float[1, 16, n] x) => (y) {{ y = Conv <{attributes}> (x, f) }}"
+    check(text, weights, sizes)
+
+
+def test_static_depthwise_convolutions() -> None:
+    """With constant arguments LLVM would inline the micro-kernel, and lose what it writes."""
+    nodes = "p = Conv <pads = [2, 2, 2, 2], group = 32> (x, f, c) y = HardSwish (p)"
+    weights = {"f": weight(32, 1, 5, 5), "c": weight(32)}
+    check(f"model (float[b, 32, 7, 7] x) => (y) {{ {nodes} }}", weights, [{"b": 1}, {"b": 3}])
+
+
+TRANSPOSED = {
+    "line": ("h", "pads = [4, 4], strides = [8]", (8, 6, 16)),
+    "uneven": ("h", "pads = [1, 1], strides = [3], output_padding = [1]", (8, 6, 5)),
+    "plane": ("h, w", "pads = [1, 1, 1, 1], strides = [2, 2]", (8, 6, 3, 3)),
+}
+"""Axes, attributes and the shape of the weight."""
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolutions_by_phases(name: str) -> None:
+    axes, attributes, shape = TRANSPOSED[name]
+    nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"
+    weights = {"f": weight(*shape), "c": weight(shape[1])}
+    sizes = [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, 1), (1, 7))]
+    check(f"model (float[b, 8, {axes}] x) => (y) {{ {nodes} }}", weights, sizes)
+
+
+def test_a_convolution_reads_its_result_and_another_tensor() -> None:
+    text = """model (float[b, 16, h, w] x, float[b, 20, h, w] z) => (y) {
+        p = Conv <pads = [1, 1, 1, 1]> (x, f, c)
+        s = Sigmoid (p)
+        q = Mul (p, s)
+        y = Add (q, z) }"""
+    check(text, {"f": weight(20, 16, 3, 3), "c": weight(20)}, PLANES)
+
+
+SHAPES = [{"b": b, "n": n, "m": m} for b, n, m in ((1, 1, 1), (2, 0, 5), (3, 7, 64), (1, 65, 257))]
+ELEMENTWISE = {
+    "same": ("float[b, n, m] x, float[b, n, m] z", "q = Add (x, z) y = Sigmoid (q)"),
+    "rows": ("float[b, n, m] x, float[m] z", "q = Mul (x, z) y = Exp (q)"),
+    "columns": ("float[b, n, m] x, float[b, n, 1] z", "q = Sub (x, z) y = Tanh (q)"),
+    "planes": ("float[b, n, m] x, float[b, 1, m] z", "q = Sub (x, z) y = Erf (q)"),
+    "turned": ("float[b, n, m] x", "t = Transpose <perm = [0, 2, 1]> (x) y = Neg (t)"),
+    "triangle": ("float[b, n, m] x", "t = Trilu <upper = 1> (x) y = Sub (t, x)"),
+    "heads": ("float[b, n, 4, m] x", "y = Transpose <perm = [0, 2, 1, 3]> (x)"),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_kernels_of_any_shape(name: str) -> None:
+    inputs, nodes = ELEMENTWISE[name]
+    check(f"model ({inputs}) => (y) {{ {nodes} }}", {}, SHAPES)
+
+
+@pytest.mark.parametrize("target", TARGETS[1:], ids=lambda target: target["mcpu"])
+def test_other_processors(target: Any) -> None:
+    text = """model (float[b, 16, h, 9] x) => (y) {
+        p = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f)
+        q = MatMul (p, c)
+        y = Sigmoid (q) }"""
+    weights = {"f": weight(20, 16, 3, 3), "c": weight(5, 24)}
+    sizes = [{"b": 1, "h": h} for h in (1, 8, 31)]
+    check(text, weights, sizes, target)
+
+
+def test_neon_code_has_vectors_and_fused_multiply_add() -> None:
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    text = "model (float[n, 16] x) => (y) { y = MatMul (x, w) }"
+    model = with_weights(text, {"w": weight(16, 24)})
+    compiled = looplift.compile(looplift.from_onnx(model), target)
+    assembly = compiled.mod.imports[0].inspect_source("asm")
+    assert "fmla\tv" in assembly
+
+
+def test_a_function_of_a_function_compiles_in_a_second() -> None:
+    """Named values inside one another took LLVM 20 s."""
+    nodes = "a = Sigmoid (x) b = Tanh (a) c = Exp (b) d = Sigmoid (c) y = Erf (d)"
+    start = time.process_time()
+    check(f"model (float[3] x) => (y) {{ {nodes} }}", {}, [{}])
+    assert time.process_time() - start < 5
+
+
+def test_weights_are_packed_once_and_not_kept() -> None:
+    """An executable holds a weight in one layout."""
+    text = "model (float[n, 256] x) => (y) { y = MatMul (x, w) }"
+    model = with_weights(text, {"w": weight(256, 512)})
+    module = looplift.from_onnx(model)
+    with as_target("native"):
+        module = relax.get_pipeline("looplift")(module)
+    functions = {variable.name_hint for variable in module.get_global_vars()}
+    assert not any("weight_prepack" in name for name in functions)
+    assert any("prepacked" in name for name in functions)
+
+
+def test_rules_apply_as_those_of_dlight_do() -> None:
+    """Without the pipeline: TVM's pass, TVM's functions."""
+    model = with_weights("model (float[n, 24] x, float[24, 40] w) => (y) { y = MatMul (x, w) }", {})
+    module = relax.transform.LegalizeOps()(looplift.from_onnx(model))
+    with as_target("native"):
+        rules: Sequence[Callable[..., Any]] = (MatrixProduct(), Convolution(), Elementwise())
+        scheduled = dlight.ApplyDefaultSchedule(*rules)(module)
+    kernels = [f for f in scheduled.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert any("looplift_tile" in kernel.script() for kernel in kernels)
