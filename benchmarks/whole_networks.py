@@ -10,6 +10,7 @@ sizes; the last is timed. Each network runs in a process of its own.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -82,8 +83,8 @@ def measure(name: str, networks: Path) -> dict[str, object]:
         feed = {key: feeds[-1][key] for key in names}
         given = bind(feed, names)
         row[f"ratio, {threads} thread(s)"] = ratio(
-            lambda given=given: machine["main"](*given),
-            lambda session=session, feed=feed: session.run(None, feed),
+            functools.partial(machine["main"], *given),
+            functools.partial(session.run, None, feed),
         )
     configure(1, 1)
     row["slowest kernels"] = ", ".join(slowest(machine, bind(feeds[-1], names)))
