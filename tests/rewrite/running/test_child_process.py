@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from ...hostile.interruptible import start
+
 PROGRAM = """
 import time
 from looplift.rewrite.running.child_process import ChildProcess, RemoteObject
@@ -37,12 +39,11 @@ if __name__ == "__main__":
 def test_an_interrupted_request_ends_the_child(tmp_path: Path) -> None:
     """The answer to it must not be taken for that to the next request."""
     (tmp_path / "sleeper.py").write_text(PROGRAM)
-    program = subprocess.Popen(
+    program = start(
         [sys.executable, "sleeper.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
-        text=True,
     )
     with program:
         assert program.stdout is not None
