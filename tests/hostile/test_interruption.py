@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .interruptible import start
 from .case import MODEL, PLAIN_FILE
+from .interruptible import start
 
 _ENDLESS = """from looplift import Phase, Rule
 
