@@ -13,11 +13,13 @@ from ...hostile.interruptible import start
 
 PROGRAM = """
 import time
+from pathlib import Path
 from looplift.rewrite.running.child_process import ChildProcess, RemoteObject
 
 
 class Sleeper:
     def sleep(self, seconds):
+        Path("asleep").touch()
         time.sleep(seconds)
         return "slept"
 
@@ -27,8 +29,6 @@ if __name__ == "__main__":
 
     with ChildProcess() as process:
         sleeper = RemoteObject(process, Sleeper)
-        sleeper.call("sleep", 0.0)
-        print("began", flush=True)
         try:
             sleeper.call("sleep", 60.0)
         except KeyboardInterrupt:
@@ -47,7 +47,9 @@ def test_an_interrupted_request_ends_the_child(tmp_path: Path) -> None:
     )
     with program:
         assert program.stdout is not None
-        assert program.stdout.readline() == "began\n"
+        while not (tmp_path / "asleep").exists():
+            assert program.poll() is None
+            time.sleep(0.01)
         began = time.monotonic()
         program.send_signal(signal.SIGINT)
         assert program.stdout.read() == "interrupted False slept\n"
