@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from .case import MODEL, PLAIN_FILE
+from .interruptible import start
 
 _ENDLESS = """from looplift import Phase, Rule
 
@@ -31,11 +32,10 @@ def test_a_rule_that_does_not_end(command: str, tmp_path: Path) -> None:
     PLAIN_FILE(tmp_path)
     (tmp_path / "endless.py").write_text(_ENDLESS)
     output = ["-o", "out.onnx"] if command == "rewrite" else []
-    call = subprocess.Popen(
+    call = start(
         [sys.executable, "-m", "looplift", command, MODEL, *output, "--rules", "endless"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
-        text=True,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),

@@ -9,13 +9,17 @@ import sys
 import time
 from pathlib import Path
 
+from ...hostile.interruptible import start
+
 PROGRAM = """
 import time
+from pathlib import Path
 from looplift.rewrite.running.child_process import ChildProcess, RemoteObject
 
 
 class Sleeper:
     def sleep(self, seconds):
+        Path("asleep").touch()
         time.sleep(seconds)
         return "slept"
 
@@ -25,8 +29,6 @@ if __name__ == "__main__":
 
     with ChildProcess() as process:
         sleeper = RemoteObject(process, Sleeper)
-        sleeper.call("sleep", 0.0)
-        print("began", flush=True)
         try:
             sleeper.call("sleep", 60.0)
         except KeyboardInterrupt:
@@ -37,16 +39,17 @@ if __name__ == "__main__":
 def test_an_interrupted_request_ends_the_child(tmp_path: Path) -> None:
     """The answer to it must not be taken for that to the next request."""
     (tmp_path / "sleeper.py").write_text(PROGRAM)
-    program = subprocess.Popen(
+    program = start(
         [sys.executable, "sleeper.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
-        text=True,
     )
     with program:
         assert program.stdout is not None
-        assert program.stdout.readline() == "began\n"
+        while not (tmp_path / "asleep").exists():
+            assert program.poll() is None
+            time.sleep(0.01)
         began = time.monotonic()
         program.send_signal(signal.SIGINT)
         assert program.stdout.read() == "interrupted False slept\n"
