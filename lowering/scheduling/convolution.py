@@ -33,6 +33,7 @@ from .emission import (
 )
 from .micro_kernels import Tile, call_copy_row, call_tile, line_tile, native_tile
 from .nests import Nest, depends, inlined, nests_of, substituted
+from .packing import is_constant_operand
 from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 17
@@ -346,7 +347,9 @@ class _Emission:
             group, tile, channel, tap, row = (
                 ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
             )
-            if self._is_constant(source) and all(isinstance(s, tirx.IntImm) for s in shape):
+            if is_constant_operand(self._kernel, source) and all(
+                isinstance(s, tirx.IntImm) for s in shape
+            ):
                 ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
             f = tile * rows + row
             values = self._unflattened(self._groups, group)
@@ -362,11 +365,6 @@ class _Emission:
                 element = tirx.if_then_else(f < self._rows, element, tirx.const(0.0, "float32"))
             ib.buffer_store(packed, element, [group, tile, channel, tap, row])
         return packed
-
-    def _is_constant(self, buffer: Any) -> bool:
-        free = self._kernel.attrs.get("layout_free_buffers") if self._kernel.attrs else None
-        places = [int(place) for place in free] if free is not None else []
-        return any(self._kernel.params[place].same_as(buffer) for place in places)
 
     @property
     def _groups(self) -> list[Any]:

@@ -29,6 +29,7 @@ from .emission import (
 )
 from .micro_kernels import Tile, call_tile, native_tile
 from .nests import inlined, nests_of, substituted
+from .packing import is_constant_operand
 from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
@@ -94,9 +95,7 @@ class _Emission:
 
     def _packed_constant(self) -> Any:
         """A buffer for the panels of a constant right operand; None for another."""
-        free = self._kernel.attrs.get("layout_free_buffers") if self._kernel.attrs else None
-        places = [int(place) for place in free] if free is not None else []
-        constant = any(self._kernel.params[p].same_as(self._product.b.buffer) for p in places)
+        constant = is_constant_operand(self._kernel, self._product.b.buffer)
         sizes = (self._depth, self._width)
         if not constant or self._product.batch or not all(map(_is_static, sizes)):
             return None

@@ -14,10 +14,49 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
+from ..values import Constant
+
 _MARK = "meta_schedule.layout_rewrite_preproc"
 _PACKER = "_weight_prepack"
 """What SplitLayoutRewritePreproc adds to a kernel's name for the function that packs its weight."""
 _CALL_TIR = ir.Op.get("relax.call_tir")
+
+
+_CONSTANT_OPERANDS = "layout_free_buffers"
+"""TVM's attribute for the positions of parameters whose layout a kernel may choose."""
+
+
+def mark_constant_operands(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with `layout_free_buffers` on each kernel whose calls all pass constants there.
+
+    TVM's AttachAttrLayoutFreeBuffers does the same for each call, on a copy of the kernel. In TVM
+    0.27 the copy of a kernel from DispatchSortScan names sizes that it does not define.
+    """
+    constant: dict[Any, set[int]] = {}
+
+    def visit(call: Any) -> None:
+        if not isinstance(call.op, ir.Op) or not call.args:
+            return
+        kernel = call.args[0]
+        if isinstance(kernel, ir.GlobalVar):
+            operands = call.args[1] if call.op.same_as(_CALL_TIR) else ()
+            found = {k for k, value in enumerate(operands) if isinstance(value, Constant)}
+            constant[kernel] = constant.get(kernel, found) & found
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
+    for variable, positions in constant.items():
+        kernel = module[variable]
+        if positions and isinstance(kernel, tirx.PrimFunc):
+            module[variable] = kernel.with_attr(_CONSTANT_OPERANDS, sorted(positions))
+    return module
+
+
+def is_constant_operand(kernel: tirx.PrimFunc, buffer: Any) -> bool:
+    """Whether a parameter is marked as constant: the kernel may pack it at compile time."""
+    places = (kernel.attrs or {}).get(_CONSTANT_OPERANDS) or []
+    return any(kernel.params[int(place)].same_as(buffer) for place in places)
 
 
 def pack_constants(module: tvm.IRModule) -> tvm.IRModule:

@@ -26,7 +26,7 @@ from .gpu import bind_scheduled_kernels
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .micro_kernels import link_micro_kernels
-from .packing import pack_constants
+from .packing import mark_constant_operands, pack_constants
 from .schedule import schedule_kernel
 from .transposed_convolution import split_into_phases
 
@@ -80,7 +80,7 @@ def _for_cpu() -> Any:
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
             passes.RewriteDataflowReshape(),
-            passes.AttachAttrLayoutFreeBuffers(),
+            _module_pass(mark_constant_operands),
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),

@@ -231,6 +231,18 @@ def test_weights_are_packed_once_and_not_kept() -> None:
     assert any("prepacked" in name for name in functions)
 
 
+def test_a_kernel_packs_only_what_is_constant_in_every_call() -> None:
+    """Two products of the same shapes are one kernel."""
+    text = "model (float[n, 32] x, float[32, 32] v) => (y) { p = MatMul (x, w) y = MatMul (p, v) }"
+    check(text, {"w": weight(32, 32)}, ROWS)
+
+
+def test_cumulative_sums_of_any_length() -> None:
+    """TVM's pass that marks constants broke the kernel, which declares a layout for its result."""
+    nodes = "axis = Constant <value = int64 {1}> () y = CumSum (x, axis)"
+    check(f"model (float[b, n] x) => (y) {{ {nodes} }}", {}, [{"b": 2, "n": n} for n in (1, 7)])
+
+
 def test_rules_apply_as_those_of_dlight_do() -> None:
     """Without the pipeline: TVM's pass, TVM's functions."""
     model = with_weights("model (float[n, 24] x, float[24, 40] w) => (y) { y = MatMul (x, w) }", {})
