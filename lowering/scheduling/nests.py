@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -98,6 +99,7 @@ _MOST_READS = 6
 """Reads of one nest by another up to which it is inlined: LLVM computes the copies once."""
 
 
+@lru_cache(maxsize=1)  # All rules ask for the same kernel, one after another.
 def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with elementwise nests inlined into the elementwise nests that read them.
 

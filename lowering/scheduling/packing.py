@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
 from ..values import Constant
+from .constant_folding import compiled_kernels, evaluated, with_body
 
 _MARK = "meta_schedule.layout_rewrite_preproc"
 _PACKER = "_weight_prepack"
@@ -76,7 +77,8 @@ def pack_constants(module: tvm.IRModule) -> tvm.IRModule:
     }
     for variable, kernel in hidden.items():
         module[variable] = kernel
-    return _evaluated(module, packers)
+    # SplitLayoutRewritePreproc leaves the kernels that it split.
+    return relax.transform.DeadCodeElimination()(_evaluated(module, packers))
 
 
 def _packs(kernel: tirx.PrimFunc) -> bool:
@@ -93,36 +95,17 @@ def _packs(kernel: tirx.PrimFunc) -> bool:
 
 def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     """The module with the results of calls of packers, and without the packers."""
-    library = tvm.compile(
-        tvm.IRModule(
-            {
-                variable.name_hint: function.with_attr("global_symbol", variable.name_hint)
-                for variable, function in packers.items()
-            }
-        ),
-        tvm.target.Target("llvm"),
-    )
+    library = compiled_kernels(module, packers)
 
     def evaluate(call: Any) -> Any:
         if not call.op.same_as(_CALL_TIR) or call.args[0] not in packers:
             return call
-        result_type = call.ty_args[0]
-        shape = [int(size) for size in result_type.shape]
-        packed = tvm.runtime.empty(shape, str(result_type.dtype))
-        library[call.args[0].name_hint](*(operand.value for operand in call.args[1]), packed)
-        return relax.const(packed)
+        return evaluated(library, call, call.args[1])
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
             body = tvm_ffi.structural_map(function.body, (ir.Call, evaluate), order="post")
-            if not body.same_as(function.body):
-                module[variable] = relax.Function(
-                    function.params,
-                    body,
-                    function.ret_ty,
-                    function.is_pure,
-                    attrs=function.attrs,
-                )
+            module[variable] = with_body(function, body)
     for variable in packers:
         del module[variable]
     return module
