@@ -31,6 +31,7 @@ from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
+from .size_names import name_sizes
 from .transposed_convolution import split_into_phases
 
 NAME = "looplift"
@@ -76,9 +77,10 @@ def _for_cpu() -> Any:
             _module_pass(split_into_phases),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
-            _module_pass(_keep_scalars_apart),
             _module_pass(fold_constants),
             _module_pass(split_blocks),
+            _module_pass(name_sizes),
+            _module_pass(_keep_scalars_apart),
             passes.FuseOps(),
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.

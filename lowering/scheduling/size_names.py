@@ -1,0 +1,297 @@
+"""Names for computed sizes, so that kernels read them from the shapes of their tensors.
+
+    x: (n, (h - 1) // 2 + 1)                      m = (h - 1) // 2 + 1, checked once
+    call_tir(relu, (x, h))              ->        x: (n, m)
+                                                  call_tir(relu, (x,))
+
+TVM binds a size of a kernel where a dimension is a variable, and passes it as a number elsewhere.
+FuseOps must then leave the kernel alone (see `_keep_scalars_apart`), and kernels that differ in
+the order of such numbers are compiled twice. Later passes prove nothing about `m`, because the
+quotient is `m - 1` everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, sym, tirx
+
+from .constant_folding import with_body
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
+_SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
+_ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
+
+
+def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with named sizes in functions and kernels, and equal kernels merged.
+
+    Requires that every `match_cast` lies outside of dataflow blocks.
+    """
+    module, shorter = _with_named_kernels(module)
+
+    def shorten(call: Any) -> Any:
+        if not call.op.same_as(_CALL_TIR):
+            return call
+        kernel, arguments, *rest = call.args
+        if kernel in shorter:
+            kernel, places = shorter[kernel]
+            arguments = relax.Tuple([arguments[place] for place in places])
+        return ir.Call(
+            call.op, [kernel, arguments, *rest], call.attrs, call.ty_args, ret_ty=call.ty
+        )
+
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function):
+            named = _function_with_named_sizes(function)
+            body = tvm_ffi.structural_map(named.body, (ir.Call, shorten), order="post")
+            module[variable] = with_body(named, body)
+    for variable in shorter:
+        del module[variable]
+    return relax.transform.Normalize()(module)
+
+
+@dataclass
+class _Names:
+    """The names of computed sizes of a function or kernel."""
+
+    sizes: list[tuple[Any, Any]] = field(default_factory=list)
+    """Each name with the size that it stands for."""
+    _values: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
+    """Expressions and what replaces them, by structural hash."""
+
+    def add(self, size: Any) -> None:
+        """Names a size, if it is a sum of one expression that is no polynomial, and of others."""
+        if isinstance(size, (tirx.IntImm, ir.Var)) or self._value(size) is not None:
+            return
+        inner = _atoms(size)
+        if len(inner) != 1 or self._value(inner[0]) is not None:
+            return
+        if not any(inner[0].same_as(summand) for summand in _summands(size)):
+            return
+        name = tirx.Var("size", size.ty.dtype)
+        rest = sym.Analyzer().simplify(size - inner[0])
+        if _atoms(rest):
+            return
+        self.sizes.append((name, size))
+        self._set(size, name)
+        self._set(inner[0], sym.Analyzer().simplify(name - rest))
+
+    def add_whole(self, size: Any) -> None:
+        """Names a size whatever it is. What is known of the sizes in it is lost for the name."""
+        size = self.applied(size)
+        if not isinstance(size, (tirx.IntImm, ir.Var)) and self._value(size) is None:
+            name = tirx.Var("size", size.ty.dtype)
+            self.sizes.append((name, size))
+            self._set(size, name)
+
+    def applied(self, root: Any) -> Any:
+        """A function, type or expression with names in place of the sizes."""
+        known: dict[int, tuple[Any, Any]] = {}
+
+        def replace(expression: Any) -> Any:
+            # The hash of an expression is its address; `==` would build a comparison.
+            if hash(expression) not in known:
+                known[hash(expression)] = (self._replaced(expression), expression)
+            return known[hash(expression)][0]
+
+        return tvm_ffi.structural_map(root, ((*_SUMS, *_ATOMS), replace), order="pre")
+
+    def _replaced(self, expression: Any) -> Any:
+        if not _is_size(expression):
+            return expression
+        value = self._value(expression)
+        if value is not None:
+            return value
+        if isinstance(expression, _SUMS) and any(
+            self._value(atom) is not None for atom in _atoms(expression)
+        ):
+            parts = [self.applied(part) for part in (expression.a, expression.b)]
+            return sym.Analyzer().simplify(type(expression)(*parts))
+        return expression
+
+    def _value(self, expression: Any) -> Any:
+        for known, value in self._values.get(tvm_ffi.structural_hash(expression), ()):
+            if tvm_ffi.structural_equal(known, expression):
+                return value
+        return None
+
+    def _set(self, expression: Any, value: Any) -> None:
+        self._values.setdefault(tvm_ffi.structural_hash(expression), []).append((expression, value))
+
+
+def _is_size(expression: Any) -> bool:
+    return str(getattr(expression.ty, "dtype", "")) == "int64"
+
+
+def _atoms(expression: Any) -> list[Any]:
+    """The largest parts of an expression that are not sums, products, variables or numbers."""
+    if isinstance(expression, _SUMS):
+        return _atoms(expression.a) + _atoms(expression.b)
+    return [] if isinstance(expression, (tirx.IntImm, ir.Var)) else [expression]
+
+
+def _summands(expression: Any) -> list[Any]:
+    """What an expression adds up, without what it subtracts."""
+    if isinstance(expression, tirx.Add):
+        return _summands(expression.a) + _summands(expression.b)
+    return _summands(expression.a) if isinstance(expression, tirx.Sub) else [expression]
+
+
+def _variables(root: Any) -> set[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, (ir.Var, found.append))
+    return set(found)
+
+
+# --- kernels ---
+
+
+def _with_named_kernels(
+    module: tvm.IRModule,
+) -> tuple[tvm.IRModule, dict[Any, tuple[Any, list[int]]]]:
+    """The module with kernels of named sizes added, equal ones once.
+
+    Also, for each kernel to replace, the one to call instead and the places of its arguments.
+    """
+    builder = relax.BlockBuilder(module)
+    called, others = set(), set()
+
+    def visit(call: Any) -> None:
+        if call.op.same_as(_CALL_TIR) and len(call.args) == 2:
+            called.add(call.args[0])
+        else:
+            others.update(a for a in (call.op, *call.args) if isinstance(a, ir.GlobalVar))
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
+    shorter = {}
+    for variable in called - others:
+        kernel = module[variable]
+        if not isinstance(kernel, tirx.PrimFunc):
+            continue
+        named = _named_kernel(kernel)
+        if named is not None:
+            shorter[variable] = (builder.add_func(named[0], variable.name_hint), named[1])
+    return builder.get(), shorter
+
+
+def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]] | None:
+    """The kernel with named sizes and the places of the parameters that it keeps, if any differs.
+
+    Prefers names that leave no numbers among the parameters.
+    """
+    names = _Names()
+    sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
+    for size in sizes:
+        names.add(size)
+    computed = bool(names.sizes)
+    named = _without_unused_sizes(names.applied(kernel)) if computed else None
+    if named is not None and len(named[1]) == _tensors(kernel):
+        return named
+    for size in sizes:
+        names.add_whole(size)
+    if not names.sizes:
+        return None
+    whole = _without_unused_sizes(names.applied(kernel))
+    return whole if len(whole[1]) == _tensors(kernel) else named
+
+
+def _tensors(kernel: tirx.PrimFunc) -> int:
+    """How many tensors a kernel takes."""
+    return sum(hasattr(param, "shape") for param in kernel.params) - 1
+
+
+def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
+    """The kernel without numbers among its parameters that nothing reads; the places of others."""
+    buffers = [param for param in kernel.params if hasattr(param, "shape")]
+    used = _variables(kernel.body).union(*(_variables(list(b.shape)) for b in buffers))
+    places = [k for k, p in enumerate(kernel.params) if hasattr(p, "shape") or p in used]
+    params = [kernel.params[place] for place in places]
+    shorter = tirx.PrimFunc(params, kernel.body, kernel.ret_type, attrs=kernel.attrs)
+    inputs = len(places) - 1  # The last parameter is the result.
+    return shorter, places[:inputs]
+
+
+# --- functions ---
+
+
+def _function_with_named_sizes(function: relax.Function) -> relax.Function:
+    if not isinstance(function.body, relax.SeqExpr):
+        return function
+    visible = _defined(function)
+    names, taken = _Names(), _variables([param.ty for param in function.params])
+
+    def visit(binding: Any) -> None:
+        shape = getattr(binding.var.ty, "shape", None)
+        for size in getattr(shape, "values", None) or ():
+            if _variables(size) <= visible:
+                names.add(size)
+
+    tvm_ffi.structural_walk(function.body, (relax.VarBinding, visit))
+    computed = [_atoms(size) for p in function.params for size in _sizes(p.ty)]
+    if not names.sizes or any(computed):
+        return function
+    named = names.applied(function.body)
+    blocks = list(_with_definitions(named.blocks, names.sizes, taken))
+    return with_body(function, relax.SeqExpr(blocks, named.body))
+
+
+def _sizes(type_: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(type_, (relax.ShapeExpr, lambda shape: found.extend(shape.values)))
+    return found
+
+
+def _defined(function: relax.Function) -> set[Any]:
+    """The sizes that are defined in the outermost blocks of a function, or by its parameters."""
+    casts = [b.ty for block in function.body.blocks for b in block.bindings
+             if isinstance(b, relax.MatchCast)]  # fmt: skip
+    types = [*(param.ty for param in function.params), *casts]
+    sizes = [size for type_ in types for size in _sizes(type_)]
+    return {size for size in sizes if isinstance(size, ir.Var)}
+
+
+def _with_definitions(
+    blocks: Sequence[Any], sizes: Iterable[tuple[Any, Any]], defined: set[Any]
+) -> Iterable[Any]:
+    """The blocks, with the definition of each name after those of the sizes that it depends on."""
+    waiting = list(sizes)
+
+    def ready() -> list[Any]:
+        now = [item for item in waiting if _variables(item[1]) <= defined]
+        waiting[:] = [item for item in waiting if not _variables(item[1]) <= defined]
+        return [_definition(now)] if now else []
+
+    yield from ready()
+    for block in blocks:
+        rest: list[Any] = []
+        for binding in block.bindings:
+            rest.append(binding)
+            if isinstance(binding, relax.MatchCast):
+                defined |= {size for size in _sizes(binding.ty) if isinstance(size, ir.Var)}
+                definition = ready()
+                if definition:
+                    yield type(block)(rest)
+                    yield from definition
+                    rest = []
+        if rest:
+            yield type(block)(rest)
+
+
+def _definition(sizes: Sequence[tuple[Any, Any]]) -> Any:
+    """A block that computes sizes and names them.
+
+    By way of a copy: FuseOps puts a size that it knows back in the place of its name.
+    """
+    computed = relax.Var("computed_sizes", relax.ShapeType(ndim=len(sizes)))
+    shape = relax.ShapeExpr([size for _, size in sizes])
+    copy = relax.op.call_pure_packed("vm.builtin.copy", shape, ty_args=[computed.ty])
+    named = relax.ShapeType([name for name, _ in sizes])
+    cast = relax.MatchCast(relax.Var("sizes", named), computed, named)
+    return relax.BindingBlock([relax.VarBinding(computed, copy), cast])
