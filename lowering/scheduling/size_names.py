@@ -88,6 +88,11 @@ class _Names:
             name = tirx.Var("size", size.ty.dtype)
             self.sizes.append((name, size))
             self._set(size, name)
+            multiples = [term for term in _summands(size) if isinstance(term, tirx.Mul)]
+            if len(multiples) == 1 and not multiples[0].same_as(size):
+                rest = sym.Analyzer().simplify(size - multiples[0])
+                if isinstance(rest, (tirx.IntImm, ir.Var)):
+                    self._set(multiples[0], sym.Analyzer().simplify(name - rest))
 
     def applied(self, root: Any) -> Any:
         """A function, type or expression with names in place of the sizes."""
@@ -108,7 +113,8 @@ class _Names:
         if value is not None:
             return value
         if isinstance(expression, _SUMS) and any(
-            self._value(atom) is not None for atom in _atoms(expression)
+            self._value(part) is not None
+            for part in (*_atoms(expression), *_summands(expression))
         ):
             parts = [self.applied(part) for part in (expression.a, expression.b)]
             return sym.Analyzer().simplify(type(expression)(*parts))
