@@ -14,7 +14,7 @@ _SPATIAL = int(tirx.IterVar.DataPar)
 
 
 @dataclass(frozen=True)
-class Nest:
+class BlockLoops:
     """A block that stores one element per iteration, and the loops around it, outermost first."""
 
     block: Any
@@ -62,7 +62,7 @@ class Nest:
         ]
 
 
-def nest(schedule: s_tir.Schedule, handle: Any) -> Nest | None:
+def block_loops(schedule: s_tir.Schedule, handle: Any) -> BlockLoops | None:
     """The loop nest of a block, or None if it has another form."""
     block = schedule.get(handle)
     loops = schedule.get_loops(handle)
@@ -76,7 +76,7 @@ def nest(schedule: s_tir.Schedule, handle: Any) -> Nest | None:
         if not tvm_ffi.structural_equal(extent, variable.dom.extent, map_free_vars=False):
             return None
         extents.append(int(extent) if isinstance(extent, tirx.IntImm) else None)
-    return Nest(block, loops, extents)
+    return BlockLoops(block, loops, extents)
 
 
 def reads_along(block: Any, variable: Any) -> bool:

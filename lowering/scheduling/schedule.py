@@ -24,7 +24,14 @@ import tvm
 from tvm import s_tir, tirx
 
 from ..processor import vector_bytes
-from .blocks import Nest, has_scalar_functions, has_truth_values, inlinable, nest, reads_along
+from .blocks import (
+    BlockLoops,
+    block_loops,
+    has_scalar_functions,
+    has_truth_values,
+    inlinable,
+    reads_along,
+)
 
 _MOST_LANES = 16
 _FEWEST_LANES = 4
@@ -63,7 +70,7 @@ def _inline(schedule: s_tir.Schedule, block: Any) -> None:
 
 
 def _vectorise(schedule: s_tir.Schedule, block: Any) -> None:
-    loops = nest(schedule, block)
+    loops = block_loops(schedule, block)
     if loops is None or has_truth_values(loops.block) or has_scalar_functions(loops.block):
         return
     if not loops.reduced:
@@ -74,7 +81,7 @@ def _vectorise(schedule: s_tir.Schedule, block: Any) -> None:
         _reduce_in_lanes(schedule, loops)
 
 
-def _vectorise_elementwise(schedule: s_tir.Schedule, loops: Nest) -> None:
+def _vectorise_elementwise(schedule: s_tir.Schedule, loops: BlockLoops) -> None:
     if loops.last is None or loops.loop(loops.last) is not loops.loops[-1]:
         return
     lanes = _lanes(loops.extent(loops.last), loops.dtype)
@@ -83,7 +90,7 @@ def _vectorise_elementwise(schedule: s_tir.Schedule, loops: Nest) -> None:
         schedule.vectorize(vector)
 
 
-def _tile(schedule: s_tir.Schedule, block: Any, loops: Nest) -> None:
+def _tile(schedule: s_tir.Schedule, block: Any, loops: BlockLoops) -> None:
     """Sums of a few rows and vectors in registers; the reduction runs around them."""
     column, width = loops.loop(loops.last), loops.extent(loops.last)
     others = [loop for loop in loops.spatial if loop is not column]
@@ -122,7 +129,7 @@ def _rows(schedule: s_tir.Schedule, loops: Sequence[Any]) -> int:
     return _largest_divisor(int(extent), _REGISTERS // 2)
 
 
-def _reduce_in_lanes(schedule: s_tir.Schedule, loops: Nest) -> None:
+def _reduce_in_lanes(schedule: s_tir.Schedule, loops: BlockLoops) -> None:
     lanes = _lanes(loops.extent(loops.variable(loops.reduced[-1])), loops.dtype)
     # TVM's rfactor fails without a loop around the reduction.
     if lanes is None or len(loops.reduced) != 1 or not loops.spatial:

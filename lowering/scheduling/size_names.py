@@ -113,8 +113,7 @@ class _Names:
         if value is not None:
             return value
         if isinstance(expression, _SUMS) and any(
-            self._value(part) is not None
-            for part in (*_atoms(expression), *_summands(expression))
+            self._value(part) is not None for part in (*_atoms(expression), *_summands(expression))
         ):
             parts = [self.applied(part) for part in (expression.a, expression.b)]
             return sym.Analyzer().simplify(type(expression)(*parts))
