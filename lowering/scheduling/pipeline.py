@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
-from tvm.s_tir import dlight
+from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
@@ -31,7 +31,7 @@ from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
-from .size_names import name_sizes
+from .size_names import OPAQUE, name_sizes
 from .transposed_convolution import split_into_phases
 
 NAME = "looplift"
@@ -49,18 +49,24 @@ def looplift_pipeline(*, fuse_loops: bool = True) -> Any:
     )
 
 
+def lower_to_kernels(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with fused kernels that have no schedule yet, for the CPU target in scope.
+
+    These are the kernels to tune: the pipeline takes what TVM's MetaSchedule finds for them from
+    the database in whose scope it runs.
+
+        with target:
+            MetaScheduleTuneIRMod({}, folder, max_trials_global=64)(lower_to_kernels(module))
+        with JSONDatabase(work_dir=folder):
+            looplift.compile(module, target)
+    """
+    return _to_kernels()(_without_loops(module, fuse_loops=True))
+
+
 def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     target = tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm")
     with target:
-        loops = tvm.transform.Sequential(
-            [
-                relax.transform.DecomposeOpsForInference(),
-                LowerRecurrent(),
-                *([FuseLoops()] if fuse_loops else []),
-                InlineLoops(),
-            ]
-        )
-        inference = loops(module)
+        inference = _without_loops(module, fuse_loops)
         if target.kind.name == "llvm":
             return _for_cpu()(inference)
         if "gpu" not in target.keys:  # such as C source
@@ -68,24 +74,23 @@ def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
         return relax.get_default_pipeline(target)(bind_scheduled_kernels(inference))
 
 
+def _without_loops(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
+    return tvm.transform.Sequential(
+        [
+            relax.transform.DecomposeOpsForInference(),
+            LowerRecurrent(),
+            *([FuseLoops()] if fuse_loops else []),
+            InlineLoops(),
+        ]
+    )(module)
+
+
 def _for_cpu() -> Any:
     passes = relax.transform
     return tvm.transform.Sequential(
         [
-            relax.backend.DispatchSampling(),
-            relax.backend.DispatchSortScan(),
-            _module_pass(split_into_phases),
-            passes.LegalizeOps(),
-            passes.AnnotateTIROpPattern(),
-            _module_pass(fold_constants),
-            _module_pass(split_blocks),
-            _module_pass(name_sizes),
-            _module_pass(_keep_scalars_apart),
-            passes.FuseOps(),
-            passes.FuseTIR(),
-            # Before the schedule, which hides that a kernel only reshapes.
-            _module_pass(restore_reshapes),
-            _module_pass(mark_constant_operands),
+            _to_kernels(),
+            _module_pass(_apply_database),
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
@@ -105,8 +110,34 @@ def _for_cpu() -> Any:
     )
 
 
-_OPAQUE = 8
-"""The pattern of kernels that FuseOps leaves alone."""
+def _to_kernels() -> Any:
+    """The passes before schedules: operators become kernels, and kernels are fused."""
+    passes = relax.transform
+    return tvm.transform.Sequential(
+        [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            _module_pass(split_into_phases),
+            passes.LegalizeOps(),
+            passes.AnnotateTIROpPattern(),
+            _module_pass(fold_constants),
+            _module_pass(split_blocks),
+            _module_pass(name_sizes),
+            _module_pass(_keep_scalars_apart),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+            # Before the schedule, which hides that a kernel only reshapes.
+            _module_pass(restore_reshapes),
+            _module_pass(mark_constant_operands),
+        ]
+    )
+
+
+def _apply_database(module: tvm.IRModule) -> tvm.IRModule:
+    """Take the schedules that a tuning database in scope holds; no rule changes those kernels."""
+    if not meta_schedule.Database.current():
+        return module
+    return relax.transform.MetaScheduleApplyDatabase()(module)
 
 
 def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
@@ -116,7 +147,7 @@ def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc) and _takes_scalar(kernel):
-            module[variable] = kernel.with_attr("op_pattern", _OPAQUE)
+            module[variable] = kernel.with_attr("op_pattern", OPAQUE)
     return module
 
 

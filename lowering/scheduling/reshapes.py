@@ -29,7 +29,7 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     def is_reshape(kernel: Any) -> bool:
         if kernel not in known:
             function = module[kernel]
-            known[kernel] = isinstance(function, tirx.PrimFunc) and _reshapes(function)
+            known[kernel] = isinstance(function, tirx.PrimFunc) and reshapes(function)
         return known[kernel]
 
     def restore(binding: Any) -> Any:
@@ -46,7 +46,7 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.Normalize()(module)
 
 
-def _reshapes(kernel: tirx.PrimFunc) -> bool:
+def reshapes(kernel: tirx.PrimFunc) -> bool:
     """Whether a kernel copies all elements of its first parameter to the last in their order."""
     source, *others, target = kernel.params if len(kernel.params) > 1 else (None, None)
     if not all(hasattr(buffer, "shape") for buffer in (source, target)):

@@ -21,8 +21,13 @@ import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
 from .constant_folding import with_body
+from .reshapes import reshapes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+OPAQUE = 8
+"""The pattern of kernels that FuseOps leaves alone."""
+_ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
+"""More than any memory holds, and few enough that the sums of sizes do not overflow."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
 
@@ -40,7 +45,8 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
         kernel, arguments, *rest = call.args
         if kernel in shorter:
             kernel, places = shorter[kernel]
-            arguments = relax.Tuple([arguments[place] for place in places])
+            inputs = [place for place in places if place < len(arguments)]
+            arguments = relax.Tuple([arguments[place] for place in inputs])
         return ir.Call(
             call.op, [kernel, arguments, *rest], call.attrs, call.ty_args, ret_ty=call.ty
         )
@@ -50,7 +56,7 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
             named = _function_with_named_sizes(function)
             body = tvm_ffi.structural_map(named.body, (ir.Call, shorten), order="post")
             module[variable] = with_body(named, body)
-    for variable in shorter:
+    for variable in set(shorter) - {replacement for replacement, _ in shorter.values()}:
         del module[variable]
     return relax.transform.Normalize()(module)
 
@@ -59,40 +65,59 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
 class _Names:
     """The names of computed sizes of a function or kernel."""
 
+    dimensions: set[Any]
+    """The variables that are sizes of tensors, and so not negative."""
     sizes: list[tuple[Any, Any]] = field(default_factory=list)
     """Each name with the size that it stands for."""
     _values: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
     """Expressions and what replaces them, by structural hash."""
+    _analyzer: Any = field(default_factory=sym.Analyzer)
+
+    def __post_init__(self) -> None:
+        for variable in self.dimensions:
+            self._analyzer.bind(variable, _ANY_SIZE)
 
     def add(self, size: Any) -> None:
         """Names a size, if it is a sum of one expression that is no polynomial, and of others."""
-        if isinstance(size, (tirx.IntImm, ir.Var)) or self._value(size) is not None:
+        if _is_plain(size) or self._value(size) is not None:
             return
+        simple = self._analyzer.simplify(size)
+        if not tvm_ffi.structural_equal(simple, size):
+            self.add(simple)
+            self._set(size, self.applied(simple))
+            return
+        for name, known in self.sizes:
+            if self._analyzer.can_prove_equal(size, known):
+                self._set(size, name)
+                return
         inner = _atoms(size)
         if len(inner) != 1 or self._value(inner[0]) is not None:
             return
         if not any(inner[0].same_as(summand) for summand in _summands(size)):
             return
-        name = tirx.Var("size", size.ty.dtype)
-        rest = sym.Analyzer().simplify(size - inner[0])
+        rest = self._analyzer.simplify(size - inner[0])
         if _atoms(rest):
             return
-        self.sizes.append((name, size))
-        self._set(size, name)
-        self._set(inner[0], sym.Analyzer().simplify(name - rest))
+        name = self._named(size)
+        self._set(inner[0], self._analyzer.simplify(name - rest))
 
     def add_whole(self, size: Any) -> None:
         """Names a size whatever it is. What is known of the sizes in it is lost for the name."""
         size = self.applied(size)
-        if not isinstance(size, (tirx.IntImm, ir.Var)) and self._value(size) is None:
-            name = tirx.Var("size", size.ty.dtype)
-            self.sizes.append((name, size))
-            self._set(size, name)
+        if not _is_plain(size) and self._value(size) is None:
+            name = self._named(size)
             multiples = [term for term in _summands(size) if isinstance(term, tirx.Mul)]
             if len(multiples) == 1 and not multiples[0].same_as(size):
-                rest = sym.Analyzer().simplify(size - multiples[0])
-                if isinstance(rest, (tirx.IntImm, ir.Var)):
-                    self._set(multiples[0], sym.Analyzer().simplify(name - rest))
+                rest = self._analyzer.simplify(size - multiples[0])
+                if _is_plain(rest):
+                    self._set(multiples[0], self._analyzer.simplify(name - rest))
+
+    def _named(self, size: Any) -> Any:
+        name = tirx.Var("size", size.ty.dtype)
+        self._analyzer.bind(name, _ANY_SIZE)
+        self.sizes.append((name, size))
+        self._set(size, name)
+        return name
 
     def applied(self, root: Any) -> Any:
         """A function, type or expression with names in place of the sizes."""
@@ -116,7 +141,7 @@ class _Names:
             self._value(part) is not None for part in (*_atoms(expression), *_summands(expression))
         ):
             parts = [self.applied(part) for part in (expression.a, expression.b)]
-            return sym.Analyzer().simplify(type(expression)(*parts))
+            return self._analyzer.simplify(type(expression)(*parts))
         return expression
 
     def _value(self, expression: Any) -> Any:
@@ -189,27 +214,35 @@ def _with_named_kernels(
 def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]] | None:
     """The kernel with named sizes and the places of the parameters that it keeps, if any differs.
 
-    Prefers names that leave no numbers among the parameters.
+    A kernel whose shapes are not all variables and numbers in the end is not to be fused: FuseTIR
+    puts the sizes of the caller in its shapes, and then compares them as they are written.
     """
-    names = _Names()
     sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
+    if all(map(_is_plain, sizes)):
+        return None
+    names = _Names({size for size in sizes if isinstance(size, ir.Var)})
     for size in sizes:
         names.add(size)
-    computed = bool(names.sizes)
-    named = _without_unused_sizes(names.applied(kernel)) if computed else None
-    if named is not None and len(named[1]) == _tensors(kernel):
-        return named
-    for size in sizes:
-        names.add_whole(size)
-    if not names.sizes:
-        return None
-    whole = _without_unused_sizes(names.applied(kernel))
-    return whole if len(whole[1]) == _tensors(kernel) else named
+    related = _without_unused_sizes(names.applied(kernel))
+    if _has_plain_shapes(related[0]):
+        return related
+    # What reshapes must know how its sizes relate.
+    if not reshapes(kernel):
+        for size in sizes:
+            names.add_whole(size)
+        whole = _without_unused_sizes(names.applied(kernel))
+        if _has_plain_shapes(whole[0]):
+            return whole
+    return related[0].with_attr("op_pattern", OPAQUE), related[1]
 
 
-def _tensors(kernel: tirx.PrimFunc) -> int:
-    """How many tensors a kernel takes."""
-    return sum(hasattr(param, "shape") for param in kernel.params) - 1
+def _is_plain(size: Any) -> bool:
+    return isinstance(size, (tirx.IntImm, ir.Var))
+
+
+def _has_plain_shapes(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel takes tensors only, and every dimension is a variable or a number."""
+    return all(hasattr(p, "shape") and all(map(_is_plain, p.shape)) for p in kernel.params)
 
 
 def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
@@ -218,9 +251,7 @@ def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[in
     used = _variables(kernel.body).union(*(_variables(list(b.shape)) for b in buffers))
     places = [k for k, p in enumerate(kernel.params) if hasattr(p, "shape") or p in used]
     params = [kernel.params[place] for place in places]
-    shorter = tirx.PrimFunc(params, kernel.body, kernel.ret_type, attrs=kernel.attrs)
-    inputs = len(places) - 1  # The last parameter is the result.
-    return shorter, places[:inputs]
+    return tirx.PrimFunc(params, kernel.body, kernel.ret_type, attrs=kernel.attrs), places
 
 
 # --- functions ---
@@ -230,21 +261,35 @@ def _function_with_named_sizes(function: relax.Function) -> relax.Function:
     if not isinstance(function.body, relax.SeqExpr):
         return function
     visible = _defined(function)
-    names, taken = _Names(), _variables([param.ty for param in function.params])
+    sizes: list[Any] = []
 
     def visit(binding: Any) -> None:
         shape = getattr(binding.var.ty, "shape", None)
-        for size in getattr(shape, "values", None) or ():
-            if _variables(size) <= visible:
-                names.add(size)
+        sizes.extend(getattr(shape, "values", None) or ())
 
-    tvm_ffi.structural_walk(function.body, (relax.VarBinding, visit))
+    tvm_ffi.structural_walk(function.body, (relax.Binding, visit))
+    of_params = [size for param in function.params for size in _tensor_sizes(param.ty)]
+    names = _Names({size for size in (*of_params, *sizes) if isinstance(size, ir.Var)})
+    taken = _variables([param.ty for param in function.params])
+    for size in sizes:
+        if _variables(size) <= visible:
+            names.add(size)
     computed = [_atoms(size) for p in function.params for size in _sizes(p.ty)]
     if not names.sizes or any(computed):
         return function
     named = names.applied(function.body)
     blocks = list(_with_definitions(named.blocks, names.sizes, taken))
     return with_body(function, relax.SeqExpr(blocks, named.body))
+
+
+def _tensor_sizes(type_: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(tensor: Any) -> None:
+        found.extend(getattr(tensor.shape, "values", None) or ())
+
+    tvm_ffi.structural_walk(type_, (relax.TensorType, visit))
+    return found
 
 
 def _sizes(type_: Any) -> list[Any]:

@@ -12,14 +12,16 @@ import onnxruntime
 import pytest
 import tvm
 from onnx import numpy_helper
-from tvm import relax, tirx
-from tvm.s_tir import dlight
+from tvm import relax, s_tir, tirx
+from tvm.s_tir import dlight, meta_schedule
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod as normalize_mod
 
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.elementwise import Elementwise
 from looplift.lowering.scheduling.matmul import MatrixProduct
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from .conftest import parse
 
@@ -252,3 +254,113 @@ def test_rules_apply_as_those_of_dlight_do() -> None:
         scheduled = dlight.ApplyDefaultSchedule(*rules)(module)
     kernels = [f for f in scheduled.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert any("looplift_tile" in kernel.script() for kernel in kernels)
+
+
+# --- what the passes around the rules promise ---
+
+
+def test_two_threads_compute_the_same() -> None:
+    """Items of a kernel run in any order, on any core."""
+    text = """model (float[b, 16, h, w] x) => (y) {
+        p = Conv <pads = [1, 1, 1, 1]> (x, f)
+        t = Transpose <perm = [0, 2, 3, 1]> (p)
+        q = MatMul (t, c)
+        y = Sigmoid (q) }"""
+    weights = {"f": weight(64, 16, 3, 3), "c": weight(64, 96)}
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(1, 2)
+    try:
+        check(text, weights, [{"b": 1, "h": 1, "w": 1}, {"b": 2, "h": 65, "w": 64}])
+    finally:
+        configure(1, 0)
+
+
+def test_c_sources_have_plain_kernels() -> None:
+    """Micro-kernels and vectors are for LLVM; TVM's own pipeline serves other targets."""
+    model = with_weights("model (float[n, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 8)})
+    with tvm.target.Target("c"):
+        lowered = relax.get_pipeline("looplift")(looplift.from_onnx(model))
+    kernels = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert kernels
+    assert not any("looplift_" in kernel.script() for kernel in kernels)
+
+
+def test_a_tuning_database_takes_precedence_over_rules() -> None:
+    model = with_weights("model (float[64, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 8)})
+    module = looplift.from_onnx(model)
+    target = as_target("native")
+    with target:
+        kernels = lower_to_kernels(module)
+    (kernel,) = [f for f in kernels.functions.values() if isinstance(f, tirx.PrimFunc)]
+    workload_module = normalize_mod(kernel)
+    tuned = s_tir.Schedule(workload_module)
+    (block,) = tuned.get_child_blocks(tuned.get_sblock("root"))
+    outer, _ = tuned.split(tuned.get_loops(block)[0], [None, 4])
+    tuned.annotate(outer, "found_by_tuning", 1)
+    with meta_schedule.database.MemoryDatabase() as database:
+        workload = database.commit_workload(workload_module)
+        record = meta_schedule.database.TuningRecord(tuned.trace, workload, [1.0], target, [])
+        database.commit_tuning_record(record)
+        with target:
+            lowered = relax.get_pipeline("looplift")(module)
+        scripts = [f.script() for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
+        assert any("found_by_tuning" in script for script in scripts)
+        assert not any("looplift_tile" in script for script in scripts)
+
+
+SIZED = {
+    "quotient": "p = Conv <pads = [1, 1], strides = [2]> (x, f) q = Sigmoid (p) y = Mul (p, q)",
+    "twice": """p = ConvTranspose <strides = [2]> (x, f) q = Sigmoid (p) s = Mul (p, q)
+        y = Conv <pads = [1, 1]> (s, f)""",
+    "quotient of twice": """t = ConvTranspose <strides = [2]> (x, f)
+        p = Conv <pads = [1, 1], strides = [3]> (t, f) q = Sigmoid (p) y = Mul (p, q)""",
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_kernels_of_computed_sizes_fuse_and_take_no_numbers(name: str) -> None:
+    text = f"model (float[b, 8, n] x) => (y) {{ {SIZED[name]} }}"
+    weights = {"f": weight(8, 8, 3)}
+    with as_target("native"):
+        lowered = relax.get_pipeline("looplift")(looplift.from_onnx(with_weights(text, weights)))
+    names = {variable.name_hint for variable in lowered.get_global_vars()}
+    assert not any(name.startswith(("sigmoid", "tir_sigmoid", "multiply")) for name in names)
+    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 7), (2, 64), (3, 1))])
+
+
+def test_equal_kernels_of_computed_sizes_are_one() -> None:
+    """The order in which two sizes were first read made kernels of one form differ."""
+    layer = "Conv <pads = [1, 1, 1, 1], strides = [2, 2]>"
+    text = f"""model (float[b, 8, h, w] x) => (y) {{
+        p = {layer} (x, f) q = Sigmoid (p)
+        r = {layer} (q, f) s = Sigmoid (r)
+        y = {layer} (s, f) }}"""
+    with as_target("native"):
+        lowered = relax.get_pipeline("looplift")(
+            looplift.from_onnx(with_weights(text, {"f": weight(8, 8, 3, 3)}))
+        )
+    names = [v.name_hint for v in lowered.get_global_vars() if "conv2d" in v.name_hint]
+    assert len(names) == 2
+
+
+def test_an_empty_result_is_not_reshaped() -> None:
+    """A size of 0 in `relax.reshape` stands for the size of the input on that axis."""
+    text = """model (float[n, 3] x) => (y) {
+        z = Constant <value = float[0] {}> ()
+        shape = Shape <start = 0, end = 1> (x)
+        zero = Constant <value = int64[1] {0}> ()
+        sizes = Concat <axis = 0> (shape, zero)
+        e = Expand (z, sizes)
+        y = Concat <axis = 1> (x, e) }"""
+    check(text, {}, [{"n": n} for n in (1, 5)])
+
+
+def test_constants_of_constants_are_folded() -> None:
+    text = """model (float[n, 24] x) => (y) {
+        a = Add (w, w) b = Mul (a, w) c = Transpose <perm = [1, 0]> (b) y = MatMul (x, c) }"""
+    weights = {"w": weight(24, 24)}
+    with as_target("native"):
+        lowered = relax.get_pipeline("looplift")(looplift.from_onnx(with_weights(text, weights)))
+    names = {variable.name_hint for variable in lowered.get_global_vars()}
+    assert not any(name.startswith(("add", "multiply", "transpose")) for name in names)
+    check(text, weights, ROWS)
