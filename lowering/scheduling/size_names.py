@@ -294,7 +294,11 @@ def _tensor_sizes(type_: Any) -> list[Any]:
 
 def _sizes(type_: Any) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(type_, (relax.ShapeExpr, lambda shape: found.extend(shape.values)))
+
+    def visit(shape: Any) -> None:
+        found.extend(shape.values or ())
+
+    tvm_ffi.structural_walk(type_, ((relax.ShapeExpr, relax.ShapeType), visit))
     return found
 
 

@@ -277,7 +277,9 @@ def test_two_threads_compute_the_same() -> None:
 
 def test_c_sources_have_plain_kernels() -> None:
     """Micro-kernels and vectors are for LLVM; TVM's own pipeline serves other targets."""
-    model = with_weights("model (float[n, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 8)})
+    model = with_weights(
+        "model (float[n, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 8)}
+    )
     with tvm.target.Target("c"):
         lowered = relax.get_pipeline("looplift")(looplift.from_onnx(model))
     kernels = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
@@ -286,7 +288,9 @@ def test_c_sources_have_plain_kernels() -> None:
 
 
 def test_a_tuning_database_takes_precedence_over_rules() -> None:
-    model = with_weights("model (float[64, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 8)})
+    model = with_weights(
+        "model (float[64, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 8)}
+    )
     module = looplift.from_onnx(model)
     target = as_target("native")
     with target:
@@ -326,6 +330,21 @@ def test_kernels_of_computed_sizes_fuse_and_take_no_numbers(name: str) -> None:
     names = {variable.name_hint for variable in lowered.get_global_vars()}
     assert not any(name.startswith(("sigmoid", "tir_sigmoid", "multiply")) for name in names)
     check(text, weights, [{"b": b, "n": n} for b, n in ((1, 7), (2, 64), (3, 1))])
+
+
+def test_a_size_of_values_has_a_name_where_it_is_known() -> None:
+    """A vector of sizes defines its variable long before a tensor of that size does."""
+    text = """model (float[n, 8] x, float[m] z) => (y) {
+        one = Constant <value = int64[1] {1}> ()
+        mask = Greater (z, z)
+        places = NonZero (mask)
+        shape = Shape <start = 1, end = 2> (places)
+        more = Add (shape, one)
+        rows = Concat <axis = 0> (more, one)
+        e = Expand (x, rows)
+        s = Sigmoid (e)
+        y = Mul (s, e) }"""
+    check(text, {}, [{"n": n, "m": m} for n, m in ((1, 1), (5, 3))])
 
 
 def test_equal_kernels_of_computed_sizes_are_one() -> None:
