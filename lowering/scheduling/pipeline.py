@@ -20,8 +20,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
-from .convolution import Convolution
 from .constant_folding import fold_constants
+from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .gpu import bind_scheduled_kernels

@@ -48,7 +48,9 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
 
 def reshapes(kernel: tirx.PrimFunc) -> bool:
     """Whether a kernel copies all elements of its first parameter to the last in their order."""
-    source, *others, target = kernel.params if len(kernel.params) > 1 else (None, None)
+    if len(kernel.params) < 2:
+        return False
+    source, *others, target = kernel.params
     if not all(hasattr(buffer, "shape") for buffer in (source, target)):
         return False
     if any(hasattr(other, "shape") for other in others) or source.dtype != target.dtype:

@@ -189,7 +189,8 @@ def _with_named_kernels(
     Also, for each kernel to replace, the one to call instead and the places of its arguments.
     """
     builder = relax.BlockBuilder(module)
-    called, others = set(), set()
+    called: set[Any] = set()
+    others: set[Any] = set()
 
     def visit(call: Any) -> None:
         if call.op.same_as(_CALL_TIR) and len(call.args) == 2:
