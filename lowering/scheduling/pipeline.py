@@ -20,7 +20,6 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
-from .constant_folding import fold_constants
 from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
@@ -120,7 +119,7 @@ def _to_kernels() -> Any:
             _module_pass(split_into_phases),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
-            _module_pass(fold_constants),
+            passes.FoldConstant(),
             _module_pass(split_blocks),
             _module_pass(name_sizes),
             _module_pass(_keep_scalars_apart),
