@@ -347,21 +347,6 @@ def test_a_size_of_values_has_a_name_where_it_is_known() -> None:
     check(text, {}, [{"n": n, "m": m} for n, m in ((1, 1), (5, 3))])
 
 
-def test_equal_kernels_of_computed_sizes_are_one() -> None:
-    """The order in which two sizes were first read made kernels of one form differ."""
-    layer = "Conv <pads = [1, 1, 1, 1], strides = [2, 2]>"
-    text = f"""model (float[b, 8, h, w] x) => (y) {{
-        p = {layer} (x, f) q = Sigmoid (p)
-        r = {layer} (q, f) s = Sigmoid (r)
-        y = {layer} (s, f) }}"""
-    with as_target("native"):
-        lowered = relax.get_pipeline("looplift")(
-            looplift.from_onnx(with_weights(text, {"f": weight(8, 8, 3, 3)}))
-        )
-    names = [v.name_hint for v in lowered.get_global_vars() if "conv2d" in v.name_hint]
-    assert len(names) == 2
-
-
 def test_an_empty_result_is_not_reshaped() -> None:
     """A size of 0 in `relax.reshape` stands for the size of the input on that axis."""
     text = """model (float[n, 3] x) => (y) {
