@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..closure import Closure
 from ..emitter import Emitter, identifier
 from ..join import unpack
 from ..kinds import Kind, Misfit, check_fit, kind_of
-from ..scalars import as_size, scalar
+from ..scalars import scalar
 from ..scope import Scope
 from ..sequences.lists import owned, to_list
 from ..small_kernels import advance, begins, slice_at
@@ -36,7 +36,7 @@ from ..tvm_onnx import building_function
 from ..values import Constant, Element, ListValue, Value, as_tensor, with_shape
 from .plan import Plan
 from .repeat import call_repeat, emit_repeat, unpacked
-from .roles import LOOP_PART, LoopRoles, Slices
+from .roles import BODY, ITERATION, LOOP_PART, LoopRoles, Slices
 from .rows import CAPACITY, Rows
 
 _COUNT = relax.TensorType([], "int64")
@@ -126,18 +126,17 @@ class _Loop:
             limit = self._limit()
             body = self._emit_body()
             rows = self._rows(body, limit)
-            carry: dict[Any, Any] = {
-                _PROCEEDS: self._begins(limit),
-                _ITERATION: relax.const(0, "int64"),
-            }
+            carry: dict[Any, Any] = {_PROCEEDS: self._begins(limit)}
+            if plan.sliced or plan.wanted or limit is not None or body.reads_iteration:
+                carry[_ITERATION] = relax.const(0, "int64")
             carry.update(rows.before(limit, plan.condition))
             carry.update((("state", i), self._initial(i)) for i in range(len(plan.states)))
             iteration, captured = self._emit_iteration(body, rows, limit, carry)
-            repeat = emit_repeat(bb, f"{self._name}_repeat", iteration)
-            final = call_repeat(bb, repeat, self._most(limit), carry, captured)
+            repeat = emit_repeat(bb, self._name, iteration)
+            final = call_repeat(bb, repeat, _known_int(limit), carry, captured)
             states = [self._final(final["state", i], i) for i in range(len(plan.states))]
             buffers = [carry["buffer", i].ty for i in range(len(plan.wanted))]
-            results = [*states, *rows.finished(final, final[_ITERATION], buffers)]
+            results = [*states, *rows.finished(final, final.get(_ITERATION), buffers)]
             kinds = [*self._kinds, *(value.ty for value in results[len(states) :])]
             variable = scope.finish(results)
         function = bb.get()[variable].with_attr(LoopRoles.ATTRIBUTE, self._roles(body).encoded())
@@ -154,16 +153,6 @@ class _Loop:
         length = relax.prim_value(first.data.ty.shape.values[first.axis])
         limit = as_tensor(self._bb, length)
         return limit if isinstance(limit, Constant) else self._bb.emit(limit)
-
-    def _most(self, limit: Value | None) -> Any:
-        """The largest number of iterations, as a prim expression; None if it is not known."""
-        if self._plan.sliced:
-            first = self._plan.sliced[0]
-            return first.data.ty.shape.values[first.axis]
-        known = _known_int(limit)
-        if known is not None:
-            return tirx.IntImm("int64", known)
-        return None if limit is None else as_size(self._bb, limit)
 
     def _begins(self, limit: Value | None) -> Value:
         """Whether there is a first iteration."""
@@ -221,7 +210,7 @@ class _Loop:
         seen.update((s.name, value) for s, value in zip(plan.states, states, strict=True))
         seen.update((s.name, part) for s, part in zip(plan.sliced, parts, strict=True))
         name = f"{self._name}_body"
-        part = {LOOP_PART: "body"}
+        part = {LOOP_PART: BODY}
         params += closure.params
         with building_function(bb, name, params, private=False, attributes=part):
             scope = Scope(bb)
@@ -316,12 +305,12 @@ class _Loop:
         closure = Closure(captured, [fields])
         before = relax.Var("carry", closure.inner_type(fields))
         name = f"{self._name}_iteration"
-        part = {LOOP_PART: "iteration"}
+        part = {LOOP_PART: ITERATION}
         params = [before, *closure.params]
         with building_function(bb, name, params, private=False, attributes=part):
             scope = Scope(bb)
             given = unpacked(bb, before, carry)
-            number = given[_ITERATION]
+            number = given.get(_ITERATION)
             args = [number] if body.reads_iteration else []
             args += [given["state", index] for index in range(len(plan.states))]
             for index, sliced in enumerate(plan.sliced):
@@ -339,7 +328,7 @@ class _Loop:
             known = relax.const(self._trip_count, "int64") if self._trip_count is not None else None
             bound = closure.values.get("limit", known)
             after.update(self._advanced(number, bound, condition))
-            if rows.is_known:
+            if rows.is_known or not plan.wanted:
                 after.update(rows.written(given, slices, number, bound))
                 final = relax.Tuple([after[key] for key in carry])
             else:
@@ -363,9 +352,11 @@ class _Loop:
         return relax.Tuple([after[key] for key in carry])
 
     def _advanced(
-        self, number: Any, limit: Value | None, condition: Value | None
+        self, number: Value | None, limit: Value | None, condition: Value | None
     ) -> dict[Any, Any]:
-        """The number of the next iteration, and whether there is one."""
+        """The number of the next iteration if it is carried, and whether there is one."""
+        if number is None:
+            return {_PROCEEDS: relax.const(True, "bool") if condition is None else condition}
         given = {"limit": limit, "condition": condition}
         given = {name: value for name, value in given.items() if value is not None}
         both = self._bb.emit(self._bb.call_te(advance, number, **given))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 LOOP_PART = "looplift.loop_part"
-"""The attribute of functions that only one loop calls: its body, iteration and repetition."""
+"""The attribute of the functions of a loop that only the loop calls. Its value is one of these:"""
+BODY, ITERATION, NEXT, REPEAT, KERNEL = "body", "iteration", "next", "repeat", "kernel"
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,8 @@ class Rows:
     ) -> dict[Any, Any]:
         """The carried values after the slices of one iteration were written."""
         after: dict[Any, Any] = {}
-        if not rows:
-            return after
         buffers = [carried["buffer", number] for number in range(len(rows))]
-        if not self.is_known:
+        if rows and not self.is_known:
             capacity, *buffers = self._with_room(carried[CAPACITY], buffers, rows, iteration, limit)
             after[CAPACITY] = capacity
         for number, (stacked, row) in enumerate(zip(self.plan.wanted, rows, strict=True)):

@@ -20,6 +20,7 @@ from tvm.tirx.script import builder as ib
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .dataflow import split_blocks
 from .gpu import bind_scheduled_kernels
+from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .math_functions import with_fast_math
 from .schedule import schedule_kernel
 
@@ -71,6 +72,8 @@ def _for_cpu() -> Any:
             # Before the schedule, which hides that a kernel only reshapes.
             passes.RewriteDataflowReshape(),
             _module_pass(_schedule_kernels),
+            _module_pass(inline_iterations),
+            _module_pass(mark_proven_arguments),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -80,6 +83,7 @@ def _for_cpu() -> Any:
             passes.LowerRuntimeBuiltin(),
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
+            _module_pass(drop_proven_checks),
             passes.AttachGlobalSymbol(),
             _module_pass(_keep_noalias),
         ]

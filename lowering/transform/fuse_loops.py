@@ -17,7 +17,7 @@ from tvm.ir import is_prim_var
 
 from ..forms import Form
 from ..kernel_call import call_kernel
-from ..loops.roles import LOOP_PART, LoopRoles, Slices
+from ..loops.roles import KERNEL, LOOP_PART, LoopRoles, Slices
 from ..operators.sizes import sizes_of
 from ..processor import is_for_gpu
 from ..tvm_onnx import building_function
@@ -84,17 +84,16 @@ class _Fusion:
             replacement = bb.emit_func_output(output)
         module = bb.get()
         fused_loop = module[replacement].with_attr("global_symbol", self._variable.name_hint)
-        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, "kernel"))
+        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, KERNEL))
         del module[replacement]
         return module
 
     def _body_function(self) -> Any:
-        names = {variable.name_hint: variable for variable in self._module.get_global_vars()}
-        if self._roles.body not in names:
+        if self._roles.body not in self._module:
             raise NoKernelError("another pass removed the function of its body")
         if self._roles.captures_sizes:
             raise NoKernelError("its body computes with sizes that no tensor it reads has")
-        body = self._module[names[self._roles.body]]
+        body = self._module[self._roles.body]
         for param in body.params:
             if not isinstance(param.ty, relax.TensorType) or param.ty.dtype is None:
                 raise NoKernelError(f"{param.name!r} is no tensor of a known type")

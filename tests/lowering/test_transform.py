@@ -169,7 +169,7 @@ def test_a_loop_stays_for_a_gpu() -> None:
 
 def test_what_calls_itself_is_not_inlined() -> None:
     module = InlineLoops()(_imported(WHILE))
-    assert _functions(module) == {"main", "y_repeat"}
+    assert _functions(module) == {"main", "y_iteration", "y_next", "y_repeat"}
     _check(module, WHILE)
 
 
