@@ -98,9 +98,11 @@ def _check_form(name: str, kind: Kind, result: Kind) -> None:
     sequences = isinstance(kind, Element), isinstance(result, Element)
     if sequences[0] != sequences[1]:
         forms = ["a sequence" if is_sequence else "a tensor" for is_sequence in sequences]
-        raise ModelError(f"the state {name!r} starts as {forms[0]} and becomes {forms[1]}")
+        raise ModelError(f"the carried value {name!r} starts as {forms[0]} and becomes {forms[1]}")
     if not sequences[0] and kind.dtype != result.dtype:
-        raise ModelError(f"the state {name!r} starts as {kind.dtype} and becomes {result.dtype}")
+        raise ModelError(
+            f"the carried value {name!r} starts as {kind.dtype} and becomes {result.dtype}"
+        )
 
 
 class _Widening:

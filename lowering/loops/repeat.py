@@ -2,8 +2,8 @@
 
 A loop as a tail-recursive function nests a call for each iteration and overflows the stack after
 some thousands. Here a function of level k calls itself at level k-1 eight times in a row, and level
-0 runs an iteration eight times. Every call returns its argument as soon as the loop has ended. Any
-number of iterations that a run can reach nests at most 16 calls.
+0 calls eight iterations. After the end of the loop, every call returns its argument. Any number of
+iterations that a run can reach nests at most 16 calls.
 
 The functions are pure: an iteration maps the carried values to new ones.
 """
@@ -28,8 +28,8 @@ _LEVELS = (0, 2, 13)
 """The levels that a loop calls one after the other: after its end, each level that it has entered
 costs up to seven calls."""
 
-_COUNT = relax.TensorType([], "int64")
-_PROCEEDS, _ITERATION = "proceeds", "iteration"
+PROCEEDS, ITERATION_NUMBER = "proceeds", "iteration"
+"""Keys of carried values: whether there is another iteration, and its number."""
 
 Emit = Callable[[Mapping[str, Any], Closure, Any], dict[str, Any]]
 """Emits one iteration: (carried values, captured values, iteration number) -> carried values."""
@@ -182,8 +182,8 @@ def emit_counted(
     limit = bb.emit(as_tensor(bb, relax.prim_value(count)))
     closure = Closure({**captured, "limit": limit})
     carry = {
-        _PROCEEDS: bb.emit(bb.call_te(begins, limit)),
-        _ITERATION: relax.const(0, "int64"),
+        PROCEEDS: bb.emit(bb.call_te(begins, limit)),
+        ITERATION_NUMBER: relax.const(0, "int64"),
         **initial,
     }
     before = relax.Var("carry", relax.TupleType([_any_size(value.ty) for value in carry.values()]))
@@ -192,11 +192,11 @@ def emit_counted(
     with building_function(bb, f"{name}_iteration", params, private=False, attributes=part):
         with bb.dataflow():
             given = unpacked(bb, before, carry)
-            number = given[_ITERATION]
+            number = given[ITERATION_NUMBER]
             after = emit(given, closure, number)
             both = bb.emit(bb.call_te(advance, number, closure.values["limit"]))
-            after[_ITERATION] = bb.emit(relax.TupleGetItem(both, 0))
-            after[_PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
+            after[ITERATION_NUMBER] = bb.emit(relax.TupleGetItem(both, 0))
+            after[PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
             result = bb.emit_output(relax.Tuple([after[key] for key in carry]))
         iteration = bb.emit_func_output(result)
     function = emit_repeat(bb, name, iteration)

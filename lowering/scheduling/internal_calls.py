@@ -42,9 +42,9 @@ def mark_proven_arguments(module: tvm.IRModule) -> tvm.IRModule:
     unproven = {v for v in parts if not module[v].ret_ty.is_base_of(module[v].body.ty)}
 
     def visit(expression: Any) -> None:
-        if isinstance(expression, relax.Call) and expression.op in parts:
-            if not _fits(module[expression.op], expression):
-                unproven.add(expression.op)
+        is_call = isinstance(expression, relax.Call) and expression.op in parts
+        if is_call and not _fits(module[expression.op], expression):
+            unproven.add(expression.op)
 
     for function in module.functions.values():
         if isinstance(function, relax.Function):

@@ -140,6 +140,9 @@ def _pairs_of_sizes(kind: Any, given: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(kind, relax.ShapeType) and isinstance(given, relax.ShapeType):
         if kind.values is not None and given.values is not None:
             yield from zip(kind.values, given.values, strict=True)
-    elif isinstance(kind, relax.TensorType) and isinstance(given, relax.TensorType):
-        if all(isinstance(each.shape, relax.ShapeExpr) for each in (kind, given)):
-            yield from zip(kind.shape.values, given.shape.values, strict=True)
+    elif all(_has_sizes(each) for each in (kind, given)):
+        yield from zip(kind.shape.values, given.shape.values, strict=True)
+
+
+def _has_sizes(kind: Any) -> bool:
+    return isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr)
