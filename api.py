@@ -28,7 +28,7 @@ from .rewrite.storage.redeclare import redeclare, with_opset
 if TYPE_CHECKING:
     import tvm
 
-    from .lowering.forms import Hear
+    from .lowering.forms import OnForm
     from .rewrite.running.verify import Verification
 
 _log = logging.getLogger("looplift")
@@ -199,7 +199,7 @@ def from_onnx(
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
-    on_form: Hear | None = None,
+    on_form: OnForm | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 

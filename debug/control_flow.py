@@ -26,7 +26,7 @@ class CarriedText:
 
 @dataclass
 class SlicedText:
-    """A tensor of which each iteration reads or writes one slice."""
+    """A scan input or scan output: each iteration reads or writes one slice of it."""
 
     name: str
     type: str

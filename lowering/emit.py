@@ -17,7 +17,7 @@ from .branches import emit_if
 from .control_checks import check_control, check_functions
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
-from .forms import Hear
+from .forms import OnForm
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
 from .scheduling.dataflow import split_blocks
@@ -43,7 +43,7 @@ def emit(
     keep_params_in_input: bool = False,
     sanitize_input_names: bool = True,
     base_dir: str = "",
-    on_form: Hear | None = None,
+    on_form: OnForm | None = None,
 ) -> Any:
     """The model as a Relax module with one public function, `main`.
 

@@ -1,7 +1,7 @@
 """Calls between the functions of a loop, without what only calls from outside need.
 
-A loop that the virtual machine runs calls two functions for each iteration. Of the time of a small
-iteration, the checks of their arguments would take a third, and the second call another.
+The functions of a loop call each other in every iteration. Checking their arguments would take a
+third of the time of a small iteration, and a second call per iteration another third.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def inline_iterations(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def mark_proven_arguments(module: tvm.IRModule) -> tvm.IRModule:
-    """Marks the parts of loops of which every call in the module passes what they ask for."""
+    """Marks the parts of loops whose parameter types every call in the module satisfies."""
     parts = {v for v, function in module.functions_items() if LOOP_PART in (function.attrs or {})}
     unproven = {v for v in parts if not module[v].ret_ty.is_base_of(module[v].body.ty)}
 

@@ -4,8 +4,8 @@ x: [batch, 4, 1]     w: [8, 4, 1]
 y = Conv(x, w, b)    ->   p = MatMul(Squeeze(x, [2]), Transpose(Squeeze(w, [2])))
                           y = Unsqueeze(p + b, [2])
 
-Recurrent cells on images and on channel-first sequences are exported so. The rules for recurrences
-know products only.
+Exporters write recurrent cells over images and channel-first sequences with such convolutions. The
+rules for recurrences read the weights of a cell from matrix products.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _ROOTS = frozenset({"Pow", "Sqrt"})
 
 
 def why_no_cell(h: RecurrentState) -> Miss:
-    """Why the update of a state is that of no cell, as far as the update tells."""
+    """Why the update of a state is not that of a cell, from the update alone."""
     state = h.source.origin.input if isinstance(h.source.origin, CarriedValue) else h.source.origin
     factors = [f.source.origin for f in _factors(h.update) if isinstance(f, InputFeatures)]
     for origin in factors:

@@ -466,7 +466,7 @@ def _contraction(
     """A value with the axes `own` times a weight with the axes `other`, with the axes `result`.
 
     Sums over the letters that the result lacks. A letter that all three have stands for a stack of
-    weights, each of which meets its own part of the value.
+    weights, where each weight multiplies its own part of the value.
     """
     if any(len(set(letters)) != len(letters) for letters in (own, other, result)):
         raise Miss("its equation takes a diagonal")

@@ -143,7 +143,7 @@ class LiftedValue:
         return LiftedValue(self.form, tuple(axes))
 
     def broadcast_to(self, axes: tuple[Axis, ...]) -> LiftedValue:
-        """Broadcasts to axes, the last of which its own are aligned with."""
+        """Broadcasts to axes; its own axes are aligned with the last of them."""
         shape = [_feature_size(a) for a in axes]
         return self.with_features(np.broadcast_to(self.feature_numbers(), shape), axes)
 
@@ -392,7 +392,7 @@ class Lifter:
         outer: Callable[[Tensor], LiftedValue | Miss],
         merged_sizes: Sequence[Dim] = (),
     ) -> None:
-        """`inputs` are the symbolic inputs, `is_inside` tells which nodes to interpret, and `outer`
+        """`inputs` are the symbolic inputs, `is_inside` selects the nodes to interpret, and `outer`
         lifts a value from outside that is not constant. All `merged_sizes` count as one size.
         """
         self.facts = facts

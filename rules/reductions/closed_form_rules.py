@@ -2,7 +2,7 @@
 
     y = Loop(n, , s0) { return true, s * x_t }   ->   y = s0 * ReduceProd(x[:n], 0)
 
-The reduction of an empty sequence is the neutral element, so a loop that does not run gives its
+The reduction of an empty sequence is the neutral element, so a loop without iterations returns its
 initial value (ONNX operator specification, ReduceProd, ReduceMax: "Reduction over an empty set of
 values").
 """

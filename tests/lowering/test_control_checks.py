@@ -85,5 +85,7 @@ def test_a_carried_value_that_changes_its_type(stock: Callable[..., Any]) -> Non
     )
     body = model.graph.node[0].attribute[0].g
     body.node[0].CopyFrom(onnx.helper.make_node("Cast", ["s"], ["r"], to=onnx.TensorProto.INT64))
-    with pytest.raises(ModelError, match="the carried value 's' starts as float32 and becomes int64"):
+    with pytest.raises(
+        ModelError, match="the carried value 's' starts as float32 and becomes int64"
+    ):
         stock(model.SerializeToString())
