@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
@@ -181,8 +182,10 @@ class _Loop:
 
     def _final(self, value: Any, index: int) -> Any:
         kind = self._kinds[index]
-        # Sizes that several carried_values share are bound by the first of them.
-        return value if isinstance(kind, Element) else self._bb.match_cast(value, kind)
+        if isinstance(kind, Element) or tvm_ffi.structural_equal(value.ty, kind):
+            return value
+        # The first of several carried values that share a size binds its symbol.
+        return self._bb.match_cast(value, kind)
 
     # --- the body ---
 
