@@ -58,6 +58,7 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/many_loops.py
 	$(BIN)/python benchmarks/large_body.py
+	$(BIN)/python benchmarks/engines.py
 
 clean:  ## remove everything the other targets made
 	rm -rf $(VENV) build dist examples/out benchmarks/results *.egg-info

@@ -1,4 +1,4 @@
-"""Inference engines behind one interface: a model file in, `run(inputs)` out.
+"""Inference engines with one interface: created from a model file, `run(inputs)` -> outputs.
 
 They are classes of a module, so that a child process can create them.
 """

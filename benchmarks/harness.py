@@ -24,6 +24,9 @@ PACKAGES = (
     "apache-tvm",
     "onnxslim",
     "onnxsim",
+    "openvino",
+    "tract",
+    "MNN",
 )
 
 
