@@ -90,11 +90,12 @@ def bundled(folder: Path) -> None:
         runs: dict[str, Array] = {}
         session = onnxruntime.InferenceSession(model.SerializeToString())
         for number, sizes in enumerate([{"T": 7, "B": 3}, {"T": 1, "B": 1}]):
-            dims = model.graph.input[0].type.tensor_type.shape.dim
+            given = model.graph.input[0]
+            dims = given.type.tensor_type.shape.dim
             shape = [sizes.get(dim.dim_param, dim.dim_value) for dim in dims]
             x = random.standard_normal(shape).astype(np.float32)
-            runs[f"{number}|in|x"] = x
-            runs[f"{number}|out|y"] = session.run(None, {"x": x})[0]
+            runs[f"{number}|in|{given.name}"] = x
+            runs[f"{number}|out|y"] = session.run(None, {given.name: x})[0]
         onnx.save(model, folder / f"{name}.onnx")
         np.savez(folder / f"{name}.npz", **runs)  # type: ignore[arg-type]
 
