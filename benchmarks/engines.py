@@ -1,6 +1,6 @@
 """Which engines compute a model right, before and after rewriting.
 
-    python benchmarks/engines.py [CORPUS] [--engines openvino tract MNN] [--filter TEXT]
+    python benchmarks/engines.py [CORPUS] [--engines openvino tract] [--filter TEXT]
 
 CORPUS is a folder of models `x.onnx`, each with its runs in `x.npz`: `RUN|in|INPUT` are the inputs
 and `RUN|out|OUTPUT` the results of onnxruntime. Without one, the models are those of the benchmarks

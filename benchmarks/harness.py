@@ -26,7 +26,6 @@ PACKAGES = (
     "onnxsim",
     "openvino",
     "tract",
-    "MNN",
 )
 
 
