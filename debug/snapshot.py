@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
@@ -24,6 +24,7 @@ def snapshot(engine: Engine) -> onnx.ModelProto:
     end = Engine(model, (), engine.assertions)
     end.index.added_or_moved.update(copy.newcomers())
     end.body_forms.removed_copies.update(copy.body_output_copies(engine.body_forms.removed_copies))
+    end.body_forms.input_conditions.update(copy.constants(engine.body_forms.input_conditions))
     for tensor, fact in copy.facts(engine.facts):
         end.facts.set_fact(tensor, fact)
     end.run()
@@ -56,6 +57,13 @@ class _Copy:
             for (body, source), nodes in copies.items()
             if body in self._graphs and source in self._values
         }
+
+    def constants(self, originals: Iterable[Constant]) -> Iterator[Constant]:
+        """The copies of constants."""
+        for original in originals:
+            copy = self._values.get(original)
+            if isinstance(copy, Constant):
+                yield copy
 
     def facts(self, facts: Facts) -> Iterator[tuple[Tensor, Fact]]:
         """The facts of values that the file declares, which the end of a rewrite needs.

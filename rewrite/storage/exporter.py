@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import AttributeProto, numpy_helper
+from onnx import AttributeProto
 
 from ..graph import ir
 from ..graph.body_forms import can_copy
@@ -58,26 +57,16 @@ class Exporter:
         for tensor in graph.outputs:
             target.output.append(_output_info(graph, tensor))
 
-    def _body(self, body: ir.Graph, target: onnx.GraphProto, operator: str) -> None:
-        """Writes a body of an operator.
+    def _body(self, body: ir.Graph, target: onnx.GraphProto) -> None:
+        """Writes a body.
 
         An Identity copies an output that is a value of an outer graph, which onnxruntime rejects,
-        or a computed value that is returned twice, for which onnxruntime returns garbage. The
-        condition of a Loop that is always true is a constant: OpenVINO 2026.4 rejects bodies where
-        an output is an input.
+        or a computed value that is returned twice, for which onnxruntime returns garbage.
         """
         defined = self._graph(body, target)
         listed: set[ir.Tensor] = set()
-        for position, tensor in enumerate(body.outputs):
+        for tensor in body.outputs:
             info = _output_info(body, tensor)
-            if operator == "Loop" and position == 0 and _passes_condition(body):
-                info.name = self._names.fresh(tensor.name)
-                shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-                target.initializer.add().CopyFrom(
-                    numpy_helper.from_array(np.full([1] * len(shape), True), info.name)
-                )
-                target.output.append(info)
-                continue
             direct = tensor in defined and (tensor not in listed or isinstance(tensor, ir.Constant))
             if not direct and self._can_copy(tensor):
                 info.name = self._names.fresh(tensor.name)
@@ -138,37 +127,22 @@ class Exporter:
                 added = target.attribute.add()
                 if attribute.HasField("doc_string"):
                     added.doc_string = attribute.doc_string
-                self._attribute(added, attribute.name, value, attribute.type, node.op)
+                self._attribute(added, attribute.name, value, attribute.type)
         for name, value in node.attrs.items():
             if name not in written:
                 kind = schema_type(node.op, node.domain or "", self._opset(node), name)
-                self._attribute(target.attribute.add(), name, value, kind, node.op)
+                self._attribute(target.attribute.add(), name, value, kind)
 
     def _opset(self, node: ir.Node) -> int:
         return self._opsets.get(node.domain or "", 1)
 
-    def _attribute(
-        self, target: AttributeProto, name: str, value: Any, kind: int, operator: str
-    ) -> None:
+    def _attribute(self, target: AttributeProto, name: str, value: Any, kind: int) -> None:
         if isinstance(value, ir.Graph):
             target.name = name
             target.type = AttributeProto.GRAPH
-            self._body(value, target.g, operator)
+            self._body(value, target.g)
         else:
             encode(target, name, value, kind)
-
-
-def _passes_condition(body: ir.Graph) -> bool:
-    """Whether the body of a Loop returns its condition input, and did not do so in the file."""
-    if len(body.inputs) < 2 or not body.outputs or body.outputs[0] is not body.inputs[1]:
-        return False
-    origin = body.origin
-    return not (
-        origin is not None
-        and len(origin.input) > 1
-        and len(origin.output) > 0
-        and origin.output[0].name == origin.input[1].name
-    )
 
 
 def _unchanged(attribute: AttributeProto, value: Any) -> bool:
