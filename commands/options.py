@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from ..request import Settings
-from .arguments import parse_assertions
+from .arguments import parse_assertions, parse_assumptions
 
 R = TypeVar("R")
 
@@ -59,6 +59,15 @@ PrefixMasks = Annotated[
         "time) or (time).",
     ),
 ]
+Assumptions = Annotated[
+    list[str],
+    repeated(
+        "--assume",
+        "WHAT",
+        'Assert any of these in words: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T", '
+        '"prefix mask m axis 1".',
+    ),
+]
 Strict = Annotated[
     bool,
     typer.Option(
@@ -89,11 +98,13 @@ def _settings(
     dims: Dims,
     shapes: Shapes,
     prefix_masks: PrefixMasks,
+    assumptions: Assumptions,
     rules: Rules,
     strict: Strict = False,
     follow_links: FollowLinks = False,
 ) -> Settings:
-    assertions = parse_assertions(inputs, dims, shapes, prefix_masks)
+    asserted = parse_assertions(inputs, dims, shapes, prefix_masks)
+    assertions = asserted.extended(parse_assumptions(assumptions))
     return Settings(assertions, strict, tuple(rules), follow_links)
 
 
