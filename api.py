@@ -22,8 +22,8 @@ from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node
 from .rewrite.storage.files import ModelSource
 from .rewrite.storage.model import export_model
-from .rewrite.storage.protos import nodes
 from .rewrite.storage.redeclare import redeclare, with_opset
+from .rewrite.storage.summary import count_operators
 
 if TYPE_CHECKING:
     import tvm
@@ -178,11 +178,6 @@ def rewrite_request(
         seconds=time.perf_counter() - started,
     )
     return RewriteResult(result, report, trace, engine, request, request.base_dir)
-
-
-def count_operators(proto: onnx.ModelProto) -> Counter[str]:
-    """Operators of a model, including those in bodies and functions."""
-    return Counter(node.op_type for root in (proto.graph, *proto.functions) for node in nodes(root))
 
 
 def from_onnx(

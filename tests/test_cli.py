@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -362,10 +363,14 @@ class TestTheRest:
 
     def test_inspect(self, gated: Path) -> None:
         shown = call("inspect", gated).stdout
-        assert "gated.onnx: 1 If" in shown
-        assert "condition: Equal(`rate`, 16000)" in shown
-        assert "remains" in shown
-        assert "removed: InlineDecidedIf" in call("inspect", gated, "--input", "rate=1").stdout
+        assert re.match(r"gated.onnx: \d+ B, opset 17, \d+ nodes\ninputs +rate: int64\[\]\n", shown)
+        assert "1 If: 1 remains" in shown
+        assert "If of `y`: the condition Equal(`rate`, 16000) is not known before the run" in shown
+        assert "try --input rate=16000" in shown
+        assert "condition: Equal(`rate`, 16000)" in call("inspect", gated, "--why").stdout
+        given = call("inspect", gated, "--input", "rate=1", "--why").stdout
+        assert "1 If: 1 goes" in given
+        assert "removed: InlineDecidedIf" in given
         (found,) = json.loads(call("inspect", gated, "--json").stdout)["control"]
         assert found["op"] == "If"
         assert found["captures"] == ["z"]

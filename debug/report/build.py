@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...api import count_operators
 from ...request import Request
+from ...rewrite.storage.summary import count_operators
 from ..command_options import settings_options
 from ..commit_diff import CommitDiff, advance
 from ..exit_status import FINDING

@@ -10,7 +10,7 @@ from onnx import parser
 from rich.console import Console
 
 from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule, rewrite
-from looplift.api import count_operators, rewrite_request
+from looplift.api import rewrite_request
 from looplift.commands.arguments import parse_assumptions
 from looplift.debug.explain.explain import Explanation, explain, most_common_reasons
 from looplift.debug.explain.render import render, render_summary
@@ -19,6 +19,7 @@ from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
+from looplift.rewrite.storage.summary import count_operators
 from looplift.rules.branches.decided_if import InlineDecidedIf
 from looplift.rules.loops.carried_values import EliminateDeadCarriedValues
 from looplift.rules.loops.trivial_trip_counts import InlineSingleTripLoop
