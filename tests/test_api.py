@@ -84,6 +84,19 @@ def _equal(expected: Any, actual: Any) -> bool:
     return True
 
 
+def _assert_same_interface(before: onnx.ModelProto, after: onnx.ModelProto, case: str) -> None:
+    """Only a number that an output declares may change, to the name of a size of an input."""
+    names = {dim.dim_param for v in before.graph.input for dim in v.type.tensor_type.shape.dim}
+    corrected = onnx.ModelProto()
+    corrected.CopyFrom(before)
+    for old, new in zip(corrected.graph.output, after.graph.output, strict=True):
+        dims = zip(old.type.tensor_type.shape.dim, new.type.tensor_type.shape.dim, strict=True)
+        for was, now in dims:
+            if was.HasField("dim_value") and now.dim_param in names - {""}:
+                was.CopyFrom(now)
+    assert _interface(after) == _interface(corrected), case
+
+
 class TestCollection:
     @pytest.mark.parametrize("part", range(4))
     def test_outputs_are_as_recorded(self, corpus: Path, part: int) -> None:
@@ -97,7 +110,7 @@ class TestCollection:
             assert result.report.defects == [], path.name
             if is_valid(before):
                 onnx.checker.check_model(result.model, full_check=True)
-            assert _interface(result.model) == _interface(before), path.name
+            _assert_same_interface(before, result.model, path.name)
             runs += _check_recorded(path, result.model)
         assert runs >= len(paths)
 

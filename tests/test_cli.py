@@ -363,7 +363,9 @@ class TestTheRest:
 
     def test_inspect(self, gated: Path) -> None:
         shown = call("inspect", gated).stdout
-        assert re.match(r"gated.onnx: \d+ B, opset 17, \d+ nodes\ninputs +rate: int64\[\] *\n", shown)
+        assert re.match(
+            r"gated.onnx: \d+ B, opset 17, \d+ nodes\ninputs +rate: int64\[\] *\n", shown
+        )
         assert "1 If: 1 remains" in shown
         assert "If of `y`: the condition Equal(`rate`, 16000) is not known before the run" in shown
         assert "try --input rate=16000" in shown
