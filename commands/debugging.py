@@ -16,7 +16,7 @@ from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.output_files import check_target
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
-from .options import AsJson, Model, Seed, repeated, with_settings
+from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
 from .output_files import onnx_files
 
 CheckCommand = Annotated[
@@ -44,7 +44,8 @@ CheckCommand = Annotated[
 @with_settings
 def explain(
     model: Annotated[
-        Path, typer.Argument(metavar="IN", help="An ONNX file, or with --summary a folder.")
+        Path,
+        model_argument("IN", "An ONNX file, - for standard input, or with --summary a folder."),
     ],
     *,
     node: Annotated[

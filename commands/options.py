@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -27,7 +31,36 @@ def repeated(name: str, metavar: str, text: str) -> Any:
     )
 
 
-Model = Annotated[Path, typer.Argument(metavar="IN", help="An ONNX file.", show_default=False)]
+def _from_stdin(path: Path) -> Path:
+    """A file with the model on standard input for `-`; any other path as it is.
+
+    The file is removed when the process ends. Its external data is not looked for.
+    """
+    if str(path) != STDIN:
+        return path
+    folder = Path(tempfile.mkdtemp(prefix="looplift-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / "stdin.onnx"
+    copy.write_bytes(sys.stdin.buffer.read())
+    return copy
+
+
+def model_argument(metavar: str, text: str) -> Any:
+    """The argument for one model or several, where `-` stands for standard input."""
+
+    def callback(value: Any) -> Any:
+        return (
+            list(map(_from_stdin, value))
+            if isinstance(value, (list, tuple))
+            else _from_stdin(value)
+        )
+
+    return typer.Argument(metavar=metavar, help=text, show_default=False, callback=callback)
+
+
+STDIN = "-"
+"""Stands for standard input."""
+Model = Annotated[Path, model_argument("IN", "An ONNX file, or - for standard input.")]
 Inputs = Annotated[
     list[str],
     repeated(

@@ -18,7 +18,7 @@ from . import console
 from .app import app, exit_with, print_errors, print_result
 from .arguments import parse_sizes
 from .batch import DIFFERENT, FAILED, Job
-from .options import AsJson, Model, Seed, repeated, with_settings
+from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
 from .output_files import plan_outputs, plan_traces
 
 
@@ -52,7 +52,7 @@ def _root(
 def rewrite(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="IN...", help="ONNX files, or folders of them."),
+        model_argument("IN...", "ONNX files, folders of them, or - for standard input."),
     ],
     output: Annotated[
         Path,
