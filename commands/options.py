@@ -49,11 +49,8 @@ def model_argument(metavar: str, text: str) -> Any:
     """The argument for one model or several, where `-` stands for standard input."""
 
     def callback(value: Any) -> Any:
-        return (
-            list(map(_from_stdin, value))
-            if isinstance(value, (list, tuple))
-            else _from_stdin(value)
-        )
+        several = isinstance(value, (list, tuple))
+        return list(map(_from_stdin, value)) if several else _from_stdin(value)
 
     return typer.Argument(metavar=metavar, help=text, show_default=False, callback=callback)
 
