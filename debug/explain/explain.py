@@ -23,6 +23,7 @@ from ...rewrite.graph.ir import Node
 from ..command_options import settings_options
 from ..operator_counts import CONTROL_FLOW
 from .reasons import ExplainedReason, Reasons
+from .recipes import cost, framework_of, recipe
 from .trials import RemovalObserver, Trial, Trials, outcome
 
 _MOST_NODES = 5
@@ -51,6 +52,10 @@ class RemainingNode:
     """Why each rule declines; first the one that would remove the whole node."""
     trials: list[Trial] = field(default_factory=list)
     """The assertions that change something at the node, as rewriting the model under each shows."""
+    recipe: str = ""
+    """What to change in the source of the model."""
+    cost: str = ""
+    """What the node costs if it stays."""
 
 
 @dataclass
@@ -100,7 +105,7 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
     else:
         found = [(each, reasons.of(each)) for each in _remaining(engine, node)]
     trials = Trials(request, outcome(engine, observer.gone), seconds) if tries else None
-    return Explanation(
+    explained = Explanation(
         before=sum(each.op in CONTROL_FLOW and not each.domain for each in observer.numbers),
         remaining=[
             RemainingNode(
@@ -118,6 +123,14 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
         asked_numbers=observer.asked_numbers,
         rule=rule if by_rule else "",
     )  # fmt: skip
+    framework = framework_of(request.proto.producer_name)
+    for left in explained.remaining:
+        if left.op in CONTROL_FLOW and left.why and not by_rule:
+            first = left.why[0]
+            decides = left.op == "If" and not first.unassertable
+            left.recipe = recipe(first.reason, first.remedies if decides else (), framework)
+            left.cost = cost(left.op)
+    return explained
 
 
 def _rule(request: Request, name: str) -> type[Rule] | None:

@@ -10,6 +10,7 @@ from ...rewrite.engine.miss import describe
 from ...rewrite.engine.reasons import Reason, reasons_at
 from ...rewrite.engine.rule import Rule
 from ...rewrite.facts.assertions import Assertions
+from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
 from ...rules.branches.decided_if import InlineDecidedIf
@@ -123,8 +124,9 @@ class Reasons:
         return [(node, [self._with_advice(node, reason)]) for node, reason in found]
 
     def _carries_sequence(self, node: Node) -> bool:
+        """Whether a node is a counted loop that carries a sequence."""
         facts = self._engine.facts
-        if node.op != "Loop" or node.domain:
+        if node.op != "Loop" or node.domain or counted_loop(facts, node) is None:
             return False
         return any(facts.of(c.input).kind == "sequence" for c in LoopView(node).carried)
 

@@ -40,6 +40,10 @@ def render(
             _add_reason(branch, reason, everything or origins, helped)
         if remaining.op in CONTROL_FLOW and not origins:
             branch.add(Text(remaining.facts, style="dim"))
+        if remaining.recipe:
+            branch.add(Text(f"in the source: {remaining.recipe}", style="magenta"))
+        if remaining.cost:
+            branch.add(Text(remaining.cost, style="dim"))
         if len(remaining.why) > len(shown):
             more = f"{len(remaining.why) - len(shown)} more rules with --all"
             branch.add(Text(more, style="dim"))

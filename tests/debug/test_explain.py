@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -13,8 +14,10 @@ from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule, r
 from looplift.api import rewrite_request
 from looplift.commands.arguments import parse_assumptions
 from looplift.debug.explain.explain import Explanation, explain, most_common_reasons
+from looplift.debug.explain.recipes import RECIPES, framework_of, recipe
 from looplift.debug.explain.render import render, render_summary
 from looplift.debug.explain.rule_effects import effect_of
+from looplift.debug.rule_reasons import sentences
 from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.assertions import Assertions
@@ -22,7 +25,10 @@ from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.storage.summary import count_operators
 from looplift.rules.branches.decided_if import InlineDecidedIf
 from looplift.rules.loops.carried_values import EliminateDeadCarriedValues
+from looplift.rules.loops.sequence_accumulation import SequenceInsertToScanOutput
 from looplift.rules.loops.trivial_trip_counts import InlineSingleTripLoop
+from looplift.rules.recurrence import FuseRecurrence
+from looplift.rules.recurrence.length_masks import UNKNOWN_MASK
 
 TEXT = """g (float[N] x, int64 rate, int64 m) => (float[N] y) <int64 fast = {16000}> {
     same = Cast<to = 7>(rate)
@@ -479,6 +485,44 @@ class TestEffects:
             """Has no fixture."""
 
         assert effect_of(Silent).removes
+
+
+class TestRecipes:
+    def test_each_is_for_a_reason_that_a_rule_gives(self) -> None:
+        rules = (FuseRecurrence, InlineDecidedIf, SequenceInsertToScanOutput)
+        reasons = [sentence.text for rule in rules for sentence in sentences(rule)]
+        reasons.append(UNKNOWN_MASK)
+        for each in RECIPES:
+            stem = each.words.removeprefix("If is ").removeprefix("the cell depends on")
+            assert any(stem in reason for reason in reasons), each.words
+
+    @pytest.mark.parametrize("framework", ["PyTorch", "TensorFlow", "JAX", ""])
+    def test_they_speak_of_one_framework(self, framework: str) -> None:
+        others = {"torch.", "tf.", "jnp."} - {
+            {"PyTorch": "torch.", "TensorFlow": "tf.", "JAX": "jnp."}.get(framework)
+        }
+        for each in RECIPES:
+            text = each.text(framework)
+            assert not any(re.search(rf"\b{re.escape(name)}", text) for name in others), text
+
+    def test_what_decides_chooses_one(self) -> None:
+        assert "torch.where" in recipe(
+            "the condition `c` is not known before the run", (), "PyTorch"
+        )
+        unknown = "the condition `c` is not known before the run"
+        assert "before the export" in recipe(unknown, ["--input mode=…"], "PyTorch")
+        assert "choice by size" in recipe(unknown, ["--dim T=…"], "PyTorch")
+        assert recipe("there is no such reason", (), "") == ""
+
+    def test_the_exporter(self) -> None:
+        names = ("pytorch", "tf2onnx", "jax2onnx", "somebody")
+        assert [*map(framework_of, names)] == ["PyTorch", "TensorFlow", "JAX", ""]
+
+    def test_every_node_of_the_corpus_has_one(self, corpus: Path) -> None:
+        for path in sorted(corpus.glob("*.onnx"))[::3]:
+            for left in explain(Request.of(path), tries=False).remaining:
+                assert left.recipe, f"{path.name}: {left.node}: {left.why[0].reason}"
+                assert left.cost
 
 
 class TestManyModels:
