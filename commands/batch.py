@@ -20,7 +20,6 @@ from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
 from ..rewrite.storage.summary import ModelSummary, summarize
 from ..rewrite.storage.validate import check_runtime
-from ..rules.recurrence.emission import ENDS_PROCESS
 
 WRITTEN, DIFFERENT, FAILED = "written", "different", "failed"
 
@@ -78,6 +77,8 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
         )
     outcome = _outcome(job, result)
     if job.verifies:
+        from ..rules.recurrence.emission import ENDS_PROCESS
+
         check_runtime(result.model)
         verification = verify(
             request.proto,

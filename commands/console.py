@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..debug.operator_counts import before_after, brief
+from ..debug.model_table import before_after
 from ..debug.relax import ModuleSummary
 from ..rewrite.errors import visible
+from ..rewrite.storage.summary import brief
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 
 MOST_DIFFERENCES = 3

@@ -32,9 +32,9 @@ from ..rewrite.running.runtime import (
 )
 from ..rewrite.running.signature import CannotGenerateInputs
 from ..rewrite.running.verify import Candidate, no_case_reason
+from ..rewrite.storage.summary import rows
 from ..rewrite.storage.validate import check_runtime
 from .exit_status import ERROR, FINDING
-from .operator_counts import rows
 from .relax import RelaxSession
 
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"

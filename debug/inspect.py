@@ -19,10 +19,9 @@ from ..rewrite.engine.engine import Engine
 from ..rewrite.engine.reasons import reasons_at
 from ..rewrite.engine.trace import Commit, Event
 from ..rewrite.graph.ir import Node
-from ..rewrite.storage.summary import ModelSummary, summarize
+from ..rewrite.storage.summary import CONTROL_FLOW, ModelSummary, summarize
 from .control_flow import BodyText, ControlFlowReader, ControlNode, SlicedText
 from .explain.explain import RemainingNode, explain
-from .operator_counts import CONTROL_FLOW
 
 MOST_VALUES = 8
 """The inputs, and the outputs, that are listed."""

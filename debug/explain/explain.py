@@ -20,8 +20,8 @@ from ...rewrite.engine.rule import Rule
 from ...rewrite.engine.trace import Commit
 from ...rewrite.errors import AssumptionError
 from ...rewrite.graph.ir import Node
+from ...rewrite.storage.summary import CONTROL_FLOW
 from ..command_options import settings_options
-from ..operator_counts import CONTROL_FLOW
 from .reasons import ExplainedReason, Reasons
 from .recipes import cost, framework_of, recipe
 from .trials import RemovalObserver, Trial, Trials, outcome

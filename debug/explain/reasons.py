@@ -13,13 +13,13 @@ from ...rewrite.facts.assertions import Assertions
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
+from ...rewrite.storage.summary import CONTROL_FLOW
 from ...rules.branches.decided_if import InlineDecidedIf
 from ...rules.branches.if_to_where import IfToWhere
 from ...rules.loops.sequence_accumulation import SequenceInsertToScanOutput
 from ...rules.recurrence import FuseRecurrence
 from ..control_flow import ControlFlowReader
 from ..fact_text import value_text
-from ..operator_counts import CONTROL_FLOW
 from .advice import Derivation, Remedy, dim_remedies, mask_remedies
 from .rule_effects import effect_of
 from .trials import candidates

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..operator_counts import CONTROL_FLOW
+from ...rewrite.storage.summary import CONTROL_FLOW
 from .explain import CommonReason, Explanation
 from .reasons import ExplainedReason
 

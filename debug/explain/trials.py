@@ -142,10 +142,14 @@ class Trials:
             how = f"{rule.name()} removes it" if rule is not None else "it is not needed"
             remains = "remain" if after.total > 1 else "remains"
             return Trial(option, f"{how}; {_counts(after.left)} {remains}", True)
-        new = Counter(after.left) - Counter(before.left)
-        if rule is None or not new:
+        if rule is None or after.left == before.left:
             return None
-        return Trial(option, f"{rule.name()} makes it {_counts(new)}: {rule.summary()}", False)
+        if after.total > before.total:
+            effect = f"{rule.name()} replaces it; {_counts(after.left)} remain"
+        else:
+            new = next(iter(Counter(after.left) - Counter(before.left)))
+            effect = f"{rule.name()} makes it a {new}"
+        return Trial(option, f"{effect}: {rule.summary()}", False)
 
 
 def _counts(operators: dict[str, int]) -> str:

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...request import Request
-from ...rewrite.storage.summary import count_operators
+from ...rewrite.storage.summary import CONTROL_FLOW, count_operators
 from ..command_options import settings_options
 from ..commit_diff import CommitDiff, advance
 from ..exit_status import FINDING
 from ..explain.explain import Explanation, explain
-from ..operator_counts import CONTROL_FLOW
 from ..reference_runs import ReferenceRuns
 from ..replay import Replay
 from ..trace_reader import trace_of

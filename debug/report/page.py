@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from ...rewrite.errors import ModelError
-from ..operator_counts import rows
+from ...rewrite.storage.summary import rows
 from .build import ReportData
 from .rule_sources import highlighting
 

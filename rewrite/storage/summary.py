@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -12,6 +12,11 @@ from ..graph.declarations import numpy_type
 from ..graph.labels import standard_name
 from .external import external_tensors, stored_bytes
 from .protos import nodes
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+RECURRENT = ("LSTM", "GRU", "RNN")
+
+Counts = Mapping[str, int]
 
 _UNITS = ("B", "KB", "MB", "GB")
 
@@ -54,6 +59,51 @@ def summarize(proto: onnx.ModelProto) -> ModelSummary:
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:
     """Operators of a model, including those in bodies and functions."""
     return Counter(node.op_type for root in (proto.graph, *proto.functions) for node in nodes(root))
+
+
+def rows(columns: Sequence[Counts]) -> list[tuple[str, list[int]]]:
+    """The rows of a table with a column for each of some counts: all nodes, control flow, and
+    recurrent operators where there are any.
+    """
+    recurrent = [op for op in RECURRENT if any(counts.get(op) for counts in columns)]
+    totals = [sum(counts.values()) for counts in columns]
+    return [
+        ("nodes", totals),
+        *((op, [counts.get(op, 0) for counts in columns]) for op in (*CONTROL_FLOW, *recurrent)),
+    ]
+
+
+def brief(before: Counts, after: Counts) -> str:
+    """The same in one line without zeros: `nodes 120 → 35, If 25 → 0, LSTM 2 → 1`."""
+    changes = [(name, old, new) for name, (old, new) in rows([before, after]) if old or new]
+    return ", ".join(f"{name} {old} → {new}" for name, old, new in changes)
+
+
+def compare(before: ModelSummary, after: ModelSummary) -> list[tuple[str, str, str]]:
+    """What a table shows of two models: opset, size, nodes, control flow, changed operators."""
+    counts = rows([before.operators, after.operators])
+    names = {name for name, _ in counts}
+    for op in sorted({*before.operators, *after.operators} - names):
+        pair = [model.operators.get(op, 0) for model in (before, after)]
+        if pair[0] != pair[1]:
+            counts.append((op, pair))
+    return [
+        ("opset", before.opset, after.opset),
+        ("size", size_text(before.size), size_text(after.size)),
+        *((name, str(old), str(new)) for name, (old, new) in counts),
+    ]
+
+
+def changed_values(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Inputs or outputs with what became of each: `x: float32[T]`, `n: int64[] (removed)`."""
+    types = dict(line.partition(": ")[::2] for line in after)
+    lines = []
+    for line in before:
+        name, _, old = line.partition(": ")
+        new = types.get(name)
+        change = " (removed)" if new is None else "" if new == old else f" → {new}"
+        lines.append(f"{line}{change}")
+    return lines
 
 
 def size_text(size: int) -> str:

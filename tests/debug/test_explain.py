@@ -188,7 +188,7 @@ def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:
     assert "Conv" in left.why[0].reason
     (trial,) = left.trials
     assert trial.option == '--dim "T>=1"'
-    assert trial.effect.startswith("LoopToScan makes it 1 Scan")
+    assert trial.effect.startswith("LoopToScan makes it a Scan")
 
 
 class TestAdvice:
