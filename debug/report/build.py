@@ -55,6 +55,8 @@ class ReportData:
     bad: BadCommit | None
     seconds: float
     """The time of the rewrite, including the trace."""
+    latency: tuple[float, float] | None = None
+    """The median seconds of a run on onnxruntime before and after, if the model was run."""
 
     @property
     def status(self) -> int:
@@ -105,6 +107,7 @@ def build(
         assert trace.result is not None, "trace_of sets it"
         finished = trace.result
         result = checks.of_result(finished)
+        latency = checks.latency(finished)
     explanation = explain(request)
     remaining = _with_numbers(explanation, replay)
     return ReportData(
@@ -124,6 +127,7 @@ def build(
         result=result,
         bad=checks.bad,
         seconds=float(trace.end["seconds"]),
+        latency=latency,
     )
 
 
