@@ -10,11 +10,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...rewrite.storage.summary import CONTROL_FLOW
-from .explain import CommonReason, Explanation
+from .explain import CommonReason, Explanation, RemainingNode
 from .reasons import ExplainedReason
 
 MOST_TRIALS = 3
 """The assertions shown for one node."""
+MOST_RULES = 4
+"""The rules shown for a node that is not control flow."""
 MOST_CAUSES = 3
 """The values shown that no option can assert."""
 
@@ -34,10 +36,10 @@ def render(
         branch = tree.add(Text(f"{remaining.node}{place}", style="bold cyan"))
         for trial in remaining.trials[: None if everything else MOST_TRIALS]:
             branch.add(Text(f"try {trial.option}: {trial.effect}", style="green"))
-        shown = remaining.why if everything else remaining.why[:1]
+        most = 1 if remaining.op in CONTROL_FLOW else MOST_RULES
+        shown = remaining.why[: None if everything else most]
         for reason in shown:
-            helped = any(trial.removes for trial in remaining.trials)
-            _add_reason(branch, reason, everything or origins, helped)
+            _add_reason(branch, reason, remaining, everything or origins)
         if remaining.op in CONTROL_FLOW and not origins:
             branch.add(Text(remaining.facts, style="dim"))
         if remaining.recipe:
@@ -69,7 +71,9 @@ def _headline(found: Explanation) -> str:
     return f"{count} of {found.before} remain" if found.before else "no control flow"
 
 
-def _add_reason(tree: Tree, reason: ExplainedReason, origins: bool, helped: bool) -> None:
+def _add_reason(
+    tree: Tree, reason: ExplainedReason, remaining: RemainingNode, origins: bool
+) -> None:
     rule = f"{reason.rule} at {reason.root}" if reason.root else reason.rule
     total = f" of {reason.checks}" if reason.checks > reason.passed else ""
     passed = f" ({reason.passed}{total} checks passed)" if origins else ""
@@ -78,9 +82,10 @@ def _add_reason(tree: Tree, reason: ExplainedReason, origins: bool, helped: bool
         branch.add(Text(f"at {reason.at}: {reason.value}"))
     for line in reason.derivation if origins else ():
         branch.add(Text(f"from {line}", style="dim"))
-    causes = " and ".join(reason.unassertable[:MOST_CAUSES])
-    if causes and not helped:
-        branch.add(Text(f"which depends on {causes}: no option can assert that", style="dim"))
+    own = f" of {remaining.node}"
+    causes = " and ".join(each.removesuffix(own) for each in reason.unassertable[:MOST_CAUSES])
+    if causes and not any(trial.removes for trial in remaining.trials):
+        branch.add(Text(f"it depends on {causes}, which no option can assert", style="dim"))
 
 
 def render_summary(reasons: Sequence[CommonReason], title: str) -> list[RenderableType]:
