@@ -182,6 +182,7 @@ class Edits:
             if isinstance(tensor, Constant):
                 formal = schema.inputs[min(slot, len(schema.inputs) - 1)].name
                 self._rename(tensor, self._new_name(f"{node.name}.{formal}"))
+                self.index.operand_names.add(tensor)
 
     def _rename(self, tensor: Tensor, name: str) -> None:
         """Renames a new value, which then keeps that name."""
@@ -219,7 +220,7 @@ class Edits:
         for constant in dict.fromkeys((*node.inputs, *heir.inputs)):
             owner, _, formal = constant.name.rpartition(".")
             is_shared = constant in node.inputs and constant in heir.inputs
-            if isinstance(constant, Constant) and owner in (ours, theirs) and not is_shared:
+            if constant in self.index.operand_names and owner in (ours, theirs) and not is_shared:
                 self._set_name(constant, f"{theirs if owner == ours else ours}.{formal}")
         self._set_name(node, theirs)
         self._set_name(heir, ours)

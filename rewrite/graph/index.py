@@ -50,6 +50,8 @@ class Index:
         """The bytes of all constants that patches added."""
         self.added_or_moved: dict[Node | Tensor, None] = {}
         """New and moved nodes and values, whose names may occur twice in their graph."""
+        self.operand_names: set[Tensor] = set()
+        """New constants that are named after the node that reads them: `/l/cell/LSTM.W`."""
         self._graph_of: dict[Node, Graph] = {}
         self._owner: dict[Graph, Node] = {}
         self._producer: dict[Tensor, Node] = {}

@@ -205,10 +205,28 @@ class TestNew:
         heir = setting.index.producer(second)
         assert heir is not None
         assert (heir.name, second.name, bias.name) == ("Add", "Add_output_0", "Add.B")
+        assert weights.name == "Add_1.B"
         later.roll_back()
         assert (node.name, first.name, weights.name) == ("Add", "Add_output_0", "Add.B")
         (third,) = later.node("Add", [setting["u"], weights], like=[setting["x"]])
         assert third.name == "Add_1_output_0", "an undone patch takes no names"
+
+    def test_a_weight_of_the_file_keeps_its_name(self) -> None:
+        """Also where it is named after the node that reads it, and another node replaces that."""
+        setting = Setting()
+        weight = setting.patch.constant(np.ones(3, np.float32), setting["x"])
+        (old,) = setting.patch.node("Add", [setting["u"], setting["x"]], like=[setting["x"]])
+        setting.patch.replace(setting["v"], old)
+        setting.patch.keep()
+        node = setting.index.producer(old)
+        assert node is not None
+        weight.name = f"{node.name}.weight"
+        later = Patch(setting.engine.facts, node)
+        (new,) = later.node("Add", [setting["u"], weight], like=[setting["x"]])
+        later.replace_node(node, [new])
+        heir = setting.index.producer(new)
+        assert heir is not None
+        assert (heir.name, weight.name) == ("Add", "Add.weight")
 
     def test_nodes_at_the_start_of_a_body(self) -> None:
         setting = Setting()
