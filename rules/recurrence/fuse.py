@@ -53,7 +53,7 @@ class FuseRecurrence(Rule[LoopCell]):
       <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt) => (float[B,3] so, float[B,3] row) {
         p = MatMul(xt, w) q = MatMul(s, r) a = Add(q, p) so = Sin(a) row = Identity(so) }> (h0, x) }""",
-        "no LSTM, GRU or RNN": """g (float[T,B,3] x, float[B,3] h0) => (float[T,B,3] y) {
+        "linear recurrence": """g (float[T,B,3] x, float[B,3] h0) => (float[T,B,3] y) {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,3] xt) => (float[B,3] so, float[B,3] row) {
         so = Add(s, xt) row = Identity(so) }> (h0, x) }""",
     }
