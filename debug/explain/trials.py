@@ -189,7 +189,7 @@ def candidates(
 def _near(limits: Sequence[float]) -> tuple[int, ...]:
     """Whole numbers at and next to some limits, without those that are too large to try."""
     whole = [int(limit) for limit in limits if abs(limit) <= _LARGEST]
-    return tuple(dict.fromkeys(n for limit in whole for n in (limit, limit + 1, limit - 1)))
+    return tuple(dict.fromkeys(limit + by for by in (0, 1, -1) for limit in whole))
 
 
 def _values(facts: Facts, name: str, near: Sequence[int]) -> Iterator[Assertions]:
