@@ -9,8 +9,8 @@ from ..rewrite.engine.miss import describe
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
 from ..rewrite.graph.views import NO_LIMIT, CarriedValue, IfView, LoopView, ScanView
+from ..rewrite.storage.summary import CONTROL_FLOW
 from .fact_text import is_named, type_text
-from .operator_counts import CONTROL_FLOW
 
 
 @dataclass

@@ -38,6 +38,8 @@ from .batch_runner import BatchRunner
 TRIP_COUNTS = (0, 1, 2, 7)
 """The values tried for inputs that limit the trip count of a Loop."""
 _ONE = Effort(cases=1, attempts=40)
+_LATENCY_SECONDS = 0.2
+"""The time for which a latency is measured."""
 _MOST_VALUES = 5
 """Different trip counts or conditions that are listed for one node."""
 _VIEWS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"})
@@ -106,6 +108,19 @@ class ReferenceRuns:
             return [Difference("", f"onnxruntime does not accept it: {refusal}")]
         self.crash = "" if found else crash
         return found
+
+    def latencies(self, model: onnx.ModelProto) -> tuple[float, float]:
+        """The median seconds of a run of the original and of a version of the model.
+
+        Both run on the inputs on which the original took longest. Raises ExecutionError.
+        """
+        case = max(self.cases, key=lambda each: each.seconds)
+        found = []
+        for proto in (self.request.proto, model):
+            packed = SerializedModel(proto, self.request.base_dir)
+            with closing(IsolatedSession(packed, optimizes=self._optimizes)) as session:
+                found.append(session.latency(case.feed, _LATENCY_SECONDS))
+        return found[0], found[1]
 
     def _differences(self, packed: SerializedModel, optimizes: bool) -> list[Difference]:
         """Raises `Refused` if onnxruntime does not load the version or, with optimizations, does

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import onnx
 
-from ...api import count_operators
 from ...request import Request
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import reasons_at
@@ -27,6 +26,7 @@ from ...rewrite.graph.ir import CONTROL_FLOW
 from ...rewrite.running.cases import Effort
 from ...rewrite.running.runtime import ExecutionError, IsolatedSession, SerializedModel
 from ...rewrite.storage.model import export_model, import_model
+from ...rewrite.storage.summary import count_operators
 from ..model_checks import CommandCheck, ModelCheck
 from ..reference_runs import ReferenceRuns
 

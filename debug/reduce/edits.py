@@ -14,8 +14,8 @@ from onnx import AttributeProto, helper
 from ...request import Request
 from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.names import UniqueNames, defined, graphs
 from ...rewrite.storage.model import export_model, import_model
-from ...rewrite.storage.naming import UniqueNames, defined, graphs
 from ...rewrite.symbolic import Dim
 from ..fact_text import is_named
 

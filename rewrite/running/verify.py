@@ -84,12 +84,15 @@ class Verification:
         """Whether at least one run was compared and no run differed."""
         return self.compared > 0 and not self.differences
 
-    def notes(self) -> list[str]:
-        """Remarks on how the models were compared."""
+    def notes(self, crash_is_known: bool = False) -> list[str]:
+        """Remarks on how the models were compared.
+
+        `crash_is_known` says that a rule has noted that its operator fails on an empty tensor.
+        """
         notes = []
         if self.crash:
             notes.append(optimizer_note(self.crash))
-        if self.ended:
+        if self.ended and (self.reduces or not crash_is_known):
             place = ", ".join(tested_sizes(self.ended))
             why = (
                 EMPTY_REDUCTION

@@ -50,7 +50,7 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
         raise Miss("no later operator that reads {} fails for just one branch", results, at=m.node)
 
     def apply(self, patch: Patch, found: OnlyPossibleBranch) -> None:
-        otherwise = f"otherwise every run fails at {found.failure}"
+        otherwise = f"otherwise every run fails at {found.failure}; --strict keeps the If"
         patch.note(f"{describe(patch.root)} always takes `{found.branch.name}`: {otherwise}")
         inline_branch(patch, found.branch)
 

@@ -69,7 +69,7 @@ class FloatCounterToInteger(Rule[IntegerExpression]):
 
     def apply(self, patch: Patch, found: IntegerExpression) -> None:
         result, to = patch.root.outputs[0], int(patch.root.attrs["to"])
-        patch.note(f"`{result.name}` is computed as a float: exact up to 2**24")
+        patch.note(f"`{result.name}` is computed as a float: exact up to 2**24; --strict keeps it")
         emit = patch.builder(result)
         # Intermediate results may be beyond the type of the result.
         number = _emit_int64(emit, found)

@@ -238,7 +238,8 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
         number = _integer_constant(m, limit)
         if number is None or abs(number) > _EXACT_IN_FLOAT:
             m.need(not m.options.strict, "--strict: {} is compared as a float", limit, at=limit)
-            notes = (f"`{limit.name}` is compared as a float: exact up to 2**24 iterations",)
+            exact = "exact up to 2**24 iterations; --strict keeps the loop"
+            notes = (f"`{limit.name}` is compared as a float: {exact}",)
     start, step = _start_and_step(m, view, value)
     m.need((step < 0) == down, "{} moves away from the limit", value, at=value)
     huge = not _is_within_margin(m, limit)

@@ -19,6 +19,7 @@ from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
+from .emission import note_empty_sequence
 from .time_steps import direction
 
 _INITIAL_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
@@ -103,8 +104,7 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
                     is_empty = emit("Less", loop.trip, emit.scalar(1))
                     final = emit("Where", is_empty, state.initial, final)
                 patch.replace(state.final, final)
-        if node.op == "GRU" and not loop.runs_at_least_once:
-            patch.note("an empty sequence ends the process in onnxruntime's GRU; the original runs")
+        note_empty_sequence(patch, node.op, loop)
         patch.toward_normal_form()
 
 
