@@ -22,6 +22,7 @@ from .loops.loop import emit_loop
 from .loops.scan import emit_scan
 from .scheduling.dataflow import split_blocks
 from .signature import Shape, Signature
+from .small_types import resolve_small_types
 from .support import check_support
 from .transform.fuse_loops import fuse_loops
 from .transform.unused import without_unused
@@ -67,7 +68,7 @@ def emit(
     if keep_params_in_input and weights is None:
         model, weights = lift_weights(model)
     check_functions(model)
-    model = decompose(model, opset)
+    model = resolve_small_types(decompose(model, opset))
     body = read_body(model.graph)
     check_control(body)
     check_support(body, frozenset(CONTROL))
