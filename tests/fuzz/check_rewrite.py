@@ -13,8 +13,8 @@ from onnx import printer
 
 from looplift import RewriteResult, rewrite
 from looplift.rewrite.engine.rule import Phase
-from looplift.rewrite.errors import LoopliftError
-from looplift.rewrite.running.compare import Tolerances, compare
+from looplift.rewrite.errors import LoopliftError, visible
+from looplift.rewrite.running.compare import PRECISIONS, Tolerances, compare, working_precision
 from looplift.rewrite.running.runtime import ExecutionError, SerializedModel, Session
 
 Feed = Mapping[str, Any]
@@ -56,6 +56,10 @@ def check_rewrite(
     if runs and is_valid(model):
         # Shape inference may reject a model that always fails only once more shapes are known.
         findings += _invalid(result.model)
+    if any("ends the process in onnxruntime" in note for note in result.report.notes):
+        tally["runs that onnxruntime's recurrent operators end"] += len(runs)
+        runs = [run for run in runs if all(np.size(value) for value in run[0].values())]
+        tally["runs that onnxruntime's recurrent operators end"] -= len(runs)
     return (
         findings + _differences(result.model, model, runs, 2 * seconds) + _unstable(result, rules)
     )
@@ -112,10 +116,57 @@ def _differences(
         except ExecutionError as refusal:
             findings.append(f"a run fails now, with {shown(feed)}: {refusal}")
             continue
-        same = [a if _are_empty_stacks(a, b) else b for a, b in zip(expected, actual)]
-        found = compare(names, expected, same, Tolerances("float32"))
-        findings += [f"{difference}, with {shown(feed)}" for difference in found]
+        findings += differences(before, feed, expected, actual)
     return findings
+
+
+def differences(
+    model: onnx.ModelProto, feed: Feed, expected: Sequence[Any], actual: Sequence[Any]
+) -> list[str]:
+    """How the outputs of a run differ from the right ones, unless rounding explains it."""
+    names = [output.name for output in model.graph.output]
+    same = [a if _are_empty_stacks(a, b) else b for a, b in zip(expected, actual)]
+    tolerances = Tolerances(max("float32", working_precision(model), key=PRECISIONS.index))
+    found = compare(names, expected, same, tolerances)
+    if found and _is_sensitive(model, feed, expected, tolerances):
+        return []
+    return [f"{difference}, with {shown(feed)}" for difference in found]
+
+
+def _is_sensitive(
+    model: onnx.ModelProto, feed: Feed, expected: Sequence[Any], tolerances: Tolerances
+) -> bool:
+    """Whether changes of the inputs by a rounding error change the outputs by more than allowed.
+
+    A rounding error decides where a model compares floats or rounds them to integers.
+    """
+    names = [output.name for output in model.graph.output]
+    original = Session(SerializedModel(model))
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        nearby = {name: _disturbed(value, tolerances, rng) for name, value in feed.items()}
+        try:
+            actual = original.run(nearby, 2.0)
+        except ExecutionError:
+            return True
+        if compare(names, expected, actual, tolerances):
+            return True
+    return False
+
+
+def _disturbed(value: Any, tolerances: Tolerances, rng: np.random.Generator) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    relative = tolerances.of(value.dtype).relative / 10
+    return (value * (1 + relative * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
+
+
+def runs_of(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[tuple[Feed, list[Any]]]:
+    """The runs of a model that succeed, with their outputs; none if onnxruntime rejects it."""
+    try:
+        return _runs(Session(SerializedModel(model)), feeds, 2.0)
+    except ExecutionError:
+        return []
 
 
 def _are_empty_stacks(expected: Any, actual: Any) -> bool:
@@ -152,17 +203,21 @@ def shown(feed: Feed) -> str:
     return ", ".join(parts)
 
 
-def reproducer(model: onnx.ModelProto, findings: Sequence[str], seed: int) -> str:
-    """A script that shows the findings again, without the generator."""
+def reproducer(
+    model: onnx.ModelProto, findings: Sequence[str], seed: int, check: str = "check_rewrite"
+) -> str:
+    """A test that shows the findings again, without the generator."""
     gc.collect()
-    lines = "\n".join(f"# {finding}" for finding in findings[:5])
-    return f'''{lines}
-from onnx import parser
-from tests.fuzz.check_rewrite import check_rewrite
-from tests.fuzz.loops import make_feeds
+    lines = "\n".join(f"    # {visible(finding)[:200]}" for finding in findings[:5])
+    return f'''from onnx import parser
+from tests.fuzz.cases import make_feeds
+from tests.fuzz.{check} import {check}
 
-model = parser.parse_model("""
+
+def test_seed_{seed}() -> None:
+{lines}
+    model = parser.parse_model("""
 {printer.to_text(model)}
 """)
-print(check_rewrite(model, make_feeds({seed})))
+    assert {check}(model, make_feeds(model, {seed})) == []
 '''

@@ -1,27 +1,54 @@
-"""Reports a wrong rewrite with a small reproducer."""
+"""Reports a wrong rewrite with a small test that shows it."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx
 
-from .check_rewrite import check_rewrite, is_valid, reproducer
-from .loops import make_feeds, make_model
+from .cases import make_case, make_feeds
+from .check_rewrite import Feed, check_rewrite, is_valid, reproducer
 from .shrink import shrink
 
+Check = Callable[[onnx.ModelProto, Sequence[Feed], "Counter[str]"], list[str]]
 
-def explained(seed: int, findings: list[str]) -> str:
-    """A script with the smallest model found that shows the same fault."""
-    feeds, kind = make_feeds(seed), _fault(findings[0])
 
-    def fails(model: onnx.ModelProto) -> bool:
-        # A smaller model may have an endless loop.
-        found = check_rewrite(model, feeds, seconds=0.1) if is_valid(model) else []
-        return any(_fault(finding) == kind for finding in found)
+def findings_of(seed: int, tally: Counter[str], *, on_tvm: bool = False) -> str:
+    """Checks the model of a seed; a test with the smallest model that shows what is wrong, or ""."""
+    case = make_case(seed)
+    tally["models"] += 1
+    tally[f"models of {case.kind}"] += 1
+    feeds = make_feeds(case.model, seed)
+    check: Check = check_rewrite
+    findings = check(case.model, feeds, tally)
+    if on_tvm and not findings:
+        from .check_lowering import check_lowering
 
-    small = shrink(make_model(seed), fails)
-    return f"seed {seed}\n{reproducer(small, check_rewrite(small, feeds) or findings, seed)}"
+        check = check_lowering
+        findings = check(case.model, feeds, tally)
+    return explained(case.model, seed, findings, check) if findings else ""
+
+
+def explained(
+    model: onnx.ModelProto, seed: int, findings: list[str], check: Check = check_rewrite
+) -> str:
+    """A test with the smallest model found that shows the same fault."""
+    kind = _fault(findings[0])
+
+    def found(smaller: onnx.ModelProto, **options: Any) -> list[str]:
+        return check(smaller, make_feeds(smaller, seed), Counter(), **options)
+
+    # A smaller model may have an endless loop.
+    options = {"seconds": 0.1} if check is check_rewrite else {}
+
+    def fails(smaller: onnx.ModelProto) -> bool:
+        return is_valid(smaller) and any(_fault(f) == kind for f in found(smaller, **options))
+
+    small = shrink(model, fails)
+    return reproducer(small, found(small) or findings, seed, check.__name__)
 
 
 def _fault(finding: str) -> str:

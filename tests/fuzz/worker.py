@@ -1,0 +1,33 @@
+"""Checks the models of some seeds and prints one line of JSON for each.
+
+python -m tests.fuzz.worker FIRST COUNT TVM
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+from collections import Counter
+
+from .cases import make_case, make_feeds
+from .check_rewrite import runs_of
+from .report import findings_of
+
+
+def main(first: int, count: int, every_on_tvm: int) -> None:
+    """With a count of 0, runs only the original model of the first seed."""
+    faulthandler.enable()
+    if not count:
+        model = make_case(first).model
+        runs_of(model, make_feeds(model, first))
+    for seed in range(first, first + count):
+        tally: Counter[str] = Counter()
+        on_tvm = every_on_tvm > 0 and seed % every_on_tvm == 0
+        text = findings_of(seed, tally, on_tvm=on_tvm)
+        sys.stdout.write(json.dumps({"tally": tally, "text": text}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
