@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
+from looplift.debug import soundness
 from looplift.debug.rule_api import SECTIONS, Section, markdown
 from looplift.rewrite.engine.rule import fixture
 
@@ -105,6 +106,12 @@ def test_a_page_that_is_wrong_is_noticed() -> None:
 def test_the_reference_for_rules_is_up_to_date() -> None:
     assert (DOCS / "rule-api.md").read_text() == markdown(), (
         "write it again: looplift rules api > docs/rule-api.md"
+    )
+
+
+def test_the_promises_of_rules_are_up_to_date() -> None:
+    assert (DOCS / "soundness.md").read_text() == soundness.markdown(), (
+        "write it again: looplift rules soundness > docs/soundness.md"
     )
 
 

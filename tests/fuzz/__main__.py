@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .campaign import State, run_campaign
 from .cases import RULES
-from .report import findings_of
+from .report import check_seed
 
 
 def main() -> int:
@@ -40,10 +40,11 @@ def _check_here(first: int, count: int, every_on_tvm: int) -> int:
     wrong = []
     for seed in range(first, first + count):
         on_tvm = every_on_tvm > 0 and seed % every_on_tvm == 0
-        text = findings_of(seed, tally, on_tvm=on_tvm)
-        if text:
+        found = check_seed(seed, tally, on_tvm=on_tvm)
+        if found:
             wrong.append(seed)
-            _say(f"\n# seed {seed}\n{text}")
+            _say(f"\n# seed {seed}\n{found.test()}")
+            _say(f"\n# seed {seed}, smaller\n{found.shrunk().test()}")
     _summarise(tally)
     _say(f"wrong: {wrong}" if wrong else "nothing wrong")
     return 1 if wrong else 0

@@ -16,7 +16,7 @@ from typing import IO
 
 BLOCK = 200
 """The models of one process, which bounds what a leak of memory can cost."""
-PATIENCE = 300.0
+PATIENCE = 120.0
 """After this many seconds without a result, a model counts as endless."""
 Say = Callable[[str], None]
 
@@ -106,9 +106,9 @@ def check_block(seeds: range, on_tvm: int) -> tuple[Counter[str], dict[int, str]
         for line in _lines(first, seeds.stop - first, on_tvm):
             result = json.loads(line)
             tally.update(result["tally"])
-            if result["text"]:
-                findings[first] = result["text"]
-            first += 1
+            if result["test"]:
+                findings[result["seed"]] = result["test"]
+            first = result["seed"] + 1
         if first < seeds.stop:  # The process ended at this seed.
             if _original_ends_its_process(first):
                 tally["models that end onnxruntime's process"] += 1

@@ -14,6 +14,7 @@ from looplift.rules import PHASES
 
 from ..rewrite.fact_oracle import Feeds
 from ..rules.downgrade import downgraded
+from ..rules.validation import COUNTS, is_count
 from ..spellings.cells import FLAWS
 from ..spellings.models import make_model as make_cell
 from . import loops
@@ -23,7 +24,6 @@ RULES = tuple(dict.fromkeys(rule for phase in PHASES for rule in phase.rules))
 _FIXTURES = tuple(
     text for rule in RULES for text in (rule.fires, rule.fires, *rule.spares.values())
 )
-_WHOLE = (0, 1, 2, 7, -1)
 _FEEDS = Feeds(sizes=(0, 1, 2, 7), most=10)
 
 
@@ -70,12 +70,6 @@ def make_feeds(model: onnx.ModelProto, seed: int) -> list[dict[str, Any]]:
     """Values for the inputs of the model of a seed, or of a smaller one made of it."""
     if make_case(seed).kind == "loops":
         return loops.make_feeds(model, seed)
-    whole = [i.name for i in model.graph.input if _is_count(i)]
-    feeds = Feeds(_FEEDS.sizes, dict.fromkeys(whole, _WHOLE), _FEEDS.most)
+    whole = [i.name for i in model.graph.input if is_count(i)]
+    feeds = Feeds(_FEEDS.sizes, dict.fromkeys(whole, COUNTS), _FEEDS.most)
     return list(feeds.of(model))
-
-
-def _is_count(info: onnx.ValueInfoProto) -> bool:
-    kind = info.type.tensor_type
-    whole = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    return kind.elem_type in whole and not kind.shape.dim

@@ -274,7 +274,8 @@ def _as_declared(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
     if dtype.kind in "fb" or info.name in ("m", "n", "j"):
         return np.asarray(value > 0 if dtype.kind == "b" and np.ndim(value) else value, dtype)
-    return np.rint(3 * np.asarray(value)).astype(np.int64).astype(dtype)
+    whole: np.ndarray = np.rint(3 * np.asarray(value)).astype(np.int64).astype(dtype)
+    return whole
 
 
 def _block(rng: np.random.Generator, trips: int) -> np.ndarray:

@@ -4,51 +4,64 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 
 from .cases import make_case, make_feeds
-from .check_rewrite import Feed, check_rewrite, is_valid, reproducer
+from .check_rewrite import check_rewrite, is_valid, reproducer
 from .shrink import shrink
 
-Check = Callable[[onnx.ModelProto, Sequence[Feed], "Counter[str]"], list[str]]
+Check = Callable[..., list[str]]
 
 
-def findings_of(seed: int, tally: Counter[str], *, on_tvm: bool = False) -> str:
-    """Checks the model of a seed; a test with the smallest model that shows what is wrong, or ""."""
+@dataclass(frozen=True)
+class Wrong:
+    """A model with findings."""
+
+    seed: int
+    model: onnx.ModelProto
+    findings: list[str]
+    check: Check
+
+    def test(self) -> str:
+        """A test that shows the findings."""
+        return reproducer(self.model, self.findings, self.seed, self.check.__name__)
+
+    def shrunk(self) -> Wrong:
+        """The smallest model found that shows the same fault."""
+        kind = _fault(self.findings[0])
+        # A smaller model may have an endless loop.
+        options = {"seconds": 0.1} if self.check is check_rewrite else {}
+
+        def found(smaller: onnx.ModelProto, **options: Any) -> list[str]:
+            return self.check(smaller, make_feeds(smaller, self.seed), Counter(), **options)
+
+        def fails(smaller: onnx.ModelProto) -> bool:
+            return is_valid(smaller) and any(_fault(f) == kind for f in found(smaller, **options))
+
+        small = shrink(self.model, fails)
+        return Wrong(self.seed, small, found(small) or self.findings, self.check)
+
+
+def check_seed(seed: int, tally: Counter[str], *, on_tvm: bool = False) -> Wrong | None:
+    """Checks the model of a seed; None if nothing is wrong."""
     case = make_case(seed)
     tally["models"] += 1
     tally[f"models of {case.kind}"] += 1
     feeds = make_feeds(case.model, seed)
-    check: Check = check_rewrite
-    findings = check(case.model, feeds, tally)
-    if on_tvm and not findings:
+    findings = check_rewrite(case.model, feeds, tally)
+    if findings:
+        return Wrong(seed, case.model, findings, check_rewrite)
+    if on_tvm:
         from .check_lowering import check_lowering
 
-        check = check_lowering
-        findings = check(case.model, feeds, tally)
-    return explained(case.model, seed, findings, check) if findings else ""
-
-
-def explained(
-    model: onnx.ModelProto, seed: int, findings: list[str], check: Check = check_rewrite
-) -> str:
-    """A test with the smallest model found that shows the same fault."""
-    kind = _fault(findings[0])
-
-    def found(smaller: onnx.ModelProto, **options: Any) -> list[str]:
-        return check(smaller, make_feeds(smaller, seed), Counter(), **options)
-
-    # A smaller model may have an endless loop.
-    options = {"seconds": 0.1} if check is check_rewrite else {}
-
-    def fails(smaller: onnx.ModelProto) -> bool:
-        return is_valid(smaller) and any(_fault(f) == kind for f in found(smaller, **options))
-
-    small = shrink(model, fails)
-    return reproducer(small, found(small) or findings, seed, check.__name__)
+        findings = check_lowering(case.model, feeds, tally)
+        if findings:
+            return Wrong(seed, case.model, findings, check_lowering)
+    return None
 
 
 def _fault(finding: str) -> str:

@@ -18,7 +18,7 @@ from . import campaign
 from .campaign import BLOCK, State, check_block, run_campaign
 from .cases import RULES, make_case, make_feeds
 from .check_rewrite import check_rewrite, reproducer
-from .report import explained, findings_of
+from .report import Wrong, check_seed
 from .shrink import shrink
 
 SAMPLE = 60
@@ -37,8 +37,8 @@ GROUP = 20
 def test_random_models_compute_the_same(first: int) -> None:
     tally: Counter[str] = Counter()
     for seed in range(first, first + GROUP):
-        text = findings_of(seed, tally)
-        assert not text, text
+        wrong = check_seed(seed, tally)
+        assert wrong is None, wrong.shrunk().test()
     # Checks that the generator makes models that run and have loops.
     assert tally["runs"] >= GROUP * 4
     assert tally["Loops before"] >= GROUP // 2
@@ -49,7 +49,7 @@ def test_random_models_compute_the_same(first: int) -> None:
 def test_every_rule_fires() -> None:
     tally: Counter[str] = Counter()
     for seed in range(5000):
-        assert not findings_of(seed, tally)
+        assert check_seed(seed, tally) is None
     assert [rule.name() for rule in RULES if not tally[f"rule {rule.name()}"]] == []
 
 
@@ -113,7 +113,7 @@ def test_a_wrong_rewrite_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) ->
     model = parser.parse_model(WRONG)
     findings = check_rewrite(model, make_feeds(model, 1))
     assert findings
-    test = explained(model, 1, findings)
+    test = Wrong(1, model, findings, check_rewrite).shrunk().test()
     assert "Neg" in test
     assert "Sin" not in test
     compile(test, "test", "exec")
@@ -143,9 +143,9 @@ def test_a_model_that_ends_the_process_is_found(monkeypatch: pytest.MonkeyPatch)
 
     def worker(first: int, count: int, on_tvm: int) -> subprocess.Popen[str]:
         last = next(seed for seed in (3, 5, 7) if seed >= first)
-        line = """print('{"tally": {"models": 1}, "text": ""}')\n"""
+        line = """print('{"seed": %d, "tally": {"models": 1}, "test": ""}')\n"""
         end = "import sys; sys.exit(1)" if (first, count) == (5, 0) else ""
-        code = line * (last - first if count else 0) + end
+        code = "".join(line % seed for seed in range(first, last if count else 0)) + end
         return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(campaign, "_worker", worker)

@@ -1,4 +1,5 @@
-"""Checks the models of some seeds and prints one line of JSON for each.
+"""Checks the models of some seeds and prints JSON: a line for each, and one more for a smaller
+model that is wrong.
 
 python -m tests.fuzz.worker FIRST COUNT TVM
 """
@@ -12,7 +13,7 @@ from collections import Counter
 
 from .cases import make_case, make_feeds
 from .check_rewrite import runs_of
-from .report import findings_of
+from .report import check_seed
 
 
 def main(first: int, count: int, every_on_tvm: int) -> None:
@@ -24,9 +25,15 @@ def main(first: int, count: int, every_on_tvm: int) -> None:
     for seed in range(first, first + count):
         tally: Counter[str] = Counter()
         on_tvm = every_on_tvm > 0 and seed % every_on_tvm == 0
-        text = findings_of(seed, tally, on_tvm=on_tvm)
-        sys.stdout.write(json.dumps({"tally": tally, "text": text}) + "\n")
-        sys.stdout.flush()
+        wrong = check_seed(seed, tally, on_tvm=on_tvm)
+        _print(seed=seed, tally=tally, test=wrong.test() if wrong else "")
+        if wrong:  # A smaller model may end the process.
+            _print(seed=seed, tally={}, test=wrong.shrunk().test())
+
+
+def _print(**result: object) -> None:
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
