@@ -15,7 +15,7 @@ from ..request import Request
 from ..rewrite.errors import summary_line
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
-from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs, reduced_outputs
+from ..rewrite.running.nondeterminism import reduced_outputs
 from ..rewrite.running.runtime import (
     ExecutionError,
     IsolatedSession,
@@ -58,8 +58,6 @@ class ReferenceRuns:
     def __post_init__(self) -> None:
         proto = self.request.proto
         self._packed = SerializedModel(proto, self.request.base_dir)
-        self._random = random_outputs(proto)
-        self._unspecified = recurrent_outputs(proto)
         self._reduced = reduced_outputs(proto)
         self._tolerances = Tolerances(working_precision(proto))
         self._session: IsolatedSession | None = None
@@ -134,9 +132,7 @@ class ReferenceRuns:
             return [Difference("", problem)]
         runner = _RefusalRecorder(model)
         outputs = self._session.outputs
-        side = Candidate(
-            runner, outputs, self._random, self._tolerances, self._unspecified, self._reduced
-        )
+        side = Candidate.of(self.request.proto, runner, outputs, self._tolerances)
         for case in self.cases:
             runner.refusal = None
             try:

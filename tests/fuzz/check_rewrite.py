@@ -22,6 +22,7 @@ from looplift.rewrite.running.runtime import (
     SerializedModel,
     Session,
 )
+from looplift.rewrite.running.verify import is_empty_stack
 
 Feed = Mapping[str, Any]
 
@@ -148,7 +149,7 @@ def differences(
 ) -> list[str]:
     """How the outputs of a run differ from the right ones, unless rounding explains it."""
     names = [output.name for output in model.graph.output]
-    same = [a if _are_empty_stacks(a, b) else b for a, b in zip(expected, actual)]
+    same = [a if is_empty_stack(a, b) else b for a, b in zip(expected, actual)]
     tolerances = Tolerances(max("float32", working_precision(model), key=PRECISIONS.index))
     found = compare(names, expected, same, tolerances)
     if found and is_sensitive(model, feed, expected, tolerances):
@@ -190,21 +191,6 @@ def runs_of(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[tuple[Feed, l
         return _runs(Session(SerializedModel(model)), feeds, 2.0)
     except ExecutionError:
         return []
-
-
-def _are_empty_stacks(expected: Any, actual: Any) -> bool:
-    """Whether both are scan outputs of no iterations, and only more of their sizes are known now.
-
-    onnxruntime takes the sizes of such outputs from declarations, and 0 for undeclared ones; the
-    specification does not define them.
-    """
-    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
-        return False
-    if expected.dtype != actual.dtype or expected.ndim != actual.ndim or expected.size:
-        return False
-    return all(old in (0, new) for old, new in zip(expected.shape, actual.shape)) and (
-        expected.shape[:1] == actual.shape[:1] == (0,)
-    )
 
 
 def _unstable(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]:
