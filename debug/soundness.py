@@ -13,6 +13,7 @@ Beyond that, a rule promises what its row says:
 
 - **Floats**: *exact* means the same bits, also for infinities, NaN, -0.0 and denormals. Otherwise
   the column says why results may be rounded differently, and how infinities and NaN may change.
+  In half precision, onnxruntime itself rounds differently where nodes change.
 - **Relies on**: what the rewrite assumes beyond the file. It says so in a note.
 - **Accepts more runs**: which runs fail in the original and may succeed afterwards. With
   `--strict`, the rule declines where this could happen, unless the column says otherwise.

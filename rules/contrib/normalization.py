@@ -72,6 +72,7 @@ class DecomposeRmsNormalization(Rule[Normalization]):
     root = ("com.microsoft.SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
     promise = Promise(
         rounds="sums in another order",
+        always_accepts="operands that broadcast to each other",
     )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,8] x, float[B,S,8] skip, float[8] gamma)

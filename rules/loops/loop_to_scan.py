@@ -63,6 +63,7 @@ class LoopToScan(Rule[ScannableLoop]):
 
     root = "Loop"
     promise = Promise(
+        rounds="onnxruntime may add up a product of two slices in another order",
         accepts="those that read after the end of the sequence",
     )
     fires = """g (float[7,3] x, float[3] s0) => (float[3] y, float[7,3] ys) <int64 n = {7}> {
