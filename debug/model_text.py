@@ -35,7 +35,7 @@ def shortened_text(model: onnx.ModelProto) -> str:
     text: str = onnx.printer.to_text(copy)
     for marker, shown in declared.items():
         pattern = rf"\[{_SHOWN}\] {marker}(\s*=?\s*\{{[^}}]*)\}}"
-        text = re.sub(pattern, lambda m, shown=shown: f"{shown}{m[1]},…}}", text)
+        text = re.sub(pattern, shown.replace("\\", "\\\\") + r"\1,…}", text)
     return text
 
 

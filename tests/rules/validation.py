@@ -56,7 +56,8 @@ def observe(
     """
     seen = Observed()
     # In text a branch cannot return an outer value; without the copy it does.
-    for rules in ([rule], [EliminateIdentity, rule]):
+    attempts: tuple[list[type[Rule]], ...] = ([rule], [EliminateIdentity, rule])
+    for rules in attempts:
         after, trace, engine = run_rules(model, rules, options=Options(strict=strict))
         seen.defects = [str(defect) for defect in trace.defects()]
         seen.fired = any(commit.rule == rule.name() for commit in trace.commits())
@@ -158,7 +159,7 @@ def _with_extremes(value: Any, rng: np.random.Generator) -> Any:
     """The value with a third of its elements replaced; integers without axes stay as they are."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
         return value
-    replaced, mask = value.copy(), rng.random(value.shape) < 1 / 3
+    replaced, mask = value.copy(), np.asarray(rng.random(value.shape) < 1 / 3)
     if value.dtype.kind == "f":
         with np.errstate(all="ignore"):
             pool = np.array(FLOATS).astype(value.dtype)
