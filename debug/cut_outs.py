@@ -81,8 +81,14 @@ class CutOuts:
                 known.setdefault(tensor, value)
         return same
 
+    def whole_model_is_same(self) -> None:
+        """Takes over that a run of the whole model showed no difference: what it returns now is
+        right.
+        """
+        self._outputs = self._returned()
+
     def _has_outputs(self) -> bool:
-        """Whether all outputs of the model are known: a commit may return another value."""
+        """Whether the model returns the same values as before, and all of them are known."""
         return all(t in self.values[0] or isinstance(t, Constant) for t in self._returned()) and (
             self._returned() == self._outputs
         )

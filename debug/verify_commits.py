@@ -174,6 +174,7 @@ def _compare_cut_outs(
             continue
         if not _compared(result, cut_outs.reference, line.number, replay.model(), optimizes=True):
             good = line.number
+            cut_outs.whole_model_is_same()
             continue
         again = start()
         again.go_to(good)
