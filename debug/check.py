@@ -21,7 +21,6 @@ from ..request import Request
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
-from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs, reduced_outputs
 from ..rewrite.running.runtime import (
     ExecutionError,
     Feed,
@@ -134,13 +133,7 @@ def check(
             return checked
         others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
-        random = random_outputs(proto)
-        empty = recurrent_outputs(proto)
-        reduced = reduced_outputs(proto)
-        sides = {
-            n: Candidate(r, original.outputs, random, tolerances, empty, reduced)
-            for n, r in others.items()
-        }
+        sides = {n: Candidate.of(proto, r, original.outputs, tolerances) for n, r in others.items()}
         for case in cases:
             run = _compared(case, sides, assertions.inputs)
             if with_latency:

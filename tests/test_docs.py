@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.debug import operator_docs
+from looplift.debug import operator_docs, soundness
 from looplift.debug.rule_api import SECTIONS, Section, markdown
 from looplift.rewrite.engine.rule import fixture
 
@@ -110,6 +110,12 @@ def test_the_reference_for_rules_is_up_to_date() -> None:
 def test_the_reference_of_operators_is_up_to_date() -> None:
     assert (DOCS / "operators.md").read_text() == operator_docs.markdown(), (
         "write it again: python -m looplift.debug.operator_docs > docs/operators.md"
+    )
+
+
+def test_the_promises_of_rules_are_up_to_date() -> None:
+    assert (DOCS / "soundness.md").read_text() == soundness.markdown(), (
+        "write it again: looplift rules soundness > docs/soundness.md"
     )
 
 

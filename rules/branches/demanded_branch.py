@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ...rewrite.engine.miss import Miss, describe
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Graph
@@ -30,6 +31,10 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
     """Replaces an If by one of its branches if the other makes a later node fail."""
 
     root = "If"
+    promise = Promise(
+        assumes="the program does not want a branch after which every run fails",
+        accepts="those that take that branch",
+    )
     fires = "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
     spares = {
         "no later operator": "g (float[N,C,L] x) => (float[K] y) " + _SQUEEZE_IF + " y = Exp(v) }",

@@ -23,6 +23,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT64, INTEGERS
 from ...rewrite.graph.ir import Constant, Tensor
@@ -84,6 +85,9 @@ class InferTripCount(Rule[CountingLoop]):
     """Gives a trip count to a loop that ends when a counter, up or down, reaches a limit."""
 
     root = "Loop"
+    promise = Promise(
+        assumes="counts that a float holds exactly, where the limit is compared as a float",
+    )
     fires = """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {0}> {
       c = Less(z, n)
       k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {

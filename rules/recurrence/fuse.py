@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import TO_THE_END, Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
@@ -44,6 +45,13 @@ class FuseRecurrence(Rule[LoopCell]):
     """Replaces a counted loop around an LSTM, GRU or RNN cell by the operator."""
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="the gates are computed by one product",
+        nonfinite="saturated gates may hide an infinity or NaN",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
+        accepts="those that read after the end of the sequence",
+        always_accepts="empty sequences that the loop cannot run on",
+    )
     fires = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
       <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt) => (float[B,3] so, float[B,3] row) {

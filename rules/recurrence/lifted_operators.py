@@ -224,7 +224,11 @@ def _clip_bounds(form: AffineForm) -> tuple[float, float, AffineForm]:
 @lifts("Transpose")
 def _transpose(lifter: Lifter, node: Node) -> list[LiftedValue]:
     value = lifter.operand(node, 0)
-    return [value.transpose(node.attrs.get("perm") or list(range(len(value.axes)))[::-1])]
+    axes = list(range(len(value.axes)))
+    order = list(node.attrs.get("perm") or axes[::-1])
+    if sorted(order) != axes:
+        raise Miss("perm {} names not every axis once", order)
+    return [value.transpose(order)]
 
 
 @lifts("Reshape", "Squeeze", "Unsqueeze", "Flatten")

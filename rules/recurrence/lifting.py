@@ -12,6 +12,7 @@ with that reason. How each operator acts on forms is in `lifted_operators` and `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -295,7 +296,8 @@ class CellLayout:
         """An array of this layout in the shape (batch, features)."""
         permuted = array.transpose([*self.units, *self.kept])
         count = 1 if self.batch is None else array.shape[self.batch]
-        return np.reshape(permuted, (count, -1))
+        features = math.prod(n for k, n in enumerate(array.shape) if k != self.batch)
+        return np.reshape(permuted, (count, features))
 
 
 # --- where symbolic inputs come from ---
