@@ -13,7 +13,6 @@ from onnx import printer
 from onnx.reference import ReferenceEvaluator
 
 from looplift import RewriteResult, rewrite
-from looplift.api import count_operators
 from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.errors import LoopliftError, visible
 from looplift.rewrite.running.compare import PRECISIONS, Tolerances, compare, working_precision
@@ -26,6 +25,7 @@ from looplift.rewrite.running.runtime import (
     Session,
 )
 from looplift.rewrite.running.verify import is_empty_stack
+from looplift.rewrite.storage.summary import count_operators
 
 Feed = Mapping[str, Any]
 

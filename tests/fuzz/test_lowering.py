@@ -11,12 +11,11 @@ from typing import Any
 
 import onnx
 import pytest
-import tvm
 
 import looplift
 from looplift.lowering import emit
 
-from ..lowering.compiled import UNOPTIMIZED, compile_quickly
+from ..lowering.compiled import compile_quickly
 from .cases import make_case, make_feeds
 from .check_lowering import check_lowering, rewritten
 
