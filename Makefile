@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 TYPES  := build/typecheck/looplift
 
+SECONDS ?= 600
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak fuzz lint bench clean
 
@@ -33,8 +35,8 @@ test: $(READY)  ## run the tests on all cores
 soak: $(READY)  ## run the tests that take long: more random models, all benchmarks
 	$(BIN)/python -m pytest -n auto --dist worksteal -m soak
 
-fuzz: $(READY)  ## rewrite 5,000 random models with loops and compare what they compute
-	$(BIN)/python -m tests.fuzz --count 5000
+fuzz: $(READY)  ## rewrite random models on all cores for SECONDS=600, and go on where it ended
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 # The folder may have any name; the type checker needs one called looplift.
 $(TYPES):
@@ -59,6 +61,7 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/many_loops.py
 	$(BIN)/python benchmarks/large_body.py
 	$(BIN)/python benchmarks/whole_networks.py
+	$(BIN)/python benchmarks/engines.py
 
 clean:  ## remove everything the other targets made
 	rm -rf $(VENV) build dist examples/out benchmarks/results *.egg-info

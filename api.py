@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -20,15 +22,21 @@ from .rewrite.errors import AssumptionError, LoopliftError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node
-from .rewrite.storage.files import ModelSource
+from .rewrite.storage.files import ModelSource, save
 from .rewrite.storage.model import export_model
-from .rewrite.storage.protos import nodes
 from .rewrite.storage.redeclare import redeclare, with_opset
+from .rewrite.storage.summary import (
+    brief,
+    changed_values,
+    compare,
+    count_operators,
+    summarize,
+)
 
 if TYPE_CHECKING:
     import tvm
 
-    from .lowering.forms import Hear
+    from .lowering.forms import OnForm
     from .rewrite.running.verify import Verification
 
 _log = logging.getLogger("looplift")
@@ -50,12 +58,19 @@ class Report:
     """Rules that raised an error, or whose patch failed its check and was undone."""
     seconds: float
 
+    def __str__(self) -> str:
+        lines = [f"{brief(self.before, self.after)} in {self.seconds:.2f} s"]
+        lines += [f"{rule}: {times}" for rule, times in self.commits.most_common()]
+        lines += [f"note: {note}" for note in self.notes]
+        lines += [f"undone: {defect}" for defect in self.defects]
+        return "\n".join(lines)
+
     def control(self, counts: Counter[str]) -> dict[str, int]:
         """The control-flow operators among some counts."""
         return {op: counts[op] for op in sorted(CONTROL_FLOW) if counts[op]}
 
 
-@dataclass
+@dataclass(repr=False)
 class RewriteResult:
     """The rewritten model and how it came about."""
 
@@ -90,6 +105,31 @@ class RewriteResult:
             effort=limited_effort(seconds),
         )
         return self.verification
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model, and its weights next to it where they are too large for one file.
+
+        Raises ModelError if the file cannot be written.
+        """
+        save(self.model, path, base_dir=self.base_dir)
+
+    def __repr__(self) -> str:
+        changes = brief(self.report.before, self.report.after)
+        count = self.report.commits.total()
+        return f"<RewriteResult: {changes}; {count} commit{'s' * (count != 1)}>"
+
+    def _repr_html_(self) -> str:
+        """The table of the command line, for notebooks."""
+        before, after = summarize(self.request.proto), summarize(self.model)
+        rows = [
+            *(("input", line, "") for line in changed_values(before.inputs, after.inputs)),
+            *(("output", line, "") for line in changed_values(before.outputs, after.outputs)),
+            ("", "before", "after"),
+            *compare(before, after),
+            *(("note", note, "") for note in self.report.notes),
+        ]
+        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     def reasons(self, node: Node) -> list[Reason]:
         """Why each rule that may match at a node of the rewritten graph does not fire there.
@@ -130,6 +170,17 @@ def rewrite(
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
     rules undo each other's work forever. With `verify`, raises VerificationError if the result
     differs from the original; it is in the error's `result`.
+
+    >>> import looplift, onnx.parser
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[T, 3] x, bool flag) => (float[T, 3] y) {
+    ...     y = If (flag) <then_branch = a () => (float[T, 3] p) { p = Exp(x) },
+    ...                    else_branch = b () => (float[T, 3] q) { q = Neg(x) }> }''')
+    >>> result = looplift.rewrite(model, inputs={"flag": True}, verify=True)
+    >>> result
+    <RewriteResult: nodes 3 → 1, If 1 → 0; 1 commit>
+    >>> print(*result.report.notes)
+    input `flag` is True
     """
     assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
     request = Request.of(model, assertions, strict=strict, phases=rules)
@@ -180,11 +231,6 @@ def rewrite_request(
     return RewriteResult(result, report, trace, engine, request, request.base_dir)
 
 
-def count_operators(proto: onnx.ModelProto) -> Counter[str]:
-    """Operators of a model, including those in bodies and functions."""
-    return Counter(node.op_type for root in (proto.graph, *proto.functions) for node in nodes(root))
-
-
 def from_onnx(
     model: ModelSource,
     shape_dict: dict[str, list[Any]] | None = None,
@@ -199,7 +245,7 @@ def from_onnx(
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
-    on_form: Hear | None = None,
+    on_form: OnForm | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 

@@ -2,7 +2,7 @@
 
 module = looplift.from_onnx(model)
 with tvm.target.Target("llvm"):
-module = looplift.transform.FuseLoops()(module)
+    module = looplift.transform.FuseLoops()(module)
 """
 
 from __future__ import annotations

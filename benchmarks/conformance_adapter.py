@@ -20,6 +20,7 @@ from tvm import relax
 
 import looplift
 from looplift.lowering import emit
+from looplift.lowering.small_types import STORED, dtype_name, stored_array
 
 Run = Callable[[Sequence[Any]], list[Any]]
 
@@ -51,9 +52,11 @@ def _prepare(model: onnx.ModelProto, importer: Callable[[onnx.ModelProto], Any])
         pairs = zip(given, inputs, strict=False)
         arguments = [_to_tvm(value) for name, value in pairs if name not in initializers]
         outputs = machine["main"](*arguments)
-        if len(model.graph.output) == 1:
-            return [_from_tvm(outputs)]
-        return [_from_tvm(output) for output in outputs]
+        outputs = [outputs] if len(model.graph.output) == 1 else outputs
+        return [
+            _declared(_from_tvm(output), info)
+            for output, info in zip(outputs, model.graph.output, strict=True)
+        ]
 
     run.times = times  # type: ignore[attr-defined]
     return run
@@ -77,13 +80,22 @@ class _NoTvmValue(TypeError):
 
 def _to_tvm(value: Any) -> Any:
     if value is None:
-        raise _NoTvmValue("an empty optional has no value in TVM")
+        return None
     if isinstance(value, list | tuple):
         return tuple(_to_tvm(item) for item in value)
     array = np.asarray(value)
     if array.dtype.kind in "OUSc":
         raise _NoTvmValue(f"TVM has no tensors of {array.dtype}")
+    array = stored_array(array)
     return tvm.runtime.tensor(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def _declared(value: Any, info: onnx.ValueInfoProto) -> Any:
+    """An output in its type in the model, where the module stores that in a wider one."""
+    kind = info.type.tensor_type.elem_type
+    if kind and dtype_name(kind) in STORED:
+        return value.astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    return value
 
 
 def _from_tvm(value: Any) -> Any:

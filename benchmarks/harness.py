@@ -24,6 +24,8 @@ PACKAGES = (
     "apache-tvm",
     "onnxslim",
     "onnxsim",
+    "openvino",
+    "tract",
 )
 
 

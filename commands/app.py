@@ -48,7 +48,7 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
         except LoopliftError as error:
             print_error(str(error))
             raise typer.Exit(ERROR) from None
-        except BrokenPipeError:  # nobody reads the output any more: `looplift … | head`
+        except BrokenPipeError:  # the reader of the output has exited: `looplift … | head`
             raise
         except OSError as error:
             place = f" ({error.filename})" if error.filename else ""

@@ -18,6 +18,7 @@ from ..rewrite.running.cases import limited_effort
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
+from ..rewrite.storage.summary import ModelSummary, summarize
 from ..rewrite.storage.validate import check_runtime
 
 WRITTEN, DIFFERENT, FAILED = "written", "different", "failed"
@@ -53,6 +54,9 @@ class Outcome:
     before: dict[str, int] = field(default_factory=dict)
     """Operators by name, including those in bodies."""
     after: dict[str, int] = field(default_factory=dict)
+    original: ModelSummary | None = None
+    """The model, unless it could not be rewritten."""
+    rewritten: ModelSummary | None = None
     rules: dict[str, int] = field(default_factory=dict)
     """How often each rule fired."""
     notes: list[str] = field(default_factory=list)
@@ -73,6 +77,8 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
         )
     outcome = _outcome(job, result)
     if job.verifies:
+        from ..rules.recurrence.emission import ENDS_PROCESS
+
         check_runtime(result.model)
         verification = verify(
             request.proto,
@@ -90,7 +96,8 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
             )
         outcome.verification = str(verification)
         outcome.differences = [str(difference) for difference in verification.differences]
-        outcome.notes += verification.notes()
+        known = any(ENDS_PROCESS in note for note in outcome.notes)
+        outcome.notes += verification.notes(crash_is_known=known)
         if verification.differences:
             outcome.status = DIFFERENT
             return outcome
@@ -120,6 +127,8 @@ def _outcome(job: Job, result: RewriteResult) -> Outcome:
         WRITTEN,
         before=dict(report.before),
         after=dict(report.after),
+        original=summarize(result.request.proto),
+        rewritten=summarize(result.model),
         rules=dict(report.commits),
         notes=list(report.notes),
         defects=list(report.defects),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..debug.operator_counts import before_after, brief
+from ..debug.model_table import before_after
 from ..debug.relax import ModuleSummary
 from ..rewrite.errors import visible
+from ..rewrite.storage.summary import brief
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 
 MOST_DIFFERENCES = 3
@@ -137,7 +139,8 @@ def print_problems(outcomes: Iterable[Outcome]) -> None:
 def print_outcome(outcome: Outcome) -> None:
     """Prints the outcome of one model: counts, rules, notes, verification."""
     console = stdout()
-    console.print(before_after(outcome.before, outcome.after))
+    if outcome.original is not None and outcome.rewritten is not None:
+        console.print(*before_after(outcome.original, outcome.rewritten), sep="\n")
     if outcome.rules:
         table = Table(box=None, pad_edge=False, title_justify="left")
         table.add_column("rule")
@@ -146,13 +149,13 @@ def print_outcome(outcome: Outcome) -> None:
             table.add_row(rule, str(times))
         console.print("", table)
     console.print()
-    print_notes(outcome.notes)
-    print_notes(outcome.defects, "undone")
     if outcome.verification:
         equal = outcome.verification.startswith("equal")
         console.print(f"{'verified: ' if equal else ''}{outcome.verification}", markup=False)
     if outcome.status == WRITTEN:
         console.print(f"written: {outcome.target} ({outcome.seconds:.2f} s)")
+    print_notes(outcome.notes)
+    print_notes(outcome.defects, "undone")
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
@@ -196,10 +199,13 @@ def print_module(module: ModuleSummary) -> None:
 
 
 def print_notes(notes: Iterable[str], title: str = "note") -> None:
-    """Prints notes, each distinct one once."""
+    """Prints notes: of those that differ only in names, the first one and how many there are."""
     console = stdout()
-    distinct = list(dict.fromkeys(notes))
-    for note in distinct[:MOST_LINES]:
-        console.print(f"{title}: {note}", markup=False)
-    if len(distinct) > MOST_LINES:
-        console.print(f"{title}: {len(distinct) - MOST_LINES} more like these")
+    groups: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        groups.setdefault(re.sub(r"`[^`]*`|\d+", "", note), []).append(note)
+    for first, *others in list(groups.values())[:MOST_LINES]:
+        more = f" (and {len(others)} more like this)" if others else ""
+        console.print(f"{title}: {first}{more}", markup=False)
+    if len(groups) > MOST_LINES:
+        console.print(f"{title}: {len(groups) - MOST_LINES} more")

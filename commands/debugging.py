@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +16,7 @@ from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.output_files import check_target
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
-from .arguments import parse_assumptions
-from .options import AsJson, Model, Seed, repeated, with_settings
+from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
 from .output_files import onnx_files
 
 CheckCommand = Annotated[
@@ -38,15 +36,16 @@ CheckCommand = Annotated[
 
 @app.command(
     epilog="Examples: looplift explain vad.onnx; "
-    'looplift explain vad.onnx --node If_0 --assume "input sr=16000"; '
-    'looplift explain tagger.onnx --rule FuseRecurrence --assume "prefix mask mask axis 1"; '
+    "looplift explain vad.onnx --node If_0 --input sr=16000; "
+    'looplift explain tagger.onnx --rule FuseRecurrence --prefix-mask "mask axis 1"; '
     "looplift explain models/ --summary"
 )
 @print_errors
 @with_settings
 def explain(
     model: Annotated[
-        Path, typer.Argument(metavar="IN", help="An ONNX file, or with --summary a folder.")
+        Path,
+        model_argument("IN", "An ONNX file, - for standard input, or with --summary a folder."),
     ],
     *,
     node: Annotated[
@@ -68,15 +67,6 @@ def explain(
             autocompletion=complete_rule,
         ),
     ] = "",
-    assume: Annotated[
-        list[str],
-        repeated(
-            "--assume",
-            "WHAT",
-            'Explain as if this were asserted: "dim T=16", "dim T>=1", "input sr=16000", '
-            '"shape x=1,T", "prefix mask m axis 1".',
-        ),
-    ],
     summary: Annotated[
         bool,
         typer.Option("--summary", help="Show the most common reasons in all models of a folder."),
@@ -84,14 +74,17 @@ def explain(
     everything: Annotated[
         bool, typer.Option("--all", help="Show all rules, also those that only simplify a node.")
     ] = False,
+    fail_if_left: Annotated[
+        bool, typer.Option("--fail-if-left", help="Exit with status 1 if control flow remains.")
+    ] = False,
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Explain why each If, Loop and Scan remains: the rules that could remove it, and which check
-    fails.
+    """Explain why each If, Loop and Scan remains, and what would remove it.
 
-    Nothing is written. `looplift rewrite` takes the assumptions as --dim, --input, --shape and
-    --prefix-mask. The exit status is 1 if control flow remains.
+    First come assertions that help: the model is rewritten under each to confirm it, and
+    `looplift rewrite` takes the same option. Then comes the rule that would remove the whole node,
+    and why it does not. Nothing is written.
     """
     from ..debug.explain import explain as debug
     from ..debug.explain.render import render
@@ -101,17 +94,18 @@ def explain(
             raise LoopliftError(
                 "A summary covers all nodes", where="--node", remedy="Drop --node or --summary"
             )
-        _explain_folder(model, settings, rule, assume, as_json)
+        _explain_folder(model, settings, rule, fail_if_left, as_json)
         return
     with console.show_activity(f"explaining {model.name}"):
-        request = settings.request(model).asserting(parse_assumptions(assume))
-        explanation = debug.explain(request, node, rule, assumed=assume)
-    print_result(render(explanation, model.name, everything), explanation.as_json(), as_json)
-    exit_with(explanation.status)
+        found = debug.explain(settings.request(model), node, rule)
+    origins = bool(node or rule)
+    parts = render(found, model.name, everything=everything, origins=origins)
+    print_result(parts, found.as_json(), as_json)
+    exit_with(FINDING if fail_if_left and found.remaining else 0)
 
 
 def _explain_folder(
-    folder: Path, settings: Settings, rule: str, assume: Sequence[str], as_json: bool
+    folder: Path, settings: Settings, rule: str, fail_if_left: bool, as_json: bool
 ) -> None:
     from ..debug.explain import explain as debug
     from ..debug.explain.render import render_summary
@@ -121,15 +115,16 @@ def _explain_folder(
     for path in paths:
         with console.show_activity(f"explaining {path.name}"):
             try:
-                request = settings.request(path).asserting(parse_assumptions(assume))
-                explanations.append((path, debug.explain(request, rule=rule, assumed=assume)))
+                found = debug.explain(settings.request(path), rule=rule, tries=False)
+                explanations.append((path, found))
             except LoopliftError as error:
                 console.print_error(f"{path}: {error}")
     reasons = debug.most_common_reasons(explanations)
     count = sum(len(explanation.remaining) for _, explanation in explanations)
     title = f"{count} remain in {len(explanations)} models; the most common reasons"
     print_result(render_summary(reasons, title), [asdict(reason) for reason in reasons], as_json)
-    exit_with(ERROR if len(explanations) < len(paths) else FINDING if count else 0)
+    failed = len(explanations) < len(paths)
+    exit_with(ERROR if failed else FINDING if fail_if_left and count else 0)
 
 
 # --- step ---

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from ..request import Settings
-from .arguments import parse_assertions
+from .arguments import parse_assertions, parse_assumptions
 
 R = TypeVar("R")
 
@@ -27,7 +31,33 @@ def repeated(name: str, metavar: str, text: str) -> Any:
     )
 
 
-Model = Annotated[Path, typer.Argument(metavar="IN", help="An ONNX file.", show_default=False)]
+def _from_stdin(path: Path) -> Path:
+    """A file with the model on standard input for `-`; any other path as it is.
+
+    The file is removed when the process ends. Its external data is not looked for.
+    """
+    if str(path) != STDIN:
+        return path
+    folder = Path(tempfile.mkdtemp(prefix="looplift-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / "stdin.onnx"
+    copy.write_bytes(sys.stdin.buffer.read())
+    return copy
+
+
+def model_argument(metavar: str, text: str) -> Any:
+    """The argument for one model or several, where `-` stands for standard input."""
+
+    def callback(value: Any) -> Any:
+        several = isinstance(value, (list, tuple))
+        return list(map(_from_stdin, value)) if several else _from_stdin(value)
+
+    return typer.Argument(metavar=metavar, help=text, show_default=False, callback=callback)
+
+
+STDIN = "-"
+"""Stands for standard input."""
+Model = Annotated[Path, model_argument("IN", "An ONNX file, or - for standard input.")]
 Inputs = Annotated[
     list[str],
     repeated(
@@ -57,6 +87,15 @@ PrefixMasks = Annotated[
         "Assert that an input, or a value outside all bodies, is a mask that is true first and "
         "false from some time step on; N is its time axis. NAME alone is a mask of shape (batch, "
         "time) or (time).",
+    ),
+]
+Assumptions = Annotated[
+    list[str],
+    repeated(
+        "--assume",
+        "WHAT",
+        'Assert any of these in words: "dim T=16", "dim T>=1", "input sr=16000", "shape x=1,T", '
+        '"prefix mask m axis 1".',
     ),
 ]
 Strict = Annotated[
@@ -89,11 +128,13 @@ def _settings(
     dims: Dims,
     shapes: Shapes,
     prefix_masks: PrefixMasks,
+    assumptions: Assumptions,
     rules: Rules,
     strict: Strict = False,
     follow_links: FollowLinks = False,
 ) -> Settings:
-    assertions = parse_assertions(inputs, dims, shapes, prefix_masks)
+    asserted = parse_assertions(inputs, dims, shapes, prefix_masks)
+    assertions = asserted.extended(parse_assumptions(assumptions))
     return Settings(assertions, strict, tuple(rules), follow_links)
 
 

@@ -18,7 +18,7 @@ from . import console
 from .app import app, exit_with, print_errors, print_result
 from .arguments import parse_sizes
 from .batch import DIFFERENT, FAILED, Job
-from .options import AsJson, Model, Seed, repeated, with_settings
+from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
 from .output_files import plan_outputs, plan_traces
 
 
@@ -52,7 +52,7 @@ def _root(
 def rewrite(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="IN...", help="ONNX files, or folders of them."),
+        model_argument("IN...", "ONNX files, folders of them, or - for standard input."),
     ],
     output: Annotated[
         Path,
@@ -141,19 +141,25 @@ def rewrite(
 def inspect(
     model: Model,
     *,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why", help="Show the control flow as a tree, and why each rule declines at a node."
+        ),
+    ] = False,
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Show the Ifs, Loops and Scans of a model as a tree, and why each remains.
+    """Show a model in one screen, and which of its Ifs, Loops and Scans a rewrite removes.
 
-    The model is rewritten in memory. A node that a rule removes is marked with the rule, a node
-    that remains with the reasons.
+    The model is rewritten in memory. For each node that remains, the first reason is shown, and an
+    assertion that helps if there is one.
     """
     from ..debug import inspect as debug
 
     with console.show_activity(f"inspecting {model.name}"):
         inspection = debug.inspect(settings.request(model))
-    print_result([debug.render(inspection, model.name)], asdict(inspection), as_json)
+    print_result(debug.render(inspection, model.name, why), asdict(inspection), as_json)
     if not as_json:
         console.print_notes(inspection.notes)
 

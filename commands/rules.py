@@ -78,6 +78,14 @@ def api() -> None:
     typer.echo(markdown(), nl=False)
 
 
+@rules_app.command(epilog="Example: looplift rules soundness > soundness.md")
+def soundness() -> None:
+    """Print what each rule promises, in Markdown."""
+    from ..debug.soundness import markdown
+
+    typer.echo(markdown(), nl=False)
+
+
 @rules_app.command(epilog="Example: looplift rules new DropDoubleNeg -o double_neg")
 @print_errors
 def new(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from ..request import Request
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
-from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs, reduced_outputs
 from ..rewrite.running.runtime import (
     ExecutionError,
     Feed,
@@ -31,9 +31,9 @@ from ..rewrite.running.runtime import (
 )
 from ..rewrite.running.signature import CannotGenerateInputs
 from ..rewrite.running.verify import Candidate, no_case_reason
+from ..rewrite.storage.summary import rows
 from ..rewrite.storage.validate import check_runtime
 from .exit_status import ERROR, FINDING
-from .operator_counts import rows
 from .relax import RelaxSession
 
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
@@ -84,6 +84,8 @@ class CheckResult:
     notes: list[str] = field(default_factory=list)
     reason: str = ""
     """Why nothing ran, if nothing did."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """The sizes asked for at which the original does not run, with its error."""
 
     @property
     def status(self) -> int:
@@ -131,18 +133,13 @@ def check(
             return checked
         others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
-        random = random_outputs(proto)
-        empty = recurrent_outputs(proto)
-        reduced = reduced_outputs(proto)
-        sides = {
-            n: Candidate(r, original.outputs, random, tolerances, empty, reduced)
-            for n, r in others.items()
-        }
+        sides = {n: Candidate.of(proto, r, original.outputs, tolerances) for n, r in others.items()}
         for case in cases:
             run = _compared(case, sides, assertions.inputs)
             if with_latency:
                 _measure(run, case, {ORIGINAL: original, **others})
             checked.runs.append(run)
+        checked.refused = cases.refused_choices()
         checked.reason = "" if checked.runs else no_case_reason(cases)
     return checked
 
@@ -215,27 +212,55 @@ def render(checked: CheckResult, title: str) -> list[RenderableType]:
     for name, counts in rows([column.operators for column in checked.columns]):
         cells = zip(checked.columns, counts)
         table.add_row(name, *("-" if column.problem else str(count) for column, count in cells))
+    groups: dict[str, list[RunComparison]] = {}
     for run in checked.runs:
-        table.add_row(run.label(), *(_cell(run, column) for column in checked.columns))
+        groups.setdefault(run.label(), []).append(run)
+    for label, runs in groups.items():
+        times = f" ({len(runs)} runs)" if len(runs) > 1 else ""
+        table.add_row(label + times, *(_cell(runs, column) for column in checked.columns))
+    if len(groups) > 1 and any(run.seconds for run in checked.runs):
+        speed = (_speed_text(checked.runs, column) for column in checked.columns)
+        table.add_row(Text("median", style="bold"), *speed)
+    refused = [
+        f"{sizes}: the original does not run: {why}" for sizes, why in checked.refused.items()
+    ]
     problems = [f"{c.name} does not run: {c.problem}" for c in checked.columns if c.problem]
     problems += [difference for run in checked.runs for difference in run.differences]
     lines = (Text(line, style="red") for line in problems)
-    return [Text(title, style="bold"), table, *lines, _verdict(checked)]
+    skipped = (Text(line, style="yellow") for line in refused)
+    return [Text(title, style="bold"), table, *skipped, *lines, _verdict(checked)]
 
 
-def _cell(run: RunComparison, column: Column) -> Text:
+def _cell(runs: Sequence[RunComparison], column: Column) -> Text:
+    """Runs at the same sizes: median latency, its ratio to the original, and the worst verdict."""
     if column.problem:
         return Text("-")
     text = Text()
-    if column.name in run.seconds:
-        text.append(f"{run.seconds[column.name] * 1e3:.3f} ms")
-    verdict = run.verdicts.get(column.name)
-    if verdict == EQUAL:
-        distance = run.distances[column.name]
+    seconds = [run.seconds[column.name] for run in runs if column.name in run.seconds]
+    if seconds:
+        text.append(f"{median(seconds) * 1e3:.3f} ms  ")
+    text.append_text(_speed_text(runs, column))
+    verdicts = {run.verdicts.get(column.name) for run in runs}
+    worst = next((each for each in (DIFFERENT, ENDED, EQUAL) if each in verdicts), None)
+    if worst == EQUAL:
+        distance = max(run.distances[column.name] for run in runs)
         text.append("  equal" if not distance else f"  ±{distance:.0e}", "green")
-    elif verdict is not None:
-        text.append(f"  {verdict}", "red" if verdict == DIFFERENT else "yellow")
+    elif worst is not None:
+        text.append(f"  {worst}", "red" if worst == DIFFERENT else "yellow")
     return text
+
+
+def _speed_text(runs: Sequence[RunComparison], column: Column) -> Text:
+    """How many times as fast as the original a column is, in the median: `2.9x`."""
+    ratios = [
+        run.seconds[ORIGINAL] / run.seconds[column.name]
+        for run in runs
+        if column.name != ORIGINAL and {ORIGINAL, column.name} <= run.seconds.keys()
+    ]
+    if not ratios:
+        return Text()
+    ratio = median(ratios)
+    return Text(f"{ratio:.1f}x", style="green" if ratio > 1 else "yellow")
 
 
 def _verdict(checked: CheckResult) -> Text:

@@ -9,8 +9,8 @@ from ..rewrite.engine.miss import describe
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
 from ..rewrite.graph.views import NO_LIMIT, CarriedValue, IfView, LoopView, ScanView
+from ..rewrite.storage.summary import CONTROL_FLOW
 from .fact_text import is_named, type_text
-from .operator_counts import CONTROL_FLOW
 
 
 @dataclass
@@ -26,7 +26,7 @@ class CarriedText:
 
 @dataclass
 class SlicedText:
-    """A tensor of which each iteration reads or writes one slice."""
+    """A scan input or scan output: each iteration reads or writes one slice of it."""
 
     name: str
     type: str

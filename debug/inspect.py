@@ -1,4 +1,4 @@
-"""The control flow of a model as a tree, with the reasons why each If, Loop and Scan remains.
+"""A model in one screen: inputs, outputs, size, and which Ifs, Loops and Scans remain.
 
 The model is rewritten in memory to find out which nodes go and why the others remain.
 """
@@ -9,18 +9,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..api import count_operators
 from ..request import Request
 from ..rewrite.engine.engine import Engine
 from ..rewrite.engine.reasons import reasons_at
 from ..rewrite.engine.trace import Commit, Event
 from ..rewrite.graph.ir import Node
+from ..rewrite.storage.summary import CONTROL_FLOW, ModelSummary, summarize
 from .control_flow import BodyText, ControlFlowReader, ControlNode, SlicedText
-from .operator_counts import CONTROL_FLOW
+from .explain.explain import RemainingNode, explain
 
+MOST_VALUES = 8
+"""The inputs, and the outputs, that are listed."""
+MOST_REMAINING = 8
+"""The remaining nodes that are listed."""
 MOST_CAPTURES = 12
 """The captures that are listed for one node."""
 
@@ -29,9 +35,11 @@ MOST_CAPTURES = 12
 class Inspection:
     """The control flow of a model and what a rewrite does to it."""
 
-    operators: dict[str, int]
-    """Operators by name, including those in bodies."""
+    model: ModelSummary
     control: list[ControlNode]
+    """The Ifs, Loops and Scans of the file."""
+    remaining: list[RemainingNode] = field(default_factory=list)
+    """Those that remain, with what helps."""
     notes: list[str] = field(default_factory=list)
     """What the rewrite relies on beyond the file."""
 
@@ -56,7 +64,9 @@ def inspect(request: Request) -> Inspection:
         if node in engine.index:
             text.reasons = [f"{each.rule}: {each.sentence}" for each in reasons_at(engine, node)]
     notes = engine.assertions.notes() + engine.trace.notes()
-    return Inspection(dict(count_operators(request.proto)), tree, notes)
+    stays = any(node in engine.index for node in reader.described)
+    remaining = explain(request).remaining if stays else []
+    return Inspection(summarize(request.proto), tree, remaining, notes)
 
 
 class _Removals:
@@ -82,15 +92,55 @@ class _Removals:
 # --- for the terminal ---
 
 
-def render(inspection: Inspection, title: str) -> Tree:
-    """The tree for a terminal."""
-    counts = Counter(node.op for node in inspection.all())
-    summary = ", ".join(
-        f"{counts[op]} {op}{'s' * (counts[op] != 1)}" for op in CONTROL_FLOW if counts[op]
-    )
-    tree = Tree(Text(f"{title}: {summary or 'no control flow'}", style="bold"))
-    _add_nodes(tree, inspection.control)
-    return tree
+def render(inspection: Inspection, title: str, why: bool = False) -> list[RenderableType]:
+    """The model in one screen; `why` adds the control flow as a tree with all reasons."""
+    model = inspection.model
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, values in (("inputs", model.inputs), ("outputs", model.outputs)):
+        for position, value in enumerate(values[:MOST_VALUES]):
+            table.add_row("" if position else name, Text(value))
+        if len(values) > MOST_VALUES:
+            table.add_row("", Text(f"and {len(values) - MOST_VALUES} more", style="dim"))
+    parts: list[RenderableType] = [Text(f"{title}: {model.head()}", style="bold"), table]
+    tree = Tree(Text(_summary(inspection), style="bold"))
+    if why:
+        _add_nodes(tree, inspection.control)
+    else:
+        for remaining in inspection.remaining[:MOST_REMAINING]:
+            tree.add(_stays(remaining))
+        more = len(inspection.remaining) - MOST_REMAINING
+        if more > 0:
+            tree.add(Text(f"{more} more with --why", style="dim"))
+    return [*parts, tree]
+
+
+def _summary(inspection: Inspection) -> str:
+    """`25 Ifs and 1 Loop: 25 go, 1 remains`."""
+    nodes = inspection.all()
+    counts = Counter(node.op for node in nodes)
+    named = [f"{counts[op]} {op}{'s' * (counts[op] != 1)}" for op in CONTROL_FLOW if counts[op]]
+    if not named:
+        return "no control flow"
+    left = sum(not node.removed_by for node in nodes)
+    goes = len(nodes) - left
+    fate = [f"{goes} go{'es' * (goes == 1)}"] * (goes > 0)
+    fate += [f"{left} remain{'s' * (left == 1)}"] * (left > 0)
+    return f"{' and '.join(named)}: {', '.join(fate)}"
+
+
+def _stays(remaining: RemainingNode) -> Text:
+    """Why a node remains, in one line, and the assertion that helps most."""
+    text = Text.assemble((remaining.node, "bold cyan"))
+    if remaining.why:
+        reason = remaining.why[0]
+        # The expression says more than the name of the condition.
+        named, rest = f"the condition {reason.at} ", reason.reason
+        if remaining.op == "If" and rest.startswith(named):
+            rest = f"the {remaining.facts} {rest.removeprefix(named)}"
+        text.append(f": {rest}")
+    if remaining.trials:
+        text.append(f"; try {remaining.trials[0].option}", "green")
+    return text
 
 
 def _add_nodes(tree: Tree, nodes: Iterable[ControlNode]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +15,7 @@ from ..request import Request
 from ..rewrite.errors import summary_line
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
-from ..rewrite.running.nondeterminism import random_outputs, recurrent_outputs, reduced_outputs
+from ..rewrite.running.nondeterminism import reduced_outputs
 from ..rewrite.running.runtime import (
     ExecutionError,
     IsolatedSession,
@@ -38,6 +38,8 @@ from .batch_runner import BatchRunner
 TRIP_COUNTS = (0, 1, 2, 7)
 """The values tried for inputs that limit the trip count of a Loop."""
 _ONE = Effort(cases=1, attempts=40)
+_LATENCY_SECONDS = 0.2
+"""The time for which a latency is measured."""
 _MOST_VALUES = 5
 """Different trip counts or conditions that are listed for one node."""
 _VIEWS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"})
@@ -58,10 +60,8 @@ class ReferenceRuns:
     def __post_init__(self) -> None:
         proto = self.request.proto
         self._packed = SerializedModel(proto, self.request.base_dir)
-        self._random = random_outputs(proto)
-        self._unspecified = recurrent_outputs(proto)
         self._reduced = reduced_outputs(proto)
-        self._tolerances = Tolerances(working_precision(proto))
+        self.tolerances = Tolerances(working_precision(proto))
         self._session: IsolatedSession | None = None
         self._runner: BatchRunner | None = None
         self._optimizes = True
@@ -107,6 +107,19 @@ class ReferenceRuns:
         self.crash = "" if found else crash
         return found
 
+    def latencies(self, model: onnx.ModelProto) -> tuple[float, float]:
+        """The median seconds of a run of the original and of a version of the model.
+
+        Both run on the inputs on which the original took longest. Raises ExecutionError.
+        """
+        case = max(self.cases, key=lambda each: each.seconds)
+        found = []
+        for proto in (self.request.proto, model):
+            packed = SerializedModel(proto, self.request.base_dir)
+            with closing(IsolatedSession(packed, optimizes=self._optimizes)) as session:
+                found.append(session.latency(case.feed, _LATENCY_SECONDS))
+        return found[0], found[1]
+
     def _differences(self, packed: SerializedModel, optimizes: bool) -> list[Difference]:
         """Raises `Refused` if onnxruntime does not load the version or, with optimizations, does
         not run it.
@@ -134,9 +147,7 @@ class ReferenceRuns:
             return [Difference("", problem)]
         runner = _RefusalRecorder(model)
         outputs = self._session.outputs
-        side = Candidate(
-            runner, outputs, self._random, self._tolerances, self._unspecified, self._reduced
-        )
+        side = Candidate.of(self.request.proto, runner, outputs, self.tolerances)
         for case in self.cases:
             runner.refusal = None
             try:
@@ -173,6 +184,23 @@ class ReferenceRuns:
                     return found
         return None
 
+    def main_values(
+        self, model: onnx.ModelProto, most_bytes: int
+    ) -> list[dict[str, RuntimeValue]] | None:
+        """The values of the main graph in each case, inputs included; None if they take more bytes
+        or the model does not run when it returns them.
+        """
+        found: list[dict[str, RuntimeValue]] = []
+        try:
+            with closing(self._exposed(model, list(_computed(model)))) as session:
+                for case in self.cases:
+                    found.append({**case.feed, **_by_name(session, case)})
+                    if len(self.cases) * _bytes(found[0].values()) > most_bytes:
+                        return None
+        except ExecutionError:
+            return None
+        return found
+
     def _compare_values(
         self, sessions: Sequence[IsolatedSession], case: Case, names: Sequence[str]
     ) -> Difference | None:
@@ -181,7 +209,7 @@ class ReferenceRuns:
         except ExecutionError:
             return None
         values = [[side[name] for name in names] for side in (expected, actual)]
-        found = compare(names, values[0], values[1], self._tolerances)
+        found = compare(names, values[0], values[1], self.tolerances)
         return replace(found[0], sizes=case.sizes) if found else None
 
     def _exposed(self, model: onnx.ModelProto, names: Sequence[str]) -> IsolatedSession:
@@ -346,3 +374,7 @@ def _listed(seen: Counter[str]) -> str:
     texts = sorted(seen, key=lambda text: (len(text), text))
     more = len(texts) - _MOST_VALUES
     return ", ".join(texts[:_MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _bytes(values: Iterable[RuntimeValue]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
 from ..rewrite.engine.engine import Engine
+from ..rewrite.facts.assertions import Assertions
 from ..rewrite.facts.fact import Fact
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.index import Index
@@ -18,12 +19,23 @@ Copies = dict[tuple[Graph, Tensor], list[Node]]
 
 def snapshot(engine: Engine) -> onnx.ModelProto:
     """The model that the rewrite would write if it ended here; leaves the rewrite unchanged."""
-    copy = _Copy(engine)
+    return _finished(engine, _Copy(engine), engine.assertions)
+
+
+def cut_out(
+    engine: Engine, nodes: Sequence[Node], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> onnx.ModelProto:
+    """A model of some nodes of the main graph, with the initializers that they read."""
+    return _finished(engine, _CutOut(engine, nodes, inputs, outputs), Assertions())
+
+
+def _finished(engine: Engine, copy: _Copy, assertions: Assertions) -> onnx.ModelProto:
     # An engine without rules only does what ends a rewrite: it leaves valid ONNX.
     model = Model(copy.root, engine.model.header, engine.model.base_dir)
-    end = Engine(model, (), engine.assertions)
+    end = Engine(model, (), assertions)
     end.index.added_or_moved.update(copy.newcomers())
     end.body_forms.removed_copies.update(copy.body_output_copies(engine.body_forms.removed_copies))
+    end.body_forms.input_conditions.update(copy.constants(engine.body_forms.input_conditions))
     for tensor, fact in copy.facts(engine.facts):
         end.facts.set_fact(tensor, fact)
     end.run()
@@ -56,6 +68,13 @@ class _Copy:
             for (body, source), nodes in copies.items()
             if body in self._graphs and source in self._values
         }
+
+    def constants(self, originals: Iterable[Constant]) -> Iterator[Constant]:
+        """The copies of constants."""
+        for original in originals:
+            copy = self._values.get(original)
+            if isinstance(copy, Constant):
+                yield copy
 
     def facts(self, facts: Facts) -> Iterator[tuple[Tensor, Fact]]:
         """The facts of values that the file declares, which the end of a rewrite needs.
@@ -123,6 +142,40 @@ class _Copy:
             copied(annotation.tensor),
             tuple(copied(tensor) for tensor in annotation.parameters),
         )
+
+
+class _CutOut(_Copy):
+    """A copy of some nodes of the main graph."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        nodes: Sequence[Node],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        self._chosen = nodes
+        self._interface = inputs, outputs
+        self._main = engine.model.graph
+        super().__init__(engine)
+
+    def _graph(self, graph: Graph) -> Graph:
+        if graph is not self._main:
+            return super()._graph(graph)
+        copy = Graph(name="cut_out")
+        self._graphs[graph] = copy
+        inputs, outputs = self._interface
+        read = dict.fromkeys(
+            tensor
+            for node in self._chosen
+            for tensor in (*node.inputs, *self._index.captures(node))
+            if isinstance(tensor, Constant) and tensor.name
+        )
+        copy.inputs = [self._value(tensor) for tensor in inputs]
+        copy.initializers = [self._value(constant) for constant in read]
+        copy.nodes = [self._node(node) for node in self._chosen]
+        copy.outputs = [self._value(tensor) for tensor in outputs]
+        return copy
 
 
 def _copy_of(tensor: Tensor) -> Tensor:

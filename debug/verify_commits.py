@@ -17,7 +17,9 @@ from ..request import Request
 from ..rewrite.running.compare import Difference
 from ..rewrite.running.verify import optimizer_note
 from .batch_runner import OptimizerBackoff
+from .cut_outs import CutOuts
 from .exit_status import ERROR, FINDING
+from .reduce.edits import size
 from .reference_runs import ReferenceRuns
 from .replay import Replay
 from .trace_reader import CommitLine, trace_of
@@ -25,6 +27,10 @@ from .trace_reader import CommitLine, trace_of
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Is called with the number of the commit and of all commits."""
+LARGE = 500
+"""A model with so many nodes runs as a whole only now and then."""
+WHOLE = 100
+"""After so many commits, a large model runs as a whole."""
 _MOST_EDITS = 8
 END = "the end of the rewrite"
 """Stands for a rule where the result differs although the model was equal after each commit."""
@@ -65,6 +71,8 @@ class CommitVerification:
     commits: int
     checked: int = 0
     """The versions of the model that were run, including that before the first commit."""
+    cut_out: int = 0
+    """The commits of a large model that were judged by the nodes that they touched."""
     cases: int = 0
     sizes: str = ""
     coverage: dict[str, str] = field(default_factory=dict)
@@ -110,7 +118,7 @@ def verify_commits(
             return result
         result.original_crash = reference.original_crash
         result.coverage = reference.coverage()
-        _compare_versions(result, Replay.of(request, trace), reference, progress)
+        _compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
         if result.bad is None and trace.result is not None:
             _compare_result(result, trace.result, reference)
     return result
@@ -127,17 +135,64 @@ class _Version:
 
 def _compare_versions(
     result: CommitVerification,
-    replay: Replay,
+    start: Callable[[], Replay],
     reference: ReferenceRuns,
     progress: Progress | None,
 ) -> None:
-    before = replay.model()
-    found = _compared(result, reference, 0, before, optimizes=True)
+    """`start` makes a replay that has made no commit."""
+    replay = start()
+    model = replay.model()
+    found = _compared(result, reference, 0, model, optimizes=True)
     if found:
         result.bad = _with_numbers(BadCommit(0), found[0], None)
         return
+    if size(model) >= LARGE:
+        cut_outs = CutOuts.of(replay.engine, reference, model)
+        if cut_outs is not None:
+            _compare_cut_outs(result, start, replay, cut_outs, progress)
+            return
+    _compare_each(result, replay, reference, progress, result.commits)
+
+
+def _compare_cut_outs(
+    result: CommitVerification,
+    start: Callable[[], Replay],
+    replay: Replay,
+    cut_outs: CutOuts,
+    progress: Progress | None,
+) -> None:
+    """Runs the whole model after every `WHOLE` commits, and after those that a cut-out cannot
+    judge; in between, only what a commit touched.
+    """
+    good = 0
+    for line in replay.commits:
+        if progress is not None:
+            progress(line.number, result.commits)
+        same = cut_outs.is_same_after(replay.advance())
+        if same and line.number % WHOLE and line.number < result.commits:
+            result.cut_out += 1
+            continue
+        if not _compared(result, cut_outs.reference, line.number, replay.model(), optimizes=True):
+            good = line.number
+            cut_outs.whole_model_is_same()
+            continue
+        again = start()
+        again.go_to(good)
+        _compare_each(result, again, cut_outs.reference, progress, line.number)
+        return
+
+
+def _compare_each(
+    result: CommitVerification,
+    replay: Replay,
+    reference: ReferenceRuns,
+    progress: Progress | None,
+    last: int,
+) -> None:
+    """Runs the whole model after each commit, up to the last one or the first bad one."""
+    before = replay.model()
     backoff = OptimizerBackoff()
-    for version in _prefetched(_versions(replay)):
+    for version in _prefetched(_versions(replay, last)):
         number = version.line.number
         if progress is not None:
             progress(number, result.commits)
@@ -162,8 +217,8 @@ def _compare_result(
         result.bad = _with_numbers(BadCommit(result.commits, rule=END), found[0], None)
 
 
-def _versions(replay: Replay) -> Iterator[_Version]:
-    for line in replay.commits:
+def _versions(replay: Replay, last: int) -> Iterator[_Version]:
+    for line in replay.commits[replay.position : last]:
         patch = replay.advance()
         names = (t.name for node in patch.touched for t in node.outputs if t.name)
         yield _Version(line, list(dict.fromkeys(names)), replay.model())
@@ -237,6 +292,8 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
         parts.append(Text(_crash_text(result), style="yellow"))
     if result.bad is None:
         text = f"equal after each of {result.commits} commits, in {runs}"
+        if result.cut_out:
+            text += f"; {result.cut_out} of them by the nodes that they touched"
         return [*parts, Text(text, style="green")]
     summary = Text(f"{result.commits} commits; {runs}", style="dim")
     return [*parts, _render_bad(result.bad), summary]

@@ -63,16 +63,6 @@ class Closure:
         return next(same, None)
 
     @property
-    def variables(self) -> list[tuple[Any, Any]]:
-        """The captured variables: (outer, inner). The types of inner ones are in inner symbols."""
-        return list(self._variables.items())
-
-    @property
-    def sizes(self) -> list[tuple[Any, Any]]:
-        """The symbols of all that is captured: (outer, inner)."""
-        return list(self._sizes.items())
-
-    @property
     def params(self) -> list[Any]:
         """Variables, and last the sizes that none of them has as a dimension."""
         missing = [inner for _, inner in self._missing_sizes()]

@@ -12,10 +12,11 @@ from onnx import numpy_helper
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
+from .small_types import stored_array
 
 
 def array(tensor: onnx.TensorProto, base_dir: str = "") -> npt.NDArray[Any]:
-    """The content of a tensor; `base_dir` is where its external data lies.
+    """The content of a tensor, as Relax stores it; `base_dir` is where its external data lies.
 
     Raises UnsupportedError for strings.
     """
@@ -25,7 +26,7 @@ def array(tensor: onnx.TensorProto, base_dir: str = "") -> npt.NDArray[Any]:
             remedy="Remove the part of the model that handles text",
         )
     content: npt.NDArray[Any] = numpy_helper.to_array(tensor, base_dir)
-    return content.reshape(tuple(tensor.dims))
+    return stored_array(content.reshape(tuple(tensor.dims)))
 
 
 def constant(content: npt.NDArray[Any]) -> Any:

@@ -112,15 +112,15 @@ class _Site:
             sizes = ", ".join(dim.dim_param or str(dim.dim_value) for dim in tensor.shape.dim)
             self.refuse(f"the {role} {name!r} has the shape [{sizes}], where one element is needed")
 
-    def need_state(self, name: str, into: onnx.ValueInfoProto, out: onnx.ValueInfoProto) -> None:
-        """A loop-carried dependency keeps its type from outside through the body."""
+    def need_one_type(self, name: str, into: onnx.ValueInfoProto, out: onnx.ValueInfoProto) -> None:
+        """Checks that a carried value has one type: outside, into the body, and out of it."""
         kinds = [into.type, out.type]
         if name in self._types:
             kinds.insert(0, self._types[name])
         forms = {form for kind in kinds if (form := _form(kind))}
         if len(forms) > 1:
             shown = " and ".join(sorted(forms))
-            self.refuse(f"the state {into.name!r} is {shown}: a state keeps its type")
+            self.refuse(f"the carried value {into.name!r} is {shown}, but it must keep its type")
 
 
 def _own_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
@@ -149,13 +149,13 @@ def _check_loop(site: _Site) -> None:
     body, operands = site.graph("body"), list(site.node.input)
     if len(operands) < 2:
         site.refuse(f"there are {len(operands)} inputs, where a Loop has at least 2")
-    states = operands[2:]
-    if len(body.input) != 2 + len(states):
+    carried_values = operands[2:]
+    if len(body.input) != 2 + len(carried_values):
         site.refuse(
-            f"the body has {len(body.input)} inputs, where the iteration number, the condition "
-            f"and {len(states)} states are handed in"
+            f"the body has {len(body.input)} inputs, but its node passes the iteration number, the "
+            f"condition and {len(carried_values)} carried values"
         )
-    _need_outputs(site, body, 1, len(states))
+    _need_outputs(site, body, 1, len(carried_values))
     site.need_scalar("trip count", operands[0], TensorProto.INT64)
     site.need_scalar("condition", operands[1], TensorProto.BOOL)
     parts = [
@@ -165,8 +165,8 @@ def _check_loop(site: _Site) -> None:
     ]
     for role, value, dtype in parts:
         site.need_scalar_type(f"{role} of the body", value.name, value.type, dtype)
-    for name, into, out in zip(states, body.input[2:], body.output[1:], strict=False):
-        site.need_state(name, into, out)
+    for name, into, out in zip(carried_values, body.input[2:], body.output[1:], strict=False):
+        site.need_one_type(name, into, out)
 
 
 def _check_scan(site: _Site) -> None:
@@ -176,19 +176,19 @@ def _check_scan(site: _Site) -> None:
     operands = list(site.node.input)[1 if has_batch else 0 :]
     if not isinstance(count, int) or not 1 <= count <= len(operands):
         site.refuse(f"num_scan_inputs is {count}, and there are {len(operands)} operands")
-    states = operands[: len(operands) - count]
+    carried_values = operands[: len(operands) - count]
     if len(body.input) != len(operands):
         site.refuse(f"the body has {len(body.input)} inputs, and the node {len(operands)} operands")
-    _need_outputs(site, body, 0, len(states))
-    rows = len(body.output) - len(states)
-    for side, number in (("input", count), ("output", rows)):
+    _need_outputs(site, body, 0, len(carried_values))
+    scan_outputs = len(body.output) - len(carried_values)
+    for side, number in (("input", count), ("output", scan_outputs)):
         _need_list(site, given, f"scan_{side}_axes", number)
         directions = _need_list(site, given, f"scan_{side}_directions", number)
         if not set(directions) <= {0, 1}:
             site.refuse(f"scan_{side}_directions {list(directions)} are not all 0 or 1")
-    for name, into, out in zip(states, body.input, body.output, strict=False):
+    for name, into, out in zip(carried_values, body.input, body.output, strict=False):
         if not has_batch:
-            site.need_state(name, into, out)
+            site.need_one_type(name, into, out)
 
 
 def _has_batch(site: _Site, body: onnx.GraphProto) -> bool:
@@ -196,10 +196,11 @@ def _has_batch(site: _Site, body: onnx.GraphProto) -> bool:
     return len(site.node.input) == len(body.input) + 1
 
 
-def _need_outputs(site: _Site, body: onnx.GraphProto, before: int, states: int) -> None:
-    """The body gives all states, and the node takes no more than there is."""
-    if len(body.output) < before + states:
-        site.refuse(f"the body has {len(body.output)} outputs, too few for {states} states")
+def _need_outputs(site: _Site, body: onnx.GraphProto, before: int, carried_values: int) -> None:
+    """Checks that the body has all outputs that the node asks for."""
+    if len(body.output) < before + carried_values:
+        count = f"{carried_values} carried values"
+        site.refuse(f"the body has {len(body.output)} outputs, too few for {count}")
     given = len(body.output) - before
     if len(site.node.output) > given:
         site.refuse(f"the node has {len(site.node.output)} outputs, and its body gives {given}")

@@ -17,11 +17,12 @@ from .branches import emit_if
 from .control_checks import check_control, check_functions
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
-from .forms import Hear
+from .forms import OnForm
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
 from .scheduling.dataflow import split_blocks
 from .signature import Shape, Signature
+from .small_types import resolve_small_types
 from .support import check_support
 from .transform.fuse_loops import fuse_loops
 from .transform.unused import without_unused
@@ -43,7 +44,7 @@ def emit(
     keep_params_in_input: bool = False,
     sanitize_input_names: bool = True,
     base_dir: str = "",
-    on_form: Hear | None = None,
+    on_form: OnForm | None = None,
 ) -> Any:
     """The model as a Relax module with one public function, `main`.
 
@@ -67,7 +68,7 @@ def emit(
     if keep_params_in_input and weights is None:
         model, weights = lift_weights(model)
     check_functions(model)
-    model = decompose(model, opset)
+    model = resolve_small_types(decompose(model, opset))
     body = read_body(model.graph)
     check_control(body)
     check_support(body, frozenset(CONTROL))

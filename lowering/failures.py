@@ -1,4 +1,4 @@
-"""Errors of converters, told in terms of the model."""
+"""Errors of converters, in terms of the model."""
 
 from __future__ import annotations
 

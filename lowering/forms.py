@@ -1,4 +1,4 @@
-"""What became of the nodes that iterate: a kernel with the loop inside, or calls of functions."""
+"""The forms of nodes that iterate: one kernel with the loop inside, or calls of functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 @dataclass(frozen=True)
 class Form:
-    """What became of one Loop, Scan, LSTM, GRU or RNN."""
+    """The form of one Loop, Scan, LSTM, GRU or RNN in a compiled module."""
 
     op_type: str
     place: str
     """The node, for messages."""
     reason: str = ""
-    """Why it stays functions that the virtual machine runs; empty if it is one kernel."""
+    """Why the virtual machine runs its iterations; empty if it is one kernel."""
 
     @property
     def is_kernel(self) -> bool:
@@ -25,5 +25,5 @@ class Form:
         return not self.reason
 
 
-Hear = Callable[[Form], None]
-"""Is told of every form once the module is complete, in the order of emission."""
+OnForm = Callable[[Form], None]
+"""A callback for each form, in the order of emission, once the module is complete."""

@@ -1,8 +1,9 @@
 """The types of loop-carried values: types that hold before and after every iteration.
 
-They start as the types of the initial values. Where the body gives another size, the size becomes a
-symbol that each iteration binds anew; where it gives another rank, the rank becomes unknown. Sizes
-that were equal and become equal again share a symbol, so that what needs them equal sees it.
+They start as the types of the initial values. Where the body returns another size, the size becomes
+a symbol that each iteration binds anew; where it returns another rank, the rank becomes unknown.
+Sizes that are equal before and after an iteration share a symbol, because operators of the body may
+require that they are equal.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from .values import Element, ListValue, Value, fresh_dim
 Kind = Any
 """The type of a tensor, or the `Element` of a sequence."""
 
-_SPREAD = 3
-"""After so many rounds, a size that breaks takes all sizes equal to it along."""
+_WIDEN_EQUAL_SIZES = 3
+"""From this attempt on, a size that changes widens all sizes equal to it as well."""
 
-_GIVE_UP_SIZES = 6
-"""After so many rounds, no size is known any more."""
+_WIDEN_ALL_SIZES = 6
+"""From this attempt on, every size becomes a symbol."""
 
-_MOST = 12
+_MOST_ATTEMPTS = 12
 
 
 def kind_of(value: Value) -> Kind:
@@ -39,14 +40,14 @@ def kind_of(value: Value) -> Kind:
 
 
 def element_of(sequence: Value) -> Element:
-    """What is known of every tensor of a sequence, given as a tuple or a list."""
+    """The type that all tensors of a sequence share; the sequence is a tuple or a list."""
     if isinstance(sequence, ListValue):
         return sequence.element
     return element_of_type(relax.TupleType([field.ty for field in sequence.fields]))
 
 
 def element_of_type(kind: Any) -> Element:
-    """What is known of every tensor of a tuple of some type."""
+    """The type that all tensors share in a tuple of a type."""
     element = Element(None, is_empty=True)
     for field in kind.fields:
         element = element.join(_element(field))
@@ -64,7 +65,7 @@ def _element(kind: Any) -> Element:
 
 
 class Misfit(Exception):
-    """A body gives values of other kinds than it was emitted for."""
+    """The results of a body are of other kinds than it was emitted for."""
 
     def __init__(self, wider: list[Kind]) -> None:
         super().__init__()
@@ -78,10 +79,10 @@ def check_fit(
     invariant: Iterable[Any],
     attempt: int,
 ) -> None:
-    """Raise Misfit with wider kinds unless the body's results have the kinds it was emitted for.
+    """Raises Misfit with wider kinds unless the body's results have the kinds it was emitted for.
 
     `invariant` are the symbols that are the same in every iteration. Raises ModelError for results
-    of another type, UnsupportedError if there is no end in sight.
+    of another type, UnsupportedError if the kinds still change after many attempts.
     """
     for name, kind, result in zip(names, kinds, given, strict=True):
         _check_form(name, kind, result)
@@ -89,8 +90,10 @@ def check_fit(
     wider = widening.kinds(attempt)
     if wider is None:
         return
-    if attempt > _MOST:
-        raise UnsupportedError(f"the shapes of {', '.join(names)} change in ever new ways")
+    if attempt > _MOST_ATTEMPTS:
+        raise UnsupportedError(
+            f"the shapes of {', '.join(names)} change from iteration to iteration in too many ways"
+        )
     raise Misfit(wider)
 
 
@@ -98,9 +101,11 @@ def _check_form(name: str, kind: Kind, result: Kind) -> None:
     sequences = isinstance(kind, Element), isinstance(result, Element)
     if sequences[0] != sequences[1]:
         forms = ["a sequence" if is_sequence else "a tensor" for is_sequence in sequences]
-        raise ModelError(f"the state {name!r} starts as {forms[0]} and becomes {forms[1]}")
+        raise ModelError(f"the carried value {name!r} starts as {forms[0]} and becomes {forms[1]}")
     if not sequences[0] and kind.dtype != result.dtype:
-        raise ModelError(f"the state {name!r} starts as {kind.dtype} and becomes {result.dtype}")
+        raise ModelError(
+            f"the carried value {name!r} starts as {kind.dtype} and becomes {result.dtype}"
+        )
 
 
 class _Widening:
@@ -109,21 +114,21 @@ class _Widening:
     ) -> None:
         self._invariant = set(invariant)
         self._after: dict[Any, Any] = {}
-        """What becomes of a symbol that each iteration binds anew."""
+        """The size after an iteration, for each symbol that iterations bind anew."""
         self._pairs = list(zip(kinds, given, strict=True))
         self._analyzer = sym.Analyzer()
         self._shared: dict[Any, Any] = {}
-        """The new symbol of sizes that were equal and are again, by (before, after)."""
+        """The new symbol of sizes that are equal before and after an iteration."""
         self._broken: set[Any] = set()
 
     def kinds(self, attempt: int) -> list[Kind] | None:
         """The kinds widened as little as needed, or None if they fit."""
         if all(self._fits(kind, given) for kind, given in self._pairs):
             return None
-        if attempt >= _GIVE_UP_SIZES:
+        if attempt >= _WIDEN_ALL_SIZES:
             return [self._unknown_sizes(kind, given) for kind, given in self._pairs]
         wider = [self._widen(kind, given) for kind, given in self._pairs]
-        if attempt >= _SPREAD:
+        if attempt >= _WIDEN_EQUAL_SIZES:
             wider = [self._spread(kind) for kind in wider]
         return wider
 
@@ -137,7 +142,7 @@ class _Widening:
 
     def _size_fits(self, size: Any, given: Any) -> bool:
         if is_prim_var(size) and size not in self._invariant:
-            # It may become anything, but the same wherever it stands.
+            # Any size fits, but every use of the symbol must have the same one.
             size = self._after.setdefault(size, given)
         return bool(self._analyzer.can_prove_equal(size, given))
 

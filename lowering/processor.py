@@ -10,21 +10,20 @@ MOST_VECTOR_BYTES = 64
 _LEAST_VECTOR_BYTES = 16
 """SSE, NEON, and what a thread of a GPU loads at once."""
 _SIZES = (("avx512f", MOST_VECTOR_BYTES), ("avx", 32))
-"""By what the processor can do, largest first."""
+"""The bytes of a vector register by processor feature, largest first."""
 
 
 def is_for_gpu() -> bool:
-    """Whether a module is built for something else than a CPU, by the target in scope."""
+    """Whether the target in scope is something other than a CPU."""
     target = tvm.target.Target.current(allow_none=True)
     return target is not None and target.kind.name != "llvm"
 
 
 def vector_bytes() -> int:
-    """The size of a vector register of the processor that a module is built for.
+    """The bytes of a vector register of the processor that the target in scope names.
 
-    That is the one named in the target in scope. If none is, the largest size is taken: a kernel
-    for larger registers than there are works too, though one that then needs more of them than
-    there are is slower.
+    Without a target it is the largest size. A kernel for larger registers than the processor has
+    still works, but may need more registers than there are and is slower then.
     """
     if is_for_gpu():
         return _LEAST_VECTOR_BYTES

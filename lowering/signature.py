@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import tvm
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
@@ -18,6 +18,7 @@ from ..rewrite.errors import UnsupportedError
 from ..rewrite.storage.dim_formulas import evaluate_formula, is_formula
 from ..rewrite.storage.protos import nodes
 from .constants import array
+from .small_types import stored_dtype
 from .values import Element, Received, Value
 
 Shape = Sequence[Any]
@@ -187,7 +188,7 @@ class Signature:
                 f"input {name!r} holds strings, which TVM does not have",
                 remedy="Remove the part of the model that handles text",
             )
-        return str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else None
+        return stored_dtype(tensor.elem_type) if tensor.elem_type else None
 
     def _shape(self, name: str, tensor: onnx.TypeProto.Tensor) -> list[Any] | None:
         if name in self._shapes:
@@ -229,7 +230,7 @@ def _element(name: str, tensor: onnx.TypeProto.Tensor) -> Element:
     """
     if not tensor.elem_type or tensor.elem_type == TensorProto.STRING:
         raise UnsupportedError(f"input {name!r} holds tensors of a type that TVM lacks")
-    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    dtype = stored_dtype(tensor.elem_type)
     if not tensor.HasField("shape"):
         return Element(dtype)
     sizes = [dim.dim_value for dim in tensor.shape.dim]

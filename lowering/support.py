@@ -10,6 +10,7 @@ import tvm
 from ..rewrite.errors import UnsupportedError
 from .bodies import Body, place
 from .operators import find
+from .refusals import refusal
 
 _SHOWN = 3
 """How many nodes of one operator are named."""
@@ -30,7 +31,7 @@ def check_support(body: Body, control: frozenset[str]) -> None:
         return
     count = sum(len(places) for places in unknown.values())
     listed = "; ".join(
-        f"{op_type} of {domain}, {len(places)} times: {_shown(places)}"
+        f"{op_type} of {domain}, {len(places)} times{_because(domain, op_type)}: {_shown(places)}"
         for (domain, op_type), places in unknown.items()
     )
     what = "1 node has" if count == 1 else f"{count} nodes have"
@@ -47,6 +48,11 @@ def _is_supported(node: onnx.NodeProto, has_bodies: bool, control: frozenset[str
     if has_bodies:
         return node.domain in ("", "ai.onnx") and node.op_type in control
     return find(node.domain, node.op_type) is not None
+
+
+def _because(domain: str, op_type: str) -> str:
+    reason = refusal(domain, op_type)
+    return f" ({reason})" if reason else ""
 
 
 def _shown(places: list[str]) -> str:

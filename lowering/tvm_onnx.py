@@ -62,9 +62,9 @@ def converter(op_type: str, opset: int) -> TvmConverter:
 
 def unused_name(bb: Any, name: str) -> str:
     """A name that no function of the module has: `name`, with a number if that is taken."""
-    taken = {variable.name_hint for variable in bb.get().get_global_vars()}
-    names = (f"{name}_{number}" for number in itertools.count(1))
-    return name if name not in taken else next(other for other in names if other not in taken)
+    module = bb.get()
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    return next(each for each in names if each not in module)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The values that flow between nodes during emission, and how they turn into tensors.
 
-TVM's converters keep what is known of shapes symbolic. Besides tensors (a variable, a call that is
-not bound yet, or a constant) a value may be
+TVM's converters keep shapes symbolic. Besides tensors (a variable, a call that is not bound yet, or
+a constant) a value may be
 - a `ShapeExpr`, or a variable of `ShapeType`: an int64 vector of sizes;
 - a prim expression: an int64 or bool scalar computed from sizes;
 - `Sizes`: either of them in a narrower type, for which Relax has no form;
@@ -24,10 +24,10 @@ from tvm import relax, tirx
 from .tvm_onnx import EmptyOptional, building_function
 
 Value = Any
-"""Any of the above. TVM ships no type information."""
+"""Any of the above. TVM has no type annotations."""
 
 Constant: Any = tvm.ir.GenericConst
-"""A tensor that is known while importing."""
+"""A tensor whose elements are known at import."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Element:
-    """What is known of every tensor of a sequence."""
+    """The type that all tensors of a sequence share, as far as it is known."""
 
     dtype: str | None
     dims: tuple[int | None, ...] | None = None
@@ -51,7 +51,7 @@ class Element:
     """Whether there is no tensor yet, so that any shape fits."""
 
     def join(self, other: Element) -> Element:
-        """What is known of tensors of which some are like this and some like the other."""
+        """The type that tensors of this and of the other type share."""
         dtype = self.dtype if self.dtype == other.dtype else None
         if self.is_empty or other.is_empty:
             kept = other if self.is_empty else self
@@ -64,20 +64,20 @@ class Element:
 
 @dataclass(frozen=True, eq=False)
 class ListValue:
-    """A sequence of tensors as an object of the TVM runtime, never changed once it is made."""
+    """A sequence of tensors as an object of the TVM runtime. Operators return a new object."""
 
     variable: Any
     """Of type `R.Object`."""
     element: Element
     is_owned: bool = False
-    """Whether it is read once more only, by an operator that may change it in place."""
+    """Whether its only reader is an operator that may change it in place."""
     is_optional: bool = False
     """Whether it stands for an optional: its one item is the tensor, or None."""
 
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """A sequence as the caller of `main` gives it, in whatever object."""
+    """A sequence as the caller of `main` passes it: a list, a tuple or an array of the runtime."""
 
     variable: Any
     element: Element
@@ -86,7 +86,7 @@ class Received:
 
 
 def is_tensor(value: Value) -> bool:
-    """Whether a value is a tensor already, as nearly all are."""
+    """Whether a value is a tensor."""
     return isinstance(getattr(value, "ty", None), relax.TensorType)
 
 
@@ -101,12 +101,12 @@ def is_shape(value: Value) -> bool:
 
 
 def as_int(expression: Value) -> int | None:
-    """The number a prim expression stands for, if it is one."""
+    """The value of a constant prim expression; None for others."""
     return int(expression) if isinstance(expression, tirx.IntImm | int) else None
 
 
 def as_tensor(bb: Any, value: Value) -> Value:
-    """The same value, with sizes computed into a tensor at run time."""
+    """The same value, with sizes as a tensor that is computed at run time."""
     if is_tensor(value) or isinstance(value, EmptyOptional | ListValue):
         return value
     if isinstance(value, Sizes):
@@ -145,10 +145,10 @@ def fresh_dim(hint: str) -> Any:
 
 
 def match(bb: Any, value: Value, kind: Any) -> Value:
-    """A tensor cast to a type, which a run checks.
+    """A tensor cast to a type; the cast is checked at run time.
 
-    A call is bound first, and sizes that are known are forgotten first: TVM would put the symbols
-    of one type for those of the other, also where they are not computed yet.
+    A call is bound first. Known sizes are dropped first, because TVM would replace the symbols of
+    one type by those of the other, even before these are computed.
     """
     bound = value if isinstance(value, relax.Var | Constant) else bb.emit(value)
     if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
@@ -157,7 +157,7 @@ def match(bb: Any, value: Value, kind: Any) -> Value:
 
 
 def _without_sizes(bb: Any, tensor: Value) -> Value:
-    """The same tensor, as a function of the module gives it back that takes any sizes."""
+    """The same tensor without sizes in its type: the result of a function that takes any sizes."""
     kind = relax.TensorType(None, tensor.ty.dtype, ndim=tensor.ty.ndim)
     param = relax.Var("tensor", kind)
     with building_function(bb, "any_sizes", [param], private=True):
@@ -166,9 +166,9 @@ def _without_sizes(bb: Any, tensor: Value) -> Value:
 
 
 def with_shape(bb: Any, value: Value) -> Value:
-    """A tensor of known rank and unknown shape, its sizes bound to new symbols.
+    """A tensor whose sizes have symbols, new ones if its type has only a rank.
 
-    Few converters work without a shape, and most work with one that is symbolic.
+    Most converters need a shape, which may be symbolic.
     """
     kind = value.ty
     if not isinstance(kind, relax.TensorType) or kind.ndim < 0:

@@ -10,12 +10,12 @@ import onnx
 import onnxruntime
 
 from looplift import RewriteResult, rewrite
-from looplift.api import count_operators
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.rule import Options, Phase, Rule
 from looplift.rewrite.engine.trace import Trace
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.storage.model import export_model, import_model
+from looplift.rewrite.storage.summary import count_operators
 
 from .rewrite.fact_oracle import Feeds, NothingRan
 

@@ -43,6 +43,26 @@ def test_the_model_becomes_what_the_page_shows() -> None:
     assert on_the_page <= fired
 
 
+def test_the_module_reads_as_the_page_shows() -> None:
+    pytest.importorskip("tvm", reason="the module is one of TVM")
+    from looplift.lowering import emit
+
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        grow (float[n] x, float limit) => (float[n] y) {
+          t = Constant <value = bool {1}> ()
+          y = Loop ("", t, x) <body = b (int64 i, bool ci, float[n] a) => (bool co, float[n] sum) {
+            sum = Add (a, x) total = ReduceSum <keepdims = 0> (sum) co = Less (total, limit) }> }"""
+    )
+    script = re.sub(r": R\.\w+\(.*?\) = ", " = ", emit(model).script())
+    script = re.sub(r"out_ty=.*", "...)", script)
+    script = re.sub(r"(def \w+\().*", lambda found: found[1], script)
+    (shown,) = re.findall(r"^```python\n( {4}def y_body.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"(def \w+\().*", r"\1", line) for line in shown.splitlines()]
+    wanted = [line for line in lines if line.strip() not in ("", "...")]
+    assert [line for line in wanted if line not in script.splitlines()] == []
+
+
 def _shape(model: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
     """The operator of each node, and which value of the graph each operand is."""
     graph = model.graph

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from onnx import parser
 from typer.testing import CliRunner, Result
 
 from looplift.cli import app
+from looplift.commands import console
 from looplift.commands.arguments import parse_assertions
 from looplift.debug.command_options import settings_options
 from looplift.request import Settings
@@ -362,10 +364,16 @@ class TestTheRest:
 
     def test_inspect(self, gated: Path) -> None:
         shown = call("inspect", gated).stdout
-        assert "gated.onnx: 1 If" in shown
-        assert "condition: Equal(`rate`, 16000)" in shown
-        assert "remains" in shown
-        assert "removed: InlineDecidedIf" in call("inspect", gated, "--input", "rate=1").stdout
+        assert re.match(
+            r"gated.onnx: \d+ B, opset 17, \d+ nodes\ninputs +rate: int64\[\] *\n", shown
+        )
+        assert "1 If: 1 remains" in shown
+        assert "If of `y`: the condition Equal(`rate`, 16000) is not known before the run" in shown
+        assert "try --input rate=16000" in shown
+        assert "condition: Equal(`rate`, 16000)" in call("inspect", gated, "--why").stdout
+        given = call("inspect", gated, "--input", "rate=1", "--why").stdout
+        assert "1 If: 1 goes" in given
+        assert "removed: InlineDecidedIf" in given
         (found,) = json.loads(call("inspect", gated, "--json").stdout)["control"]
         assert found["op"] == "If"
         assert found["captures"] == ["z"]
@@ -404,3 +412,52 @@ class TestTheRest:
         assert "needs TVM" in error
         assert 'pip install "looplift[tvm]"' in error
         assert not (tmp_path / "out.py").exists()
+
+
+class TestTables:
+    def test_before_and_after(self, gated: Path, tmp_path: Path) -> None:
+        result = call("rewrite", gated, "-o", tmp_path / "o.onnx", "--input", "rate=1")
+        lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+        assert lines[0] == "inputs rate: int64[] (removed)"
+        assert lines[1] == "x: float32[batch, samples]"
+        assert "opset 17 17" in lines
+        assert "If 1 0" in lines
+        assert "Equal 1 0" in lines
+        size = next(line for line in lines if line.startswith("size "))
+        assert re.fullmatch(r"size \d+ B \d+ B", size)
+        end = [line.partition(":")[0] for line in lines[-3:]]
+        assert end == ["verified", "written", "note"]
+
+    def test_json_has_them_too(self, gated: Path, tmp_path: Path) -> None:
+        (outcome,) = json.loads(call("rewrite", gated, "-o", tmp_path / "o.onnx", "--json").stdout)
+        assert outcome["original"]["inputs"] == ["rate: int64[]", "x: float32[batch, samples]"]
+        assert outcome["original"]["size"] == gated.stat().st_size
+        assert outcome["before"] == outcome["original"]["operators"]
+
+    def test_sizes_that_the_original_refuses(self, tmp_path: Path) -> None:
+        """The table says why a size that was asked for is missing."""
+        path = tmp_path / "first.onnx"
+        text = """g (float[T,3] x) => (float[3] y) <int64 zero = {0}> {
+            a = Gather<axis=0>(x, zero) y = Exp(a) }"""
+        onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), path)
+        shown = call("check", path, "--no-tvm", "--size", "T=0,1").stdout
+        assert re.search(r"^T=1 \(\d+ runs\) .* ms .* ms +\d+\.\dx +equal$", shown, re.MULTILINE)
+        assert "T=0: the original does not run: " in shown
+
+
+def test_similar_notes_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_notes(["`a` is 1", "`b` is 2", "other", "`a` is 1"])
+    assert capsys.readouterr().out == "note: `a` is 1 (and 1 more like this)\nnote: other\n"
+
+
+def test_a_model_on_standard_input(gated: Path, tmp_path: Path) -> None:
+    data = gated.read_bytes()
+    runner = CliRunner()
+    shown = runner.invoke(app, ["inspect", "-"], input=data)
+    assert "stdin.onnx" in shown.stdout
+    assert "1 If: 1 remains" in shown.stdout
+    out = tmp_path / "o.onnx"
+    assert runner.invoke(app, ["rewrite", "-", "-o", str(out)], input=data).exit_code == 0
+    assert out.exists()
+    empty = runner.invoke(app, ["explain", "-"], input=b"")
+    assert complaint(empty)

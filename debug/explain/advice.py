@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto
 
 from ...rewrite.engine.engine import Engine
@@ -26,6 +28,26 @@ _SMALL = 8
 """The most elements of an input that a user can give a value."""
 _SIZES = frozenset({"Shape", "Size"})
 """Operators that read no elements."""
+_COMPARISONS = frozenset(
+    {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod"}
+)
+"""Operators whose constant operands are limits of the other operand."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Something that the user can assert: the value or shape of an input, a dim, or a mask."""
+
+    option: str
+    """The option of the command line."""
+    name: str
+    axis: int | None = None
+    """The time axis of a mask."""
+
+    def __str__(self) -> str:
+        if self.option == "--prefix-mask":
+            return mask_option(self.name, self.axis)
+        return f"{self.option} {self.name}=…"
 
 
 class Derivation:
@@ -36,8 +58,10 @@ class Derivation:
         self._index = facts.index
         self.values: list[Tensor] = []
         """The first values; at most MOST_VALUES."""
-        self.remedies: list[str] = []
-        """Options of the command line that would decide the value, or a part of it."""
+        self.remedies: list[Remedy] = []
+        """What the user can assert that decides the value, or a part of it."""
+        self.limits: list[float] = []
+        """The numbers that these parts are compared with."""
         self.unassertable: list[str] = []
         """What the value depends on that no option can assert."""
         for value in self._sources(tensor, lambda _: False):
@@ -57,11 +81,21 @@ class Derivation:
         while waiting:
             value = waiting.popleft()
             yield value
-            node = None if stops(value) else self._index.producer(value)
+            producer = self._index.producer(value)
+            if producer is not None and producer.op in _COMPARISONS:
+                self.limits += self._numbers_in(producer)
+            node = None if stops(value) else producer
             for operand in () if node is None else self._operands(node):
                 if operand not in seen and not self._facts.is_constant(operand):
                     seen.add(operand)
                     waiting.append(operand)
+
+    def _numbers_in(self, node: Node) -> Iterator[float]:
+        """The constant operands of a node that are single numbers."""
+        for operand in node.inputs:
+            constant = self._facts.constant(operand) if self._facts.is_constant(operand) else None
+            if constant is not None and constant.size == 1 and np.isreal(constant).all():
+                yield constant.item()
 
     def _operands(self, node: Node) -> Iterator[Tensor]:
         yield from (t for t in node.inputs if t.name)
@@ -76,9 +110,9 @@ class Derivation:
             return True
         node = self._index.producer(tensor)
         numbers = [n for n in self._facts.of(tensor).values or () if not isinstance(n, int)]
-        options = [_dim_options(n) if isinstance(n, Expr) else [] for n in numbers]
-        if numbers and all(options):
-            self.remedies += [option for each in options for option in each]
+        sizes = [_dims_in(n) if isinstance(n, Expr) else [] for n in numbers]
+        if numbers and all(sizes):
+            self.remedies += [remedy for each in sizes for remedy in each]
         elif node is None:
             self._add_elements(tensor)
         elif node.op in _SIZES and not node.domain:
@@ -99,20 +133,20 @@ class Derivation:
         shape = self._facts.shape(tensor)
         sizes = [dim for dim in shape or () if isinstance(dim, int)]
         if shape is not None and len(sizes) == len(shape) and math.prod(sizes) <= _SMALL:
-            self.remedies.append(f"--input {tensor.name}=…")
+            self.remedies.append(Remedy("--input", tensor.name))
         else:
             self.unassertable.append(f"the elements of `{tensor.name}`")
 
     def _add_sizes(self, tensor: Tensor) -> None:
         """Adds the advice for the sizes of a value."""
         shape = self._facts.shape(tensor)
-        options = [option for dim in shape or () for option in _dim_options(dim)]
-        self.remedies += options
+        dims = [remedy for dim in shape or () for remedy in _dims_in(dim)]
+        self.remedies += dims
         if shape is not None and all(map(is_named, shape)):
             return
         inputs = list(self._inputs_without_names(tensor))
-        self.remedies += [f"--shape {name}=…" for name in inputs]
-        if not inputs and not options:
+        self.remedies += [Remedy("--shape", name) for name in inputs]
+        if not inputs and not dims:
             self.unassertable.append(f"the shape of `{tensor.name}`")
 
     def _inputs_without_names(self, tensor: Tensor) -> Iterator[str]:
@@ -153,16 +187,15 @@ class Derivation:
         return f"`{tensor.name}`"
 
 
-def _dim_options(dim: Dim) -> list[str]:
-    """The options that assert the names in a size; none if it has a symbol without a name."""
+def _dims_in(dim: Dim) -> list[Remedy]:
+    """The named dims in a size; none if it has a symbol without a name."""
     parts = sorted(symbols(dim), key=lambda s: s.name)
-    return [f"--dim {s.name}=…" for s in parts] if is_named(dim) else []
+    return [Remedy("--dim", s.name) for s in parts] if is_named(dim) else []
 
 
-def dim_options(values: tuple[object, ...]) -> list[str]:
-    """The options that assert the names in those of some values that are sizes."""
-    found = (_dim_options(value) for value in values if isinstance(value, Expr))
-    return list(dict.fromkeys(option for options in found for option in options))
+def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
+    """The named dims in those of some values that are sizes."""
+    return [remedy for value in values if isinstance(value, Expr) for remedy in _dims_in(value)]
 
 
 def _label(owner: Node) -> str:
@@ -189,11 +222,10 @@ _MOST_AXES = 2
 """The most axes of a mask with more than one element: batch and time."""
 
 
-def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[str]:
-    """The options that assert the masks which a reason does not know to be length prefixes.
+def mask_remedies(engine: Engine, reason: Reason, names: Container[str]) -> list[Remedy]:
+    """The masks which a reason does not know to be prefix masks.
 
-    Only for masks with one of these names. The axis is the one that the loop runs along:
-    `--prefix-mask "m axis 1"`.
+    Only those with one of these names. The time axis is the one that the loop runs along.
     """
     if UNKNOWN_MASK not in reason.sentence or not isinstance(reason.place, Node):
         return []
@@ -201,7 +233,7 @@ def mask_options(engine: Engine, reason: Reason, names: Container[str]) -> list[
     reads = () if loop is None else loop.reads
     axes = {t: axis for read in reads for t, axis, _ in elementwise_origins(engine.facts, read)}
     masks = (_mask_of(engine, value, names) for value in _values(reason))
-    return [mask_option(mask.name, axes[mask]) for mask in masks if mask in axes]
+    return [Remedy("--prefix-mask", m.name, axes[m]) for m in masks if m in axes]
 
 
 def _values(reason: Reason) -> Iterator[Tensor]:

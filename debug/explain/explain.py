@@ -5,23 +5,26 @@ and the first check of each that fails.
 from __future__ import annotations
 
 import difflib
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...request import Request
-from ...rewrite.engine.engine import Engine, Observer
+from ...request import Request, Settings
+from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.miss import body_path, describe
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Rule
 from ...rewrite.engine.trace import Commit
 from ...rewrite.errors import AssumptionError
 from ...rewrite.graph.ir import Node
-from ..exit_status import FINDING
-from ..operator_counts import CONTROL_FLOW
+from ...rewrite.storage.summary import CONTROL_FLOW
+from ..command_options import settings_options
 from .reasons import ExplainedReason, Reasons
+from .recipes import cost, framework_of, recipe
+from .trials import RemovalObserver, Trial, Trials, outcome
 
 _MOST_NODES = 5
 """The nodes listed for a rule whose roots are not control flow."""
@@ -43,7 +46,16 @@ class RemainingNode:
     """The body that contains it; empty for the main graph."""
     number: int | None
     """The number of the node in the file, bodies before their owners; None if a rule added it."""
+    facts: str = ""
+    """The condition of an If; the trip count and carried values of a loop."""
     why: list[ExplainedReason] = field(default_factory=list)
+    """Why each rule declines; first the one that would remove the whole node."""
+    trials: list[Trial] = field(default_factory=list)
+    """The assertions that change something at the node, as rewriting the model under each shows."""
+    recipe: str = ""
+    """What to change in the source of the model."""
+    cost: str = ""
+    """What the node costs if it stays."""
 
 
 @dataclass
@@ -56,7 +68,7 @@ class Explanation:
     removed: dict[int, str] = field(default_factory=dict)
     """For those that were removed, by number: `RULE at commit N`."""
     assumed: list[str] = field(default_factory=list)
-    """The assumptions that this holds under."""
+    """The assertions that this holds under, as options of the command line."""
     labels: dict[int, str] = field(default_factory=dict)
     """Descriptions of the nodes in the file, by number."""
     defects: list[str] = field(default_factory=list)
@@ -69,51 +81,56 @@ class Explanation:
     """The rule asked about, if its roots are not control flow. `remaining` are then the nodes at
     which most of its checks passed, one for each reason."""
 
-    @property
-    def status(self) -> int:
-        """The exit status."""
-        return FINDING if self.remaining else 0
-
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "status": self.status}
+        return asdict(self)
 
 
-def explain(
-    request: Request, node: str = "", rule: str = "", *, assumed: Sequence[str] = ()
-) -> Explanation:
+def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = True) -> Explanation:
     """Rewrites a model and explains why each If, Loop and Scan remains.
 
     `node` asks about one node by name, label or output, whatever its operator; `rule` about one
-    rule. `assumed` repeats in words which assertions of the request are assumptions. Raises what
-    `rewrite` raises, and AssumptionError for a node or rule that does not exist.
+    rule. `tries` also rewrites the model under assertions that may help. Raises what `rewrite`
+    raises, and AssumptionError for a node or rule that does not exist.
     """
     kind = _rule(request, rule)
     observer = _NodeObserver(node)
+    start = time.perf_counter()
     engine = request.engine(observer)
     engine.run()
+    seconds = time.perf_counter() - start
     reasons = Reasons(engine, rule, observer.values)
     by_rule = not node and kind is not None and {*CONTROL_FLOW}.isdisjoint(kind.roots())
     if kind is not None and by_rule:
         found = reasons.furthest(_roots(engine, kind), _MOST_NODES)
     else:
         found = [(each, reasons.of(each)) for each in _remaining(engine, node)]
-    return Explanation(
+    trials = Trials(request, outcome(engine, observer.gone), seconds) if tries else None
+    explained = Explanation(
         before=sum(each.op in CONTROL_FLOW and not each.domain for each in observer.numbers),
         remaining=[
             RemainingNode(
                 describe(each), each.op, each.name, _names(each), body_path(engine.index, each),
-                observer.numbers.get(each), why,
+                observer.numbers.get(each), reasons.facts_text(each), why,
+                [] if trials is None else trials.of(each, reasons.candidates(each)),
             )
             for each, why in found
         ],
         removed=observer.removed,
-        assumed=list(assumed),
+        assumed=settings_options(Settings(request.assertions)),
         labels=observer.labels,
         defects=[f"{d.rule} at {d.node}: {d.reason}" for d in engine.trace.defects()],
         asked=node,
         asked_numbers=observer.asked_numbers,
         rule=rule if by_rule else "",
     )  # fmt: skip
+    framework = framework_of(request.proto.producer_name)
+    for left in explained.remaining:
+        if left.op in CONTROL_FLOW and left.why and not by_rule:
+            first = left.why[0]
+            decides = left.op == "If" and not first.unassertable
+            left.recipe = recipe(first.reason, first.remedies if decides else (), framework)
+            left.cost = cost(left.op)
+    return explained
 
 
 def _rule(request: Request, name: str) -> type[Rule] | None:
@@ -150,10 +167,11 @@ def _is_named(node: Node, text: str) -> bool:
     return text in (node.name, describe(node), *_names(node))
 
 
-class _NodeObserver(Observer):
+class _NodeObserver(RemovalObserver):
     """Numbers the control flow of the file and the node asked about, and records their removal."""
 
     def __init__(self, asked: str) -> None:
+        super().__init__()
         self._asked = asked
         self.numbers: dict[Node, int] = {}
         self.asked_numbers: list[int] = []
@@ -188,6 +206,7 @@ class _NodeObserver(Observer):
         )
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
+        super().committed(commit, rule, node, patch)
         for removed in patch.removed:
             if removed in self.numbers:
                 self.removed[self.numbers[removed]] = f"{commit.rule} at commit {commit.number}"

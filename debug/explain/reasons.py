@@ -8,15 +8,30 @@ from dataclasses import dataclass, field, replace
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.miss import describe
 from ...rewrite.engine.reasons import Reason, reasons_at
+from ...rewrite.engine.rule import Rule
+from ...rewrite.facts.assertions import Assertions
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
-from ...rules.recurrence.lifting import RNN_FLOATS
+from ...rewrite.storage.summary import CONTROL_FLOW
+from ...rules.branches.decided_if import InlineDecidedIf
+from ...rules.branches.if_to_where import IfToWhere
+from ...rules.loops.sequence_accumulation import SequenceInsertToScanOutput
+from ...rules.recurrence import FuseRecurrence
 from ..control_flow import ControlFlowReader
 from ..fact_text import value_text
-from ..operator_counts import CONTROL_FLOW
-from .advice import Derivation, dim_options, mask_options
+from .advice import Derivation, Remedy, dim_remedies, mask_remedies
 from .rule_effects import effect_of
+from .trials import candidates
+
+_LEADING: tuple[type[Rule], ...] = (
+    SequenceInsertToScanOutput,
+    InlineDecidedIf,
+    IfToWhere,
+    FuseRecurrence,
+)
+"""Why these rules decline is what a reader asks first: they remove a whole If or recurrence. The
+first one is for loops that carry sequences."""
 
 
 @dataclass
@@ -37,7 +52,8 @@ class ExplainedReason:
     derivation: list[str] = field(default_factory=list)
     """Where the value comes from, nearest first."""
     remedies: list[str] = field(default_factory=list)
-    """Options that would decide the values that the reason is about."""
+    """Options that assert something about these values. Whether one of them helps is the result of
+    a trial; see `RemainingNode.trials`."""
     unassertable: list[str] = field(default_factory=list)
     """What these values depend on that no option can assert."""
     removes: bool = True
@@ -68,23 +84,31 @@ class Reasons:
         self._reader = ControlFlowReader(engine.facts)
         self._reader.tree(engine.model.graph)
         self._derivations: dict[Tensor, Derivation] = {}
+        self._remedies: dict[Node, dict[Remedy, list[float]]] = {}
+        """What the user can assert about a node, with the numbers that it is compared with."""
 
     def of(self, node: Node) -> list[ExplainedReason]:
-        """The reasons at a node: first of rules that can remove it, by the checks that passed.
+        """The reasons at a node: first the one of the rule that would remove the whole node.
 
-        For a loop that carries floats, the question is first why it is not a recurrence, a sum or
-        another operator, and only then why it stays a Loop.
+        Then come the other rules that can remove the node, by the checks that passed.
         """
         if node.op in CONTROL_FLOW and not node.domain:
-            found = [self._with_advice(reason) for reason in self._asked(node)]
+            found = [self._with_advice(node, reason) for reason in self._asked(node)]
         else:
             found = [*map(self._explained, self._asked(node)), *self._around(node)]
-        found.sort(key=lambda each: (not each.removes, -each.passed, -each.progress))
-        reducing = next((each for each in found if each.reduces), None)
-        if reducing is not None and found[0].converts and self._carries_floats(node):
-            found.remove(reducing)
-            found.insert(0, reducing)
+        leading = _LEADING[1:] if node.op == "If" or not self._carries_sequence(node) else _LEADING
+        order = {rule.name(): position for position, rule in enumerate(leading)}
+        found.sort(
+            key=lambda each: (
+                order.get(each.rule, len(order)), not each.removes, -each.passed, -each.progress
+            )
+        )  # fmt: skip
         return found
+
+    def candidates(self, node: Node) -> list[Assertions]:
+        """The assertions that may help at a node; see `trials.candidates`."""
+        wanted = self._remedies.get(node, {})
+        return candidates(self._engine.facts, node, wanted.items())
 
     def furthest(
         self, nodes: Iterable[Node], most: int
@@ -97,13 +121,14 @@ class Reasons:
                 if key not in firsts or reason.passed > firsts[key][1].passed:
                     firsts[key] = node, reason
         found = sorted(firsts.values(), key=lambda first: -first[1].passed)[:most]
-        return [(node, [self._with_advice(reason)]) for node, reason in found]
+        return [(node, [self._with_advice(node, reason)]) for node, reason in found]
 
-    def _carries_floats(self, node: Node) -> bool:
+    def _carries_sequence(self, node: Node) -> bool:
+        """Whether a node is a counted loop that carries a sequence."""
         facts = self._engine.facts
-        is_loop = node.op in ("Loop", "Scan") and not node.domain
-        loop = counted_loop(facts, node) if is_loop else None
-        return loop is not None and any(facts.dtype(c.input) in RNN_FLOATS for c in loop.carried)
+        if node.op != "Loop" or node.domain or counted_loop(facts, node) is None:
+            return False
+        return any(facts.of(c.input).kind == "sequence" for c in LoopView(node).carried)
 
     def _asked(self, node: Node) -> list[Reason]:
         return [r for r in reasons_at(self._engine, node) if self._rule in ("", r.rule)]
@@ -116,17 +141,23 @@ class Reasons:
             for reason in () if owner is None else self._asked(owner):
                 about = {reason.place, *(v for v in reason.values if isinstance(v, (Node, Tensor)))}
                 if owner is not None and not about.isdisjoint({node, *node.outputs}):
-                    yield replace(self._with_advice(reason), root=describe(owner))
+                    yield replace(self._with_advice(node, reason), root=describe(owner))
 
-    def _with_advice(self, reason: Reason) -> ExplainedReason:
-        """The reason with options that would decide the values of the failed check."""
+    def _with_advice(self, node: Node, reason: Reason) -> ExplainedReason:
+        """The reason with options that assert the values of the failed check."""
         explained = self._explained(reason)
-        options = dim_options(reason.values) + mask_options(self._engine, reason, self._values)
+        remedies = dim_remedies(reason.values) + mask_remedies(self._engine, reason, self._values)
+        limits: list[float] = []
         if isinstance(reason.place, Tensor):
             derivation = self._derivation(reason.place)
-            options = derivation.remedies + options
+            remedies = derivation.remedies + remedies
+            limits = derivation.limits
             explained.unassertable = derivation.unassertable
-        explained.remedies = list(dict.fromkeys(options))
+        explained.remedies = list(dict.fromkeys(map(str, remedies)))
+        if explained.removes:
+            wanted = self._remedies.setdefault(node, {})
+            for remedy in remedies:
+                wanted.setdefault(remedy, []).extend(limits)
         return explained
 
     def _explained(self, reason: Reason) -> ExplainedReason:
@@ -138,7 +169,7 @@ class Reasons:
             reason.sentence,
             reason.template,
             reason.at,
-            self._facts_text(reason.place),
+            self.facts_text(reason.place),
             removes=effect.removes,
             converts=effect.converts,
             reduces=effect.reduces,
@@ -154,7 +185,7 @@ class Reasons:
             self._derivations[tensor] = Derivation(self._engine.facts, tensor)
         return self._derivations[tensor]
 
-    def _facts_text(self, at: Node | Tensor) -> str:
+    def facts_text(self, at: Node | Tensor) -> str:
         """The facts of a value, or of what decides a node."""
         facts = self._engine.facts
         if not isinstance(at, Node):

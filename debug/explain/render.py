@@ -9,26 +9,43 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from .explain import CommonReason, Explanation
+from ...rewrite.storage.summary import CONTROL_FLOW
+from .explain import CommonReason, Explanation, RemainingNode
 from .reasons import ExplainedReason
 
+MOST_TRIALS = 3
+"""The assertions shown for one node."""
 MOST_RULES = 4
-"""The rules shown for one node."""
+"""The rules shown for a node that is not control flow."""
 MOST_CAUSES = 3
 """The values shown that no option can assert."""
 
 
-def render(found: Explanation, title: str, everything: bool = False) -> list[RenderableType]:
-    """A tree of the remaining nodes, the rules that could remove them, and the failed checks."""
+def render(
+    found: Explanation, title: str, *, everything: bool = False, origins: bool = False
+) -> list[RenderableType]:
+    """A tree of the remaining nodes: what helps, and the rule that would remove the whole node.
+
+    `everything` adds the other rules, and `origins` the values that a reason is about.
+    """
     tree = Tree(Text(f"{title}: {_headline(found)}", style="bold"))
     for text in found.assumed:
-        tree.add(Text(f"assuming {text}", style="cyan"))
+        tree.add(Text(f"with {text}", style="cyan"))
     for remaining in found.remaining:
         place = f" in {remaining.place}" if remaining.place else ""
         branch = tree.add(Text(f"{remaining.node}{place}", style="bold cyan"))
-        shown = _shown(remaining.why, everything)
-        for number, reason in enumerate(shown):
-            _add_reason(branch, reason, in_full=everything or not number)
+        for trial in remaining.trials[: None if everything else MOST_TRIALS]:
+            branch.add(Text(f"try {trial.option}: {trial.effect}", style="green"))
+        most = 1 if remaining.op in CONTROL_FLOW else MOST_RULES
+        shown = remaining.why[: None if everything else most]
+        for reason in shown:
+            _add_reason(branch, reason, remaining, everything or origins)
+        if remaining.op in CONTROL_FLOW and not origins:
+            branch.add(Text(remaining.facts, style="dim"))
+        if remaining.recipe:
+            branch.add(Text(f"in the source: {remaining.recipe}", style="magenta"))
+        if remaining.cost:
+            branch.add(Text(remaining.cost, style="dim"))
         if len(remaining.why) > len(shown):
             more = f"{len(remaining.why) - len(shown)} more rules with --all"
             branch.add(Text(more, style="dim"))
@@ -54,34 +71,21 @@ def _headline(found: Explanation) -> str:
     return f"{count} of {found.before} remain" if found.before else "no control flow"
 
 
-def _shown(reasons: Sequence[ExplainedReason], everything: bool) -> Sequence[ExplainedReason]:
-    if everything:
-        return reasons
-    removing = [reason for reason in reasons if reason.removes]
-    return (removing or reasons)[:MOST_RULES]
-
-
-def _add_reason(tree: Tree, reason: ExplainedReason, in_full: bool) -> None:
-    total = f" of {reason.checks}" if reason.checks > reason.passed else ""
-    checks = f"{reason.passed}{total} checks passed"
+def _add_reason(
+    tree: Tree, reason: ExplainedReason, remaining: RemainingNode, origins: bool
+) -> None:
     rule = f"{reason.rule} at {reason.root}" if reason.root else reason.rule
-    branch = tree.add(Text.assemble((rule, "yellow"), f" ({checks}): {reason.reason}"))
-    if in_full and reason.value:
+    total = f" of {reason.checks}" if reason.checks > reason.passed else ""
+    passed = f" ({reason.passed}{total} checks passed)" if origins else ""
+    branch = tree.add(Text.assemble((rule, "yellow"), f"{passed}: {reason.reason}"))
+    if origins and reason.value:
         branch.add(Text(f"at {reason.at}: {reason.value}"))
-    for line in reason.derivation if in_full else ():
+    for line in reason.derivation if origins else ():
         branch.add(Text(f"from {line}", style="dim"))
-    advice = _advice(reason)
-    if advice:
-        branch.add(Text(advice, style="green"))
-
-
-def _advice(reason: ExplainedReason) -> str:
-    """The options that may help; empty if the reason is not about values."""
-    causes = " and ".join(reason.unassertable[:MOST_CAUSES])
-    if reason.remedies:
-        rest = f"; it also depends on {causes}" if causes else ""
-        return f"try {' or '.join(reason.remedies)}{rest}"
-    return f"no option helps: it depends on {causes}" if causes else ""
+    own = f" of {remaining.node}"
+    causes = " and ".join(each.removesuffix(own) for each in reason.unassertable[:MOST_CAUSES])
+    if causes and not any(trial.removes for trial in remaining.trials):
+        branch.add(Text(f"it depends on {causes}, which no option can assert", style="dim"))
 
 
 def render_summary(reasons: Sequence[CommonReason], title: str) -> list[RenderableType]:

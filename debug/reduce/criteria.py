@@ -17,7 +17,6 @@ from typing import Protocol
 
 import onnx
 
-from ...api import count_operators
 from ...request import Request
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.reasons import reasons_at
@@ -27,6 +26,7 @@ from ...rewrite.graph.ir import CONTROL_FLOW
 from ...rewrite.running.cases import Effort
 from ...rewrite.running.runtime import ExecutionError, IsolatedSession, SerializedModel
 from ...rewrite.storage.model import export_model, import_model
+from ...rewrite.storage.summary import count_operators
 from ..model_checks import CommandCheck, ModelCheck
 from ..reference_runs import ReferenceRuns
 
@@ -61,6 +61,7 @@ class OutputsDiffer:
     request: Request
     seed: int = 0
     text: str = "differs"
+    effort: Effort = EFFORT
 
     def test(self, model: onnx.ModelProto) -> Verdict:
         try:
@@ -68,7 +69,7 @@ class OutputsDiffer:
             engine = _run(request)
         except LoopliftError:
             return Verdict.INVALID
-        with ReferenceRuns(request, self.seed, EFFORT) as reference:
+        with ReferenceRuns(request, self.seed, self.effort) as reference:
             if not reference.cases:
                 return Verdict.INVALID
             differs = reference.differences(export_model(engine.model))
@@ -144,7 +145,10 @@ def criterion(request: Request, keep: str, command: str, seed: int = 0) -> Crite
     word, _, rest = keep.strip().partition(" ")
     rest = rest.strip()
     if keep.strip() == "differs":
-        return OutputsDiffer(request, seed)
+        quick = OutputsDiffer(request, seed)
+        if quick.test(request.proto) is Verdict.SHOWS:
+            return quick
+        return replace(quick, effort=Effort())  # that of a verification
     if word == "error" and rest:
         return RewriteFails(request, rest, keep)
     shows = {"fires": _fires, "left": _remains, "reason": _gives_reason}.get(word)

@@ -14,8 +14,8 @@ from onnx import AttributeProto, helper
 from ...request import Request
 from ...rewrite.facts.fact import Fact
 from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.names import UniqueNames, defined, graphs
 from ...rewrite.storage.model import export_model, import_model
-from ...rewrite.storage.naming import UniqueNames, defined, graphs
 from ...rewrite.symbolic import Dim
 from ..fact_text import is_named
 
@@ -30,8 +30,9 @@ class NotPossible(Exception):
 
 
 def normalised(model: onnx.ModelProto, base_dir: str) -> onnx.ModelProto:
-    """The model with functions inlined, a unique name for each value, and no declarations except
-    those of inputs and outputs. Raises ModelError if the model is not valid.
+    """The model with functions inlined and a unique name for each value.
+
+    Raises ModelError if the model is not valid.
     """
     imported = import_model(model, base_dir)
     names, seen = UniqueNames(imported.graph), set()
@@ -42,7 +43,6 @@ def normalised(model: onnx.ModelProto, base_dir: str) -> onnx.ModelProto:
             seen.add(tensor.name)
     plain = export_model(imported)
     for _, proto in walk(plain.graph):
-        del proto.value_info[:]
         del proto.quantization_annotation[:]
     return plain
 
@@ -129,6 +129,12 @@ def _declaration(tensor: Tensor, fact: Fact, names: _DimNames) -> onnx.ValueInfo
     return make(tensor.name, fact.dtype, shape)
 
 
+def drop_declarations(model: onnx.ModelProto) -> None:
+    """Drops the declared types of all values but inputs and outputs."""
+    for _, graph in walk(model.graph):
+        del graph.value_info[:]
+
+
 # --- edits of nodes ---
 
 
@@ -213,6 +219,7 @@ def tidy(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
     _drop_lost_outputs(graph)
     _prune(graph)
     _copy_outer_results(graph)
+    _drop_lost_declarations(graph)
     inputs = _inputs(graph)
     for name in dict.fromkeys(_undefined(graph, set())):
         if name not in types:
@@ -223,6 +230,9 @@ def tidy(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
         graph.input.remove(info)
     if not graph.output or not graph.node:
         raise NotPossible
+    for info in graph.output:
+        if not info.HasField("type") and info.name in types:
+            info.CopyFrom(types[info.name])
     return model
 
 
@@ -231,6 +241,13 @@ def _drop_lost_outputs(graph: onnx.GraphProto) -> None:
     computed = {name for node in graph.node for name in node.output}
     for info in [info for info in graph.output if info.name not in computed]:
         graph.output.remove(info)
+
+
+def _drop_lost_declarations(graph: onnx.GraphProto) -> None:
+    for _, inner in walk(graph):
+        computed = {name for node in inner.node for name in node.output}
+        for info in [info for info in inner.value_info if info.name not in computed]:
+            inner.value_info.remove(info)
 
 
 def _prune(graph: onnx.GraphProto) -> None:

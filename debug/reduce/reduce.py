@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx.printer
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from ...request import Request
 from ...rewrite.errors import LoopliftError
 from ...rewrite.storage.files import save
 from ..exit_status import FINDING
+from ..model_text import shortened_text
 from .criteria import criterion, for_model
 from .search import Progress, Reduction, Search
 
@@ -102,7 +102,7 @@ def _write_files(output: Path, found: Reduction, test: _Test, base_dir: str) -> 
     """Writes everything next to the model. Raises ModelError if the model cannot be written."""
     save(found.model, output, base_dir=base_dir)
     text = output.with_suffix(".txt")
-    text.write_text(onnx.printer.to_text(found.model) + "\n", encoding="utf-8")
+    text.write_text(shortened_text(found.model) + "\n", encoding="utf-8")
     test_path = output.with_name(f"{test.function()}.py")
     test_path.write_text(test.text(), encoding="utf-8")
     clean = None

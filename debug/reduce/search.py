@@ -25,6 +25,7 @@ from .edits import (
     Path,
     at,
     copied,
+    drop_declarations,
     drop_nodes,
     drop_outputs,
     forward,
@@ -96,6 +97,7 @@ class Search:
 
     def _reduce(self) -> None:
         """Tries all kinds of edits in turn until none helps; sizes last, on a small model."""
+        self._try(drop_declarations)
         while True:
             before = self._current
             self._drop_runs(lambda: len(self._current.graph.output), drop_outputs)

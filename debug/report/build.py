@@ -8,13 +8,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...api import count_operators
 from ...request import Request
+from ...rewrite.storage.summary import CONTROL_FLOW, count_operators
 from ..command_options import settings_options
 from ..commit_diff import CommitDiff, advance
 from ..exit_status import FINDING
 from ..explain.explain import Explanation, explain
-from ..operator_counts import CONTROL_FLOW
 from ..reference_runs import ReferenceRuns
 from ..replay import Replay
 from ..trace_reader import trace_of
@@ -56,6 +55,8 @@ class ReportData:
     bad: BadCommit | None
     seconds: float
     """The time of the rewrite, including the trace."""
+    latency: tuple[float, float] | None = None
+    """The median seconds of a run on onnxruntime before and after, if the model was run."""
 
     @property
     def status(self) -> int:
@@ -106,6 +107,7 @@ def build(
         assert trace.result is not None, "trace_of sets it"
         finished = trace.result
         result = checks.of_result(finished)
+        latency = checks.latency(finished)
     explanation = explain(request)
     remaining = _with_numbers(explanation, replay)
     return ReportData(
@@ -125,6 +127,7 @@ def build(
         result=result,
         bad=checks.bad,
         seconds=float(trace.end["seconds"]),
+        latency=latency,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from ...rewrite.running.runtime import ExecutionError
 from ...rewrite.running.verify import optimizer_note
 from ..batch_runner import OptimizerBackoff
 from ..reference_runs import ReferenceRuns
@@ -92,6 +93,15 @@ class NumericChecks:
     def of_result(self, model: onnx.ModelProto) -> NumericCheck:
         """Checks the rewritten model, also where single commits were not checked."""
         return self._unchecked() if self._reference is None else self._check(None, model)
+
+    def latency(self, model: onnx.ModelProto) -> tuple[float, float] | None:
+        """The median seconds of a run of the original and of a model, on the largest inputs."""
+        if self._reference is None:
+            return None
+        try:
+            return self._reference.latencies(model)
+        except ExecutionError:
+            return None
 
     def _check(
         self, commit: CommitLine | None, model: onnx.ModelProto, optimizes: bool = True

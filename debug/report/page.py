@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from ...rewrite.errors import ModelError
-from ..operator_counts import rows
+from ...rewrite.storage.summary import rows
 from .build import ReportData
 from .rule_sources import highlighting
+from .story import bars, bookkeeping, rules_in_order, stories
 
 SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "search", "page")
 """The scripts of the page, each after those that it uses."""
@@ -38,8 +39,8 @@ LIBRARIES = (
     Library("@dagrejs/dagre", "3.1.3", "dagre.min.js", "dagre.LICENSE"),
 )
 
-MOST_NODES = 4
-"""The remaining nodes, and the removed ones, that the first screen lists."""
+MOST_NODES = 12
+"""The control-flow nodes that the first screen lists; the others can be unfolded."""
 
 
 def render(report: ReportData) -> str:
@@ -50,6 +51,10 @@ def render(report: ReportData) -> str:
         .render(
             report=report,
             counts=rows((report.before, report.after)),
+            stories=stories(report.explanation, report.commits),
+            steps=rules_in_order(report.commits),
+            bookkeeping=bookkeeping(report.commits),
+            bars=bars(report.before, report.after),
             data=_data(report),
             style=_style(),
             scripts=[_asset(f"{name}.js") for name in SCRIPTS],
@@ -103,8 +108,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:,.1f}"
+def _milliseconds(seconds: float, digits: int = 1) -> str:
+    return f"{seconds * 1000:,.{digits}f}"
 
 
 def _style() -> str:

@@ -12,7 +12,7 @@ A loop named `grow` becomes
 
 All four are pure, and nothing in them depends on the target. They are public because
 `InlinePrivateFunctions` of TVM 0.27 leaves the symbols of an inlined function undefined wherever
-its body states a shape; `looplift.transform.InlineLoops` inlines them correctly.
+its body carried_values a shape; `looplift.transform.InlineLoops` inlines them correctly.
 """
 
 from __future__ import annotations
@@ -21,35 +21,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
+import tvm_ffi
+from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..closure import Closure
 from ..emitter import Emitter, identifier
 from ..join import unpack
 from ..kinds import Kind, Misfit, check_fit, kind_of
-from ..scalars import as_size, scalar
+from ..scalars import scalar
 from ..scope import Scope
 from ..sequences.lists import owned, to_list
 from ..small_kernels import advance, begins, slice_at
 from ..tvm_onnx import building_function
 from ..values import Constant, Element, ListValue, Value, as_tensor, with_shape
 from .plan import Plan
-from .repeat import call_repeat, emit_repeat, unpacked
-from .roles import LOOP_PART, LoopRoles, Slices
-from .rows import CAPACITY, Rows
+from .repeat import ITERATION_NUMBER, PROCEEDS, call_repeat, emit_repeat, unpacked
+from .roles import BODY, ITERATION, LOOP_PART, LoopRoles, Slices
+from .scan_outputs import CAPACITY, ScanOutputs
 
 _COUNT = relax.TensorType([], "int64")
-_PROCEEDS, _ITERATION = "proceeds", "iteration"
-"""Keys of carried values: whether there is another iteration, and its number."""
 
 
-def emit_loop_function(
-    emitter: Emitter, scope: Scope, op_type: str, plan: Plan
-) -> tuple[list[Value], Any]:
+def emit_loop_function(emitter: Emitter, scope: Scope, op_type: str, plan: Plan) -> list[Value]:
     """Emits the functions of a loop, and a call in the current segment.
 
-    Returns the node's outputs, None for those that it does not list, and the GlobalVar of the loop.
+    Returns the node's outputs, None for those that it does not list.
     """
     bb = emitter.bb
     operands = plan.operands()
@@ -64,10 +61,10 @@ def emit_loop_function(
         ListValue(item, kind) if isinstance(kind, Element) else item
         for item, kind in zip(unpack(bb, result, types), kinds, strict=True)
     ]
-    outputs: list[Value] = [*items[: len(plan.states)], *[None] * len(plan.stacked)]
-    for stacked, value in zip(plan.wanted, items[len(plan.states) :], strict=True):
-        outputs[stacked.output] = value
-    return outputs, variable
+    outputs: list[Value] = [*items[: len(plan.carried_values)], *[None] * len(plan.scan_outputs)]
+    for scan_output, value in zip(plan.wanted, items[len(plan.carried_values) :], strict=True):
+        outputs[scan_output.output] = value
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,8 @@ class _Body:
     variable: Any
     closure: Closure
     """What it captures from the function of the loop."""
-    condition: bool | None
-    """Whether it returns a condition; None if it never ends the loop."""
+    returns_condition: bool
+    """Whether it returns a condition; otherwise it never ends the loop."""
     reads_iteration: bool
     types: list[Any]
     """The types of what it returns, in the symbols of the function of the loop."""
@@ -98,8 +95,12 @@ class _Loop:
             roles["limit"] = plan.limit
         if plan.condition is not None:
             roles["condition"] = plan.condition
-        roles.update((("state", i), state.initial) for i, state in enumerate(plan.states))
-        roles.update((("sliced", i), sliced.data) for i, sliced in enumerate(plan.sliced))
+        roles.update(
+            (("carried", i), carried.initial) for i, carried in enumerate(plan.carried_values)
+        )
+        roles.update(
+            (("scan input", i), scan_input.data) for i, scan_input in enumerate(plan.scan_inputs)
+        )
         self._outer = Closure(plan.captured, [_leaf(value).ty for value in roles.values()])
         self._params = {
             key: _like(value, _param_name(plan, key), self._outer) for key, value in roles.items()
@@ -115,7 +116,9 @@ class _Loop:
         )
         types = [_leaf(param).ty for param in (*self._params.values(), *self._outer.params)]
         self._symbols = {s for kind in types for s in relax.analysis.tir_vars_in_type(kind)}
-        self._kinds: list[Kind] = [kind_of(state.initial) for state in self._plan.states]
+        self._kinds: list[Kind] = [
+            kind_of(carried.initial) for carried in self._plan.carried_values
+        ]
 
     def emit(self) -> tuple[Any, list[Kind]]:
         """Emits the functions: the GlobalVar of the loop, and the kinds of its results outside."""
@@ -125,20 +128,24 @@ class _Loop:
             scope = Scope(bb)
             limit = self._limit()
             body = self._emit_body()
-            rows = self._rows(body, limit)
-            carry: dict[Any, Any] = {
-                _PROCEEDS: self._begins(limit),
-                _ITERATION: relax.const(0, "int64"),
-            }
-            carry.update(rows.before(limit, plan.condition))
-            carry.update((("state", i), self._initial(i)) for i in range(len(plan.states)))
-            iteration, captured = self._emit_iteration(body, rows, limit, carry)
-            repeat = emit_repeat(bb, f"{self._name}_repeat", iteration)
-            final = call_repeat(bb, repeat, self._most(limit), carry, captured)
-            states = [self._final(final["state", i], i) for i in range(len(plan.states))]
+            scan_outputs = self._scan_outputs(body, limit)
+            carry: dict[Any, Any] = {PROCEEDS: self._begins(limit)}
+            if plan.scan_inputs or plan.wanted or limit is not None or body.reads_iteration:
+                carry[ITERATION_NUMBER] = relax.const(0, "int64")
+            carry.update(scan_outputs.before(limit, plan.condition))
+            carry.update(
+                (("carried", i), self._initial(i)) for i in range(len(plan.carried_values))
+            )
+            iteration, captured = self._emit_iteration(body, scan_outputs, limit, carry)
+            repeat = emit_repeat(bb, self._name, iteration)
+            final = call_repeat(bb, repeat, _known_int(limit), carry, captured)
+            carried_values = [
+                self._final(final["carried", i], i) for i in range(len(plan.carried_values))
+            ]
             buffers = [carry["buffer", i].ty for i in range(len(plan.wanted))]
-            results = [*states, *rows.finished(final, final[_ITERATION], buffers)]
-            kinds = [*self._kinds, *(value.ty for value in results[len(states) :])]
+            stacked = scan_outputs.finished(final, final.get(ITERATION_NUMBER), buffers)
+            results = [*carried_values, *stacked]
+            kinds = [*self._kinds, *(value.ty for value in results[len(carried_values) :])]
             variable = scope.finish(results)
         function = bb.get()[variable].with_attr(LoopRoles.ATTRIBUTE, self._roles(body).encoded())
         bb.update_func(variable, function)
@@ -148,22 +155,12 @@ class _Loop:
 
     def _limit(self) -> Value | None:
         """The trip count, an int64 scalar: the length of the scan inputs if there are any."""
-        if not self._plan.sliced:
+        if not self._plan.scan_inputs:
             return self._plan.limit
-        first = self._plan.sliced[0]
+        first = self._plan.scan_inputs[0]
         length = relax.prim_value(first.data.ty.shape.values[first.axis])
         limit = as_tensor(self._bb, length)
         return limit if isinstance(limit, Constant) else self._bb.emit(limit)
-
-    def _most(self, limit: Value | None) -> Any:
-        """The largest number of iterations, as a prim expression; None if it is not known."""
-        if self._plan.sliced:
-            first = self._plan.sliced[0]
-            return first.data.ty.shape.values[first.axis]
-        known = _known_int(limit)
-        if known is not None:
-            return tirx.IntImm("int64", known)
-        return None if limit is None else as_size(self._bb, limit)
 
     def _begins(self, limit: Value | None) -> Value:
         """Whether there is a first iteration."""
@@ -177,7 +174,7 @@ class _Loop:
         return self._bb.emit(self._bb.call_te(begins, **given))
 
     def _initial(self, index: int) -> Any:
-        initial = self._plan.states[index].initial
+        initial = self._plan.carried_values[index].initial
         if isinstance(initial, ListValue) and self._plan.accumulates(index):
             # Iterations append to it in place, and the list that was given stays as it is.
             initial = owned(self._bb, initial)
@@ -185,8 +182,10 @@ class _Loop:
 
     def _final(self, value: Any, index: int) -> Any:
         kind = self._kinds[index]
-        # Sizes that several states share are bound by the first of them.
-        return value if isinstance(kind, Element) else self._bb.match_cast(value, kind)
+        if isinstance(kind, Element) or tvm_ffi.structural_equal(value.ty, kind):
+            return value
+        # The first of several carried values that share a size binds its symbol.
+        return self._bb.match_cast(value, kind)
 
     # --- the body ---
 
@@ -203,25 +202,31 @@ class _Loop:
 
     def _try_body(self, attempt: int) -> _Body:
         plan, bb = self._plan, self._bb
-        slices = [self._slice_type(sliced.data.ty, sliced.axis) for sliced in plan.sliced]
+        slices = [
+            self._slice_type(scan_input.data.ty, scan_input.axis) for scan_input in plan.scan_inputs
+        ]
         types = [kind for kind in (*self._kinds, *slices) if not isinstance(kind, Element)]
         closure = Closure(plan.captured, types)
         reads_iteration = plan.iteration in plan.body.last_use
-        number = relax.Var(plan.iteration or _ITERATION, _COUNT)
-        states = [
-            self._state(state.name, kind, index, closure)
-            for index, (state, kind) in enumerate(zip(plan.states, self._kinds, strict=True))
+        number = relax.Var(plan.iteration or ITERATION_NUMBER, _COUNT)
+        carried_values = [
+            self._carried_value(carried.name, kind, index, closure)
+            for index, (carried, kind) in enumerate(
+                zip(plan.carried_values, self._kinds, strict=True)
+            )
         ]
         parts = [
-            relax.Var(sliced.name, closure.inner_type(kind))
-            for sliced, kind in zip(plan.sliced, slices, strict=True)
+            relax.Var(scan_input.name, closure.inner_type(kind))
+            for scan_input, kind in zip(plan.scan_inputs, slices, strict=True)
         ]
-        params = [*([number] if reads_iteration else []), *map(_leaf, states), *parts]
+        params = [*([number] if reads_iteration else []), *map(_leaf, carried_values), *parts]
         seen = dict(closure.values)
-        seen.update((s.name, value) for s, value in zip(plan.states, states, strict=True))
-        seen.update((s.name, part) for s, part in zip(plan.sliced, parts, strict=True))
+        seen.update(
+            (s.name, value) for s, value in zip(plan.carried_values, carried_values, strict=True)
+        )
+        seen.update((s.name, part) for s, part in zip(plan.scan_inputs, parts, strict=True))
         name = f"{self._name}_body"
-        part = {LOOP_PART: "body"}
+        part = {LOOP_PART: BODY}
         params += closure.params
         with building_function(bb, name, params, private=False, attributes=part):
             scope = Scope(bb)
@@ -231,24 +236,26 @@ class _Loop:
                 always = relax.const(True, "bool")
                 seen[plan.given_condition] = self._shaped(plan.given_condition, always)
             outputs = self._outputs(scope, seen)
-            given = outputs[plan.first_state : plan.first_state + len(states)]
+            given = outputs[plan.first_carried : plan.first_carried + len(carried_values)]
             kinds = [closure.outer_kind(kind_of(value)) for value in given]
-            names = [state.name for state in plan.states]
+            names = [carried.name for carried in plan.carried_values]
             check_fit(names, self._kinds, kinds, self._symbols, attempt)
             condition = self._condition(outputs)
             returned = [] if condition is None else [condition]
-            returned += [*map(_leaf, given), *(outputs[stacked.row] for stacked in plan.wanted)]
+            returned += [
+                *map(_leaf, given),
+                *(outputs[scan_output.slice] for scan_output in plan.wanted),
+            ]
             types = [closure.outer_type(value.ty) for value in returned]
             variable = scope.finish([relax.Tuple(returned)])
-        has_condition = None if condition is None else True
-        return _Body(variable, closure, has_condition, reads_iteration, types)
+        return _Body(variable, closure, condition is not None, reads_iteration, types)
 
     @staticmethod
     def _slice_type(kind: Any, axis: int) -> Any:
         dims = list(kind.shape.values)
         return relax.TensorType([*dims[:axis], *dims[axis + 1 :]], kind.dtype)
 
-    def _state(self, name: str, kind: Kind, index: int, closure: Closure) -> Value:
+    def _carried_value(self, name: str, kind: Kind, index: int, closure: Closure) -> Value:
         if isinstance(kind, Element):
             is_owned = self._plan.accumulates(index)
             return ListValue(relax.Var(name, relax.ObjectType()), kind, is_owned)
@@ -265,9 +272,11 @@ class _Loop:
         """The outputs of the body graph as tensors and lists."""
         bb, plan = self._bb, self._plan
         outputs = [_own(bb, value) for value in self._emitter.emit_body(scope, plan.body, seen)]
-        for stacked in plan.wanted:
-            outputs[stacked.row] = with_shape(bb, self._ranked(outputs[stacked.row], stacked.row))
-        if plan.tells_condition:
+        for scan_output in plan.wanted:
+            outputs[scan_output.slice] = with_shape(
+                bb, self._ranked(outputs[scan_output.slice], scan_output.slice)
+            )
+        if plan.returns_condition:
             outputs[0] = scalar(bb, outputs[0], "bool", "condition of the body", plan.place)
         return scope.bound(outputs)
 
@@ -275,25 +284,25 @@ class _Loop:
         if isinstance(value, ListValue) or value.ty.ndim < 0:
             name = self._plan.body.graph.output[position].name
             raise UnsupportedError(
-                f"the rank of {name!r}, whose slices are stacked, is not known",
+                f"the rank of {name!r}, whose slices are scan_output, is not known",
                 where=self._plan.place,
             )
         return value
 
     def _condition(self, outputs: Sequence[Value]) -> Value | None:
         """What the body returns as the condition; None if that is always true."""
-        if not self._plan.tells_condition:
+        if not self._plan.returns_condition:
             return None
         condition = outputs[0]
         if isinstance(condition, Constant) and bool(condition.value.numpy().item()):
             return None
         return condition
 
-    def _rows(self, body: _Body, limit: Value | None) -> Rows:
+    def _scan_outputs(self, body: _Body, limit: Value | None) -> ScanOutputs:
         kinds = body.types[len(body.types) - len(self._plan.wanted) :]
-        is_bounded = limit is not None and body.condition is None
+        is_bounded = limit is not None and not body.returns_condition
         is_known = is_bounded and all(self._is_known(kind) for kind in kinds)
-        return Rows(self._bb, self._plan, kinds, is_bounded, is_known)
+        return ScanOutputs(self._bb, self._plan, kinds, is_bounded, is_known)
 
     def _is_known(self, kind: Any) -> bool:
         """Whether all sizes of a tensor are known before the first iteration."""
@@ -304,11 +313,13 @@ class _Loop:
     # --- one iteration ---
 
     def _emit_iteration(
-        self, body: _Body, rows: Rows, limit: Value | None, carry: Mapping[Any, Any]
+        self, body: _Body, scan_outputs: ScanOutputs, limit: Value | None, carry: Mapping[Any, Any]
     ) -> tuple[Any, list[Any]]:
         """Emits the function `(carry, captured…) -> carry`; returns it and what it captures."""
         bb, plan = self._bb, self._plan
-        captured: dict[Any, Value] = {("sliced", i): s.data for i, s in enumerate(plan.sliced)}
+        captured: dict[Any, Value] = {
+            ("scan input", i): s.data for i, s in enumerate(plan.scan_inputs)
+        }
         captured.update((("captured", i), value) for i, value in enumerate(body.closure.args))
         if limit is not None and self._trip_count is None:
             captured["limit"] = limit
@@ -316,39 +327,44 @@ class _Loop:
         closure = Closure(captured, [fields])
         before = relax.Var("carry", closure.inner_type(fields))
         name = f"{self._name}_iteration"
-        part = {LOOP_PART: "iteration"}
+        part = {LOOP_PART: ITERATION}
         params = [before, *closure.params]
         with building_function(bb, name, params, private=False, attributes=part):
             scope = Scope(bb)
             given = unpacked(bb, before, carry)
-            number = given[_ITERATION]
+            number = given.get(ITERATION_NUMBER)
             args = [number] if body.reads_iteration else []
-            args += [given["state", index] for index in range(len(plan.states))]
-            for index, sliced in enumerate(plan.sliced):
-                data = closure.values["sliced", index]
-                part = bb.call_te(slice_at, data, number, sliced.axis, sliced.reverse)
+            args += [given["carried", index] for index in range(len(plan.carried_values))]
+            for index, scan_input in enumerate(plan.scan_inputs):
+                data = closure.values["scan input", index]
+                part = bb.call_te(slice_at, data, number, scan_input.axis, scan_input.reverse)
                 args.append(bb.emit(part))
             args += [closure.values["captured", i] for i in range(len(body.closure.args))]
             result = bb.emit(relax.Call(body.variable, args))
             items = [bb.emit(relax.TupleGetItem(result, i)) for i in range(len(body.types))]
-            condition = items.pop(0) if body.condition else None
+            condition = items.pop(0) if body.returns_condition else None
             after: dict[Any, Any] = dict(
-                zip([("state", i) for i in range(len(plan.states))], items)
+                zip([("carried", i) for i in range(len(plan.carried_values))], items)
             )
-            slices = [with_shape(bb, item) for item in items[len(plan.states) :]]
+            slices = [with_shape(bb, item) for item in items[len(plan.carried_values) :]]
             known = relax.const(self._trip_count, "int64") if self._trip_count is not None else None
             bound = closure.values.get("limit", known)
             after.update(self._advanced(number, bound, condition))
-            if rows.is_known:
-                after.update(rows.written(given, slices, number, bound))
+            if scan_outputs.is_known or not plan.wanted:
+                after.update(scan_outputs.written(given, slices, number, bound))
                 final = relax.Tuple([after[key] for key in carry])
             else:
                 values = [given, slices, number, after]
-                final = self._with_growing_rows(scope, rows, values, bound, carry)
+                final = self._with_growing_buffers(scope, scan_outputs, values, bound, carry)
             return scope.finish([final]), closure.args
 
-    def _with_growing_rows(
-        self, scope: Scope, rows: Rows, values: Any, limit: Any, carry: Mapping[Any, Any]
+    def _with_growing_buffers(
+        self,
+        scope: Scope,
+        scan_outputs: ScanOutputs,
+        values: Any,
+        limit: Any,
+        carry: Mapping[Any, Any],
     ) -> Any:
         given, slices, number, after = values
         leaves = [*given.values(), *slices, number, *after.values(), limit]
@@ -359,22 +375,24 @@ class _Loop:
             slices = [found[id(value)] for value in slices]
             after = {key: found[id(value)] for key, value in after.items()}
             limit = None if limit is None else found[id(limit)]
-            after.update(rows.written(given, slices, found[id(number)], limit))
+            after.update(scan_outputs.written(given, slices, found[id(number)], limit))
         return relax.Tuple([after[key] for key in carry])
 
     def _advanced(
-        self, number: Any, limit: Value | None, condition: Value | None
+        self, number: Value | None, limit: Value | None, condition: Value | None
     ) -> dict[Any, Any]:
-        """The number of the next iteration, and whether there is one."""
+        """The number of the next iteration if it is carried, and whether there is one."""
+        if number is None:
+            return {PROCEEDS: relax.const(True, "bool") if condition is None else condition}
         given = {"limit": limit, "condition": condition}
         given = {name: value for name, value in given.items() if value is not None}
         both = self._bb.emit(self._bb.call_te(advance, number, **given))
         following, proceeds = (self._bb.emit(relax.TupleGetItem(both, i)) for i in range(2))
-        return {_ITERATION: following, _PROCEEDS: proceeds}
+        return {ITERATION_NUMBER: following, PROCEEDS: proceeds}
 
     def _carried_type(self, key: Any, value: Any) -> Any:
         """The type of a carried value in all iterations, in the symbols of the loop's function."""
-        if key == CAPACITY or key in (_PROCEEDS, _ITERATION):
+        if key == CAPACITY or key in (PROCEEDS, ITERATION_NUMBER):
             return value.ty
         if key[0] == "buffer":
             return relax.TensorType(None, value.ty.dtype, ndim=value.ty.ndim)
@@ -393,10 +411,10 @@ class _Loop:
             trip_count=self._trip_count,
             has_limit="limit" in self._params,
             has_condition="condition" in self._params,
-            returns_condition=bool(body.condition),
+            returns_condition=body.returns_condition,
             reads_iteration=body.reads_iteration,
-            states=len(plan.states),
-            scan_inputs=[Slices(s.axis, s.reverse) for s in plan.sliced],
+            carried_values=len(plan.carried_values),
+            scan_inputs=[Slices(s.axis, s.reverse) for s in plan.scan_inputs],
             scan_outputs=[Slices(s.axis, s.reverse) for s in plan.wanted],
             captured=captured,
             captures_sizes=len(captured) < len(body.closure.args),
@@ -409,7 +427,7 @@ def _param_name(plan: Plan, key: Any) -> str:
     if key == "condition":
         return "condition"
     role, index = key
-    named: Any = plan.states[index] if role == "state" else plan.sliced[index]
+    named: Any = plan.carried_values[index] if role == "carried" else plan.scan_inputs[index]
     return str(named.name)
 
 

@@ -19,24 +19,24 @@ from ..scope import Frame, Scope
 from ..sequences.lists import to_list
 from ..values import Constant, ListValue, Value, as_tensor, with_shape
 from .function import emit_loop_function
-from .plan import Plan, Stacked, State
+from .plan import CarriedValue, Plan, ScanOutput
 
 _ENDLESS = 2**63 - 1
 """Exporters write this trip count for loops that only the condition ends."""
 
 
 def emit_loop(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Value]:
-    """The outputs of a Loop: the states after the last iteration, and rows of all iterations."""
-    return emit_loop_function(emitter, scope, "Loop", _plan(scope.bb, frame, step))[0]
+    """The outputs of a Loop: the final carried values, and the scan outputs."""
+    return emit_loop_function(emitter, scope, "Loop", _plan(scope.bb, frame, step))
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
     node, body = step.node, step.bodies["body"]
     trip, condition = (_operand(frame, node.input, slot) for slot in range(2))
-    initial = [carried(bb, frame.values[name]) for name in node.input[2:]]
+    initial = [as_carried(bb, frame.values[name]) for name in node.input[2:]]
     names = [value.name for value in body.graph.input]
     where = place(node, frame.body.path)
-    rows = range(1 + len(initial), len(body.graph.output))
+    slices = range(1 + len(initial), len(body.graph.output))
     return Plan(
         name=node.name or next(filter(None, node.output), "loop"),
         place=where,
@@ -46,10 +46,10 @@ def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
         condition=_condition(bb, condition, where),
         iteration=names[0],
         given_condition=names[1],
-        tells_condition=True,
-        states=[State(*pair) for pair in zip(names[2:], initial, strict=True)],
-        sliced=[],
-        stacked=[Stacked(row, row - 1, 0, False, is_wanted(node, row - 1)) for row in rows],
+        returns_condition=True,
+        carried_values=[CarriedValue(*pair) for pair in zip(names[2:], initial, strict=True)],
+        scan_inputs=[],
+        scan_outputs=[ScanOutput(i, i - 1, 0, False, is_wanted(node, i - 1)) for i in slices],
     )
 
 
@@ -61,8 +61,8 @@ def _condition(bb: Any, condition: Value | None, where: str) -> Value | None:
     return None if is_true else first
 
 
-def carried(bb: Any, value: Value) -> Value:
-    """An initial value in a form that can be handed from iteration to iteration."""
+def as_carried(bb: Any, value: Value) -> Value:
+    """An initial value in the form in which iterations carry it."""
     if isinstance(value, relax.Tuple | ListValue):
         return to_list(bb, value)
     return with_shape(bb, bb.normalize(as_tensor(bb, value)))

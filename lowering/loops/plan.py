@@ -1,4 +1,4 @@
-"""What Loop and Scan have in common: a body, how often it runs, what it reads and what it gives."""
+"""What Loop and Scan have in common: a body, how often it runs, what it reads and returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..values import Value
 
 
 @dataclass(frozen=True)
-class State:
+class CarriedValue:
     """A loop-carried dependency."""
 
     name: str
@@ -22,7 +22,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Sliced:
+class ScanInput:
     """A scan input: each iteration reads one slice."""
 
     name: str
@@ -33,10 +33,10 @@ class Sliced:
 
 
 @dataclass(frozen=True)
-class Stacked:
-    """A scan output: each iteration gives one slice."""
+class ScanOutput:
+    """A scan output: each iteration returns one slice."""
 
-    row: int
+    slice: int
     """The position of the slice among the body's outputs."""
     output: int
     """The position of the whole among the node's outputs."""
@@ -63,27 +63,27 @@ class Plan:
     """The body's input that is the number of the iteration."""
     given_condition: str | None
     """The body's input that is the condition, which is always true there."""
-    tells_condition: bool
+    returns_condition: bool
     """Whether the body's first output is the condition."""
-    states: Sequence[State]
-    sliced: Sequence[Sliced]
-    stacked: Sequence[Stacked]
+    carried_values: Sequence[CarriedValue]
+    scan_inputs: Sequence[ScanInput]
+    scan_outputs: Sequence[ScanOutput]
 
     @property
-    def first_state(self) -> int:
-        """The position of the first state among the body's outputs."""
-        return 1 if self.tells_condition else 0
+    def first_carried(self) -> int:
+        """The position of the first carried value among the body's outputs."""
+        return 1 if self.returns_condition else 0
 
     @property
-    def wanted(self) -> list[Stacked]:
+    def wanted(self) -> list[ScanOutput]:
         """The scan outputs that are made."""
-        return [stacked for stacked in self.stacked if stacked.is_wanted]
+        return [scan_output for scan_output in self.scan_outputs if scan_output.is_wanted]
 
-    def accumulates(self, state: int) -> bool:
-        """Whether all that the body does with a state, a sequence, is to append to it."""
-        name = self.states[state].name
+    def accumulates(self, index: int) -> bool:
+        """Whether a carried value is a sequence that the body only appends to."""
+        name = self.carried_values[index].name
         outputs = [value.name for value in self.body.graph.output]
-        result = outputs[self.first_state + state]
+        result = outputs[self.first_carried + index]
         readers = self._readers.get(name, [])
         if len(readers) != 1 or outputs.count(result) != 1 or name in outputs:
             return False
@@ -111,8 +111,12 @@ class Plan:
         found: dict[Any, Value] = {("captured", name): v for name, v in self.captured.items()}
         found.update(_optional("limit", self.limit))
         found.update(_optional("condition", self.condition))
-        found.update((("state", i), state.initial) for i, state in enumerate(self.states))
-        found.update((("sliced", i), sliced.data) for i, sliced in enumerate(self.sliced))
+        found.update(
+            (("carried", i), carried.initial) for i, carried in enumerate(self.carried_values)
+        )
+        found.update(
+            (("scan input", i), scan_input.data) for i, scan_input in enumerate(self.scan_inputs)
+        )
         return found
 
     def with_operands(self, values: Mapping[Any, Value]) -> Plan:
@@ -122,11 +126,13 @@ class Plan:
             captured={name: values["captured", name] for name in self.captured},
             limit=values.get("limit"),
             condition=values.get("condition"),
-            states=[
-                replace(state, initial=values["state", i]) for i, state in enumerate(self.states)
+            carried_values=[
+                replace(carried, initial=values["carried", i])
+                for i, carried in enumerate(self.carried_values)
             ],
-            sliced=[
-                replace(sliced, data=values["sliced", i]) for i, sliced in enumerate(self.sliced)
+            scan_inputs=[
+                replace(scan_input, data=values["scan input", i])
+                for i, scan_input in enumerate(self.scan_inputs)
             ],
         )
 

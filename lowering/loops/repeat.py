@@ -1,36 +1,35 @@
 """Iteration as a self-recursive function of bounded depth, in plain Relax.
 
 A loop as a tail-recursive function nests a call for each iteration and overflows the stack after
-some thousands. Here one function of level k calls itself at level k-1 up to 8 times, as long as
-the loop continues, and level 0 is one iteration: any number of iterations that a run can reach
-nests at most 15 calls.
+some thousands. Here a function of level k calls itself at level k-1 eight times in a row, and level
+0 calls eight iterations. After the end of the loop, every call returns its argument. Any number of
+iterations that a run can reach nests at most 16 calls.
 
-The function is pure: an iteration maps the carried values to new ones.
+The functions are pure: an iteration maps the carried values to new ones.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, relax, sym, tirx
+from tvm import ir, relax, tirx
 
 from ..closure import Closure
 from ..small_kernels import advance, begins
 from ..tvm_onnx import building_function, unused_name
-from ..values import as_tensor, fresh_dim
-from .roles import LOOP_PART
+from ..values import as_int, as_tensor, fresh_dim
+from .roles import ITERATION, LOOP_PART, NEXT, REPEAT
 
 RADIX = 8
-_LEVELS = (1, 3, 14)
-"""The levels to start at: the lowest that reaches the number of iterations. Each costs a call."""
+_LEVELS = (0, 2, 13)
+"""The levels that a loop calls one after the other: after its end, each level that it has entered
+costs up to seven calls."""
 
-
-_COUNT = relax.TensorType([], "int64")
-_PROCEEDS, _ITERATION = "proceeds", "iteration"
+PROCEEDS, ITERATION_NUMBER = "proceeds", "iteration"
+"""Keys of carried values: whether there is another iteration, and its number."""
 
 Emit = Callable[[Mapping[str, Any], Closure, Any], dict[str, Any]]
 """Emits one iteration: (carried values, captured values, iteration number) -> carried values."""
@@ -40,7 +39,36 @@ def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
     """The GlobalVar of `(level, carry, captured…) -> carry`, which repeats an iteration.
 
     `iteration` is the GlobalVar of `(carry, captured…) -> carry`. A carry is a tuple, whose first
-    field says whether there is another iteration: a bool scalar.
+    field says whether there is another iteration: a bool scalar. Besides `{name}_repeat` it emits
+    `{name}_next`, one iteration unless the loop has ended.
+    """
+    carry, captured, result = _parameters(iteration)
+    params = [carry, *captured]
+
+    def body_of_next(_function: Any) -> Any:
+        again = _calls(bb, carry, captured, iteration, 1)
+        return _if_it_proceeds(carry, result, again)
+
+    following = _define(bb, f"{name}_next", NEXT, params, result, body_of_next)
+    carry, captured, result = _parameters(iteration)
+    level = fresh_dim("level")
+    params = [relax.Var("level", relax.ShapeType([level])), carry, *captured]
+
+    def body_of_repeat(function: Any) -> Any:
+        below = relax.ShapeExpr([level - 1])
+        iterations = _calls(bb, carry, captured, following, RADIX)
+        levels = _calls(bb, carry, [*captured], function, RADIX, below)
+        is_lowest = relax.prim_value(tirx.EQ(level, tirx.IntImm("int64", 0)))
+        several = relax.Var("several", result)
+        choice = relax.If(is_lowest, iterations, levels)
+        return _if_it_proceeds(carry, result, _sequence([(several, choice)], several))
+
+    return _define(bb, f"{name}_repeat", REPEAT, params, result, body_of_repeat)
+
+
+def _parameters(iteration: Any) -> tuple[Any, list[Any], Any]:
+    """The parameters of a function like `iteration`, with symbols of their own: the carry and the
+    captured values. Also the type of the carry before and after any number of iterations.
     """
     symbols: dict[Any, Any] = {}
 
@@ -51,49 +79,43 @@ def emit_repeat(bb: Any, name: str, iteration: Any) -> Any:
         return tvm_ffi.structural_map(kind, (ir.Var, rename), order="post")
 
     carried, *others = (renamed(kind) for kind in iteration.ty.params)
-    level = fresh_dim("level")
-    levels = relax.Var("level", relax.ShapeType([level]))
-    carry = relax.Var("carry", carried)
     captured = [relax.Var(f"captured{index}", kind) for index, kind in enumerate(others)]
     defined = {s for kind in others for s in relax.analysis.definable_tir_vars_in_type(kind)}
     result = _common(carried, renamed(iteration.ty.ret), defined)
-    params = [levels, carry, *captured]
+    return relax.Var("carry", carried), captured, result
+
+
+def _define(
+    bb: Any, name: str, part: str, params: list[Any], result: Any, build: Callable[[Any], Any]
+) -> Any:
+    """The GlobalVar of a function. `build` maps it to the body, which may call it."""
     name = unused_name(bb, name)
-    attributes = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, LOOP_PART: "repeat"})
-    empty = relax.Function.create_empty(params, result, is_pure=True, attrs=attributes)
-    repeat = bb.add_func(empty, name)
-
+    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, LOOP_PART: part})
+    empty = relax.Function.create_empty(params, result, is_pure=True, attrs=attrs)
+    function = bb.add_func(empty, name)
     bb.begin_scope(params)
-    below = relax.ShapeExpr([level - 1])
-    once = _called(bb, relax.Call(iteration, [carry, *captured]))
-    many = _chain(bb, carry, result, lambda before: relax.Call(repeat, [below, before, *captured]))
-    is_lowest = relax.prim_value(tirx.EQ(level, tirx.IntImm("int64", 0)))
-    final = relax.Var("final", result)
-    body = bb.normalize(_sequence([(final, relax.If(is_lowest, once, many))], final))
+    body = bb.normalize(build(function))
     bb.end_scope()
-    bb.update_func(repeat, relax.Function(params, body, result, is_pure=True, attrs=attributes))
-    return repeat
+    bb.update_func(function, relax.Function(params, body, result, is_pure=True, attrs=attrs))
+    return function
 
 
-def _chain(bb: Any, carry: Any, kind: Any, call: Callable[[Any], Any]) -> Any:
-    """Calls one after the other, for as long as the loop continues."""
+def _calls(bb: Any, carry: Any, captured: list[Any], function: Any, count: int, *level: Any) -> Any:
+    """Calls of a function in a row, each with the carry that the one before it returned."""
     bindings = []
-    before = carry
-    for _ in range(RADIX):
-        proceeds = relax.Var("proceeds", relax.TensorType([], "bool"))
-        bindings.append((proceeds, relax.TupleGetItem(before, 0)))
-        after = relax.Var("carry", kind)
-        taken = _called(bb, call(before))
-        bindings.append((after, relax.If(proceeds, taken, relax.SeqExpr([], before))))
-        before = after
-    return _sequence(bindings, before)
+    for _ in range(count):
+        call = bb.normalize(relax.Call(function, [*level, carry, *captured]))
+        carry = relax.Var("carry", call.ty)
+        bindings.append((carry, call))
+    return _sequence(bindings, carry)
 
 
-def _called(bb: Any, call: Any) -> Any:
-    """The result of a call, as a branch."""
-    call = bb.normalize(call)
-    again = relax.Var("again", call.ty)
-    return _sequence([(again, call)], again)
+def _if_it_proceeds(carry: Any, result: Any, taken: Any) -> Any:
+    """`taken` if there is another iteration, else the carry as it is."""
+    proceeds = relax.Var("proceeds", relax.TensorType([], "bool"))
+    final = relax.Var("final", result)
+    choice = relax.If(proceeds, taken, relax.SeqExpr([], carry))
+    return _sequence([(proceeds, relax.TupleGetItem(carry, 0)), (final, choice)], final)
 
 
 def _sequence(bindings: list[tuple[Any, Any]], result: Any) -> Any:
@@ -122,25 +144,21 @@ def _common(before: Any, after: Any, defined: set[Any]) -> Any:
 
 
 def call_repeat(
-    bb: Any, repeat: Any, most: Any, carry: Mapping[Any, Any], captured: list[Any]
+    bb: Any, repeat: Any, most: int | None, carry: Mapping[Any, Any], captured: list[Any]
 ) -> dict[Any, Any]:
-    """Emits a call for up to `most` iterations; returns the carried values after the last one.
+    """Emits the calls for any number of iterations; returns the carried values after the last one.
 
-    `most` is a number, a prim expression, or None if it is not known.
+    `most` is the largest number of iterations, None if it is not known.
     """
-    arguments = [relax.ShapeExpr([_level(most)]), relax.Tuple(list(carry.values())), *captured]
-    return unpacked(bb, bb.emit(relax.Call(repeat, arguments)), carry)
-
-
-def _level(most: Any) -> Any:
-    """The level to start at: at least 1, because level 0 runs without asking."""
-    if most is None:
-        return tirx.IntImm("int64", _LEVELS[-1])
-    level: Any = tirx.IntImm("int64", _LEVELS[0])
-    for lower, higher in itertools.pairwise(_LEVELS):
-        reach = tirx.IntImm("int64", RADIX**lower)
-        level += (higher - lower) * tirx.Cast("int64", most > reach)
-    return sym.Analyzer().simplify(level)
+    last = relax.Tuple(list(carry.values()))
+    reach = 0
+    for level in _LEVELS:
+        if most is not None and reach >= most:
+            break
+        start = relax.ShapeExpr([tirx.IntImm("int64", level)])
+        last = bb.emit(relax.Call(repeat, [start, last, *captured]))
+        reach += RADIX ** (level + 1)
+    return unpacked(bb, last, carry)
 
 
 def unpacked(bb: Any, carry: Any, slots: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -164,25 +182,25 @@ def emit_counted(
     limit = bb.emit(as_tensor(bb, relax.prim_value(count)))
     closure = Closure({**captured, "limit": limit})
     carry = {
-        _PROCEEDS: bb.emit(bb.call_te(begins, limit)),
-        _ITERATION: relax.const(0, "int64"),
+        PROCEEDS: bb.emit(bb.call_te(begins, limit)),
+        ITERATION_NUMBER: relax.const(0, "int64"),
         **initial,
     }
     before = relax.Var("carry", relax.TupleType([_any_size(value.ty) for value in carry.values()]))
-    part = {LOOP_PART: "iteration"}
+    part = {LOOP_PART: ITERATION}
     params = [before, *closure.params]
     with building_function(bb, f"{name}_iteration", params, private=False, attributes=part):
         with bb.dataflow():
             given = unpacked(bb, before, carry)
-            number = given[_ITERATION]
+            number = given[ITERATION_NUMBER]
             after = emit(given, closure, number)
             both = bb.emit(bb.call_te(advance, number, closure.values["limit"]))
-            after[_ITERATION] = bb.emit(relax.TupleGetItem(both, 0))
-            after[_PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
+            after[ITERATION_NUMBER] = bb.emit(relax.TupleGetItem(both, 0))
+            after[PROCEEDS] = bb.emit(relax.TupleGetItem(both, 1))
             result = bb.emit_output(relax.Tuple([after[key] for key in carry]))
         iteration = bb.emit_func_output(result)
-    function = emit_repeat(bb, f"{name}_repeat", iteration)
-    return call_repeat(bb, function, count, carry, closure.args)
+    function = emit_repeat(bb, name, iteration)
+    return call_repeat(bb, function, as_int(count), carry, closure.args)
 
 
 def _any_size(kind: Any) -> Any:

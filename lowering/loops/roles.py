@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 LOOP_PART = "looplift.loop_part"
-"""The attribute of functions that only one loop calls: its body, iteration and repetition."""
+"""The attribute of the functions of a loop that only the loop calls. Its value is one of these:"""
+BODY, ITERATION, NEXT, REPEAT, KERNEL = "body", "iteration", "next", "repeat", "kernel"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class LoopRoles:
     has_condition: bool
     returns_condition: bool
     reads_iteration: bool
-    states: int
+    carried_values: int
     """The number of carried values."""
     scan_inputs: Sequence[Slices]
     scan_outputs: Sequence[Slices]
@@ -58,14 +59,14 @@ class LoopRoles:
     """Whether the body has a last parameter of sizes, which no tensor that it reads has."""
 
     @property
-    def first_state(self) -> int:
+    def first_carried(self) -> int:
         """The position of the first carried value among the parameters."""
         return int(self.has_limit) + int(self.has_condition)
 
     @property
     def first_scan_input(self) -> int:
         """The position of the first scan input among the parameters."""
-        return self.first_state + self.states
+        return self.first_carried + self.carried_values
 
     def encoded(self) -> dict[str, Any]:
         """As values that an attribute can hold."""
@@ -78,7 +79,7 @@ class LoopRoles:
             "has_condition": int(self.has_condition),
             "returns_condition": int(self.returns_condition),
             "reads_iteration": int(self.reads_iteration),
-            "states": self.states,
+            "carried_values": self.carried_values,
             "scan_inputs": [[s.axis, int(s.reverse)] for s in self.scan_inputs],
             "scan_outputs": [[s.axis, int(s.reverse)] for s in self.scan_outputs],
             "captured": list(self.captured),
@@ -102,7 +103,7 @@ class LoopRoles:
             has_condition=bool(found["has_condition"]),
             returns_condition=bool(found["returns_condition"]),
             reads_iteration=bool(found["reads_iteration"]),
-            states=int(found["states"]),
+            carried_values=int(found["carried_values"]),
             scan_inputs=[Slices(int(axis), bool(back)) for axis, back in found["scan_inputs"]],
             scan_outputs=[Slices(int(axis), bool(back)) for axis, back in found["scan_outputs"]],
             captured=[int(index) for index in found["captured"]],

@@ -17,8 +17,8 @@ from ..emitter import Emitter
 from ..scope import Frame, Scope
 from ..values import ListValue, Value, match
 from .function import emit_loop_function
-from .loop import carried, is_wanted
-from .plan import Plan, Sliced, Stacked, State
+from .loop import as_carried, is_wanted
+from .plan import CarriedValue, Plan, ScanInput, ScanOutput
 from .scan_batched import ENTRY, emit_batched_scan
 
 _BATCHED = 8
@@ -26,12 +26,12 @@ _BATCHED = 8
 
 
 def emit_scan(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Value]:
-    """The outputs of a Scan: the states after the last slice, and rows of all slices."""
+    """The outputs of a Scan: the final carried values, and the scan outputs."""
     if step.node.domain == ENTRY:
         emitter = replace(emitter, opset=_BATCHED)
     elif emitter.opset <= _BATCHED:
         return emit_batched_scan(emitter, scope, frame, step)
-    return emit_loop_function(emitter, scope, "Scan", _plan(scope.bb, frame, step))[0]
+    return emit_loop_function(emitter, scope, "Scan", _plan(scope.bb, frame, step))
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
@@ -40,8 +40,8 @@ def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
     slices = given["num_scan_inputs"]
     count = len(node.input) - slices
     names = [value.name for value in body.graph.input]
-    initial = [carried(bb, frame.values[name]) for name in node.input[:count]]
-    data = [carried(bb, frame.values[name]) for name in node.input[count:]]
+    initial = [as_carried(bb, frame.values[name]) for name in node.input[:count]]
+    data = [as_carried(bb, frame.values[name]) for name in node.input[count:]]
     axes = given.get("scan_input_axes", (0,) * slices)
     reverse = given.get("scan_input_directions", (0,) * slices)
     where = place(node, frame.body.path)
@@ -50,7 +50,7 @@ def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
         for name, tensor, axis in zip(node.input[count:], data, axes, strict=True)
     ]
     data = _equally_long(bb, data, axes)
-    rows = range(count, len(body.graph.output))
+    slices = range(count, len(body.graph.output))
     return Plan(
         name=node.name or next(filter(None, node.output), "scan"),
         place=where,
@@ -60,23 +60,23 @@ def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
         condition=None,
         iteration=None,
         given_condition=None,
-        tells_condition=False,
-        states=[State(*pair) for pair in zip(names[:count], initial, strict=True)],
-        sliced=[
-            Sliced(name, tensor, axis, bool(backwards))
+        returns_condition=False,
+        carried_values=[CarriedValue(*pair) for pair in zip(names[:count], initial, strict=True)],
+        scan_inputs=[
+            ScanInput(name, tensor, axis, bool(backwards))
             for name, tensor, axis, backwards in zip(
                 names[count:], data, axes, reverse, strict=True
             )
         ],
-        stacked=[
-            Stacked(
-                row,
-                row,
-                _of(given, "scan_output_axes", row - count),
-                bool(_of(given, "scan_output_directions", row - count)),
-                is_wanted(node, row),
+        scan_outputs=[
+            ScanOutput(
+                index,
+                index,
+                _of(given, "scan_output_axes", index - count),
+                bool(_of(given, "scan_output_directions", index - count)),
+                is_wanted(node, index),
             )
-            for row in rows
+            for index in slices
         ],
     )
 
@@ -100,7 +100,7 @@ def _of(given: dict[str, Any], name: str, index: int) -> int:
 
 
 def _equally_long(bb: Any, data: list[Any], axes: list[int]) -> list[Any]:
-    """The scan inputs, cast to have as many slices as the first; a run where not, fails."""
+    """The scan inputs, cast to the number of slices of the first; a run fails where they differ."""
     length = data[0].ty.shape.values[axes[0]]
     cast = [data[0]]
     for tensor, axis in zip(data[1:], axes[1:], strict=True):

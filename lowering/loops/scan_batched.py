@@ -30,7 +30,7 @@ _OPSET = 13
 
 
 def emit_batched_scan(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Value]:
-    """The outputs of a Scan of opset 8; rows beyond the length of a batch entry are zeros."""
+    """The outputs of a Scan of opset 8; slices beyond the length of a batch entry are zeros."""
     graph = _Batch(step.node, step.bodies["body"].graph).graph()
     body = read_body(graph, frame.body.path)
     captured = {name: frame.values[name] for name in body.captures}
@@ -47,7 +47,7 @@ class _Batch:
         self._body = body
         self._lengths = node.input[0]
         operands = list(node.input[1:])
-        self._states = operands[: len(operands) - slices]
+        self._carried = operands[: len(operands) - slices]
         self._data = operands[len(operands) - slices :]
         self._directions = given.get("directions", (0,) * slices)
         taken = {name for proto in (node, *body.node) for name in (*proto.input, *proto.output)}
@@ -76,17 +76,17 @@ class _Batch:
     def _loop_body(self) -> onnx.GraphProto:
         entry, holds, still_holds = (next(self._names) for _ in range(3))
         length = self._add("Gather", self._lengths, entry) if self._lengths else ""
-        states = [self._add("Gather", name, entry) for name in self._states]
+        carried_values = [self._add("Gather", name, entry) for name in self._carried]
         data = [self._add("Gather", name, entry) for name in self._data]
         if length:
             data = [self._cut(name, length) for name in data]
-        outputs = self._scan(states, data)
+        outputs = self._scan(carried_values, data)
         if length:
             missing = self._add("Sub", self._size(self._data[0], 1), length)
-            rows = self._body.output[len(states) :]
-            outputs[len(states) :] = [
+            slices = self._body.output[len(carried_values) :]
+            outputs[len(carried_values) :] = [
                 self._padded(name, missing, declared.type.tensor_type.elem_type)
-                for name, declared in zip(outputs[len(states) :], rows, strict=True)
+                for name, declared in zip(outputs[len(carried_values) :], slices, strict=True)
             ]
         self._nodes.append(helper.make_node("Identity", [holds], [still_holds]))
         inputs = [
@@ -97,13 +97,13 @@ class _Batch:
         results = [helper.make_value_info(name, onnx.TypeProto()) for name in named]
         return helper.make_graph(self._nodes, "entry", inputs, results, self._stored)
 
-    def _scan(self, states: list[str], data: list[str]) -> list[str]:
+    def _scan(self, carried_values: list[str], data: list[str]) -> list[str]:
         """The Scan over one batch entry."""
         outputs = [next(self._names) for _ in self._body.output]
         self._nodes.append(
             helper.make_node(
                 "Scan",
-                [*states, *data],
+                [*carried_values, *data],
                 outputs,
                 f"{self._label}_entry",
                 domain=ENTRY,
@@ -119,14 +119,14 @@ class _Batch:
         start, end = self._number([0]), self._add("Unsqueeze", length, self._number([0]))
         return self._add("Slice", data, start, end, self._number([0]))
 
-    def _padded(self, rows: str, missing: str, dtype: int) -> str:
-        """Rows of one batch entry, followed by zeros for those that are missing."""
+    def _padded(self, slices: str, missing: str, dtype: int) -> str:
+        """The slices of one batch entry, followed by zeros for those that are missing."""
         start, end = self._number([1]), self._number([2**31 - 1])
-        row = self._add("Slice", self._add("Shape", rows), start, end)
-        count_of_rows = self._add("Unsqueeze", missing, self._number([0]))
-        shape = self._add("Concat", count_of_rows, row, axis=0)
+        sizes = self._add("Slice", self._add("Shape", slices), start, end)
+        count = self._add("Unsqueeze", missing, self._number([0]))
+        shape = self._add("Concat", count, sizes, axis=0)
         zero = self._store(np.zeros((), helper.tensor_dtype_to_np_dtype(dtype)))
-        return self._add("Concat", rows, self._add("Expand", zero, shape), axis=0)
+        return self._add("Concat", slices, self._add("Expand", zero, shape), axis=0)
 
     def _size(self, data: str, axis: int) -> str:
         return self._add("Gather", self._add("Shape", data), self._number(axis))

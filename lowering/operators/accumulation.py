@@ -47,7 +47,7 @@ def _dtype(value: Any) -> str:
 
 
 @converts(
-    "AveragePool", "CumSum", "Einsum", "GlobalAveragePool", "GroupNormalization",
+    "AveragePool", "Einsum", "GlobalAveragePool", "GroupNormalization",
     "InstanceNormalization", "LogSoftmax", "MeanVarianceNormalization", "Softmax",
 )  # fmt: skip
 @accumulate_in_float32

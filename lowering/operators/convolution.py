@@ -13,6 +13,7 @@ from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
 from .broadcasting import ZERO, dims_of
 from .extremes import lowest
+from .max_positions import pool_with_positions
 from .padding import pad_with
 from .registry import ConverterContext, converts
 
@@ -29,6 +30,9 @@ def conv(ctx: ConverterContext) -> Value:
 @converts("MaxPool")
 def max_pool(ctx: ConverterContext) -> Value:
     """MaxPool, see https://onnx.ai/onnx/operators/onnx__MaxPool.html."""
+    if ctx.num_outputs > 1:
+        before, after = pooling_padding(ctx, _spatial_dims(ctx.inputs[0]))
+        return pool_with_positions(ctx, before, after)
     return _by_tvm_after_padding(ctx, lowest(str(ctx.inputs[0].ty.dtype)))
 
 
@@ -80,13 +84,13 @@ def lp_pool(ctx: ConverterContext) -> Value:
     that reaches past the padded data. Here the zeros of the padding reach as far as the windows.
     """
     data = ctx.inputs[0]
-    before, after = _pooling_padding(ctx, _spatial_dims(data))
+    before, after = pooling_padding(ctx, _spatial_dims(data))
     padded = pad_with(ctx, data, relax.const(0, data.ty.dtype), before, after)
     kept = {name: value for name, value in ctx.attrs.items() if name not in ("pads", "ceil_mode")}
     return replace(ctx, attrs=kept).by_tvm([padded], auto_pad=b"VALID")
 
 
-def _pooling_padding(ctx: ConverterContext, sizes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def pooling_padding(ctx: ConverterContext, sizes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The padding before and after each axis that makes the last window end where the data does."""
     mode = ctx.attr("auto_pad", "NOTSET")
     if mode in _SAME:

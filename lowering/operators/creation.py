@@ -1,19 +1,21 @@
-"""Operators that create tensors: Constant, ConstantOfShape and Range."""
+"""Operators that create tensors: Constant, ConstantOfShape, EyeLike, MelWeightMatrix and Range."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax, sym, tirx
+import onnx
+from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..constants import array, constant, dense
 from ..values import Value, as_int, as_tensor
-from .broadcasting import ZERO
+from .broadcasting import ZERO, dims_of
 from .registry import Accepts, ConverterContext, converts
-from .sizes import is_nonnegative, read_sizes, read_symbolic, sizes_of
+from .sizes import is_nonnegative, read_sizes, read_symbolic, size_of, sizes_of
 
 
 @converts("Constant")
@@ -73,3 +75,73 @@ def create_range(ctx: ConverterContext) -> Value:
     if as_int(start) == 0:
         return positions
     return relax.op.add(positions, as_tensor(ctx.bb, start))
+
+
+@converts("EyeLike", accepts=Accepts.SIZES)
+def eye_like(ctx: ConverterContext) -> Value:
+    """EyeLike, see https://onnx.ai/onnx/operators/onnx__EyeLike.html."""
+    data = ctx.tensor(0)
+    dims = dims_of(data, "data")
+    rows, columns = dims if len(dims) == 2 else (dims[0], dims[0])
+    dtype = str(data.ty.dtype)
+    if "dtype" in ctx.attrs:
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(ctx.attrs["dtype"]).name)
+    if dtype == "bool":
+        return ctx.cast(ctx.bb.emit(relax.op.eye(rows, columns, ctx.attr("k", 0), "int8")), dtype)
+    return relax.op.eye(rows, columns, ctx.attr("k", 0), dtype)
+
+
+@converts("MelWeightMatrix", accepts=Accepts.SCALARS)
+def mel_weight_matrix(ctx: ConverterContext) -> Value:
+    """MelWeightMatrix, see https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html.
+
+    [dft_length // 2 + 1, num_mel_bins]: the weight of each frequency in each triangular window.
+    The edges of the windows are equidistant on the mel scale, then rounded down to frequencies.
+    """
+    bb = ctx.bb
+    bins, length = size_of(ctx, ctx.inputs[0]), size_of(ctx, ctx.inputs[1])
+    scalars = [ctx.cast(ctx.tensor(slot), "float64") for slot in (1, 2, 3, 4)]
+    length_float, rate, low, high = (bb.emit(relax.op.reshape(value, ())) for value in scalars)
+
+    def constant_float(number: float) -> Value:
+        return relax.const(number, "float64")
+
+    def mel(hertz: Value) -> Value:
+        grown = relax.op.add(constant_float(1), relax.op.divide(hertz, constant_float(700)))
+        return bb.emit(relax.op.multiply(constant_float(2595 / math.log(10)), relax.op.log(grown)))
+
+    low_mel, high_mel = mel(low), mel(high)
+    count = relax.op.astype(as_tensor(bb, relax.prim_value(bins + 2)), "float64")
+    step = relax.op.divide(relax.op.subtract(high_mel, low_mel), count)
+    places = relax.op.astype(bb.normalize(relax.op.arange(0, bins + 2, 1, "int64")), "float64")
+    points = relax.op.add(relax.op.multiply(places, step), low_mel)
+    power = relax.op.exp(relax.op.multiply(points, constant_float(math.log(10) / 2595)))
+    hertz = relax.op.multiply(constant_float(700), relax.op.subtract(power, constant_float(1)))
+    scaled = relax.op.multiply(relax.op.add(length_float, constant_float(1)), hertz)
+    edges = bb.emit(relax.op.astype(relax.op.floor(relax.op.divide(scaled, rate)), "int64"))
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(ctx.attr("output_datatype", 1)).name)
+    rows = tirx.floordiv(length, 2) + 1
+
+    def compute(edges: Any, rows: Any) -> Any:
+        def element(row: Any, window: Any) -> Any:
+            lower, center, higher = (edges(window + offset) for offset in range(3))
+            zero, one = tirx.const(0, "float32"), tirx.const(1, "float32")
+            rising = _ratio(row - lower, center - lower)
+            falling = _ratio(higher - row, higher - center)
+            is_rising = tirx.all(lower < center, row >= lower, row <= center)
+            is_falling = tirx.all(row >= center, row < higher)
+            is_peak = tirx.all(lower == center, row == center)
+            weight = tirx.Select(tirx.any(is_peak, is_rising), rising, zero)
+            weight = tirx.Select(is_peak, one, weight)
+            weight = tirx.Select(is_falling, falling, weight)
+            return tirx.Cast(dtype, weight)
+
+        return te.compute([rows, edges.shape[0] - 2], element, name="mel_weights")
+
+    return ctx.call_te(compute, edges, rows, name="mel_weights")
+
+
+def _ratio(part: Any, whole: Any) -> Any:
+    """A quotient of integers as float32; 0 if the divisor is not positive."""
+    divisor = tirx.Cast("float32", tirx.max(whole, 1))
+    return tirx.Cast("float32", part) / divisor

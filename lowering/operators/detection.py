@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from ...rewrite.errors import UnsupportedError
 from ..kernel_call import call_kernel
 from ..small_kernels import leading
 from ..values import Value, as_tensor
-from .broadcasting import ZERO, dims_of
+from .broadcasting import ONE, ZERO, dims_of
 from .registry import ConverterContext, converts
 from .sizes import size_of, sizes_of
 
@@ -28,14 +27,67 @@ def roi_align(ctx: ConverterContext) -> Value:
 
     TVM's converter moves the regions by half a pixel before it scales them, not after.
     """
-    if ctx.attr("mode", "avg") != "avg":
-        raise UnsupportedError("mode 'max' is not supported")
     default = "half_pixel" if ctx.opset >= _HALF_PIXEL_ROI_ALIGN else "output_half_pixel"
     regions, scale = ctx.inputs[1], ctx.attr("spatial_scale", 1.0)
-    if ctx.attr("coordinate_transformation_mode", default) == "half_pixel" and scale != 1:
+    is_half_pixel = ctx.attr("coordinate_transformation_mode", default) == "half_pixel"
+    if ctx.attr("mode", "avg") == "max":
+        return _max_roi_align(ctx, is_half_pixel=is_half_pixel)
+    if is_half_pixel and scale != 1:
         correction = relax.const(0.5 - 0.5 / scale, regions.ty.dtype)
         regions = ctx.bb.normalize(relax.op.add(regions, correction))
     return ctx.by_tvm([ctx.inputs[0], regions, ctx.inputs[2]])
+
+
+def _max_roi_align(ctx: ConverterContext, *, is_half_pixel: bool) -> Value:
+    """RoiAlign by maxima: the largest weighted corner of all samples of a bin.
+
+    A sample is between four elements, the corners. ONNX's reference implementation and onnxruntime
+    take the maximum of the corners times their weights, not of their sums.
+    """
+    sizes = [ctx.attr("output_height", 1), ctx.attr("output_width", 1)]
+    ratio, scale = ctx.attr("sampling_ratio", 0), ctx.attr("spatial_scale", 1.0)
+    shift = 0.5 if is_half_pixel else 0.0
+
+    def compute(data: Any, regions: Any, entries: Any) -> Any:
+        def element(region: Any, channel: Any, *at: Any) -> Any:
+            entry = tirx.Cast("int64", entries(region))
+            starts, bins, counts, is_sampled = [], [], [], []
+            for axis in range(2):  # rows, then columns; a region is (x, y, x, y)
+                first, last = (
+                    regions(region, corner + 1 - axis) * scale - shift for corner in (0, 2)
+                )
+                extent = last - first
+                if not is_half_pixel:
+                    extent = tirx.max(extent, tirx.const(1, extent.ty))
+                bins.append(extent / sizes[axis])
+                starts.append(first + at[axis] * bins[axis])
+                adaptive = tirx.Cast("int64", tirx.ceil(bins[axis]))
+                count = tirx.IntImm("int64", ratio) if ratio > 0 else adaptive
+                is_sampled.append(count > 0)
+                counts.append(tirx.max(count, ONE))
+            steps = [te.reduce_axis((0, count), name="sample") for count in counts]
+            corners = [te.reduce_axis((0, 2), name="corner") for _ in range(2)]
+            places, weights, inside = [], [], []
+            for axis in range(2):
+                size = data.shape[2 + axis]
+                sample = starts[axis] + (steps[axis] + 0.5) * bins[axis] / counts[axis]
+                inside += [sample >= -1, sample <= size]
+                sample = tirx.min(tirx.max(sample, 0), size - 1)
+                low = tirx.Cast("int64", sample)
+                part = sample - low
+                is_high = corners[axis] == 1
+                places.append(tirx.min(low + tirx.Select(is_high, ONE, ZERO), size - 1))
+                weights.append(tirx.Select(is_high, part, 1 - part))
+            value = data(entry, channel, *places) * weights[0] * weights[1]
+            # A region without samples has the value 0, as one outside of the image.
+            inside += is_sampled
+            value = tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, data.dtype))
+            return te.max(value, axis=[*steps, *corners])
+
+        shape = [regions.shape[0], data.shape[1], *sizes]
+        return te.compute(shape, element, name="roi_align_max")
+
+    return ctx.call_te(compute, *ctx.inputs[:3], name="roi_align_max")
 
 
 @converts("NonMaxSuppression")

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+import onnx
+from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Value, as_int
@@ -25,6 +26,7 @@ from .broadcasting import (
     lacks_shape,
     require_size,
 )
+from .casts import SMALL_INTEGERS
 from .registry import Accepts, ConverterContext, converts
 from .sizes import divide, map_sizes, read_symbolic, size_constant, size_of, write_sizes
 
@@ -206,6 +208,85 @@ def bit_shift(ctx: ConverterContext) -> Value:
     if ctx.attr("direction") == "RIGHT" and not dtype.startswith("u"):
         return shifted  # a shift by all bits but one leaves the sign in every bit
     return convert_broadcast(ctx.derive("Where", [is_out, zero, shifted]))
+
+
+def _in_float32(ctx: ConverterContext) -> tuple[Value, str]:
+    """The first input in at least float32, and its own type."""
+    dtype = str(ctx.inputs[0].ty.dtype)
+    return ctx.cast(ctx.inputs[0], dtype if dtype == "float64" else "float32"), dtype
+
+
+@converts("Elu")
+def elu(ctx: ConverterContext) -> Value:
+    """Elu, see https://onnx.ai/onnx/operators/onnx__Elu.html, computed in at least float32."""
+    data, dtype = _in_float32(ctx)
+    zero, one, alpha = (
+        relax.const(number, data.ty.dtype) for number in (0, 1, ctx.attr("alpha", 1.0))
+    )
+    grown = relax.op.subtract(relax.op.exp(relax.op.minimum(data, zero)), one)
+    result = relax.op.where(relax.op.greater(data, zero), data, relax.op.multiply(alpha, grown))
+    return ctx.cast(ctx.bb.emit(result), dtype)
+
+
+@converts("Softplus")
+def softplus(ctx: ConverterContext) -> Value:
+    """Softplus, see https://onnx.ai/onnx/operators/onnx__Softplus.html.
+
+    log(1 + e) for e = exp(-|x|) by Kahan's formula e * log(u) / (u - 1) with u = 1 + e, which keeps
+    the digits of a small e.
+    """
+    data, dtype = _in_float32(ctx)
+    zero, one = (relax.const(number, data.ty.dtype) for number in (0, 1))
+    small = ctx.bb.emit(relax.op.exp(relax.op.negative(relax.op.abs(data))))
+    total = ctx.bb.emit(relax.op.add(one, small))
+    rest = ctx.bb.emit(relax.op.subtract(total, one))
+    is_lost = ctx.bb.emit(relax.op.equal(rest, zero))
+    divisor = relax.op.where(is_lost, one, rest)
+    logarithm = relax.op.divide(relax.op.multiply(small, relax.op.log(total)), divisor)
+    logarithm = relax.op.where(is_lost, small, logarithm)
+    return ctx.cast(ctx.bb.emit(relax.op.add(relax.op.maximum(data, zero), logarithm)), dtype)
+
+
+_MISH_IS_IDENTITY = 20.0
+"""From here on, Mish(x) is x in float64, too."""
+
+
+@converts("Mish")
+def mish(ctx: ConverterContext) -> Value:
+    """Mish, see https://onnx.ai/onnx/operators/onnx__Mish.html.
+
+    tanh(log(1 + e)) is n / (n + 2) for e = exp(x) and n = e * (e + 2).
+    """
+    data, dtype = _in_float32(ctx)
+    limit, two = (relax.const(number, data.ty.dtype) for number in (_MISH_IS_IDENTITY, 2))
+    grown = ctx.bb.emit(relax.op.exp(relax.op.minimum(data, limit)))
+    part = ctx.bb.emit(relax.op.multiply(grown, relax.op.add(grown, two)))
+    factor = relax.op.divide(part, relax.op.add(part, two))
+    return ctx.cast(ctx.bb.emit(relax.op.multiply(data, factor)), dtype)
+
+
+@converts("BitCast")
+def bit_cast(ctx: ConverterContext) -> Value:
+    """BitCast, see https://onnx.ai/onnx/operators/onnx__BitCast.html."""
+    target = str(onnx.helper.tensor_dtype_to_np_dtype(ctx.attrs["to"]).name)
+    source = str(ctx.inputs[0].ty.dtype)
+    if target in SMALL_INTEGERS:
+        return ctx.apply("Cast", ctx.inputs[0], to=ctx.attrs["to"])
+    if source == target:
+        return ctx.inputs[0]
+    if "bool" in (source, target):
+        # A bool is a byte of 0 or 1.
+        byte = ctx.inputs[0]
+        if source != "bool":
+            byte = ctx.bb.normalize(relax.op.not_equal(byte, relax.const(0, source)))
+        return ctx.cast(byte, target)
+
+    def compute(data: Any) -> Any:
+        return te.compute(
+            data.shape, lambda *at: tirx.reinterpret(target, data(*at)), name="bit_cast"
+        )
+
+    return ctx.call_te(compute, ctx.inputs[0], name="bit_cast")
 
 
 @converts("IsInf")

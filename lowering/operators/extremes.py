@@ -57,11 +57,11 @@ def arg_extreme(ctx: ConverterContext) -> Value:
     axis, keepdims = ctx.attr("axis", 0) % len(dims), bool(ctx.attr("keepdims", 1))
     if is_for_gpu():
         return _clamp_position(ctx, ctx.bb.normalize(ctx.by_tvm()), dims[axis])
-    better = _better(ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0)))
+    better = better_position(ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0)))
 
     def compute(data: Any) -> Any:
         along = {axis: te.reduce_axis((0, data.shape[axis]))}
-        search = te.comm_reducer(better, _nothing, name="position")
+        search = te.comm_reducer(better, no_position, name="position")
 
         def element(*at: Any) -> Any:
             position = along[axis].var
@@ -97,12 +97,12 @@ def _clamp_position(ctx: ConverterContext, position: Value, size: Any) -> Value:
     return ctx.call_te(compute, position, size, name="inside")
 
 
-def _nothing(position: str, dtype: str) -> tuple[Any, Any]:
+def no_position(position: str, dtype: str) -> tuple[Any, Any]:
     """The initial (position, value) of the search."""
     return tirx.const(-1, position), tirx.const(0, dtype)
 
 
-def _better(greatest: bool, takes_last: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
+def better_position(greatest: bool, takes_last: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The reducer that keeps one of two pairs (position, value); no element has position -1."""
 
     def choose(left: Any, right: Any) -> tuple[Any, Any]:

@@ -16,9 +16,10 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int
+from .axes import axis_position, middle_axis_view
 from .broadcasting import dims_of
 from .registry import ConverterContext, converts
-from .sizes import size_of
+from .sizes import name_sizes, size_of
 
 _AXIS_IS_INPUT = 20
 """The opset since which the axis of a DFT is an input instead of an attribute."""
@@ -44,15 +45,24 @@ def dft(ctx: ConverterContext) -> Value:
     """DFT, see https://onnx.ai/onnx/operators/onnx__DFT.html."""
     data, given, axis = (ctx.inputs[slot] for slot in range(3))
     dims = dims_of(data, "data")
-    along = _axis(ctx, axis) % len(dims)
+    position = _axis(ctx, axis, data)
+    is_known = isinstance(position, int)
+    along = position if is_known else 1
+    view = data if is_known else middle_axis_view(ctx.bb, data, dims[:-1], position)
+    size = dims_of(view, "data")[along]
     is_inverse, is_half = bool(ctx.attr("inverse", 0)), bool(ctx.attr("onesided", 0))
     if given is not None:
         length = size_of(ctx, given)
     else:
-        length = 2 * (dims[along] - 1) if is_inverse and is_half else dims[along]
+        length = 2 * (size - 1) if is_inverse and is_half else size
     results = tirx.floordiv(length, 2) + 1 if is_half and not is_inverse else length
     transform = _Transform(length, results, is_inverse, is_inverse and is_half)
-    return _apply(ctx, data, along, transform)
+    result = ctx.bb.normalize(_apply(ctx, view, along, transform))
+    if is_known:
+        return result
+    kept = [tirx.Select(position == place, results, dim) for place, dim in enumerate(dims[:-1])]
+    shape = [*name_sizes(ctx.bb, kept), dims_of(result, "data")[-1]]
+    return relax.op.reshape(result, relax.ShapeExpr(shape))
 
 
 @converts("STFT")
@@ -70,15 +80,12 @@ def stft(ctx: ConverterContext) -> Value:
     return _apply(ctx, frames, 2, _Transform(length, results))
 
 
-def _axis(ctx: ConverterContext, given: Value) -> int:
-    if ctx.opset < _AXIS_IS_INPUT:
-        return int(ctx.attr("axis", 1))
-    if given is None:
-        return -2
-    content = ctx.known_elements(given)
-    if content is None:
-        raise UnsupportedError("the axis is not constant")
-    return int(content.item())
+def _axis(ctx: ConverterContext, given: Value, data: Value) -> Any:
+    """The axis from the front: an int if it is known, else a symbolic expression."""
+    if ctx.opset >= _AXIS_IS_INPUT and given is not None:
+        return axis_position(ctx, given, data)
+    default = -2 if ctx.opset >= _AXIS_IS_INPUT else int(ctx.attr("axis", 1))
+    return default % len(dims_of(data, "data"))
 
 
 def _frames(ctx: ConverterContext, signal: Value, length: Any, step: Any, window: Value) -> Value:

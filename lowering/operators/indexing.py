@@ -106,10 +106,58 @@ def top_k(ctx: ConverterContext) -> Value:
     largest = bool(ctx.attr("largest", 1))
     known = as_int(count)
     kept = -1 if known is None else known
-    found = relax.op.topk(data, kept, axis, ret_type="both", largest=largest, dtype="int64")
-    if known:
+    ordered = _as_signed(ctx, data)
+    found = relax.op.topk(ordered, kept, axis, ret_type="both", largest=largest, dtype="int64")
+    if known and ordered is data:
         return found
     pair = bb.emit(found)
     fields = [bb.emit(relax.TupleGetItem(pair, field)) for field in range(2)]
+    if ordered is not data:
+        fields[0] = ctx.apply("GatherElements", data, fields[1], axis=axis)
+    if known:
+        return relax.Tuple(fields)
     parts = [ctx.call_te(range_along, field, ZERO, count, axis, name="part") for field in fields]
     return relax.Tuple([bb.emit(part) for part in parts])
+
+
+def _as_signed(ctx: ConverterContext, data: Value) -> Value:
+    """uint64 data as int64 in the same order; other data unchanged. TVM sorts no uint64."""
+    if str(data.ty.dtype) != "uint64":
+        return data
+
+    def compute(data: Any) -> Any:
+        sign = tirx.const(1 << 63, "uint64")
+
+        def element(*at: Any) -> Any:
+            return tirx.reinterpret("int64", tirx.bitwise_xor(data(*at), sign))
+
+        return te.compute(data.shape, element, name="as_signed")
+
+    return ctx.call_te(compute, data, name="as_signed")
+
+
+@converts("TensorScatter")
+def tensor_scatter(ctx: ConverterContext) -> Value:
+    """TensorScatter, see https://onnx.ai/onnx/operators/onnx__TensorScatter.html.
+
+    Each element of the result is read from the update, or else from the cache.
+    """
+    cache, update, starts = (ctx.inputs[slot] for slot in range(3))
+    rank = len(dims_of(cache, "cache"))
+    dims_of(update, "update")
+    axis = ctx.attr("axis", -2) % rank
+    is_circular = ctx.attr("mode", "linear") == "circular"
+
+    def compute(cache: Any, update: Any, *starts: Any) -> Any:
+        def element(*at: Any) -> Any:
+            place = at[axis] - tirx.Cast("int64", starts[0](at[0])) if starts else at[axis]
+            if is_circular:
+                place = tirx.floormod(place, cache.shape[axis])
+            is_new = tirx.all(place >= 0, place < update.shape[axis])
+            source = update(*at[:axis], place, *at[axis + 1 :])
+            return tirx.if_then_else(is_new, source, cache(*at))
+
+        return te.compute(cache.shape, element, name="tensor_scatter")
+
+    given = [] if starts is None else [starts]
+    return ctx.call_te(compute, cache, update, *given, name="tensor_scatter")

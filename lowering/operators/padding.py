@@ -10,9 +10,10 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Value
+from .axes import counted_from_front
 from .broadcasting import ZERO, dims_of
 from .registry import Accepts, ConverterContext, converts
-from .sizes import sizes_of
+from .sizes import name_sizes, sizes_of
 
 
 @converts("Pad", accepts=Accepts.SIZES)
@@ -23,7 +24,8 @@ def pad(ctx: ConverterContext) -> Value:
     if all(v is None or ctx.known_elements(v) is not None for v in (pads, fill, axes)):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
     rank = len(dims_of(data, "data"))
-    before, after = _amounts(sizes_of(ctx.bb, pads), _axes(ctx, axes, rank), rank)
+    amounts = _amounts(sizes_of(ctx.bb, pads), _axes(ctx, axes, rank), rank)
+    before, after = (name_sizes(ctx.bb, each) for each in amounts)
     mode = ctx.attr("mode", "constant")
     if mode == "constant":
         fill = relax.const(0, data.ty.dtype) if fill is None else fill
@@ -31,25 +33,33 @@ def pad(ctx: ConverterContext) -> Value:
     return ctx.call_te(partial(_pad_by_copies, _SOURCES[mode]), data, before, after, name="pad")
 
 
-def _axes(ctx: ConverterContext, value: Value, rank: int) -> list[int]:
+def _axes(ctx: ConverterContext, value: Value, rank: int) -> list[Any]:
+    """The padded axes from the front; symbolic expressions where they are not known."""
     if value is None:
         return list(range(rank))
     axes = ctx.known_elements(value)
     if axes is None:
-        raise UnsupportedError("the axes to pad are not constant")
+        return sizes_of(ctx.bb, counted_from_front(ctx, value, rank))
     return [int(axis) % rank for axis in axes]
 
 
-def _amounts(pads: Sequence[Any], axes: Sequence[int], rank: int) -> tuple[list[Any], list[Any]]:
+def _amounts(pads: Sequence[Any], axes: Sequence[Any], rank: int) -> tuple[list[Any], list[Any]]:
     """The padding before and after each axis."""
     if len(pads) != 2 * len(axes):
         raise UnsupportedError(
             f"`pads` has {len(pads)} elements, but {len(axes)} axes need {2 * len(axes)}"
         )
-    before, after = [ZERO] * rank, [ZERO] * rank
-    for place, axis in enumerate(axes):
-        before[axis], after[axis] = pads[place], pads[len(axes) + place]
-    return before, after
+    sides = []
+    for of_side in (pads[: len(axes)], pads[len(axes) :]):
+        amounts = [ZERO] * rank
+        for amount, given in zip(of_side, axes, strict=True):
+            if isinstance(given, int):
+                amounts[given] = amount
+                continue
+            for axis in range(rank):
+                amounts[axis] = tirx.Select(given == axis, amount, amounts[axis])
+        sides.append(amounts)
+    return sides[0], sides[1]
 
 
 def _padded_shape(data: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:

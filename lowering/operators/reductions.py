@@ -40,6 +40,8 @@ _SUMS: dict[str, Callable[[str], float]] = {
 _EXTREMES = {"ReduceMax": lowest, "ReduceMin": highest}
 _OF_NO_ELEMENTS = {**_SUMS, **_EXTREMES, "ReduceProd": _one}
 """The reduction of no elements, by the type of the result; as in onnxruntime."""
+_UNCHANGED_ALONE = frozenset({*_EXTREMES, "ReduceMean", "ReduceProd", "ReduceSum"})
+"""The reductions that leave a single element as it is."""
 
 
 @converts(*_SUMS)
@@ -130,7 +132,8 @@ def fill_if_empty(
 def _reduce_computed_axes(ctx: ConverterContext) -> Value:
     """Gathers all reduced elements along one new last axis, and reduces that axis."""
     data, axes = ctx.inputs[0], ctx.inputs[1]
-    if ctx.attr("noop_with_empty_axes", 0) and may_be_zero((known_dims(axes) or [0])[0]):
+    may_be_empty = may_be_zero((known_dims(axes) or [0])[0])
+    if _keeps_without_axes(ctx) and may_be_empty and ctx.op_type not in _UNCHANGED_ALONE:
         raise UnsupportedError(
             "`axes` may be empty, and with `noop_with_empty_axes` that decides whether to reduce"
         )
@@ -152,7 +155,14 @@ def _remaining_sizes(ctx: ConverterContext) -> list[Any]:
         raise UnsupportedError(
             "the number of `axes`, which decides the rank of the result, is not known"
         )
+    if count == 0 and _keeps_without_axes(ctx):
+        return dims_of(ctx.inputs[0], "data")
     return [] if count in (0, rank) else _sizes_by_axes(ctx, _remaining, rank - count)
+
+
+def _keeps_without_axes(ctx: ConverterContext) -> bool:
+    """Whether no axes mean that no axis is reduced."""
+    return bool(ctx.attr("noop_with_empty_axes", 0))
 
 
 def _sizes_by_axes(
@@ -163,14 +173,15 @@ def _sizes_by_axes(
     dims = dims_of(data, "data")
 
     def compute(axes: Any, sizes: Any) -> Any:
-        items = choose(_is_reduced(axes, len(dims)), sizes)[:length]
+        reduced = _is_reduced(axes, len(dims), all_if_empty=not _keeps_without_axes(ctx))
+        items = choose(reduced, sizes)[:length]
         return te.compute([length], lambda at: _item(items, at), name="sizes")
 
     vector = as_tensor(ctx.bb, relax.ShapeExpr(dims))
     return sizes_of(ctx.bb, ctx.call_te(compute, axes, vector, name="sizes"))
 
 
-def _is_reduced(axes: Any, rank: int) -> list[Any]:
+def _is_reduced(axes: Any, rank: int, *, all_if_empty: bool) -> list[Any]:
     """Whether each axis is reduced."""
     count = axes.shape[0]
     place = te.reduce_axis((0, count), name="place")
@@ -181,7 +192,10 @@ def _is_reduced(axes: Any, rank: int) -> list[Any]:
         return te.sum(tirx.Select(is_named, ONE, ZERO), axis=place)
 
     hits = te.compute([tirx.IntImm("int64", rank)], hit, name="hits")
-    return [tirx.any(count == 0, hits(axis) > 0) for axis in range(rank)]
+    if all_if_empty:
+        return [tirx.any(count == 0, hits(axis) > 0) for axis in range(rank)]
+    # The sum over no axes leaves the memory as it was.
+    return [tirx.all(count > 0, hits(axis) > 0) for axis in range(rank)]
 
 
 def _kept_and_reduced(flags: Sequence[Any], dims: Any) -> list[Any]:

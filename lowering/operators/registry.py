@@ -22,9 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
+from ...rewrite.errors import UnsupportedError
 from ..tvm_onnx import InputList, operators
 from ..tvm_onnx import converter as tvm_converter
-from ..values import Constant, Value, as_tensor
+from ..values import Constant, Value, as_tensor, is_tensor
+
+_APPLIED = 22
+"""The version of the operators that converters are composed of."""
 
 
 class Accepts(enum.Flag):
@@ -115,6 +119,33 @@ class ConverterContext:
         convert = tvm_converter(self.op_type, self.opset)
         return convert(self.bb, other.inputs, other.attrs, self.params)
 
+    def apply(self, op_type: str, *inputs: Value, **attrs: Any) -> Value:
+        """The first output of another standard operator, bound to a variable.
+
+        Inputs and attributes are those of opset 22, whatever the opset of the model.
+        """
+        converter = find("", op_type)
+        if converter is None:
+            raise UnsupportedError(f"{op_type} has no translation to Relax")
+        takes_sizes = bool(converter.accepts & Accepts.SYMBOLIC)
+        given = [value if takes_sizes else as_tensor(self.bb, value) for value in inputs]
+        custom = {**self.attrs["tvm_custom"], "num_outputs": 1, "opset": _APPLIED}
+        context = replace(
+            self, op_type=op_type, inputs=InputList(given), attrs={**attrs, "tvm_custom": custom}
+        )
+        result = self.bb.normalize(converter.convert(context))
+        if isinstance(result, relax.Tuple):
+            result = result.fields[0]
+        elif isinstance(result.ty, relax.TupleType):
+            result = relax.TupleGetItem(self.bb.emit(result), 0)
+        return self.bb.emit(result) if is_tensor(self.bb.normalize(result)) else result
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """A tensor cast to a type."""
+        if str(value.ty.dtype) == dtype:
+            return value
+        return self.bb.emit(relax.op.astype(value, dtype))
+
     def call_te(self, compute: Callable[..., Any], *args: Any, name: str) -> Value:
         """A call of the kernel `name`, which `compute` describes as a tensor expression."""
         return self.bb.normalize(self.bb.call_te(compute, *args, primfunc_name_hint=name))
@@ -133,7 +164,7 @@ class Converter:
 
 
 CONVERTERS: dict[str, Converter] = {}
-"""The converters of looplift, by operator of the standard domain."""
+"""The converters of looplift, by operator; those of other domains as `domain::operator`."""
 
 BY_TVM = Converter(ConverterContext.by_tvm)
 """The converter of every other operator."""
@@ -148,7 +179,7 @@ _OF_MICROSOFT = frozenset({"Attention"})
 def converts(
     *op_types: str, accepts: Accepts = Accepts.TENSORS
 ) -> Callable[[ConverterFunction], ConverterFunction]:
-    """Registers the converter of operators of the standard domain.
+    """Registers the converter of operators; names outside the standard domain carry theirs.
 
     Raises ValueError for an operator that has a converter already.
     """
@@ -168,8 +199,9 @@ def converts(
 def find(domain: str, op_type: str) -> Converter | None:
     """The converter of an operator; None if neither looplift nor TVM has one."""
     is_standard = domain in ("", "ai.onnx")
-    if is_standard and op_type in CONVERTERS:
-        return CONVERTERS[op_type]
+    own = CONVERTERS.get(op_type if is_standard else f"{domain}::{op_type}")
+    if own is not None:
+        return own
     if domain not in _DOMAINS or op_type not in operators():
         return None
     return None if is_standard and op_type in _OF_MICROSOFT else BY_TVM

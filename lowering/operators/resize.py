@@ -31,9 +31,11 @@ class _ResizeOperands:
     ctx: ConverterContext
     data: Value
     axes: Sequence[int]
-    windows: Sequence[tuple[float, float]]
-    """The part of each axis that is sampled, from 0 to 1."""
+    windows: Sequence[tuple[float, float] | None]
+    """The part of each axis that is sampled, from 0 to 1; None if a run computes it."""
     sampling: Sampling
+    roi: Value = None
+    """The windows as a tensor, if a run computes them."""
 
     @property
     def sizes(self) -> list[Any]:
@@ -54,7 +56,8 @@ class _ResizeOperands:
         """
         factors = [None] * len(self.axes) if factors is None else factors
         rows = zip(self.axes, self.sizes, sizes, factors, self.windows, strict=True)
-        return resize(self.ctx.bb, self.data, [Axis(*row) for row in rows], self.sampling, scales)
+        axes = [Axis(*row) for row in rows]
+        return resize(self.ctx.bb, self.data, axes, self.sampling, scales, self.roi)
 
 
 @converts("Resize", accepts=Accepts.SIZES)
@@ -64,12 +67,12 @@ def convert_resize(ctx: ConverterContext) -> Value:
     slots = (None, 1, None) if is_old else (1, 2, 3)
     roi, scales, sizes = (None if slot is None else ctx.inputs[slot] for slot in slots)
     data = ctx.tensor(0)
-    if ctx.attr("antialias", 0):
-        raise UnsupportedError("antialiasing is not supported")
     sampling = _sampling(ctx, is_old=is_old)
     rank = len(dims_of(data, "data"))
     axes = [axis % rank for axis in ctx.attr("axes", range(rank))]
-    operands = _ResizeOperands(ctx, data, axes, _windows(ctx, roi, sampling, len(axes)), sampling)
+    windows = _windows(ctx, roi, sampling, len(axes))
+    computed = ctx.cast(ctx.tensor(1), "float32") if None in windows else None
+    operands = _ResizeOperands(ctx, data, axes, windows, sampling, computed)
     if not _is_absent(ctx, scales):
         return _by_scales(operands, scales)
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
@@ -104,6 +107,7 @@ def _sampling(ctx: ConverterContext, *, is_old: bool) -> Sampling:
         ctx.attr("cubic_coeff_a", -0.75),
         bool(ctx.attr("exclude_outside", 0)),
         ctx.attr("extrapolation_value", 0.0),
+        bool(ctx.attr("antialias", 0)) and ctx.attr("mode", "nearest") != "nearest",
     )
 
 
@@ -117,13 +121,19 @@ def _is_absent(ctx: ConverterContext, value: Value) -> bool:
 
 def _windows(
     ctx: ConverterContext, roi: Value, sampling: Sampling, count: int
-) -> list[tuple[float, float]]:
-    """The part of each of `count` axes that is sampled."""
+) -> list[tuple[float, float] | None]:
+    """The part of each of `count` axes that is sampled; None for each if a run computes them."""
     if not sampling.crops:
         return [(0.0, 1.0)] * count
+    if roi is None:
+        raise UnsupportedError("the region to crop, `roi`, is missing")
     content = ctx.known_elements(roi)
-    if content is None or content.size != 2 * count:
-        raise UnsupportedError("the region to crop, `roi`, is not constant")
+    if content is None:
+        return [None] * count
+    if content.size != 2 * count:
+        raise UnsupportedError(
+            f"`roi` has {content.size} elements, but {count} axes need {2 * count}"
+        )
     starts, ends = content.reshape(2, -1)
     return [(float(start), float(end)) for start, end in zip(starts, ends, strict=True)]
 

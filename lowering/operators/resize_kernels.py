@@ -5,6 +5,7 @@ The formulas are those of https://onnx.ai/onnx/operators/onnx__Resize.html.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ class Sampling:
     """cubic_coeff_a."""
     excludes_outside: bool
     extrapolation: float
+    antialiases: bool = False
 
     @property
     def crops(self) -> bool:
@@ -45,12 +47,22 @@ class Axis:
     """The size of the axis in the result."""
     scale: float | None
     """None if it is the ratio of the sizes, or an element of a tensor of scales."""
-    window: tuple[float, float]
-    """The part that is sampled when cropping."""
+    window: tuple[float, float] | None
+    """The part that is sampled when cropping; None if it is in a tensor."""
 
 
-def resize(bb: Any, data: Any, axes: Sequence[Axis], sampling: Sampling, scales: Any = None) -> Any:
-    """The data resized along some axes; `scales` may be a tensor with a scale for each of them.
+def resize(
+    bb: Any,
+    data: Any,
+    axes: Sequence[Axis],
+    sampling: Sampling,
+    scales: Any = None,
+    windows: Any = None,
+) -> Any:
+    """The data resized along some axes.
+
+    `scales` may be a tensor with a scale for each of them, `windows` a float32 tensor with the
+    start of the window of each, then the end of each.
 
     Raises UnsupportedError for a mode that has no formula here.
     """
@@ -61,12 +73,12 @@ def resize(bb: Any, data: Any, axes: Sequence[Axis], sampling: Sampling, scales:
     if not moving:
         return data
     if sampling.mode == "nearest":
-        return _emit(bb, data, moving, sampling, scales)
+        return _emit(bb, data, moving, sampling, scales, windows)
     dtype = str(data.ty.dtype)
     if not dtype.startswith("float"):
         data = bb.normalize(relax.op.astype(data, "float32"))
     for pair in moving:
-        data = _emit(bb, data, [pair], sampling, scales)
+        data = _emit(bb, data, [pair], sampling, scales, windows)
     return data if dtype.startswith("float") else bb.normalize(relax.op.astype(data, dtype))
 
 
@@ -89,15 +101,30 @@ def _is_unchanged(axis: Axis, scales: Any) -> bool:
 
 
 def _emit(
-    bb: Any, data: Any, axes: Sequence[tuple[int, Axis]], sampling: Sampling, scales: Any
+    bb: Any,
+    data: Any,
+    axes: Sequence[tuple[int, Axis]],
+    sampling: Sampling,
+    scales: Any,
+    windows: Any,
 ) -> Any:
     """A call of a kernel that resizes axes, each given with its position among the scales."""
 
-    def compute(data: Any, sizes: Sequence[Any], *scales: Any) -> Any:
+    def compute(data: Any, sizes: Sequence[Any], *tensors: Any) -> Any:
+        given = iter(tensors)
+        factors, parts = (None if v is None else next(given) for v in (scales, windows))
         resized = {
-            axis.index: _KernelAxis(axis, sampling, size, _scale(axis, data, size, place, *scales))
+            axis.index: _KernelAxis(
+                axis,
+                sampling,
+                size,
+                _scale(axis, data, size, place, factors),
+                _window(axis, place, parts),
+            )
             for (place, axis), size in zip(axes, sizes, strict=True)
         }
+        if sampling.antialiases:
+            return _antialiased(data, resized)
         shape = [
             resized[index].after if index in resized else size
             for index, size in enumerate(data.shape)
@@ -106,7 +133,7 @@ def _emit(
         return te.compute(shape, lambda *at: sample(data, resized, at), name="resize")
 
     sizes = [axis.after for _, axis in axes]
-    tensors = [] if scales is None else [scales]
+    tensors = [value for value in (scales, windows) if value is not None]
     return bb.normalize(bb.call_te(compute, data, sizes, *tensors, primfunc_name_hint="resize"))
 
 
@@ -118,6 +145,13 @@ def _scale(axis: Axis, data: Any, after: Any, place: int, scales: Any = None) ->
     return _float(after) / _float(data.shape[axis.index])
 
 
+def _window(axis: Axis, place: int, windows: Any) -> tuple[Any, Any]:
+    if axis.window is not None:
+        return axis.window
+    count = tirx.floordiv(windows.shape[0], 2)
+    return windows(place), windows(count + place)
+
+
 @dataclass(frozen=True)
 class _KernelAxis:
     """An axis inside a kernel."""
@@ -126,6 +160,7 @@ class _KernelAxis:
     sampling: Sampling
     after: Any
     scale: Any
+    window: tuple[Any, Any]
 
     def source(self, place: Any, before: Any) -> Any:
         """The coordinate in the data of an element of the result, as a float32."""
@@ -158,12 +193,12 @@ def _from_middle(along: _KernelAxis, place: Any, before: Any) -> Any:
 
 
 def _from_corner_to_corner(along: _KernelAxis, place: Any, before: Any) -> Any:
-    spread = place * (before - 1) / _float(tirx.max(along.after - 1, 1))
-    return tirx.Select(along.after > 1, spread, _number(0))
+    # The only element of an axis of size 1 has the place 0.
+    return place * (before - 1) / _float(tirx.max(along.after - 1, 1))
 
 
 def _from_window(along: _KernelAxis, place: Any, before: Any) -> Any:
-    start, end = along.axis.window
+    start, end = along.window
     spread = (before - 1) / _float(tirx.max(along.after - 1, 1))
     several = start * (before - 1) + place * (end - start) * spread
     return tirx.Select(along.after > 1, several, 0.5 * (start + end) * (before - 1))
@@ -279,6 +314,52 @@ def _cubic_weights(a: float, part: Any) -> list[Any]:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+
+
+def _antialiased(data: Any, resized: dict[int, _KernelAxis]) -> Any:
+    """Interpolation along one axis by a filter that is stretched where the axis shrinks."""
+    ((index, along),) = resized.items()
+    before, sampling = data.shape[index], along.sampling
+    support = 1 if sampling.mode == "linear" else 2
+    scale = tirx.min(along.scale, _number(1))
+    # An axis of n elements never becomes shorter than n / (shrink + 1) elements.
+    shrink = tirx.floordiv(before, tirx.max(along.after, 1)) + 1
+    if along.axis.scale is not None:
+        shrink = math.ceil(1 / min(along.axis.scale, 1.0))
+    taps = 2 * support * shrink + 1
+
+    def place_of(at: Any, tap: Any) -> Any:
+        first = tirx.ceil(along.source(at, before) - support / scale)
+        return tirx.Cast("int64", first) + tirx.Cast("int64", tap)
+
+    def weight(at: Any, tap: Any) -> Any:
+        place = place_of(at, tap)
+        distance = tirx.abs(_float(place) - along.source(at, before)) * scale
+        if support == 1:
+            value = tirx.max(1 - distance, _number(0))
+        else:
+            near = _cubic_weights(sampling.cubic, distance)[1]
+            far = _cubic_weights(sampling.cubic, distance - 1)[0]
+            value = tirx.Select(distance < 2, far, _number(0))
+            value = tirx.Select(distance <= 1, near, value)
+        if sampling.excludes_outside:
+            value = tirx.Select(tirx.all(place >= 0, place < before), value, _number(0))
+        return value
+
+    weights = te.compute([along.after, taps], weight, name="weights")
+    tap = te.reduce_axis((0, taps), name="tap")
+    total = te.compute([along.after], lambda at: te.sum(weights(at, tap), axis=tap), name="total")
+    other = te.reduce_axis((0, taps), name="tap")
+    shape = [along.after if axis == index else size for axis, size in enumerate(data.shape)]
+
+    def element(*at: Any) -> Any:
+        place = _clamped(place_of(at[index], other), before)
+        value = data(*at[:index], place, *at[index + 1 :])
+        factor = weights(at[index], other) / total(at[index])
+        return te.sum(_float(value) * factor, axis=other)
+
+    wide = te.compute(shape, element, name="filtered")
+    return te.compute(shape, lambda *at: tirx.Cast(str(data.dtype), wide(*at)), name="resize")
 
 
 def _outside(along: _KernelAxis, source: Any, before: Any) -> list[Any]:

@@ -141,6 +141,21 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     return symbols
 
 
+def name_sizes(bb: Any, sizes: Sequence[Any]) -> list[Any]:
+    """Sizes with a new symbol in place of each expression that is neither a number nor a symbol."""
+    places = [
+        place
+        for place, size in enumerate(sizes)
+        if as_int(size) is None and not tvm.ir.is_prim_var(size)
+    ]
+    if not places:
+        return list(sizes)
+    # TVM 0.27 crashes on a shape that is matched directly.
+    vector = as_tensor(bb, relax.ShapeExpr([sizes[place] for place in places]))
+    symbols = dict(zip(places, sizes_of(bb, vector), strict=True))
+    return [symbols.get(place, size) for place, size in enumerate(sizes)]
+
+
 def size_of(ctx: ConverterContext, value: Value) -> Any:
     """The one element of a scalar or a vector as a symbolic expression.
 

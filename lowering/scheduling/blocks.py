@@ -112,7 +112,7 @@ def _loads(expression: Any) -> list[Any]:
 
 
 def _choices(expression: Any) -> list[Any]:
-    """Parts of which only one side is computed."""
+    """The calls of `if_then_else`, which compute only one of their operands."""
     found: list[Any] = []
 
     def visit(call: Any) -> None:

@@ -24,6 +24,7 @@ from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .gpu import bind_scheduled_kernels
+from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .micro_kernels import link_micro_kernels
@@ -93,6 +94,8 @@ def _for_cpu() -> Any:
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
+            _module_pass(inline_iterations),
+            _module_pass(mark_proven_arguments),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -102,6 +105,7 @@ def _for_cpu() -> Any:
             passes.LowerRuntimeBuiltin(),
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
+            _module_pass(drop_proven_checks),
             passes.AttachGlobalSymbol(),
             _module_pass(link_micro_kernels),
             _module_pass(_keep_noalias),

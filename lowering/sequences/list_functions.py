@@ -26,9 +26,10 @@ def call_shared(bb: Any, name: str, args: Sequence[Any], emit: Callable[..., Any
     Arguments are objects, and numbers as shapes of rank 1. `emit` gets one parameter per argument
     and returns the result, an object.
     """
-    known = {variable.name_hint: variable for variable in bb.get().get_global_vars()}
-    function = known.get(name)
-    if function is None:
+    module = bb.get()
+    if name in module:
+        function = module.get_global_var(name)
+    else:
         params = [_parameter(index, arg) for index, arg in enumerate(args)]
         attributes = {"relax.force_pure": True}
         with building_function(bb, name, params, private=False, attributes=attributes):

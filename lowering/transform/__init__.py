@@ -16,7 +16,7 @@ __all__ = ["FuseLoops", "InlineLoops", "LowerRecurrent"]
 def FuseLoops() -> Any:  # noqa: N802  (named like the passes of relax.transform)
     """Replaces loops by one kernel each, where the shapes in a body are the same in all iterations.
 
-    A loop is a private function with the attribute `looplift.loop`, as `looplift.from_onnx` emits
+    A loop is a function with the attribute `looplift.loop`, as `looplift.from_onnx` emits
     them. The pass legalizes, fuses and schedules the body for the target in scope. It leaves loops
     that are no such kernel as they are, and all loops for targets other than CPUs.
     """
@@ -26,10 +26,10 @@ def FuseLoops() -> Any:  # noqa: N802  (named like the passes of relax.transform
 
 
 def InlineLoops() -> Any:  # noqa: N802
-    """Inlines the functions of loops where they are called, except those that call themselves.
+    """Inlines the functions of loops where they are called, except those that run iterations.
 
-    Loops that `FuseLoops` left alone then cost one call for an iteration, and the operators around
-    a loop that is a kernel can be fused with each other and planned together.
+    The operators around a loop that is a kernel can then be fused with each other and planned
+    together, and an iteration of another loop costs two calls.
     """
     return tvm.transform.module_pass(
         lambda module, _: inline_loops(module), opt_level=0, name="looplift.InlineLoops"

@@ -17,13 +17,13 @@ from tvm.ir import is_prim_var
 
 from ..forms import Form
 from ..kernel_call import call_kernel
-from ..loops.roles import LOOP_PART, LoopRoles, Slices
+from ..loops.roles import KERNEL, LOOP_PART, LoopRoles, Slices
 from ..operators.sizes import sizes_of
 from ..processor import is_for_gpu
 from ..tvm_onnx import building_function
 from ..values import as_int, fresh_dim
 from .loop_body import FusedBody, NoKernelError, fuse_body
-from .loop_kernel import LoopPlan, SlicePlan, StatePlan, loop_kernel
+from .loop_kernel import CarriedPlan, LoopPlan, SlicePlan, loop_kernel
 from .unused import without_unused
 
 
@@ -61,11 +61,14 @@ class _Fusion:
         self._body = self._body_function()
         params = list(self._body.params)
         self._iteration = params.pop(0) if roles.reads_iteration else None
-        slices = roles.states + len(roles.scan_inputs)
-        self._states, self._slices = params[: roles.states], params[roles.states : slices]
+        slices = roles.carried_values + len(roles.scan_inputs)
+        self._carried, self._slices = (
+            params[: roles.carried_values],
+            params[roles.carried_values : slices],
+        )
         self._captures = params[slices:]
         outer = list(function.params)
-        self._outer = dict(zip(params, [*outer[roles.first_state :][:slices]], strict=False))
+        self._outer = dict(zip(params, [*outer[roles.first_carried :][:slices]], strict=False))
         captured = [outer[index] for index in roles.captured]
         self._outer.update(zip(self._captures, captured, strict=True))
         self._sizes = self._outer_sizes()
@@ -84,17 +87,16 @@ class _Fusion:
             replacement = bb.emit_func_output(output)
         module = bb.get()
         fused_loop = module[replacement].with_attr("global_symbol", self._variable.name_hint)
-        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, "kernel"))
+        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, KERNEL))
         del module[replacement]
         return module
 
     def _body_function(self) -> Any:
-        names = {variable.name_hint: variable for variable in self._module.get_global_vars()}
-        if self._roles.body not in names:
+        if self._roles.body not in self._module:
             raise NoKernelError("another pass removed the function of its body")
         if self._roles.captures_sizes:
             raise NoKernelError("its body computes with sizes that no tensor it reads has")
-        body = self._module[names[self._roles.body]]
+        body = self._module[self._roles.body]
         for param in body.params:
             if not isinstance(param.ty, relax.TensorType) or param.ty.dtype is None:
                 raise NoKernelError(f"{param.name!r} is no tensor of a known type")
@@ -128,32 +130,36 @@ class _Fusion:
     def _check_types(self, fused: FusedBody) -> None:
         outputs = fused.outputs[int(self._roles.returns_condition) :]
         analyzer = sym.Analyzer()
-        for state, output in zip(self._states, outputs, strict=False):
-            before, after = state.ty, output.ty
+        for carried, output in zip(self._carried, outputs, strict=False):
+            before, after = carried.ty, output.ty
             pairs = zip(dims_of(before), dims_of(after), strict=False)
             same = all(analyzer.can_prove_equal(*pair) for pair in pairs)
             if before.ndim != after.ndim or not same or before.dtype != after.dtype:
-                name = state.name
-                raise NoKernelError(f"the state {name!r} changes its shape or type")
+                name = carried.name
+                raise NoKernelError(f"the carried value {name!r} changes its shape or type")
 
     def _call(self, bb: Any, fused: FusedBody) -> list[Any]:
         """Emits the kernel and the call; returns the results of the loop."""
         proceeds = self._always_proceeds(fused)
-        steps = self._steps(bb, conditional=not proceeds)
-        kernel = self._plan(fused, steps, proceeds)
-        read = [state.input for state in kernel.states] + [s.slice for s in kernel.scan_inputs]
+        trips = self._trip_count(bb, conditional=not proceeds)
+        kernel = self._plan(fused, trips, proceeds)
+        read = [carried.input for carried in kernel.carried_values] + [
+            s.slice for s in kernel.scan_inputs
+        ]
         arguments = [
-            *([] if steps.argument is None else [steps.argument]),
-            *([] if proceeds else [steps.condition]),
+            *([] if trips.argument is None else [trips.argument]),
+            *([] if proceeds else [trips.condition]),
             *(self._outer[variable] for variable in (*read, *kernel.captures)),
             *(fused.constants[variable] for variable in kernel.tensors),
         ]
-        types = [self._outer_type(state.input.ty) for state in kernel.states]
-        types += [self._stacked_type(slices, steps) for slices in kernel.scan_outputs]
+        types = [self._outer_type(carried.input.ty) for carried in kernel.carried_values]
+        types += [self._stacked_type(slices, trips) for slices in kernel.scan_outputs]
         results = call_kernel(bb, "loop_kernel", loop_kernel(kernel), arguments, types)
-        finals = dict(zip([state.input for state in kernel.states], results, strict=False))
+        finals = dict(
+            zip([carried.input for carried in kernel.carried_values], results, strict=False)
+        )
         return [
-            *(finals.get(state, self._outer[state]) for state in self._states),
+            *(finals.get(carried, self._outer[carried]) for carried in self._carried),
             *results[len(finals) :],
         ]
 
@@ -166,25 +172,27 @@ class _Fusion:
             return bool(fused.constants[condition].value.numpy().item())
         return False
 
-    def _plan(self, fused: FusedBody, steps: _Steps, proceeds: bool) -> LoopPlan:
-        """States that no iteration changes are read like captures."""
+    def _plan(self, fused: FusedBody, trips: _TripCount, proceeds: bool) -> LoopPlan:
+        """Carried values that no iteration changes are read like captures."""
         outputs = fused.outputs[int(self._roles.returns_condition) :]
-        states = [StatePlan(*pair) for pair in zip(self._states, outputs, strict=False)]
-        kept = [state.input for state in states if state.input.same_as(state.output)]
-        rows = zip(outputs[len(states) :], self._roles.scan_outputs, strict=True)
+        carried_values = [CarriedPlan(*pair) for pair in zip(self._carried, outputs, strict=False)]
+        kept = [
+            carried.input for carried in carried_values if carried.input.same_as(carried.output)
+        ]
+        slices = zip(outputs[len(carried_values) :], self._roles.scan_outputs, strict=True)
         return LoopPlan(
             fused,
-            [state for state in states if not state.input.same_as(state.output)],
+            [carried for carried in carried_values if not carried.input.same_as(carried.output)],
             [_slices(*pair) for pair in zip(self._slices, self._roles.scan_inputs, strict=True)],
-            [_slices(row, slices) for row, slices in rows],
+            [_slices(*pair) for pair in slices],
             [*kept, *self._captures],
-            self._inner_steps(steps, fused),
-            reads_trip=steps.argument is not None,
+            self._inner_trip_count(trips, fused),
+            reads_trip=trips.argument is not None,
             iteration=self._iteration,
             condition_out=None if proceeds else fused.outputs[0],
         )
 
-    def _steps(self, bb: Any, *, conditional: bool) -> _Steps:
+    def _trip_count(self, bb: Any, *, conditional: bool) -> _TripCount:
         """How often the loop runs; `conditional` says whether its body decides about that.
 
         Raises NoKernelError if nothing ends the loop, or if the sizes of its outputs cannot be
@@ -196,44 +204,44 @@ class _Fusion:
         if roles.scan_inputs:
             data = params[roles.first_scan_input]
             length = dims_of(data.ty)[roles.scan_inputs[0].axis]
-            return _Steps(as_int(length), length)
+            return _TripCount(as_int(length), length)
         if conditional:
             if roles.scan_outputs:
-                raise NoKernelError("a condition decides how many rows its scan outputs get")
+                raise NoKernelError("a condition decides how many slices its scan outputs have")
             first = relax.const(True, "bool") if condition is None else condition
-            return _Steps(roles.trip_count, None, limit, first)
+            return _TripCount(roles.trip_count, None, limit, first)
         if limit is None and roles.trip_count is None:
             raise NoKernelError("nothing ends it")
         if limit is None and condition is None:
             static = max(roles.trip_count or 0, 0)
-            return _Steps(static, tirx.IntImm("int64", static))
+            return _TripCount(static, tirx.IntImm("int64", static))
         if limit is None:
             limit = relax.const(roles.trip_count, "int64")
         if condition is not None:
             limit = bb.emit(relax.op.where(condition, limit, relax.const(0, "int64")))
         if not roles.scan_outputs:
-            return _Steps(None, None, limit)
+            return _TripCount(None, None, limit)
         limit = relax.op.reshape(relax.op.maximum(limit, relax.const(0, "int64")), (1,))
-        return _Steps(None, sizes_of(bb, bb.emit(limit))[0])
+        return _TripCount(None, sizes_of(bb, bb.emit(limit))[0])
 
-    def _inner_steps(self, steps: _Steps, fused: FusedBody) -> Any:
+    def _inner_trip_count(self, trips: _TripCount, fused: FusedBody) -> Any:
         """The number of iterations as the kernel knows it, without looking at the trip count."""
-        if steps.static is not None:
-            return tirx.IntImm("int64", steps.static)
-        if steps.size is None:
+        if trips.static is not None:
+            return tirx.IntImm("int64", trips.static)
+        if trips.size is None:
             return None
-        inner = next((k for k, v in self._sizes.items() if v.same_as(steps.size)), None)
-        return fused.symbols.get(inner, inner) if inner is not None else fresh_dim("steps")
+        inner = next((k for k, v in self._sizes.items() if v.same_as(trips.size)), None)
+        return fused.symbols.get(inner, inner) if inner is not None else fresh_dim("trip_count")
 
-    def _stacked_type(self, slices: SlicePlan, steps: _Steps) -> Any:
-        row = self._outer_type(slices.slice.ty)
-        shape = dims_of(row)
-        shape.insert(slices.axis, steps.size)
-        return relax.TensorType(shape, row.dtype)
+    def _stacked_type(self, slices: SlicePlan, trips: _TripCount) -> Any:
+        slice_type = self._outer_type(slices.slice.ty)
+        shape = dims_of(slice_type)
+        shape.insert(slices.axis, trips.size)
+        return relax.TensorType(shape, slice_type.dtype)
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _TripCount:
     """The number of iterations, or the most there may be if the body returns a condition."""
 
     static: int | None

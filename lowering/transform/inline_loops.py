@@ -10,22 +10,31 @@ from tvm import ir, relax
 from tvm.ir import is_prim_var
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..loops.roles import LOOP_PART, LoopRoles
+from ..loops.roles import BODY, KERNEL, LOOP_PART, LoopRoles
 from ..scheduling.dataflow import split_function
 from .unused import without_unused
 
-_ITERATION = "iteration"
+_LOOP = "loop"
+"""What `_part` calls the function of a whole loop."""
 
 
 def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
-    """Inlines loops and their parts, except the functions that repeat, at their only call.
+    """Inlines loops and their bodies into the functions that call them.
 
-    A function stays if it is called more than once, or with tensors of which the call does not
-    know the sizes that its parameters name.
+    A function stays if it is called more than once, or if the types of the arguments of its call
+    leave a size open that its parameters name. The functions that run iterations stay, because
+    FuseOps in TVM 0.27 fails on dataflow blocks in branches.
     """
-    callers = _callers(module)
-    once = {v for v, found in callers.items() if len(found) == 1 and _may_inline(module[v])}
-    if not once:
+    return inline_parts(module, {_LOOP, BODY, KERNEL})
+
+
+def inline_parts(module: tvm.IRModule, parts: set[str]) -> tvm.IRModule:
+    """Inlines the functions that are one of these parts of a loop, at their only call."""
+    callees: dict[Any, list[Any]] = {}
+    for callee, callers in _callers(module).items():
+        if len(callers) == 1 and _part(module[callee]) in parts:
+            callees.setdefault(callers[0], []).append(callee)
+    if not callees:
         return module
     result = tvm.IRModule(dict(module.functions_items()))
     done: set[Any] = set()
@@ -35,18 +44,16 @@ def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
         if variable in done:
             return
         done.add(variable)
-        callees = [callee for callee in once if callers[callee] == [variable]]
-        for callee in callees:
+        for callee in callees.get(variable, ()):
             visit(callee)
-        callees = [callee for callee in callees if _may_inline(result[callee])]
-        if callees:
-            functions = {v: _as_one_block(result[v]) for v in callees}
-            inlined = _Inliner(functions).visit_expr(result[variable])
-            result.update_func(variable, split_function(inlined))
+        inlined = [v for v in callees.get(variable, ()) if not _has_branches(result[v])]
+        if inlined:
+            functions = {v: _as_one_block(result[v]) for v in inlined}
+            function = _Inliner(functions).visit_expr(result[variable])
+            result.update_func(variable, split_function(function))
 
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            visit(variable)
+    for variable in callees:
+        visit(variable)
     return without_unused(result, module)
 
 
@@ -91,21 +98,13 @@ def _callers(module: tvm.IRModule) -> dict[Any, list[Any]]:
 def _part(function: Any) -> str:
     """Which part of a loop a function is; empty for others."""
     attributes = function.attrs or {}
-    return str(attributes.get(LOOP_PART, "loop" if LoopRoles.ATTRIBUTE in attributes else ""))
+    return str(attributes.get(LOOP_PART, _LOOP if LoopRoles.ATTRIBUTE in attributes else ""))
 
 
-def _may_inline(function: Any) -> bool:
-    part = _part(function)
-    if part == _ITERATION:
-        # FuseOps in TVM 0.27 does not find what a branch defines outside of dataflow blocks.
-        return all(isinstance(block, relax.DataflowBlock) for block in function.body.blocks)
-    # Others are called in dataflow blocks, which have no control flow.
+def _has_branches(function: Any) -> bool:
+    """Whether a function has an If, which a dataflow block cannot hold."""
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
-    return bool(part) and not any(_is_choice(binding) for binding in bindings)
-
-
-def _is_choice(binding: Any) -> bool:
-    return isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.If)
+    return any(isinstance(getattr(binding, "value", None), relax.If) for binding in bindings)
 
 
 def _as_one_block(function: Any) -> Any:
@@ -116,22 +115,34 @@ def _as_one_block(function: Any) -> Any:
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, attrs=attrs)
 
 
+def symbol_values(function: Any, call: Any) -> dict[Any, Any]:
+    """The size that a call gives each symbol of the function's parameters, as far as types say."""
+    values: dict[Any, Any] = {}
+    for param, argument in zip(function.params, call.args, strict=True):
+        for symbol, size in _pairs_of_sizes(param.ty, argument.ty):
+            if is_prim_var(symbol):
+                values.setdefault(symbol, size)
+    return values
+
+
 def _knows_sizes(function: Any, call: Any) -> bool:
     """Whether the types of the arguments have a size for each symbol of the parameters."""
-    known: set[Any] = set()
-    for param, argument in zip(function.params, call.args, strict=True):
-        known.update(_named_sizes(param.ty, argument.ty))
-    params = function.params
-    return known.issuperset(s for p in params for s in relax.analysis.tir_vars_in_type(p.ty))
+    values = symbol_values(function, call)
+    symbols = (s for p in function.params for s in relax.analysis.tir_vars_in_type(p.ty))
+    return all(symbol in values for symbol in symbols)
 
 
-def _named_sizes(kind: Any, given: Any) -> Iterator[Any]:
-    """The symbols in the type of a parameter that the type of an argument has a size for."""
+def _pairs_of_sizes(kind: Any, given: Any) -> Iterator[tuple[Any, Any]]:
+    """The sizes in the type of a parameter, each with that in the type of an argument."""
     if isinstance(kind, relax.TupleType) and isinstance(given, relax.TupleType):
         for pair in zip(kind.fields, given.fields, strict=True):
-            yield from _named_sizes(*pair)
+            yield from _pairs_of_sizes(*pair)
     elif isinstance(kind, relax.ShapeType) and isinstance(given, relax.ShapeType):
-        yield from filter(is_prim_var, (kind.values or ()) if given.values is not None else ())
-    elif isinstance(kind, relax.TensorType) and isinstance(given, relax.TensorType):
-        has_sizes = all(isinstance(each.shape, relax.ShapeExpr) for each in (kind, given))
-        yield from filter(is_prim_var, kind.shape.values if has_sizes else ())
+        if kind.values is not None and given.values is not None:
+            yield from zip(kind.values, given.values, strict=True)
+    elif all(_has_sizes(each) for each in (kind, given)):
+        yield from zip(kind.shape.values, given.shape.values, strict=True)
+
+
+def _has_sizes(kind: Any) -> bool:
+    return isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr)

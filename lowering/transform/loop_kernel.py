@@ -1,8 +1,8 @@
 """The kernel of a whole loop: the statements of one iteration with a loop around them.
 
 The values of an iteration are places in larger buffers, so that nothing is copied: a slice of a
-scanned tensor is the tensor with the iteration number as one more index, and a state has two
-places, before and after the iteration, which change roles from one iteration to the next.
+scanned tensor is the tensor with the iteration number as one more index, and a carried value has
+two places, before and after the iteration, which change roles from one iteration to the next.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Place = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
-class StatePlan:
-    """A state that the body changes."""
+class CarriedPlan:
+    """A carried value that the body changes."""
 
     input: Variable
     output: Variable
@@ -47,16 +47,17 @@ class LoopPlan:
     """What the kernel is made of.
 
     Its parameters, in this order: the trip count (int64 scalar, if `reads_trip`), the condition
-    (bool scalar, if `condition_out`), the initial states, the scan inputs, the captures, the
-    body's constants that are no scalars; then its results: the final states, the scan outputs.
+    (bool scalar, if `condition_out`), the initial carried values, the scan inputs, the captures,
+    the body's constants that are no scalars; then its results: the final carried values, the scan
+    outputs.
     """
 
     body: FusedBody
-    states: Sequence[StatePlan]
+    carried_values: Sequence[CarriedPlan]
     scan_inputs: Sequence[SlicePlan]
     scan_outputs: Sequence[SlicePlan]
     captures: Sequence[Variable]
-    steps: Any
+    trips: Any
     """The number of iterations: a dimension of the scanned tensors, or None if there is none."""
     reads_trip: bool
     """Whether the number of iterations is a parameter."""
@@ -75,7 +76,7 @@ class LoopPlan:
 class _Parameters:
     """The kernel's buffers, in the order that `LoopPlan` states."""
 
-    steps: Any
+    trips: Any
     """The number of iterations, or the most there may be."""
     condition: Any
     initial: list[Any]
@@ -108,7 +109,7 @@ def _check_sizes(kernel: tirx.PrimFunc) -> None:
 
 
 def _declare(plan: LoopPlan) -> _Parameters:
-    steps = plan.steps
+    trips = plan.trips
     trip = ib.arg("trip", ib.buffer((), "int64")) if plan.reads_trip else None
     condition = None if plan.condition_out is None else ib.arg("condition", ib.buffer((), "bool"))
 
@@ -116,50 +117,51 @@ def _declare(plan: LoopPlan) -> _Parameters:
         return ib.arg(name, ib.buffer(plan.body.shape(value), _dtype(value)))
 
     def stacked(name: str, slices: SlicePlan) -> Any:
-        shape = _inserted(plan.body.shape(slices.slice), slices.axis, steps)
+        shape = _inserted(plan.body.shape(slices.slice), slices.axis, trips)
         return ib.arg(name, ib.buffer(shape, _dtype(slices.slice)))
 
-    initial = [whole("initial", state.input) for state in plan.states]
+    initial = [whole("initial", carried.input) for carried in plan.carried_values]
     read = [stacked("read", slices) for slices in plan.scan_inputs]
     for variable in (*plan.captures, *plan.tensors):
         ib.arg(variable.name, plan.body.buffers[variable])
-    final = [whole("final", state.input) for state in plan.states]
+    final = [whole("final", carried.input) for carried in plan.carried_values]
     written = [stacked("written", slices) for slices in plan.scan_outputs]
-    count = steps if trip is None else ib.bind(trip[()])
+    count = trips if trip is None else ib.bind(trip[()])
     return _Parameters(count, condition, initial, read, final, written)
 
 
 def _emit(plan: LoopPlan, parameters: _Parameters) -> None:
-    """The loop, from the initial states to the results."""
-    states = [state.input for state in plan.states]
+    """The loop, from the initial carried values to the results."""
+    carried_values = [carried.input for carried in plan.carried_values]
     halves = [
-        ib.alloc_buffer((_int(2), *plan.body.shape(state)), _dtype(state)) for state in states
+        ib.alloc_buffer((_int(2), *plan.body.shape(carried)), _dtype(carried))
+        for carried in carried_values
     ]
-    for state, initial, both in zip(states, parameters.initial, halves, strict=True):
-        _copy(plan.body.shape(state), _all(initial), _half(both, _int(0)))
+    for carried, initial, both in zip(carried_values, parameters.initial, halves, strict=True):
+        _copy(plan.body.shape(carried), _all(initial), _half(both, _int(0)))
     temporaries, statement = _split(plan.body.statement)
     for temporary in temporaries:
         ib.add_to_parent(temporary)
     iteration = _Iteration(plan, parameters, halves, statement)
     if plan.condition_out is None:
-        with ib.serial(parameters.steps) as step:
-            iteration.emit(step)
+        with ib.serial(parameters.trips) as number:
+            iteration.emit(number)
         # A negative trip count is none.
-        steps = tirx.max(parameters.steps, _int(0))
+        trips = tirx.max(parameters.trips, _int(0))
     else:
-        steps = _emit_while(iteration, plan, parameters)
-    for state, both, final in zip(states, halves, parameters.final, strict=True):
-        _copy(plan.body.shape(state), _half(both, steps % 2), _all(final))
+        trips = _emit_while(iteration, plan, parameters)
+    for carried, both, final in zip(carried_values, halves, parameters.final, strict=True):
+        _copy(plan.body.shape(carried), _half(both, trips % 2), _all(final))
 
 
 def _emit_while(iteration: _Iteration, plan: LoopPlan, parameters: _Parameters) -> Any:
-    """The loop with a condition; gives the number of iterations that were run."""
+    """The loop with a condition; returns the number of iterations that ran."""
     done = ib.alloc_buffer((_int(1),), "int64")
     proceed = ib.alloc_buffer((_int(1),), "bool")
     ib.buffer_store(done, _int(0), [_int(0)])
     ib.buffer_store(proceed, parameters.condition[()], [_int(0)])
-    has_trip = plan.reads_trip or plan.steps is not None
-    more = done[0] < parameters.steps if has_trip else tirx.const(True, "bool")
+    has_trip = plan.reads_trip or plan.trips is not None
+    more = done[0] < parameters.trips if has_trip else tirx.const(True, "bool")
     with ib.While(tirx.all(more, proceed[0])):
         iteration.emit(done[0], proceed)
         ib.buffer_store(done, done[0] + _int(1), [_int(0)])
@@ -177,11 +179,11 @@ class _Iteration:
         self._halves = halves
         self._statement = statement
 
-    def emit(self, step: Any, proceed: Any = None) -> None:
-        """The iteration of number `step`; `proceed` is where the next condition goes."""
-        sources = self._sources(step)
+    def emit(self, iteration: Any, proceed: Any = None) -> None:
+        """The iteration numbered `iteration`; `proceed` is where the next condition goes."""
+        sources = self._sources(iteration)
         copies = []
-        for variable, target in self._targets(step, proceed):
+        for variable, target in self._targets(iteration, proceed):
             computed = variable in self._plan.body.buffers
             if computed and variable not in sources:
                 sources[variable] = target
@@ -191,38 +193,38 @@ class _Iteration:
         for variable, target in copies:
             _copy(self._plan.body.shape(variable), sources[variable], target)
 
-    def _sources(self, step: Any) -> dict[Variable, Place]:
+    def _sources(self, iteration: Any) -> dict[Variable, Place]:
         """Where the values lie that the body is given."""
         plan = self._plan
         sources = {v: _all(plan.body.buffers[v]) for v in (*plan.captures, *plan.tensors)}
         for variable, constant in plan.body.constants.items():
             if not variable.ty.ndim:
                 sources[variable] = _fixed(constant.value.numpy().item(), _dtype(variable))
-        for state, both in zip(plan.states, self._halves, strict=True):
-            sources[state.input] = _half(both, step % 2)
+        for carried, both in zip(plan.carried_values, self._halves, strict=True):
+            sources[carried.input] = _half(both, iteration % 2)
         for slices, whole in zip(plan.scan_inputs, self._parameters.read, strict=True):
-            sources[slices.slice] = self._slice(slices, whole, step)
+            sources[slices.slice] = self._slice(slices, whole, iteration)
         if plan.iteration is not None:
-            sources[plan.iteration] = lambda _: step
+            sources[plan.iteration] = lambda _: iteration
         if plan.condition_in is not None:
             sources[plan.condition_in] = _fixed(True, "bool")
         return sources
 
-    def _targets(self, step: Any, proceed: Any) -> list[tuple[Variable, Place]]:
+    def _targets(self, iteration: Any, proceed: Any) -> list[tuple[Variable, Place]]:
         """Where the results of the body belong."""
         plan = self._plan
         targets = []
-        for state, both in zip(plan.states, self._halves, strict=True):
-            targets.append((state.output, _half(both, (step + 1) % 2)))
+        for carried, both in zip(plan.carried_values, self._halves, strict=True):
+            targets.append((carried.output, _half(both, (iteration + 1) % 2)))
         for slices, whole in zip(plan.scan_outputs, self._parameters.written, strict=True):
-            targets.append((slices.slice, self._slice(slices, whole, step)))
+            targets.append((slices.slice, self._slice(slices, whole, iteration)))
         if plan.condition_out is not None:
             targets.append((plan.condition_out, lambda _: proceed[_int(0)]))
         return targets
 
-    def _slice(self, slices: SlicePlan, whole: Any, step: Any) -> Place:
-        row = self._parameters.steps - 1 - step if slices.reverse else step
-        return lambda indices: whole[_inserted(indices, slices.axis, row)]
+    def _slice(self, slices: SlicePlan, whole: Any, iteration: Any) -> Place:
+        place = self._parameters.trips - 1 - iteration if slices.reverse else iteration
+        return lambda indices: whole[_inserted(indices, slices.axis, place)]
 
     def _placed(self, places: dict[Variable, Place]) -> Any:
         """The statements of the body, over the kernel's own buffers."""

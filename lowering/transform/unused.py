@@ -1,4 +1,4 @@
-"""Functions that nothing calls any more."""
+"""Functions that nothing calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from ..operators.recurrent_mark import RecurrentOperator
 def without_unused(module: Any, before: Any = None) -> Any:
     """The module without the functions that nothing reaches from a public function.
 
-    Loops, their parts and marked functions count only if something calls them, although they are
-    public.
-    Kernels stay that no Relax function called in `before`, the module before a pass: other kernels
-    may call them by name.
+    Functions of loops and marked recurrences stay only if something calls them, although they are
+    public. Kernels that no Relax function called in `before`, the module before a pass, stay too:
+    other kernels may call them by name.
     """
     callees = _all_callees(module)
     reached = set()

@@ -101,7 +101,7 @@ class Builder:
         return self.transpose(value, perm)
 
     def reshape(self, value: Tensor, shape: Tensor) -> Tensor:
-        """Reshapes to a computed shape, any size of which may be 0.
+        """Reshapes to a computed shape, whose sizes may be 0.
 
         Raises Miss before opset 14, where a 0 in the shape copies the size of the operand.
         """

@@ -14,6 +14,8 @@ from ..facts.facts import Facts
 from ..graph.declarations import without_shape
 from ..graph.index import Index, Use
 from ..graph.ir import CONTROL_FLOW, Constant, Graph, LazyArray, Node, Tensor, Variable, bodies
+from ..graph.names import scope
+from ..graph.operators import operator
 from .miss import describe
 
 Place = Node | Graph
@@ -81,6 +83,12 @@ class Edits:
         """New or changed nodes, which the opset may lack."""
         self.added_constants: list[Constant] = []
         """New constants."""
+        self._unnamed_values: set[Tensor] = set()
+        """New values without a final name."""
+        self._unnamed_nodes: set[Node] = set()
+        """New nodes without a final name."""
+        self._successors: dict[Tensor, Tensor] = {}
+        """For a replaced value, the one that its readers read instead."""
         self.delta: Counter[str] = Counter()
         """The change of each component of the termination measure."""
         self._undo: list[Callable[[], None]] = []
@@ -97,14 +105,16 @@ class Edits:
     ) -> Constant:
         """Adds an initializer, by default to the graph of the root.
 
-        It is named after `like`, the value that it replaces. `values` may be lazy values of a file.
+        It is named after the first new node that reads it, or the value that it replaces, or else
+        after `like`. `values` may be lazy values of a file.
         """
         graph = graph if graph is not None else self.index.graph_of(self.root)
         if isinstance(values, np.ndarray):
             view = values.view()
             view.setflags(write=False)
             values = view
-        constant = Constant(like.name, values)
+        constant = Constant(self._new_name(like.name), values)
+        self._unnamed_values.add(constant)
         graph.initializers.append(constant)
         self.added_constants.append(constant)
         self.index.add_constant(constant, graph)
@@ -128,14 +138,25 @@ class Edits:
         attrs: Mapping[str, Any] | None = None,
         before: Place | None = None,
     ) -> list[Tensor]:
-        """Adds a node of the standard domain and returns its outputs, named after `like`.
+        """Adds a node of the standard domain and returns its outputs, one for each of `like`.
 
-        The node goes to the place `before`, by default just before the root.
+        The node belongs to the module of the first of `like` that has one in its name, as in
+        `/l/cell/Mul_6_output_0`; the node is then `/l/cell/LSTM`, and its results are named after
+        it. An output is omitted where the name in `like` is empty. The node goes to the place
+        `before`, by default just before the root.
         """
         check_tensors((*inputs, *like))
         before = before if before is not None else self.root
-        outputs = [Variable(tensor.name) for tensor in like]
-        node = Node(op, "", dict(attrs or {}), list(inputs), outputs, "")
+        module = next(filter(None, (scope(tensor.name) for tensor in (*like, *inputs))), "")
+        name = self._new_name(f"{module}{op}")
+        outputs = [
+            Variable(self._new_name(f"{name}_output_{slot}") if tensor.name else "")
+            for slot, tensor in enumerate(like)
+        ]
+        node = Node(op, name, dict(attrs or {}), list(inputs), outputs, "")
+        self._name_operands(node)
+        self._unnamed_values.update(outputs)
+        self._unnamed_nodes.add(node)
         if isinstance(before, Node):
             self.index.place_before(before, [node])
         else:
@@ -144,6 +165,65 @@ class Edits:
         self.written.append(node)
         self.log.append(f"new {describe(node)}")
         return list(outputs)
+
+    def _new_name(self, name: str) -> str:
+        """A name that no node or value has, made from the given one."""
+        names = self.index.names
+        new = names.unique(name)
+        self._undo.append(lambda: names.release(new))
+        return new
+
+    def _name_operands(self, node: Node) -> None:
+        """Names new constants after the first new node that reads them: `/l/cell/LSTM.W`."""
+        schema = operator(node.op, "", self.opset)
+        for slot, tensor in enumerate(node.inputs):
+            if schema is None or not schema.inputs or tensor not in self._unnamed_values:
+                continue
+            if isinstance(tensor, Constant):
+                formal = schema.inputs[min(slot, len(schema.inputs) - 1)].name
+                self._rename(tensor, self._new_name(f"{node.name}.{formal}"))
+                self.index.operand_names.add(tensor)
+
+    def _rename(self, tensor: Tensor, name: str) -> None:
+        """Renames a new value, which then keeps that name."""
+        self._unnamed_values.discard(tensor)
+        self._set_name(tensor, name)
+
+    def _set_name(self, thing: Node | Tensor, name: str) -> None:
+        before, thing.name = thing.name, name
+
+        def undo() -> None:
+            thing.name = before
+
+        self._undo.append(undo)
+
+    def _inherit_names(self, node: Node) -> None:
+        """Gives the names of a node that is about to be removed to what replaces it.
+
+        Its values name the new values that are read instead, and the node names the new node that
+        computes them if it has the same operator. The names of its other constants are exchanged
+        with those of the new node.
+        """
+        for old in node.outputs:
+            new = self._successors.get(old)
+            if new is None or new not in self._unnamed_values or not old.name:
+                continue
+            heir = self.index.producer(new)
+            self._rename(new, old.name)
+            if heir in self._unnamed_nodes and heir.op == node.op and node.name:
+                self._exchange_names(node, heir)
+
+    def _exchange_names(self, node: Node, heir: Node) -> None:
+        """Exchanges the names of two nodes, and of the constants that are named after them."""
+        self._unnamed_nodes.discard(heir)
+        ours, theirs = node.name, heir.name
+        for constant in dict.fromkeys((*node.inputs, *heir.inputs)):
+            owner, _, formal = constant.name.rpartition(".")
+            is_shared = constant in node.inputs and constant in heir.inputs
+            if constant in self.index.operand_names and owner in (ours, theirs) and not is_shared:
+                self._set_name(constant, f"{theirs if owner == ours else ours}.{formal}")
+        self._set_name(node, theirs)
+        self._set_name(heir, ours)
 
     def node_first(
         self,
@@ -180,6 +260,7 @@ class Edits:
         """Makes every reader of `old` read `new`. Outputs of the model keep their names."""
         check_tensors((old, new))
         self.replaced.append((old, new))
+        self._successors[old] = new
         for use in self.index.uses(old):
             if use.reader is self.index.root:
                 self._replace_output(use, old, new)
@@ -198,7 +279,8 @@ class Edits:
             return
         self.copied_outputs.append(new)
         copy = copy_of(old)
-        node = Node("Identity", "", {}, [new], [copy], "")
+        name = self._new_name(f"{scope(old.name)}Identity")
+        node = Node("Identity", name, {}, [new], [copy], "")
         self.index.place_last(self.index.root, node)
         self._insert(node, self.index.root)
         self._redirect(use, old, copy)
@@ -221,6 +303,7 @@ class Edits:
         self._mark_shrunk(self.index.graph_of(node))
         for tensor in self.reads(node):
             self.freed[tensor] = None
+        self._inherit_names(node)
         removal = self.index.remove_node(node)
         self.removed += [gone for gone, _ in removal.nodes]
         self._undo.append(lambda: self.index.restore(removal))

@@ -304,10 +304,10 @@ class Engine:
         if self._commits > self._budget or self._is_endless(patch):
             latest = {c.rule: None for c in self.trace.commits()[-_LATEST:]} | {rule.name(): None}
             raise LoopliftError(
-                f"Rewriting does not end: {' and '.join(latest)} still fire after "
-                f"{self._commits} commits",
+                f"Rewriting does not end. After {self._commits} commits, these rules keep firing: "
+                + ", ".join(latest),
                 where=label,
-                remedy="These rules undo each other's work: leave one out, or limit the commits",
+                remedy="Leave out one of these rules, or limit the number of commits",
             )
 
     def _is_endless(self, patch: Patch) -> bool:

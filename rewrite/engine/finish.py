@@ -13,7 +13,8 @@ from ..graph.body_forms import BodyForms
 from ..graph.declarations import without_false_sizes
 from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor
-from ..storage.naming import UniqueNames, defined
+from ..graph.names import UniqueNames, defined
+from ..symbolic import Dim, symbols
 
 
 def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms: BodyForms) -> None:
@@ -32,6 +33,7 @@ def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms:
         if graph is not index.root:
             _correct_declarations(graph, facts)
             _declare_scalars(graph, index)
+    _correct_outputs(index.root, facts)
 
 
 def _separate_value_names(index: Index) -> None:
@@ -82,6 +84,43 @@ def _correct_declarations(body: Graph, facts: Facts) -> None:
         info = body.output_info.get(tensor)
         if info is not None:
             body.output_info[tensor] = without_false_sizes(info, facts.shape(tensor))
+
+
+def _correct_outputs(root: Graph, facts: Facts) -> None:
+    """Corrects declared shapes of outputs of the model that contradict proven ones.
+
+    Exporters that trace a model write the sizes of their example where the inputs are open.
+    """
+    for tensor in root.outputs:
+        info, shape = root.output_info.get(tensor, tensor.info), facts.shape(tensor)
+        declared = None if info is None else info.type.tensor_type
+        if info is None or declared is None or shape is None or not declared.HasField("shape"):
+            continue
+        sizes = [
+            d.dim_value if d.HasField("dim_value") else d.dim_param for d in declared.shape.dim
+        ]
+        if len(sizes) == len(shape):
+            right = [_true_size(*pair) for pair in zip(sizes, shape)]
+        else:
+            right = [_true_size(None, size) for size in shape]
+        if right != sizes:
+            element = declared.elem_type
+            open_sizes = [size if size != "" else None for size in right]
+            root.output_info[tensor] = onnx.helper.make_tensor_value_info(
+                tensor.name, element, open_sizes, info.doc_string
+            )
+
+
+def _true_size(declared: int | str | None, proven: Dim) -> int | str:
+    """The size of an axis: as declared unless that is false; "" where it has no name."""
+    if declared is not None and not isinstance(declared, int):
+        return declared
+    if isinstance(proven, int):
+        return proven
+    parts = symbols(proven)
+    if any(symbol.serial >= 0 for symbol in parts):  # unknown, so it may be what is declared
+        return "" if declared is None else declared
+    return next((symbol.name for symbol in parts if str(proven) == symbol.name), "")
 
 
 def _declare_scalars(body: Graph, index: Index) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..graph.index import Index
 from ..graph.ir import Node, Tensor
 
+_MOST_RESULTS = 4
+"""The results by which a node without a name is identified."""
+
 
 class Miss(Exception):
     """Why a rule does not fire: a sentence, the values in it, and the place it is about.
@@ -30,8 +33,11 @@ class Miss(Exception):
 def describe(thing: object) -> str:
     """Names a node, tensor or other value in a message: `Add `node` `, `` `tensor` ``, `3`."""
     if isinstance(thing, Node):
-        outputs = ", ".join(f"`{t.name}`" for t in thing.outputs if t.name)
-        return f"{thing.op} {f'`{thing.name}`' if thing.name else f'of {outputs}'}"
+        if thing.name:
+            return f"{thing.op} `{thing.name}`"
+        named = [f"`{t.name}`" for t in thing.outputs if t.name]
+        more = f" and {len(named) - _MOST_RESULTS} more" if len(named) > _MOST_RESULTS else ""
+        return f"{thing.op} of {', '.join(named[:_MOST_RESULTS])}{more}"
     if isinstance(thing, Tensor):
         return f"`{thing.name}`"
     if isinstance(thing, (tuple, list, frozenset, set)):

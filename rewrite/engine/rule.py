@@ -18,6 +18,7 @@ from ..graph.ir import Graph, Node, Tensor
 from ..graph.views import CarriedValue, IfView, LoopView, ScanView
 from .miss import Miss
 from .patch import Patch
+from .promise import Promise
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -159,6 +160,8 @@ class Rule(Generic[Found]):
     """A model on which the rule fires, in ONNX text (see `fixture`)."""
     spares: ClassVar[Mapping[str, str]] = {}
     """Near misses in ONNX text, by words that the reason of the Miss must contain."""
+    promise: ClassVar[Promise] = Promise()
+    """How a rewritten model may differ from the original; by default not at all."""
     before: ClassVar[str] = ""
     """The name of another rule: this rule is tried just before it, in its phases."""
     after: ClassVar[str] = ""

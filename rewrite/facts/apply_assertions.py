@@ -13,8 +13,8 @@ from onnx import helper
 from ..errors import AssumptionError
 from ..graph.declarations import shape_of
 from ..graph.ir import Constant, Graph, Variable
+from ..graph.names import graphs
 from ..storage.model import Model
-from ..storage.naming import graphs
 from .assertions import Assertions, Shape, value_text
 from .prefix_masks import check_mask_names, with_time_axes
 

@@ -69,12 +69,18 @@ class Fact:
         return self.ranks if self.shape is None else frozenset({len(self.shape)})
 
     def array(self) -> np.ndarray | None:
-        """The elements as an object array of the tensor's shape."""
+        """The elements as an object array of the tensor's shape.
+
+        None if they are not known. Of a tensor without elements, some sizes may still be open.
+        """
         if self.values is None or self.shape is None:
+            return None
+        sizes = [d for d in self.shape if isinstance(d, int)]
+        if len(sizes) < len(self.shape):
             return None
         flat = np.empty(len(self.values), dtype=object)
         flat[:] = self.values
-        return flat.reshape([int(d) for d in self.shape if isinstance(d, int)])
+        return flat.reshape(sizes)
 
     def scalar(self) -> Element:
         """The only element; None when there is not exactly one or it is not known."""

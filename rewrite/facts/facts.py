@@ -106,8 +106,7 @@ class Facts:
         node = self.index.producer(tensor)
         if node is not None and node.op == "Constant" and not node.domain:
             return True
-        values = self.of(tensor).values
-        return values is not None and all(isinstance(v, int) for v in values)
+        return _is_same_in_every_run(self.of(tensor))
 
     def constant(self, tensor: Tensor) -> np.ndarray | None:
         """The elements, if all of them are known numbers that are the same in every run."""
@@ -117,10 +116,9 @@ class Facts:
         if node is not None and node.op == "Constant" and not node.domain:
             return constant_value(node)
         fact = self.of(tensor)
-        if fact.values is None or not all(isinstance(v, int) for v in fact.values):
+        array = fact.array() if _is_same_in_every_run(fact) else None
+        if array is None:
             return None
-        array = fact.array()
-        assert array is not None
         return array.astype(onnx.helper.tensor_dtype_to_np_dtype(fact.dtype))
 
     def opset_of(self, domain: str) -> int:
@@ -314,3 +312,9 @@ def _size_bounds(dim: Dim) -> tuple[int | None, int | None]:
     """The bounds of a dim, which is a size and thus never negative."""
     low, high = symbolic.bounds(dim)
     return (0 if low is None else max(low, 0)), high
+
+
+def _is_same_in_every_run(fact: Fact) -> bool:
+    """Whether shape and elements are numbers; a tensor without elements may have open sizes."""
+    known = (*(fact.values or ()), *(fact.shape or ()))
+    return fact.values is not None and all(isinstance(v, int) for v in known)

@@ -1,16 +1,15 @@
 """Body outputs have one form for rules and another one in files; this module converts both ways.
 
 For rules, a body returns the values that it computes or captures, and the condition of a loop that
-only its trip count ends is the constant true. A file differs in two ways:
+only its trip count ends is the constant true. A file may differ in two ways:
 
 - An Identity copies a value that onnxruntime cannot return as it is. onnxruntime refuses a body
   that returns a value of an outer graph, leaves an output of a Scan body that no node computes
   uninitialised, and increments the iteration number of a Loop in place.
-- A Loop body returns its input condition. It runs only while its condition holds, so that this
-  equals returning true. onnxruntime copies a constant that a body returns but forwards an input:
-  that saves 0.2 to 0.3 µs per iteration (onnxruntime 1.31, CPU).
-
-      body (i, cond_in, …) { … return true, … }   <->   body (i, cond_in, …) { … return cond_in, … }
+- A Loop body may return its input condition. It runs only while its condition holds, so that this
+  equals returning true. Where the file did so, it does so again. Rules leave the constant: OpenVINO
+  2026.4 rejects a body with an output that is an input, and onnxruntime 1.31 takes only 0.2 to
+  0.3 µs per iteration to copy it.
 """
 
 from __future__ import annotations
@@ -66,6 +65,8 @@ class BodyForms:
         self._index = index
         self.removed_copies: dict[tuple[Graph, Tensor], list[Node]] = {}
         """The removed Identity nodes, by body and copied value; `to_file_form` uses them again."""
+        self.input_conditions: set[Constant] = set()
+        """The constants that stand for the input condition, which the file returns."""
 
     def to_rule_form(self) -> None:
         """Removes the copies that only the file needs, and returns constant conditions."""
@@ -74,7 +75,7 @@ class BodyForms:
             self._remove_copies(body)
 
     def to_file_form(self) -> None:
-        """Returns input conditions, and adds the copies that the file needs.
+        """Returns input conditions where the file did, and adds the copies that it needs.
 
         Sorts the nodes of each graph and drops those that were removed.
         """
@@ -95,15 +96,14 @@ class BodyForms:
             if loop.condition_out is loop.condition_in:
                 always = Constant(loop.condition_in.name, np.full(loop.condition_shape, True))
                 loop.body.initializers.append(always)
+                self.input_conditions.add(always)
                 self._index.add_constant(always, loop.body)
                 self._index.set_graph_outputs(loop.body, [always, *loop.body.outputs[1:]])
 
     def _return_input_conditions(self) -> None:
-        """Replaces the constant conditions that were not in the file."""
+        """Replaces the constants that stand for input conditions."""
         for loop in self._loops():
-            out = loop.condition_out
-            added = isinstance(out, Constant) and out in self._index.added_or_moved
-            if added and out.shape == loop.condition_shape and np.all(out.values):
+            if loop.condition_out in self.input_conditions:
                 outputs = [loop.condition_in, *loop.body.outputs[1:]]
                 self._index.set_graph_outputs(loop.body, outputs)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .guard import Guard, GuardedList
 from .ir import Constant, Graph, Node, Tensor, bodies
+from .names import UniqueNames
 
 GAP_PARTS = 64
 """A new node takes at most this fraction of the gap before its anchor (see `Index.gap_parts`)."""
@@ -48,6 +50,8 @@ class Index:
         """The bytes of all constants that patches added."""
         self.added_or_moved: dict[Node | Tensor, None] = {}
         """New and moved nodes and values, whose names may occur twice in their graph."""
+        self.operand_names: set[Tensor] = set()
+        """New constants that are named after the node that reads them: `/l/cell/LSTM.W`."""
         self._graph_of: dict[Node, Graph] = {}
         self._owner: dict[Graph, Node] = {}
         self._producer: dict[Tensor, Node] = {}
@@ -61,6 +65,11 @@ class Index:
         self._returned: dict[Tensor, int] = {}
         self._last: dict[Graph, float] = {}
         self.add_graph(root)
+
+    @cached_property
+    def names(self) -> UniqueNames:
+        """The names of all values and nodes, for new ones."""
+        return UniqueNames(self.root)
 
     # --- queries ---
 

@@ -102,6 +102,8 @@ class Cases:
         """The number of inputs that the model rejected."""
         self.last_refusal = ExecutionError()
         """The error for the last of them."""
+        self._refusals: dict[str, ExecutionError] = {}
+        self._accepted_choices: set[str] = set()
         self._session = session
         self._given = given_values(model, {**assertions.inputs, **(inputs or {})})
         self._exact = {**assertions.dims, **_sizes_of(whole, self._given)}
@@ -226,12 +228,26 @@ class Cases:
             except ExecutionError as refusal:
                 self.refused += 1
                 self.last_refusal = refusal
+                self._refusals[self._choice_text(chosen)] = refusal
                 if time.monotonic() - began >= self._effort.run_seconds:
                     self.timeouts += 1
                     return None
                 continue
+            self._accepted_choices.add(self._choice_text(chosen))
             return Case(feed, outputs, dict(chosen), time.perf_counter() - start)
         return None
+
+    def refused_choices(self) -> dict[str, str]:
+        """The combinations of `choices` that the model rejected for all inputs, with the error."""
+        return {
+            text: str(refusal)
+            for text, refusal in self._refusals.items()
+            if self._choices and text not in self._accepted_choices
+        }
+
+    def _choice_text(self, sizes: DimSizes) -> str:
+        """The sizes of the dimensions that have choices: `T=0, B=1`."""
+        return ", ".join(f"{name}={sizes[name]}" for name in self._choices if name in sizes)
 
     def _integer_styles(self, number: int) -> Sequence[str]:
         if not any(tensor.dtype.kind in "iu" for tensor in self._signature.tensors().values()):

@@ -1,4 +1,6 @@
-"""Finds the outputs of a model that may differ between two runs."""
+"""Finds the outputs of a model that may differ between two runs, or that onnxruntime may compute
+wrongly for empty tensors.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ REDUCTIONS = frozenset(
     {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
      "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
 )  # fmt: skip
+
+STACK = "ConcatFromSequence"
 
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:
@@ -38,6 +42,24 @@ def reduced_outputs(model: onnx.ModelProto) -> list[str]:
     shape instead of the reduced shape (ONNX operator specification: ReduceSum and others).
     """
     return _depending(model, REDUCTIONS)
+
+
+def stacked_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on a stack of the elements of a sequence.
+
+    onnxruntime 1.31 does not check the sizes of elements if one is empty: it returns memory that
+    nothing wrote (ONNX operator specification, ConcatFromSequence: all have the same shape).
+    """
+    return _depending(model, frozenset({STACK}))
+
+
+def scan_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on a Loop or Scan.
+
+    The specification does not define the sizes of a scan output of no iterations, except the first:
+    onnxruntime takes them from declarations, and 0 for those that it does not know.
+    """
+    return _depending(model, frozenset({"Loop", "Scan"}))
 
 
 def _depending(model: onnx.ModelProto, sources: frozenset[str]) -> list[str]:
@@ -80,6 +102,9 @@ class _Dependence:
     def _is_dependent(self, node: onnx.NodeProto, dependent: set[str]) -> bool:
         if node.op_type in REDUCTIONS and node.op_type in self._sources:
             if _may_have_negative_axes(node, self._axes):
+                return True
+        elif node.op_type == STACK and STACK in self._sources:
+            if any(each.name == "new_axis" and each.i for each in node.attribute):
                 return True
         elif node.op_type in self._sources or (node.domain, node.op_type) in self._functions:
             return True

@@ -17,9 +17,9 @@ from ..graph import ir
 from ..graph.body_forms import can_copy
 from ..graph.declarations import declaration
 from ..graph.labels import standard_name
+from ..graph.names import UniqueNames
 from .attributes import decode, encode, is_body, same, schema_type, tensor_proto
 from .lazy_values import StoredSparseValues
-from .naming import UniqueNames
 
 _GRAPH_FIELDS_FROM_VALUES = frozenset(
     (

@@ -12,11 +12,12 @@ from ..garbage_collection import collector_paused
 from ..graph import ir
 from ..graph.declarations import numpy_type
 from ..graph.labels import standard_name
+from ..graph.names import UniqueNames, defined, graphs
 from .exporter import Exporter, copy_fields
 from .functions import inline_functions
 from .importer import FIRST_IR_WITH_DEFAULTS, Importer
 from .limits import newest_ir
-from .naming import UniqueNames, defined, graphs, separate_names
+from .naming import separate_names
 from .validate import check_graph, check_header
 
 _TYPES_OF_IR_14 = (numpy_type(TensorProto.FLOAT6E2M3), numpy_type(TensorProto.FLOAT6E3M2))

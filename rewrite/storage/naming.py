@@ -8,28 +8,10 @@ computed after the node with the body, because onnxruntime may compute them firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..errors import ModelError
 from ..graph import ir
 from ..graph.labels import body_label, node_label, within
-
-
-class UniqueNames:
-    """The names of all values of a model; makes new names."""
-
-    def __init__(self, root: ir.Graph) -> None:
-        self._taken = {tensor.name for graph in graphs(root) for tensor in defined(graph)}
-        self._next: dict[str, int] = {}
-
-    def fresh(self, name: str) -> str:
-        """A name that no value of the model has, derived from the given one."""
-        number = self._next.get(name, 1)
-        while f"{name}_{number}" in self._taken:
-            number += 1
-        self._next[name] = number + 1
-        self._taken.add(f"{name}_{number}")
-        return f"{name}_{number}"
+from ..graph.names import UniqueNames
 
 
 def separate_names(root: ir.Graph, names: UniqueNames) -> None:
@@ -115,20 +97,3 @@ class _Renaming:
 
     def _rename(self, tensor: ir.Tensor) -> None:
         tensor.name = self._names.fresh(tensor.name)
-
-
-def graphs(root: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and all bodies in it, outer ones first."""
-    pending = [root]
-    while pending:
-        graph = pending.pop()
-        yield graph
-        pending.extend(body for node in graph.nodes for body in ir.bodies(node))
-
-
-def defined(graph: ir.Graph) -> Iterator[ir.Tensor]:
-    """The values a graph defines itself: inputs, initializers, outputs of its nodes."""
-    yield from graph.inputs
-    yield from graph.initializers
-    for node in graph.nodes:
-        yield from node.outputs

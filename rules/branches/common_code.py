@@ -61,7 +61,7 @@ class HoistCommonBranchCode(Rule[CommonCode]):
     def apply(self, patch: Patch, found: CommonCode) -> None:
         home = patch.index.graph_of(patch.root)
         for kept, _ in found.pairs:
-            for tensor in kept.inputs:
+            for tensor in (*kept.inputs, *patch.index.captures(kept)):
                 if isinstance(tensor, Constant) and tensor.name:
                     patch.hoist_constant(tensor, home)
         patch.hoist([kept for kept, _ in found.pairs], before=patch.root)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Graph
 
@@ -61,6 +62,10 @@ class InlineOnlyPossibleBranch(Rule[OnlyPossibleBranch]):
     """Replaces an If by one of its branches if the other branch always fails."""
 
     root = "If"
+    promise = Promise(
+        assumes="the program does not want a branch that always fails",
+        accepts="those that take that branch",
+    )
     fires = """g (float[2,3] x, bool c) => (float[M] y) {
       y = If (c) <then_branch = t () => (float[7] a) <int64[1] m = {7}> { a = Reshape(x, m) },
                   else_branch = e () => (float[6] b) <int64[1] m = {6}> { b = Reshape(x, m) }> }"""

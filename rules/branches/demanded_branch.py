@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ...rewrite.engine.miss import Miss, describe
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Graph
@@ -30,6 +31,10 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
     """Replaces an If by one of its branches if the other makes a later node fail."""
 
     root = "If"
+    promise = Promise(
+        assumes="the program does not want a branch after which every run fails",
+        accepts="those that take that branch",
+    )
     fires = "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"
     spares = {
         "no later operator": "g (float[N,C,L] x) => (float[K] y) " + _SQUEEZE_IF + " y = Exp(v) }",
@@ -50,7 +55,7 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
         raise Miss("no later operator that reads {} fails for just one branch", results, at=m.node)
 
     def apply(self, patch: Patch, found: OnlyPossibleBranch) -> None:
-        otherwise = f"otherwise every run fails at {found.failure}"
+        otherwise = f"otherwise every run fails at {found.failure}; --strict keeps the If"
         patch.note(f"{describe(patch.root)} always takes `{found.branch.name}`: {otherwise}")
         inline_branch(patch, found.branch)
 

@@ -18,6 +18,7 @@ from onnx import TensorProto
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.symbolic import Dim
@@ -57,6 +58,11 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
     """Decomposes MultiHeadAttention into MatMul, Softmax and changes of shape."""
 
     root = "com.microsoft.MultiHeadAttention"
+    promise = Promise(
+        rounds="sums in another order",
+        nonfinite="scores that are infinite or NaN",
+        always_accepts="operands that broadcast to each other",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,8] q, float[B,L,8] k, float[B,L,8] v, float[24] b, float[1,1,S,L] bias)
         => (float[B,S,8] y, float[B,2,L,4] keys, float[B,2,L,4] values) {
@@ -184,6 +190,10 @@ class DecomposeAttention(Rule[Heads]):
     """Decomposes Attention into a product, and MatMul, Softmax and changes of shape."""
 
     root = "com.microsoft.Attention"
+    promise = Promise(
+        rounds="sums in another order",
+        nonfinite="scores that are infinite or NaN",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] w, float[24] b) => (float[B,S,8] y) {
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }"""

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor
 from .checks import need_type, number, operand
@@ -30,6 +31,9 @@ class DecomposeFusedMatMul(Rule[TransposedProduct]):
     """Decomposes FusedMatMul into Transpose, MatMul and Mul."""
 
     root = "com.microsoft.FusedMatMul"
+    promise = Promise(
+        rounds="the factor is applied to the product",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,N,3] x, float[B,4,3] w) => (float[B,N,4] y) {
       y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.5>(x, w) }"""
@@ -117,6 +121,10 @@ class DecomposeFusedConv(Rule[Activation]):
     """Decomposes FusedConv into Conv, Add and an activation."""
 
     root = "com.microsoft.FusedConv"
+    promise = Promise(
+        rounds="the operands are added after the convolution",
+        always_accepts="an addend that broadcasts to the result",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[N,3,6,6] x, float[4,3,3,3] w, float[4] b, float[N,4,4,4] z) => (float[N,4,4,4] y) {
       y = com.microsoft.FusedConv<activation = "LeakyRelu", activation_params = [0.2]>(x, w, b, z) }"""

@@ -12,6 +12,7 @@ import math
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor
 from .checks import need_type, number, operand
@@ -28,6 +29,9 @@ class DecomposeGelu(Rule[int]):
         "com.microsoft.BiasGelu",
         "com.microsoft.FastGelu",
         "com.microsoft.QuickGelu",
+    )
+    promise = Promise(
+        always_accepts="biases that broadcast to the operand",
     )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[N,3] x, float[3] b) => (float[N,3] y) { y = com.microsoft.BiasGelu(x, b) }"""

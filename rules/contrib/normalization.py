@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor
 from .checks import HALF, need_type, need_unread, number, operand
@@ -35,6 +36,11 @@ class DecomposeSkipLayerNormalization(Rule[Normalization]):
     """Decomposes SkipLayerNormalization into an Add and a LayerNormalization."""
 
     root = "com.microsoft.SkipLayerNormalization"
+    promise = Promise(
+        rounds="sums in another order",
+        nonfinite="the mean of a large number may overflow",
+        always_accepts="operands that broadcast to each other",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,8] x, float[B,S,8] skip, float[8] gamma, float[8] beta, float[8] bias)
         => (float[B,S,8] y, float[B,S,8] sum) {
@@ -64,6 +70,10 @@ class DecomposeRmsNormalization(Rule[Normalization]):
     """Decomposes SimplifiedLayerNormalization, with and without an addition before it."""
 
     root = ("com.microsoft.SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
+    promise = Promise(
+        rounds="sums in another order",
+        always_accepts="operands that broadcast to each other",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,8] x, float[B,S,8] skip, float[8] gamma)
         => (float[B,S,8] y, float[B,S,8] sum) {
@@ -100,6 +110,11 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
     """Decomposes EmbedLayerNormalization into Gathers, Adds and a LayerNormalization."""
 
     root = "com.microsoft.EmbedLayerNormalization"
+    promise = Promise(
+        rounds="sums in another order",
+        nonfinite="the mean of a large number may overflow",
+        always_accepts="indices that count from the end, and operands that broadcast",
+    )
     fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (int32[B,S] mask, float[9,8] words, float[7,8] places, float[8] gamma, float[8] beta)
         => (float[B,S,8] y, int32[B] count, float[B,S,8] sum) <int32 zero = {0}> {

@@ -13,6 +13,7 @@ import numpy as np
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT32, INT64, INTEGERS
 from ...rewrite.graph.ir import Node, Tensor
@@ -43,6 +44,9 @@ class FloatCounterToInteger(Rule[IntegerExpression]):
     """Computes integers that pass through floats with integer operators."""
 
     root = "Cast"
+    promise = Promise(
+        assumes="counts below 2**24, which a float holds exactly",
+    )
     fires = """g (float[N,3] x) => (int64 y) <float minus = {-1}> {
       zero = Constant<value_int=0>() s = Shape(x) n = Gather(s, zero) k = Neg(n)
       f = Cast<to=1>(k) d = Div(f, minus) c = Ceil(d) y = Cast<to=7>(c) }"""
@@ -69,7 +73,7 @@ class FloatCounterToInteger(Rule[IntegerExpression]):
 
     def apply(self, patch: Patch, found: IntegerExpression) -> None:
         result, to = patch.root.outputs[0], int(patch.root.attrs["to"])
-        patch.note(f"`{result.name}` is computed as a float: exact up to 2**24")
+        patch.note(f"`{result.name}` is computed as a float: exact up to 2**24; --strict keeps it")
         emit = patch.builder(result)
         # Intermediate results may be beyond the type of the result.
         number = _emit_int64(emit, found)

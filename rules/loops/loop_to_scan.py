@@ -24,6 +24,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead, counted_loop
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INTEGERS
@@ -61,6 +62,10 @@ class LoopToScan(Rule[ScannableLoop]):
     """
 
     root = "Loop"
+    promise = Promise(
+        rounds="onnxruntime may add up a product of two slices in another order",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[7,3] x, float[3] s0) => (float[3] y, float[7,3] ys) <int64 n = {7}> {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s)
           => (bool co, float[3] so, float[3] r) {
@@ -157,6 +162,9 @@ class LoopToPaddedScan(Rule[CountedLoop]):
     """Turns a light Loop over slices that may not run into a Scan with an additional iteration."""
 
     root = "Loop"
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[T,3] x, float[T,3] z, float[3] s0, int64 n) => (float[3] y, float[R,3] ys) {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] r) {
         a = Gather(x, i) b = Gather(z, i) p = Mul(a, s) so = Add(p, b) r = Identity(so) co = Identity(ci) }> }"""

@@ -4,8 +4,8 @@ x: [batch, 4, 1]     w: [8, 4, 1]
 y = Conv(x, w, b)    ->   p = MatMul(Squeeze(x, [2]), Transpose(Squeeze(w, [2])))
                           y = Unsqueeze(p + b, [2])
 
-Recurrent cells on images and on channel-first sequences are exported so. The rules for recurrences
-know products only.
+Exporters write recurrent cells over images and channel-first sequences with such convolutions. The
+rules for recurrences read the weights of a cell from matrix products.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 
 
@@ -29,6 +30,9 @@ class PointwiseConvToProduct(Rule[PointwiseConvolution]):
     """Turns a Conv of a single position in a loop body into a MatMul."""
 
     root = "Conv"
+    promise = Promise(
+        rounds="a matrix product instead of a convolution",
+    )
     fires = """g (float[T,B,4,1] x, float[8,4,1] w, float[8,8,1] r, float[8] b, float[B,8,1] h0) => (float[B,8,1] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero)
       y = Loop (n, , h0) <body = s (int64 i, bool ci, float[B,8,1] h) => (bool co, float[B,8,1] ho) {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.elements import element
@@ -238,6 +239,9 @@ class SqueezedSliceToGather(Rule[SqueezedSlice]):
     """
 
     root = "Squeeze"
+    promise = Promise(
+        accepts="those that squeeze more than one element, or none",
+    )
     fires = """g (float[N,3] x, int64[1] k, int64[1] e) => (float[3] y) <int64[1] zero = {0}, int64[1] big = {99999}> {
       s = Slice(x, k, e, zero, big) y = Squeeze(s, zero) }"""
     spares = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor
 
@@ -60,6 +61,9 @@ class GatherFromSplitSequence(Rule[SplitTensor]):
     """Replaces an element of a split tensor by a Gather from the tensor."""
 
     root = "SequenceAt"
+    promise = Promise(
+        accepts="those in which SplitToSequence fails on its lengths",
+    )
     fires = """g (float[T,3] x, int64 n) => (float[3] y) {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = SequenceAt(s, n) }"""
     spares = {
@@ -92,6 +96,9 @@ class LengthOfSplitSequence(Rule[SplitTensor]):
     """Replaces the length of a split tensor by the size of its axis."""
 
     root = "SequenceLength"
+    promise = Promise(
+        accepts="those in which SplitToSequence fails on its lengths",
+    )
     fires = """g (float[T,3] x) => (int64 n) {
       s = SplitToSequence<axis=0, keepdims=0>(x) n = SequenceLength(s) }"""
     spares = {
@@ -121,6 +128,9 @@ class ConcatOfSplitSequence(Rule[JoinedSplit]):
     """Replaces the joined elements of a split tensor by the tensor, its axes in another order."""
 
     root = "ConcatFromSequence"
+    promise = Promise(
+        accepts="those that concatenate an empty sequence",
+    )
     fires = """g (float[T,3] x) => (float[3,U] y) {
       s = SplitToSequence<axis=0, keepdims=0>(x) y = ConcatFromSequence<axis=1, new_axis=1>(s) }"""
     spares = {

@@ -23,6 +23,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, INT64, INTEGERS
 from ...rewrite.graph.ir import Constant, Tensor
@@ -84,6 +85,9 @@ class InferTripCount(Rule[CountingLoop]):
     """Gives a trip count to a loop that ends when a counter, up or down, reaches a limit."""
 
     root = "Loop"
+    promise = Promise(
+        assumes="counts that a float holds exactly, where the limit is compared as a float",
+    )
     fires = """g (float[3] x, int64 n) => (float[3] y, int64 k) <int64 z = {0}> {
       c = Less(z, n)
       k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float[3] s) => (bool co, int64 tn, float[3] so) {
@@ -238,7 +242,8 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
         number = _integer_constant(m, limit)
         if number is None or abs(number) > _EXACT_IN_FLOAT:
             m.need(not m.options.strict, "--strict: {} is compared as a float", limit, at=limit)
-            notes = (f"`{limit.name}` is compared as a float: exact up to 2**24 iterations",)
+            exact = "exact up to 2**24 iterations; --strict keeps the loop"
+            notes = (f"`{limit.name}` is compared as a float: {exact}",)
     start, step = _start_and_step(m, view, value)
     m.need((step < 0) == down, "{} moves away from the limit", value, at=value)
     huge = not _is_within_margin(m, limit)

@@ -17,6 +17,7 @@ import numpy as np
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
@@ -158,6 +159,9 @@ class AbsorbReversalOfWholeSequence(Rule[int]):
     """Replaces a ReverseSequence that reverses every row from end to end by a Slice."""
 
     root = "ReverseSequence"
+    promise = Promise(
+        accepts="lengths that do not fit the batch",
+    )
     fires = """g (float[T,B,2] x) => (float[T,B,2] y) {
       t = Shape<start=0, end=1>(x) b = Shape<start=1, end=2>(x) l = Expand(t, b)
       y = ReverseSequence<time_axis=0, batch_axis=1>(x, l) }"""
@@ -173,6 +177,12 @@ class AbsorbReversalOfWholeSequence(Rule[int]):
         length = uniform_integer(m.facts, lengths)
         is_whole = length is not None and symbolic.eq(length, shape[axis]) is True
         m.need(is_whole, "the lengths {} are not known to be {}", lengths, shape[axis])
+        batch = shape[int(m.node.attrs.get("batch_axis", 1)) % len(shape)]
+        m.need(
+            not m.options.strict or m.facts.shape(lengths) == (batch,),
+            "--strict: ReverseSequence fails unless {} has one length for each row",
+            lengths,
+        )
         return axis
 
     def apply(self, patch: Patch, found: int) -> None:
@@ -213,6 +223,10 @@ class AbsorbInputProjection(Rule[InputProjection]):
     """Folds an affine map before an LSTM, GRU or RNN into its weights W and B."""
 
     root = ("LSTM", "GRU", "RNN")
+    promise = Promise(
+        rounds="two matrices are multiplied beforehand",
+        nonfinite="an infinite input times a weight of 0",
+    )
     fires = """g (float[T,B,2] x) => (float[T,1,B,3] y)
       <float[2,3] a = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3},
        float[1,3,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3, 0.5, 0, 0},

@@ -25,6 +25,7 @@ from .affine_forms import (
     ElementwiseProduct,
     Factor,
     InputFeatures,
+    Monomial,
     SymbolicInput,
 )
 from .cells import OVERFLOWING_ACTIVATION, RecurrentState, UnliftedDependency
@@ -48,7 +49,7 @@ _ROOTS = frozenset({"Pow", "Sqrt"})
 
 
 def why_no_cell(h: RecurrentState) -> Miss:
-    """Why the update of a state is that of no cell, as far as the update tells."""
+    """Why the update of a state is not that of a cell, from the update alone."""
     state = h.source.origin.input if isinstance(h.source.origin, CarriedValue) else h.source.origin
     factors = [f.source.origin for f in _factors(h.update) if isinstance(f, InputFeatures)]
     for origin in factors:
@@ -59,6 +60,12 @@ def why_no_cell(h: RecurrentState) -> Miss:
             return UnliftedDependency(source.origin)
     if OVERFLOWING_ACTIVATION in _functions_in(h.update):
         return Miss("{} overflows in the LSTM, GRU and RNN of onnxruntime", OVERFLOWING_ACTIVATION)
+    if _is_linear(h):
+        return Miss(
+            "{} is a linear recurrence (s' = a*s + b, such as a moving average), which no operator "
+            "computes",
+            state,
+        )
     for origin in factors:
         if isinstance(origin, SliceRead):
             return Miss(
@@ -70,8 +77,16 @@ def why_no_cell(h: RecurrentState) -> Miss:
                 "the update of {} is multiplied by {}, which is computed outside the loop",
                 state, origin.value,
             )  # fmt: skip
-    if _keeps_share(h):
-        return Miss("the cell keeps a fixed share of {} (zoneout), which no operator does", state)
+    share = h.scale_in(h.update)
+    if isinstance(share, np.ndarray) and len(h.update.terms) > 1:
+        if np.all(share == 1):
+            return Miss(
+                "the update adds to {} (an Euler or residual step), which no operator does", state
+            )
+        if np.all((share > 0) & (share < 1)):
+            return Miss(
+                "the cell keeps a fixed share of {} (zoneout), which no operator does", state
+            )
     if any(
         not isinstance(m, SymbolicInput) and not isinstance(c, ColumnSelection)
         for m, c in h.update.terms.values()
@@ -88,12 +103,26 @@ def _factors(form: AffineForm) -> Iterator[Factor]:
             yield from monomial.factors
 
 
-def _keeps_share(h: RecurrentState) -> bool:
-    """Whether the update is the state times numbers between 0 and 1, plus other terms."""
-    share = h.scale_in(h.update)
-    if not isinstance(share, np.ndarray) or len(h.update.terms) < 2:
+def _is_linear(h: RecurrentState) -> bool:
+    """Whether the update is s' = a * s + b, where a and b depend on no carried value."""
+
+    def carried(part: Monomial | Factor) -> bool:
+        return any(isinstance(source.origin, CarriedValue) for source in part.inputs())
+
+    dependent = [(m, c) for m, c in h.update.terms.values() if carried(m)]
+    if not dependent:
         return False
-    return bool(np.all((share > 0) & (share < 1)))
+    for monomial, coefficient in dependent:
+        if not isinstance(coefficient, ColumnSelection):
+            return False
+        if isinstance(monomial, ElementwiseProduct):
+            states = [factor for factor in monomial.factors if carried(factor)]
+            if len(states) != 1 or not h.is_factor(states[0]):
+                return False
+        elif monomial.key != h.source.key:
+            return False
+    is_unchanged = len(h.update.terms) == 1 and isinstance(dependent[0][0], SymbolicInput)
+    return not is_unchanged
 
 
 def _functions_in(form: AffineForm) -> set[str]:

@@ -143,7 +143,7 @@ class UnliftedDependency(Miss):
     """
 
     def __init__(self, origin: UnliftedValue, is_factor: bool = False) -> None:
-        """`is_factor` tells that the update is multiplied by the value."""
+        """`is_factor`: whether the update is multiplied by the value."""
         self.origin, self.is_factor = origin, is_factor
         super().__init__("the cell depends on {}: {}", origin.node, origin.reason)
 

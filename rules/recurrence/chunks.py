@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
+from .emission import note_empty_sequence
 from .time_steps import direction
 
 _INITIAL_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
@@ -45,6 +47,11 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
     """
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="the products of all chunks are computed at once",
+        assumes="sequences that onnxruntime's operator takes: its GRU ends the process for empty ones",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[T,5,B,2] x, float[1,3,2] w, float[1,3,3] r, float[1,B,3] h0) => (float[1,B,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero)
       y = Loop (n, , h0) <body = s (int64 i, bool ci, float[1,B,3] h) => (bool co, float[1,B,3] ho) {
@@ -103,8 +110,7 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
                     is_empty = emit("Less", loop.trip, emit.scalar(1))
                     final = emit("Where", is_empty, state.initial, final)
                 patch.replace(state.final, final)
-        if node.op == "GRU" and not loop.runs_at_least_once:
-            patch.note("an empty sequence ends the process in onnxruntime's GRU; the original runs")
+        note_empty_sequence(patch, node.op, loop)
         patch.toward_normal_form()
 
 
@@ -116,6 +122,11 @@ def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> Chunke
     m.need(m.index.graph_of(node) is loop.body, "{} is in another body", node, at=node)
     m.need(direction(node) == "forward", "{} does not run forward only", node, at=node)
     m.need(not node.attrs.get("layout", 0), "it has layout 1, with the batch first", at=node)
+    # A loop without iterations does not notice an operator that always fails.
+    weights = m.facts.shape(node.inputs[2])
+    hidden = weights[-1] if weights else None
+    fits = node.attrs.get("hidden_size", hidden) == hidden
+    m.need(fits, "the weights of {} do not fit its hidden_size", node, at=node)
     slots = _INITIAL_STATES[node.op]
     given = [tensor for tensor in node.inputs[_LENGTHS : _LENGTHS + 1] if tensor.name]
     m.need(not given, "{} has lengths of its rows", node, at=node)

@@ -20,7 +20,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor, Variable
-from ...rewrite.symbolic import Dim
+from ...rewrite.symbolic import Dim, symbols
 from . import weights
 from .cells import DEFAULT_ACTIVATIONS, Cell
 from .length_masks import RowLengths
@@ -127,10 +127,31 @@ def _trimmed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return tensors[: last + 1]
 
 
+ENDS_PROCESS = "ends the process"
+"""What notes say of an operator that fails on an empty tensor."""
+
+
 def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
     """Notes that onnxruntime's operator may fail on an empty batch, which the original ran."""
     if op != "RNN" and not symbolic.positive(layout.size):
-        patch.note(f"an empty batch ends the process in onnxruntime's {op}; the original runs")
+        patch.note(empty_note(op, "batch", layout.size))
+
+
+def note_empty_sequence(patch: Patch, op: str, loop: CountedLoop) -> None:
+    """Notes that onnxruntime's GRU may fail on an empty sequence, which the original ran."""
+    if op == "GRU" and not loop.runs_at_least_once:
+        patch.note(empty_note(op, "sequence", loop.count))
+
+
+def empty_note(op: str, what: str, size: Dim | None) -> str:
+    """What onnxruntime does for an empty batch or sequence, and what excludes it."""
+    parts = () if size is None else symbols(size)
+    is_name = any(symbol.serial < 0 and symbol.name == str(size) for symbol in parts)
+    remedy = f'assert `--dim "{size}>=1"`' if is_name else "check the sizes in your program"
+    return (
+        f"onnxruntime's {op} {ENDS_PROCESS} for an empty {what}, which the original runs; {remedy} "
+        "if that never happens"
+    )
 
 
 # --- axes ---

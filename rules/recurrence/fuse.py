@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import TO_THE_END, Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
@@ -28,6 +29,7 @@ from .emission import (
     emit_row_lengths,
     from_operator_axes,
     note_empty_batch,
+    note_empty_sequence,
     omitted,
     to_operator_axes,
 )
@@ -43,6 +45,13 @@ class FuseRecurrence(Rule[LoopCell]):
     """Replaces a counted loop around an LSTM, GRU or RNN cell by the operator."""
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="the gates are computed by one product",
+        nonfinite="saturated gates may hide an infinity or NaN",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
+        accepts="those that read after the end of the sequence",
+        always_accepts="empty sequences that the loop cannot run on",
+    )
     fires = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
       <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt) => (float[B,3] so, float[B,3] row) {
@@ -52,7 +61,7 @@ class FuseRecurrence(Rule[LoopCell]):
       <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt) => (float[B,3] so, float[B,3] row) {
         p = MatMul(xt, w) q = MatMul(s, r) a = Add(q, p) so = Sin(a) row = Identity(so) }> (h0, x) }""",
-        "no LSTM, GRU or RNN": """g (float[T,B,3] x, float[B,3] h0) => (float[T,B,3] y) {
+        "linear recurrence": """g (float[T,B,3] x, float[B,3] h0) => (float[T,B,3] y) {
       h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,3] xt) => (float[B,3] so, float[B,3] row) {
         so = Add(s, xt) row = Identity(so) }> (h0, x) }""",
     }
@@ -228,8 +237,7 @@ def _select(
 def _note_limits(patch: Patch, found: LoopCell) -> None:
     """Notes what the result relies on, and where onnxruntime does worse with the operator."""
     op, loop = found.cell.op, found.loop
-    if op == "GRU" and not loop.runs_at_least_once:
-        patch.note("an empty sequence ends the process in onnxruntime's GRU; the original runs")
+    note_empty_sequence(patch, op, loop)
     note_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:
         patch.note("the operands are broadcast to one batch, as in the first iteration of the loop")
@@ -237,7 +245,8 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
         lengths = found.masks.lengths
         if lengths.is_rounded and not _is_exact_in_float(loop):
             patch.note(
-                f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations"
+                f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations; "
+                "--strict keeps the loop"
             )
         if lengths.mask_axis is not None:
             patch.note(
@@ -245,7 +254,10 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
                 "asserted, not proven"
             )
     if op == "RNN" and found.cell.h.size >= _SLOW_RNN:
-        patch.note("onnxruntime's RNN may be slower than the loop for a batch of 8 or more")
+        patch.note(
+            "onnxruntime's RNN may be slower than the loop for a batch of 8 or more; measure it with "
+            "`looplift check`"
+        )
 
 
 def _is_exact_in_float(loop: CountedLoop) -> bool:

@@ -224,7 +224,11 @@ def _clip_bounds(form: AffineForm) -> tuple[float, float, AffineForm]:
 @lifts("Transpose")
 def _transpose(lifter: Lifter, node: Node) -> list[LiftedValue]:
     value = lifter.operand(node, 0)
-    return [value.transpose(node.attrs.get("perm") or list(range(len(value.axes)))[::-1])]
+    axes = list(range(len(value.axes)))
+    order = list(node.attrs.get("perm") or axes[::-1])
+    if sorted(order) != axes:
+        raise Miss("perm {} names not every axis once", order)
+    return [value.transpose(order)]
 
 
 @lifts("Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -466,7 +470,7 @@ def _contraction(
     """A value with the axes `own` times a weight with the axes `other`, with the axes `result`.
 
     Sums over the letters that the result lacks. A letter that all three have stands for a stack of
-    weights, each of which meets its own part of the value.
+    weights, where each weight multiplies its own part of the value.
     """
     if any(len(set(letters)) != len(letters) for letters in (own, other, result)):
         raise Miss("its equation takes a diagonal")

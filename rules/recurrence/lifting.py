@@ -12,6 +12,7 @@ with that reason. How each operator acts on forms is in `lifted_operators` and `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -143,7 +144,7 @@ class LiftedValue:
         return LiftedValue(self.form, tuple(axes))
 
     def broadcast_to(self, axes: tuple[Axis, ...]) -> LiftedValue:
-        """Broadcasts to axes, the last of which its own are aligned with."""
+        """Broadcasts to axes; its own axes are aligned with the last of them."""
         shape = [_feature_size(a) for a in axes]
         return self.with_features(np.broadcast_to(self.feature_numbers(), shape), axes)
 
@@ -295,7 +296,8 @@ class CellLayout:
         """An array of this layout in the shape (batch, features)."""
         permuted = array.transpose([*self.units, *self.kept])
         count = 1 if self.batch is None else array.shape[self.batch]
-        return np.reshape(permuted, (count, -1))
+        features = math.prod(n for k, n in enumerate(array.shape) if k != self.batch)
+        return np.reshape(permuted, (count, features))
 
 
 # --- where symbolic inputs come from ---
@@ -392,7 +394,7 @@ class Lifter:
         outer: Callable[[Tensor], LiftedValue | Miss],
         merged_sizes: Sequence[Dim] = (),
     ) -> None:
-        """`inputs` are the symbolic inputs, `is_inside` tells which nodes to interpret, and `outer`
+        """`inputs` are the symbolic inputs, `is_inside` selects the nodes to interpret, and `outer`
         lifts a value from outside that is not constant. All `merged_sizes` count as one size.
         """
         self.facts = facts

@@ -57,6 +57,9 @@ def probe(
     given = [tensor for tensor, _ in (*inputs, *before)]
     nodes, outer = backward_slice(facts, after, {*given, *masks})
     values = _random_values(facts, [*given, *outer, *masks])
+    for tensor in given:
+        if not values[tensor].size:  # which ends the process in some of onnxruntime's operators
+            raise Miss("{} has no elements", tensor, at=tensor)
     for tensor, truth in masks.items():
         values[tensor] = np.full_like(values[tensor], truth)
     for tensor in outer:

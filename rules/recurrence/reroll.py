@@ -16,6 +16,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
@@ -100,6 +101,11 @@ class RerollRecurrence(Rule[UnrolledCell]):
     """Replaces copies of one cell in a row by the operator over a sequence."""
 
     root = ("MatMul", "Gemm", "LSTM", "GRU", "RNN")
+    promise = Promise(
+        rounds="the gates are computed by one product",
+        nonfinite="saturated gates may hide an infinity or NaN",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
+    )
     fires = _four_copies("Tanh")
     spares = {"are different cells": _four_copies("Relu")}
 

@@ -101,7 +101,7 @@ def _weight_slot(facts: Facts, node: Node) -> int | None:
 
 
 def find_copies(facts: Facts, nodes: Sequence[Node]) -> list[CellCopy]:
-    """The copies of one cell, each of which has one of the nodes that apply its weight.
+    """The copies of one cell; each contains one of the nodes that apply its weight.
 
     Raises Miss where there are none, or where they do not form a chain.
     """

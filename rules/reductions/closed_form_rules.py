@@ -2,7 +2,7 @@
 
     y = Loop(n, , s0) { return true, s * x_t }   ->   y = s0 * ReduceProd(x[:n], 0)
 
-The reduction of an empty sequence is the neutral element, so a loop that does not run gives its
+The reduction of an empty sequence is the neutral element, so a loop without iterations returns its
 initial value (ONNX operator specification, ReduceProd, ReduceMax: "Reduction over an empty set of
 values").
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.splat import has_negative_zero, is_zero
@@ -31,6 +32,12 @@ class LoopToSum(ClosedFormRule):
     Floats are added in another order than in the loop, which changes the last digits; integers are
     exact.
     """
+
+    promise = Promise(
+        rounds="a sum in another order",
+        nonfinite="sums that overflow in between",
+        accepts="those that read after the end of the sequence",
+    )
 
     no_chain = "no carried value is a sum of what iterations read"
     repeats_invariants = False
@@ -121,6 +128,12 @@ class LoopToProduct(ClosedFormRule):
     Floats only: onnxruntime multiplies integers as floats, which do not wrap around on overflow.
     """
 
+    promise = Promise(
+        rounds="a product in another order",
+        nonfinite="products that overflow or vanish in between",
+        accepts="those that read after the end of the sequence",
+    )
+
     no_chain = "no carried value is a product of what iterations read"
     types = FLOAT_OR_DOUBLE
     has_running_values = False
@@ -151,6 +164,10 @@ class LoopToProduct(ClosedFormRule):
 
 class LoopToMaximum(ClosedFormRule):
     """Replaces a carried value that keeps the largest elements of slices by a ReduceMax."""
+
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
 
     no_chain = "no carried value is a maximum of what iterations read"
     has_running_values = False
@@ -196,6 +213,10 @@ def _with_nan(operands: ChainOperands, slices: Tensor, extreme: Tensor) -> Tenso
 class LoopToMinimum(LoopToMaximum):
     """Replaces a carried value that keeps the smallest elements of slices by a ReduceMin."""
 
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
+
     no_chain = "no carried value is a minimum of what iterations read"
     op = "Min"
     reduction = "ReduceMin"
@@ -208,6 +229,10 @@ class LoopToMinimum(LoopToMaximum):
 
 class LoopToAny(ClosedFormRule):
     """Replaces a carried OR of flags by a count of those that are true."""
+
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
 
     no_chain = "no carried value becomes true as soon as an iteration reads true"
     types = frozenset({TensorProto.BOOL})
@@ -248,6 +273,10 @@ class LoopToAny(ClosedFormRule):
 class LoopToAll(LoopToAny):
     """Replaces a carried AND of flags by a count of those that are false."""
 
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
+
     no_chain = "no carried value becomes false as soon as an iteration reads false"
     op = "And"
     fires = LoopToAny.fires.replace("so = Or(", "so = And(")
@@ -269,6 +298,10 @@ class DelayLineToShift(ClosedFormRule):
        y, ys = Loop(n, , s0) { x_t = Gather(x, i)  return true, x_t, s }
     -> all = Concat(s0, x[:n])    ys = all[:-1]    y = all[-1]
     """
+
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
 
     no_chain = "no carried value holds what the previous iteration read"
     fires = """g (float[T,3] xs, float[3] s0, float[3] u0, int64 n) => (float[3] y, float[3] z) {

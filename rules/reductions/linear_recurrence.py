@@ -19,6 +19,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.graph.index import Index
@@ -105,6 +106,11 @@ class SimplifyLinearRecurrence(Rule[LinearUpdate]):
     """Rewrites the update of a carried value that is linear in it as one product and one sum."""
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="sums and products in another order",
+        nonfinite="products that overflow before they cancel",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[T,3] xs, float[T,3] zs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=2, body = b (float[3] s, float[3] xt, float[3] zt) => (float[3] so, float[3] row) {
         d = Sub(xt, s) p = Mul(zt, d) so = Add(s, p) row = Identity(so) }> (s0, xs, zs) }"""

@@ -19,6 +19,7 @@ from onnx import helper
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
@@ -55,6 +56,11 @@ class ChunkLinearRecurrence(Rule[LinearRecurrence]):
     """Splits a long linear recurrence of few elements into chunks that are computed in parallel."""
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="sums and products in another order",
+        nonfinite="products that overflow before they cancel",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[300,3] xs, float[300,3] zs, float[3] s0) => (float[3] y, float[300,3] r) {
       f = Sigmoid(zs)
       y, r = Scan <num_scan_inputs=2, body = b (float[3] s, float[3] x, float[3] z) => (float[3] so, float[3] row) {

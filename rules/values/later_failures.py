@@ -18,13 +18,16 @@ from ...rewrite.graph.ir import Node, Tensor, bodies
 _MOST_NODES = 100
 """The most later nodes that are examined, which bounds the time of one match."""
 
+_MOST_READERS = 16
+"""The same where every constant is examined."""
+
 
 def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
     """Names a later node that must fail if results of the root have these facts, and says why.
 
     Returns None when no such node is found.
     """
-    nodes = list(islice(_downstream(m.index, m.node), _MOST_NODES))
+    nodes = list(islice(downstream(m.index, m.node), _MOST_NODES))
     affected = {t for node in nodes for t in node.outputs}
     view = m.facts.assuming(supposed, affected)
     for node in nodes:
@@ -35,7 +38,19 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
     return None
 
 
-def _downstream(index: Index, start: Node) -> Iterator[Node]:
+def failure_in_body(m: Match) -> Node | None:
+    """A node of a body that reads results of the root, maybe through others, and always fails.
+
+    A loop may run no iteration, and an If may take the other branch. onnxruntime runs such a model
+    unless the shapes in the file show the failure: then it does not load the model.
+    """
+    for node in islice(downstream(m.index, m.node), _MOST_READERS):
+        if m.index.graph_of(node) is not m.index.root and m.facts.failure(node) is not None:
+            return node
+    return None
+
+
+def downstream(index: Index, start: Node) -> Iterator[Node]:
     """Nodes whose facts may depend on the results of `start`, in breadth-first order."""
     pending = deque(start.outputs)
     seen: set[Node] = {start}

@@ -16,6 +16,7 @@ from itertools import combinations
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import describe
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import Fact
 from ...rewrite.symbolic import Dim
@@ -38,6 +39,10 @@ class InferSqueezeAxes(Rule[SqueezedAxes]):
     """Names the axes of a Squeeze if later operators fail for every other choice."""
 
     root = "Squeeze"
+    promise = Promise(
+        assumes="the axes are those without which every run fails",
+        accepts="those in which another axis has size 1",
+    )
     fires = """g (float[N,1,3] x) => (float[N,1] a, float[N,2] b) <int64[2] parts = {1, 2}> {
       y = Squeeze(x)  a, b = Split<axis=1>(y, parts) }"""
     spares = {

@@ -15,6 +15,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
@@ -51,6 +52,10 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
     """Computes what only scan outputs need for all iterations at once, after the loop."""
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="products of all iterations are computed at once",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,2] r) <float[3,2] w = {1,2,3,4,5,6}> {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[2] row) {
         p = Mul(s, xt) so = Sin(p) q = MatMul(so, w) row = Exp(q) }> (s0, xs) }"""

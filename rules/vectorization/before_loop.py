@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
@@ -40,6 +41,10 @@ class VectorizeBeforeLoop(Rule[WorkBeforeLoop]):
     """
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="products of all iterations are computed at once",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[T,2] xs, float[3] s0) => (float[3] y) <float[2,3] w = {1,2,3,4,5,6}> {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[2] xt) => (float[3] so) {
         p = MatMul(xt, w) e = Exp(p) a = Sin(s) so = Add(a, e) }> (s0, xs) }"""

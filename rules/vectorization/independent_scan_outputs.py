@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
@@ -32,6 +33,10 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
     """Replaces scan outputs of slice reads or invariant values by these sequences or values."""
 
     root = ("Loop", "Scan")
+    promise = Promise(
+        rounds="products of all iterations are computed at once",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {
         p = Mul(s, xt) so = Sin(p) row = Identity(xt) }> (s0, xs) }"""

@@ -20,6 +20,7 @@ from onnx import TensorProto
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.elements import vector
@@ -51,6 +52,9 @@ class RaggedRepeat(Rule[RepeatedSlices]):
     """Gathers slices by index that a loop repeats and concatenates."""
 
     root = "Loop"
+    promise = Promise(
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[N,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()
       l = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[P,3]) q) => (bool co, seq(float[P,3]) qo) <int64[1] first = {0}, int64[1] one = {1}> {

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
 from ...rewrite.graph.ir import Tensor
@@ -51,6 +52,10 @@ class VectorizeSlidingWindows(Rule[SlidingWindow]):
     """Replaces a moving Slice by a read of one of many windows, gathered before the loop."""
 
     root = "Slice"
+    promise = Promise(
+        rounds="products of all iterations are computed at once",
+        accepts="those that read after the end of the sequence",
+    )
     fires = """g (float[9,3] x) => (float[6,3] y) {
       zero = Constant<value_ints=[0]>() four = Constant<value_ints=[4]>() n = Constant<value_int=6>() t = Constant<value=bool {1}>()
       y = Loop (n, t) <body = b (int64 i, bool ci) => (bool co, float[3] r) {

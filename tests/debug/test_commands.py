@@ -92,10 +92,14 @@ PHASES = (Phase("bad", (Raises,), "Bad."),)
 class TestExplain:
     def test_statuses(self, gated: Path) -> None:
         left = call("explain", gated)
-        assert left.exit_code == 1
-        assert "IfToWhere" in left.stdout
-        assert "--input rate=…" in left.stdout
-        assert call("explain", gated, "--assume", "input rate=1").exit_code == 0
+        assert left.exit_code == 0
+        assert "InlineDecidedIf" in left.stdout
+        assert "IfToWhere" not in left.stdout
+        assert "try --input rate=16000: InlineDecidedIf removes it" in left.stdout
+        assert "IfToWhere" in call("explain", gated, "--all").stdout
+        assert call("explain", gated, "--fail-if-left").exit_code == 1
+        assert call("explain", gated, "--fail-if-left", "--input", "rate=1").exit_code == 0
+        assert call("explain", gated, "--fail-if-left", "--assume", "input rate=1").exit_code == 0
         assert call("explain", gated, "--assume", "luck").exit_code == 2
         assert call("explain", gated, "--node", "nobody").exit_code == 2
 
@@ -104,12 +108,13 @@ class TestExplain:
         (left,) = found["remaining"]
         assert left["op"] == "If"
         assert [why["rule"] for why in left["why"]] == ["InlineDecidedIf"]
-        assert found["status"] == 1
+        assert [trial["option"] for trial in left["trials"]] == ["--input rate=16000"]
 
     def test_a_folder(self, gated: Path) -> None:
         result = call("explain", gated.parent, "--summary")
-        assert result.exit_code == 1
+        assert result.exit_code == 0
         assert "1 remain in 1 models" in result.stdout
+        assert call("explain", gated.parent, "--summary", "--fail-if-left").exit_code == 1
         (gated.parent / "bad.onnx").write_bytes(b"no model")
         assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
 
@@ -161,7 +166,7 @@ class TestExplain:
         place = f"{module}:7"
         rules = ("--rules", "raises")
         for command, status in (
-            (("explain", gated, "--rule", "Raises"), 1),
+            (("explain", gated, "--rule", "Raises"), 0),
             (("rewrite", gated, "-o", "out.onnx"), 0),
             (("verify", gated), 0),
         ):

@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 
 from looplift import LoopliftError, Match, Phase, Rule
+from looplift.debug.model_text import shortened_text
 from looplift.debug.reduce.criteria import Verdict, criterion
 from looplift.debug.reduce.edits import (
     NotPossible,
@@ -66,6 +67,19 @@ class SinIsCos(Rule[Node]):
         patch.toward_normal_form()
 
 
+class ModIsIdentity(Rule[Node]):
+    """Replaces a Mod by its first operand, which is wrong from the second operand on."""
+
+    root = "Mod"
+
+    def match(self, m: Match) -> Node:
+        return m.node
+
+    def apply(self, patch: Patch, found: Node) -> None:
+        patch.replace_node(found, [found.inputs[0]])
+        patch.toward_normal_form()
+
+
 WRONG = (*all_phases(), Phase("wrong", (SinIsCos,), "Wrong."))
 
 
@@ -86,6 +100,22 @@ class TestWhatIsKept:
         assert onnx.load(tmp_path / "s.onnx") == found.reduction.model
         assert found.files.text.read_text().count("Sin") == 1
         onnx.checker.check_model(found.reduction.model)
+
+    def test_a_difference_at_few_sizes(self, tmp_path: Path) -> None:
+        """A verification tries more sizes than a search needs to; both must find the same."""
+        text = """g (float[T] x, float[B] b) => (float[T] y, float[B] z) <int64 seven = {7}> {
+            s = Size(x) r = Mod(s, seven) f = Cast<to = 1>(r) y = Add(x, f) z = Neg(b) }"""
+        phases = (Phase("wrong", (ModIsIdentity,), "Wrong."),)
+        found = reduce(Request.of(model(text), phases=phases), tmp_path / "s.onnx")
+        assert operators(found.reduction.model) == ["Size", "Mod"]
+
+    def test_the_output_of_one_iteration_has_a_type(self, tmp_path: Path) -> None:
+        text = """g (float[T, 4] x, int64 m, bool c) => (float[K, T, 4] rows) {
+            rows = Loop (m, c) < body = l (int64 i, bool go) => (bool on, float[T, 4] v) {
+                on = Identity(go) u = Abs(x) v = Sin(u) }> }"""
+        found = reduce(Request.of(model(text), phases=WRONG), tmp_path / "s.onnx")
+        assert operators(found.reduction.model) == ["Sin"]
+        onnx.checker.check_model(found.reduction.model, full_check=True)
 
     def test_control_flow_that_remains(self, tmp_path: Path) -> None:
         found = reduce(Request.of(model()), tmp_path / "s.onnx", keep="left Loop")
@@ -212,3 +242,18 @@ class TestEdits:
         assert list(proto.graph.initializer[0].dims) == [2, 2]
         widths = [info.type.tensor_type.shape.dim[-1].dim_value for info in proto.graph.output]
         assert widths == [2, 2]
+
+
+def test_large_tensors_are_shortened_in_text() -> None:
+    numbers = ",".join(["7"] * 1200)
+    text = shortened_text(
+        model(
+            f"""g (float[2, 30] x) => (float[2, 40] y) <float[30, 40] w = {{{numbers}}}> {{
+            k = Constant<value = float[40] {{{numbers[:79]}}}>() p = MatMul(x, w) y = Add(p, k) }}"""
+        )
+    )
+    assert "float[30,40] w =  {7,7,7,7,…}" in text
+    assert "float[40]  {7,7,7,7,…}" in text
+    assert len(text) < 400
+    small = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
+    assert parser.parse_model(shortened_text(small)) == small

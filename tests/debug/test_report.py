@@ -19,6 +19,13 @@ from looplift.debug.report.build import ReportData, build
 from looplift.debug.report.graph_history import GraphHistory
 from looplift.debug.report.numeric import Runs
 from looplift.debug.report.page import render, write
+from looplift.debug.report.story import (
+    BOOKKEEPING,
+    bars,
+    bookkeeping,
+    rules_in_order,
+    stories,
+)
 from looplift.debug.trace_reader import trace_of
 from looplift.plugins import all_phases, insert_phases
 from looplift.request import Request
@@ -327,3 +334,43 @@ def test_the_libraries_are_those_that_are_named() -> None:
         assert library.version in (folder / library.file).read_text()
         assert any("Copyright" in line for line in lines_of(folder / library.licence))
         assert f"| `{library.name}` | {library.version} |" in (folder / "README.md").read_text()
+
+
+class TestStory:
+    """What the page opens with."""
+
+    def test_what_became_of_each_node(self) -> None:
+        found = report(report_models.model(), Runs.IF_CHEAP)
+        found_stories = stories(found.explanation, found.commits)
+        assert [each.node for each in found_stories if each.remains] == [
+            each["node"] for each in found.remaining
+        ]
+        for each in found_stories:
+            assert each.remains == bool(each.reason)
+            numbers = [number for number, _ in each.commits]
+            assert numbers == sorted(numbers)
+            assert all(found.commits[n - 1]["rule"] == rule for n, rule in each.commits)
+            if not each.remains:
+                assert each.fate == f"removed by {each.commits[-1][1]}"
+
+    def test_every_commit_is_in_one_line(self) -> None:
+        found = report(report_models.model())
+        rules = {rule: times for rule, _, times in rules_in_order(found.commits)}
+        tidy = dict(part.rsplit(" ", 1) for part in bookkeeping(found.commits).split(", "))
+        total = sum(rules.values()) + sum(map(int, tidy.values()))
+        assert total == len(found.commits)
+        assert set(tidy) <= BOOKKEEPING
+        assert not set(rules) & BOOKKEEPING
+
+    def test_bars_have_one_colour_for_each_operator(self) -> None:
+        before, after = bars(Counter(Add=3, If=1, Mul=2), Counter(Add=1, Exp=1))
+        assert (before.total, after.total) == (6, 2)
+        colours = {op: hue for op, _, hue in before.parts}
+        assert sum(count for _, count, _ in before.parts) == 6
+        assert all(colours.get(op, hue) == hue for op, _, hue in after.parts)
+
+    def test_the_latency_of_both(self) -> None:
+        found = report(report_models.model(), Runs.IF_CHEAP)
+        assert found.latency is not None
+        assert min(found.latency) > 0
+        assert report(report_models.model()).latency is None

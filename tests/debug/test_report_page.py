@@ -85,7 +85,12 @@ def test_it_opens_with_the_model_before_and_after(page: Page, report: ReportData
     assert page.session.title == "a model · looplift report"
     head = page.text("#commit-head")
     assert "Overview" in head
-    assert "remaining: Loop of `last` — " in head
+    assert "Loop of `last` remains" in head
+    assert "bookkeeping: " in head
+    first = page.all("#commit-head .stories a")[0]
+    assert first.get_attribute("href").partition("#")[2].startswith("commits=")
+    bars = page.all("#commit-head .bar")
+    assert [bar.get_attribute("aria-label").split()[0] for bar in bars] == ["before:", "after:"]
     assert "Below is the model before and after" in head
     assert "equal to the original" in page.text("#commit-head .check.equal")
     operators = [element.get_attribute("data-op") for element in page.all("#before .node")]

@@ -8,7 +8,9 @@ import pytest
 from onnx import parser
 
 from looplift import Match, Phase, Rule
+from looplift.debug import cut_outs as cutting
 from looplift.debug import reference_runs
+from looplift.debug import verify_commits as verifying
 from looplift.debug.batch_runner import BatchRunner, CompletedRuns
 from looplift.debug.reference_runs import ReferenceRuns, trip_count_inputs, with_outputs
 from looplift.debug.verify_commits import render, verify_commits
@@ -23,6 +25,8 @@ from looplift.rewrite.running.runtime import (
     ProcessCrashed,
     SerializedModel,
 )
+
+from ..fuzz.cases import make_case
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) {
     near = Identity(x)
@@ -250,3 +254,65 @@ def test_exposing_leaves_the_model_as_it_is() -> None:
     more = with_outputs(proto, ["near", "y", "x"])
     assert [info.name for info in more.graph.output] == ["y", "near"]
     assert proto.SerializeToString() == before
+
+
+class TestCutOuts:
+    """A large model: most commits are judged by the nodes that they touched."""
+
+    @pytest.fixture(autouse=True)
+    def every_model_is_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verifying, "LARGE", 0)
+        monkeypatch.setattr(cutting, "LARGEST_SHARE", 1.0)
+
+    @staticmethod
+    def loops(count: int) -> onnx.ModelProto:
+        """A chain of loops; the third one has a Sin."""
+        text, value = "", "x"
+        for k in range(count):
+            op = "Sin" if k == 2 else "Tanh"
+            text += f"""y{k} = Loop (m, , {value}) <body = b{k} (int64 i{k}, bool g{k}, float[2] s{k})
+                => (bool h{k}, float[2] n{k}) {{ h{k} = Identity(g{k}) u{k} = {op}(s{k})
+                n{k} = Neg(u{k}) }}>
+            """
+            value = f"y{k}"
+        return model(f"g (float[2] x, int64 m) => (float[2] y) {{ {text} y = Neg({value}) }}")
+
+    def test_equal_commits(self) -> None:
+        result = verify_commits(Request.of(self.loops(6)))
+        assert result.bad is None
+        assert result.commits >= 12
+        assert result.cut_out >= result.commits - 3
+        assert "by the nodes that they touched" in str(render(result, "m")[-1])
+
+    def test_the_bad_commit_is_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        phases = (*all_phases(), Phase("wrong", (SinIsCos,), "Wrong."))
+        given = Request.of(self.loops(6), phases=phases)
+        found = verify_commits(given)
+        assert found.cut_out
+        monkeypatch.setattr(verifying, "LARGE", 10**9)
+        alone = verify_commits(given)
+        assert found.bad is not None
+        assert found.bad == alone.bad
+        assert found.bad.rule == "SinIsCos"
+
+    def test_a_bad_commit_that_cut_outs_do_not_see_is_found_by_the_whole_model(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cutting.CutOuts, "is_same_after", lambda self, patch: True)
+        phases = (Phase("wrong", (SinIsCos,), "Wrong."), *all_phases())
+        found = verify_commits(Request.of(self.loops(6), phases=phases))
+        assert found.bad is not None
+        assert (found.bad.number, found.bad.rule) == (1, "SinIsCos")
+
+    @pytest.mark.parametrize("seed", [100, 101, 102, 104, 105, 107])
+    def test_random_models(self, seed: int) -> None:
+        """Every rule that is right is judged right, however many nodes it touches."""
+        case = make_case(seed)
+        result = verify_commits(Request.of(case.model))
+        assert result.bad is None, result.bad
+
+    def test_values_that_are_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cutting, "MOST_BYTES", 10)
+        result = verify_commits(Request.of(self.loops(3)))
+        assert result.bad is None
+        assert not result.cut_out

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from . import operators
 from .axis_loops import axis_loop
@@ -16,7 +16,18 @@ from .carried_values import IN_LOOPS, IN_SCANS, Carried, collected
 from .conditions import make_stop, trip_count
 from .scope import STACKED, Kind, Names, Scope, Value
 
-OPSETS = (11, 12, 13, 16, 17, 19, 21)
+OPSETS = range(11, 24)
+DATA_TYPES = {
+    TensorProto.FLOAT: 10,
+    TensorProto.DOUBLE: 2,
+    TensorProto.FLOAT16: 2,
+    TensorProto.INT32: 2,
+    TensorProto.INT64: 1,
+    TensorProto.INT8: 1,
+    TensorProto.UINT8: 1,
+    TensorProto.BOOL: 1,
+}
+"""The types that models compute in, and how often."""
 DEEPEST = 2
 """The deepest nesting of bodies."""
 
@@ -36,12 +47,13 @@ def make_model(seed: int) -> onnx.ModelProto:
     """The model of a seed, the same in every process."""
     random = Random(seed)
     opset = random.choice(OPSETS)
-    scope = Scope(random, Names(random, repeated=random.random() < 0.5), opset)
+    data = random.choices(list(DATA_TYPES), list(DATA_TYPES.values()))[0]
+    scope = Scope(random, Names(random, random.random() < 0.5, data), opset)
     inputs = [scope.declare(kind, name=name) for name, kind in INPUTS.items()]
     _add_operators(scope, random.randrange(3))
     results: list[Value] = []
     for _ in range(random.choice([1, 1, 1, 2, 3])):
-        results += random.choices((_loop, axis_loop, _scan), (5, 4, 1))[0](scope)
+        results += random.choices((_loop, axis_loop, _scan, _branches), (5, 4, 1, 1))[0](scope)
         _add_operators(scope, random.randrange(3))
     outputs = _outputs(scope, results)
     graph = scope.graph("g", inputs, outputs, exact=True)
@@ -77,7 +89,7 @@ def _stack_lists(scope: Scope, chosen: list[Value]) -> None:
 def _add_body_operators(scope: Scope) -> None:
     for _ in range(scope.random.randrange(5)):
         way = scope.random.random()
-        if way < 0.08 and scope.depth <= DEEPEST:
+        if way < 0.1 and scope.depth <= DEEPEST:
             _branches(scope)
         elif way < 0.14 and scope.depth < DEEPEST:
             scope.random.choices((_loop, axis_loop, _scan), (5, 2, 2))[0](scope)
@@ -85,17 +97,33 @@ def _add_body_operators(scope: Scope) -> None:
             operators.random_operator(scope)
 
 
-def _branches(scope: Scope) -> Value:
-    """An If."""
-    kind = scope.random.choice([Kind.ROW, Kind.SCALAR, Kind.INT, Kind.BOOL])
+def _branches(scope: Scope) -> list[Value]:
+    """An If, or two Ifs with the same or the opposite condition."""
+    condition = scope.pick(Kind.BOOL)
+    results = _branch_on(scope, condition)
+    if scope.chance(0.3):
+        if scope.chance(0.3):
+            condition = scope.add("Not", [condition], Kind.BOOL)
+        results += _branch_on(scope, condition)
+    return results
+
+
+def _branch_on(scope: Scope, condition: Value) -> list[Value]:
+    kinds = [Kind.ROW, Kind.SCALAR, Kind.INT, Kind.BOOL, Kind.SERIES, Kind.TABLE]
+    chosen = scope.random.choices(kinds, (4, 2, 2, 1, 1, 1), k=scope.random.choice([1, 1, 2, 3]))
     graphs = []
     for name in ("then", "otherwise"):
         branch = scope.inner()
         _add_body_operators(branch)
-        graphs.append(branch.graph(name, [], [_own(branch, branch.pick(kind))]))
-    return scope.add(
-        "If", [scope.pick(Kind.BOOL)], kind, then_branch=graphs[0], else_branch=graphs[1]
-    )
+        if scope.chance(0.15):
+            branch.add("Identity", [condition], Kind.BOOL)
+        graphs.append(branch.graph(name, [], _returned(branch, [branch.pick(k) for k in chosen])))
+    results = [scope.declare(kind, readable=False) for kind in chosen]
+    names = [result.name for result in results]
+    graph_of = {"then_branch": graphs[0], "else_branch": graphs[1]}
+    scope.nodes.append(helper.make_node("If", [condition.name], names, **graph_of))
+    scope.values += [value for value in results if scope.chance(0.9)]
+    return results
 
 
 def _own(
@@ -221,26 +249,33 @@ def _scan(scope: Scope) -> list[Value]:
 # --- inputs --------------------------------------------------------------------------------------
 
 
-def make_feeds(seed: int) -> list[dict[str, Any]]:
+def make_feeds(model: onnx.ModelProto, seed: int) -> list[dict[str, Any]]:
     """Values for the inputs: trip counts 0, 1, 2 and 7, both conditions, several limits."""
     rng = np.random.default_rng(seed)
     feeds = []
     for trips in (0, 1, 2, 7):
         for condition in (True, False):
             length = 7 if rng.random() < 0.7 else int(rng.integers(0, 4))
-            feeds.append(
-                {
-                    "x": rng.normal(size=3).astype(np.float32),
-                    "y": rng.normal(size=3).astype(np.float32),
-                    "table": rng.normal(size=(length, 3)).astype(np.float32),
-                    "block": _block(rng, trips),
-                    "m": np.array(trips, np.int64),
-                    "n": np.array(rng.choice([trips, 0, 3, 5, -2, 8]), np.int64),
-                    "j": np.array(rng.choice([trips, 1, 4, -1, 6]), np.int32),
-                    "c": np.array(condition),
-                }
-            )
+            feed = {
+                "x": rng.normal(size=3),
+                "y": rng.normal(size=3),
+                "table": rng.normal(size=(length, 3)),
+                "block": _block(rng, trips),
+                "m": trips,
+                "n": rng.choice([trips, 0, 3, 5, -2, 8]),
+                "j": rng.choice([trips, 1, 4, -1, 6]),
+                "c": condition,
+            }
+            feeds.append({i.name: _as_declared(i, feed[i.name]) for i in model.graph.input})
     return feeds
+
+
+def _as_declared(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+    if dtype.kind in "fb" or info.name in ("m", "n", "j"):
+        return np.asarray(value > 0 if dtype.kind == "b" and np.ndim(value) else value, dtype)
+    whole: np.ndarray = np.rint(3 * np.asarray(value)).astype(np.int64).astype(dtype)
+    return whole
 
 
 def _block(rng: np.random.Generator, trips: int) -> np.ndarray:
@@ -248,4 +283,4 @@ def _block(rng: np.random.Generator, trips: int) -> np.ndarray:
     sizes = rng.choice([0, 1, 1, 2, 3], size=3)
     if rng.random() < 0.8:
         sizes[rng.integers(3)] = trips
-    return rng.normal(size=tuple(sizes)).astype(np.float32)
+    return rng.normal(size=tuple(sizes))

@@ -15,7 +15,10 @@ Dims = tuple[int | None, ...]
 
 
 class Kind(Enum):
-    """A kind of value: its element type, and its shape with None for sizes that vary."""
+    """A kind of value: its element type, and its shape with None for sizes that vary.
+
+    FLOAT stands for the type that the model computes in (`Names.data`).
+    """
 
     SCALAR = (TensorProto.FLOAT, ())
     ROW = (TensorProto.FLOAT, (3,))
@@ -29,6 +32,7 @@ class Kind(Enum):
     INTS = (TensorProto.INT64, (None,))
     BOOL = (TensorProto.BOOL, ())
     BOOLS = (TensorProto.BOOL, (None,))
+    MASK = (TensorProto.BOOL, None, "of any rank")
     ONE_INT = (TensorProto.INT64, (1,))
     ONE_BOOL = (TensorProto.BOOL, (1,))
     """The iteration number and the condition, where a body declares them so."""
@@ -50,11 +54,12 @@ class Kind(Enum):
         return self.value[1] is None
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(helper.tensor_dtype_to_np_dtype(self.element))
+    def is_data(self) -> bool:
+        """Whether the elements have the type that a model computes in."""
+        return self.element == TensorProto.FLOAT
 
 
-FLOAT_OR_DOUBLE = (Kind.SCALAR, Kind.ROW, Kind.SERIES, Kind.TABLE)
+DATA = (Kind.SCALAR, Kind.ROW, Kind.SERIES, Kind.TABLE)
 STACKED = {
     Kind.SCALAR: Kind.SERIES,
     Kind.ROW: Kind.TABLE,
@@ -67,6 +72,28 @@ BY_RANK = (Kind.SCALAR, Kind.SERIES, Kind.GRID, Kind.BLOCK, Kind.BLOCKS)
 """The kinds of float tensors of open sizes, by rank."""
 
 
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+NARROW = (TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL)
+_ONLY_FLOATS = {
+    *("Tanh", "Sigmoid", "Sin", "Exp", "Ceil", "Softmax", "ReduceMean", "LayerNormalization"),
+    *("Relu", "ReduceProd"),
+}
+_NOT_NARROW = {
+    *("Add", "Sub", "Mul", "Div", "Max", "Min", "Neg", "Abs", "MatMul", "ReduceSum", "ReduceMax"),
+    *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "CumSum", "Clip", "TopK", "ArgMax"),
+    *("ReduceMin", "Where"),
+}
+
+
+def working_type(op: str, data: int) -> int | None:
+    """The type that operands of this type are cast to, where the operator does not take them."""
+    if data in FLOATS:
+        return None
+    if op in _ONLY_FLOATS:
+        return int(TensorProto.FLOAT)
+    return int(TensorProto.INT32) if data in NARROW and op in _NOT_NARROW else None
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     name: str
@@ -75,10 +102,14 @@ class Value:
 
 @dataclass
 class Names:
-    """Makes names; with `repeated` from a small pool, so that separate bodies share names."""
+    """What all graphs of a model share: its names, and the type that it computes in.
+
+    With `repeated`, names come from a small pool, so that separate bodies share names.
+    """
 
     random: Random
     repeated: bool
+    data: int = TensorProto.FLOAT
     serial: int = 0
 
     def new(self, scope: Scope) -> str:
@@ -129,6 +160,12 @@ class Scope:
             self.values.append(value)
         return value
 
+    def fresh(self) -> str:
+        """A new name."""
+        name = self.names.new(self)
+        self._take(name)
+        return name
+
     def _take(self, name: str) -> None:
         self.taken.add(name)
         graph = self.outer
@@ -136,17 +173,59 @@ class Scope:
             graph.inside.add(name)
             graph = graph.outer
 
+    def element(self, kind: Kind) -> int:
+        """The element type of a kind in this model."""
+        return self.names.data if kind.is_data else kind.element
+
+    def dtype(self, kind: Kind) -> np.dtype[Any]:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.element(kind)))
+
     def add(self, op: str, inputs: list[Value | None], kind: Kind, **attrs: Any) -> Value:
+        """A node with one result; operands are cast where the operator does not take their type."""
         value = self.declare(kind, readable=False)
         given = ["" if i is None else i.name for i in inputs]
-        self.nodes.append(helper.make_node(op, given, [value.name], **attrs))
+        if kind.is_data:
+            attrs.update(self._typed(op))
+        work = working_type(op, self.names.data)
+        if work is None:
+            self.nodes.append(helper.make_node(op, given, [value.name], **attrs))
+        else:
+            for place, operand in enumerate(inputs):
+                if operand is not None and operand.kind.is_data:
+                    given[place] = self.node("Cast", [operand.name], to=work)
+            if kind.is_data:
+                result = self.node(op, given, **attrs)
+                self.node("Cast", [result], [value.name], to=self.names.data)
+            else:
+                self.node(op, given, [value.name], **attrs)
         self.values.append(value)
         return value
+
+    def _typed(self, op: str) -> dict[str, Any]:
+        """The attributes that give the type of the result."""
+        if op == "Cast":
+            return {"to": self.names.data}
+        if op == "SequenceEmpty":
+            return {"dtype": self.names.data}
+        if op == "ConstantOfShape":
+            return {"value": helper.make_tensor("", self.names.data, [1], [0])}
+        return {}
+
+    def node(
+        self, op: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any
+    ) -> str:
+        """A node on names; the name of its first result, which other nodes do not read."""
+        outputs = outputs or [self.fresh()]
+        self.nodes.append(helper.make_node(op, inputs, outputs, **attrs))
+        return outputs[0]
 
     def constant(self, number: Any, kind: Kind) -> Value:
         """A constant, as an initializer or a node."""
         value = self.declare(kind, readable=False)
-        tensor = numpy_helper.from_array(np.array(number, kind.dtype), value.name)
+        # A negative float has no value as an unsigned integer, but a negative integer wraps.
+        whole = self.element(kind) not in FLOATS
+        elements = np.asarray(number, np.int64 if whole else np.float64).astype(self.dtype(kind))
+        tensor = numpy_helper.from_array(elements, value.name)
         if self.chance(0.5):
             self.stored.append(tensor)
         else:
@@ -181,7 +260,7 @@ class Scope:
         shape = tuple(2 if d is None else d for d in kind.dims)
         if kind in (Kind.BOOL, Kind.BOOLS):
             return self.constant(np.full(shape, self.chance(0.5)), kind)
-        choices = [0.5, -1.0, 2.0, 0.0] if kind.element == TensorProto.FLOAT else [0, 1, 2, -1, 5]
+        choices = [0.5, -1.0, 2.0, 0.0] if kind.is_data else [0, 1, 2, -1, 5]
         return self.constant(np.full(shape, self.random.choice(choices)), kind)
 
     # --- spellings that depend on the opset ---
@@ -231,14 +310,16 @@ class Scope:
         return not honest and value.kind is Kind.SERIES and self.chance(0.1)
 
     def _lie(self, value: Value) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(value.name, value.kind.element, [0])
+        return helper.make_tensor_value_info(value.name, self.element(value.kind), [0])
 
     def _info(self, value: Value, exact: bool) -> onnx.ValueInfoProto:
         dims: list[int | str | None] = list(value.kind.dims)
         if value.kind.is_sequence:
-            return helper.make_tensor_sequence_value_info(value.name, value.kind.element, None)
+            return helper.make_tensor_sequence_value_info(
+                value.name, self.element(value.kind), None
+            )
         if value.kind in (Kind.ONE_INT, Kind.ONE_BOOL):
-            return helper.make_tensor_value_info(value.name, value.kind.element, [1])
+            return helper.make_tensor_value_info(value.name, self.element(value.kind), [1])
         if not exact and self.chance(0.2):
             dims = [None for _ in dims]
-        return helper.make_tensor_value_info(value.name, value.kind.element, dims)
+        return helper.make_tensor_value_info(value.name, self.element(value.kind), dims)

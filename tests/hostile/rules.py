@@ -120,9 +120,9 @@ def cases() -> Iterator[Case]:
         "a rule that multiplies nodes",
         _rule(_FOUND, grow),
         2,
-        "Rewriting does not end: Broken",
+        "these rules keep firing: Broken",
     )
-    yield _case(901, "two rules that undo each other", _PAIR, 2, "First and Second")
+    yield _case(901, "two rules that undo each other", _PAIR, 2, "First, Second")
 
 
 def _rule(match: str, apply: str) -> str:

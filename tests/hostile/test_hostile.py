@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .worker import CASES
+from .worker import CASES, MOST_MEMORY
 
 _SHARES = 2
 _ROOT = Path(__file__).parents[2]
@@ -50,4 +50,5 @@ def test_ends_well(case: Any, results: dict[str, dict[str, Any]]) -> None:
         assert words in result["output"].replace("\n", " "), result["output"]
     assert "\x1b" not in result["output"]
     assert "\nnote: all is well" not in result["output"]
+    assert result["memory"] <= MOST_MEMORY
     assert set(result["written"]) <= {"work", "secret"}, "it wrote outside of its folder"

@@ -25,8 +25,10 @@ from .case import Case
 
 MOST_SECONDS = 10
 """A call that takes longer hangs."""
-MOST_BYTES = 6 << 30
-"""The address space of the process; libraries alone take some 2 GiB of it."""
+MOST_MEMORY = 1 << 30
+"""The most bytes that this process and its children may hold, and that a child may hold."""
+ADDRESS_SPACE = 2 << 30
+"""The address space of a process, libraries included."""
 
 CASES: list[Case] = [*files.cases(), *options.cases(), *rules.cases()]
 
@@ -61,12 +63,29 @@ def run(case: Case, folder: Path) -> dict[str, object]:
         "traceback": bool(error),
         "written": sorted(path.name for path in folder.parent.iterdir()),
         "seconds": time.monotonic() - began,
+        "memory": _peak_memory(),
     }
+
+
+def _peak_memory() -> int:
+    """The most bytes that this process and each of its children have held so far, added up."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return 1024 * (max([ended, *map(_peak_of, children)]) + _peak_of("self"))
+
+
+def _peak_of(process: str) -> int:
+    """In KiB; 0 for a process that has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def main(folder: str, first: str, step: str) -> None:
     """Runs a share of the cases."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     signal.signal(signal.SIGALRM, _hang)
     sys.path.insert(0, "")
     for number in range(int(first), len(CASES), int(step)):

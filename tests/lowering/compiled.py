@@ -16,8 +16,25 @@ Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
 UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-"""The target of most tests. LLVM's optimisations take a third of a compilation; the tests of the
-pipeline run them."""
+"""A target without LLVM's optimisations, which take a third of a compilation."""
+
+_OPTIMISATIONS = [
+    "s_tir.CompactBufferAllocation",
+    "s_tir.HoistIfThenElse",
+    "s_tir.InsertHoistIfThenElse",
+    "tirx.CommonSubexprElim",
+    "tirx.RemoveNoOp",
+]
+"""Passes over kernels that leave the results as they are and take a third of what remains."""
+
+
+def compile_quickly(module: Any, **options: Any) -> Any:
+    """The executable of a module, as most tests need it; the tests of the pipeline optimise.
+
+    `options` are those of `tvm.compile`.
+    """
+    with tvm.transform.PassContext(disabled_pass=_OPTIMISATIONS):
+        return tvm.compile(module, UNOPTIMIZED, **options)
 
 
 class Compiled:
@@ -26,7 +43,7 @@ class Compiled:
     def __init__(self, model: onnx.ModelProto, module: Any = None, **options: Any) -> None:
         module = emit(model) if module is None else module
         options.setdefault("relax_pipeline", "looplift")
-        self.executable = tvm.compile(module, UNOPTIMIZED, **options)
+        self.executable = compile_quickly(module, **options)
         self.machine = relax.VirtualMachine(self.executable, tvm.cpu())
         self.inputs = [i.name for i in model.graph.input]
 

@@ -16,7 +16,7 @@ from tvm import relax
 
 from looplift.lowering import emit
 
-from .compiled import UNOPTIMIZED
+from .compiled import compile_quickly
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
@@ -36,7 +36,7 @@ class Imported:
 
     def compiled(self) -> Any:
         """The executable, by the pipeline."""
-        return tvm.compile(self.module, target=UNOPTIMIZED, relax_pipeline=self.pipeline)
+        return compile_quickly(self.module, relax_pipeline=self.pipeline)
 
     def run(self, *inputs: Any) -> list[Any]:
         """The outputs as arrays, by TVM."""

@@ -32,13 +32,13 @@ REFUSED = {
         g (float[2] x, float m) => (float[2] y) {{ y = Loop (m, , x) <{STEP}> }}""",
     "the trip count is float32.2., where one element of type int64": f"""
         g (float[2] x) => (float[2] y) {{ m = Exp(x) y = Loop (m, , x) <{STEP}> }}""",
-    "the state 's' is float tensors and int64 tensors": f"""
+    "the carried value 's' is float tensors and int64 tensors": f"""
         g (int64[2] x, int64 m) => (float[2] y) {{ y = Loop (m, , x) <{STEP}> }}""",
-    "the body has 3 inputs, where .* 2 states": f"""
+    "the body has 3 inputs, but .* 2 carried values": f"""
         g (float[2] x, int64 m) => (float[2] y) {{ y = Loop (m, , x, x) <{STEP}> }}""",
     "the node has 2 outputs, and its body gives 1": f"""
         g (float[2] x, int64 m) => (float[2] y) {{ y, z = Loop (m, , x) <{STEP}> }}""",
-    "too few for 1 states": """
+    "too few for 1 carried values": """
         g (float[2] x, int64 m) => (float[2] y) { y = Loop (m, , x) <
             body = b (int64 i, bool c, float[2] s) => (bool d) { d = Identity(c) }> }""",
     "the condition of the body 'd' is float": """
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused(message: str) -> None:
         emit(model)
 
 
-def test_a_state_that_changes_its_type(stock: Callable[..., Any]) -> None:
+def test_a_carried_value_that_changes_its_type(stock: Callable[..., Any]) -> None:
     model = onnx.parser.parse_model(
         HEADER
         + """
@@ -85,5 +85,7 @@ def test_a_state_that_changes_its_type(stock: Callable[..., Any]) -> None:
     )
     body = model.graph.node[0].attribute[0].g
     body.node[0].CopyFrom(onnx.helper.make_node("Cast", ["s"], ["r"], to=onnx.TensorProto.INT64))
-    with pytest.raises(ModelError, match="the state 's' starts as float32 and becomes int64"):
+    with pytest.raises(
+        ModelError, match="the carried value 's' starts as float32 and becomes int64"
+    ):
         stock(model.SerializeToString())

@@ -298,10 +298,11 @@ class TestErrors:
         old = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
         old.ir_version = 2
         unknown = parse("g (float[2] x) => (float[2] y) { y = my.domain.Foo(x) }")
-        computed = parse("g (float[2] x, int64 k) => (float[2] y) { y = CumSum(x, k) }")
+        unfit = parse("g (float[2] x) => (int32[2] y) { y = com.microsoft.MatMulInteger16(x, x) }")
+        unfit.opset_import.add(domain="com.microsoft", version=1)
         cases = [
             (unknown, tvm.error.OpNotImplemented),
-            (computed, ValueError),
+            (unfit, ValueError),
             (old, ValueError),
         ]
         for model, kind in cases:

@@ -279,8 +279,8 @@ REFUSED = {
     "its body calls the function 'sum_then'": COUNTED.replace("sum = Add (p, q)", "SUM").replace(
         "SUM", BRANCH.replace("q =", "sum =")
     ),
-    "a condition decides how many rows its scan outputs get": WHILE_ROWS,
-    "the state 'p' changes its shape or type": """
+    "a condition decides how many slices its scan outputs have": WHILE_ROWS,
+    "the carried value 'p' changes its shape or type": """
 loop (int64 n, float[m] a) => (float[k] x)
 {
     x = Loop (n, "", a) <body = step (int64 i, bool go, float[m] p) => (bool goes, float[k] q) {

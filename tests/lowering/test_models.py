@@ -15,7 +15,7 @@ from tvm import relax
 import looplift
 from looplift.lowering import emit
 
-from .compiled import UNOPTIMIZED
+from .compiled import compile_quickly
 
 
 class Model:
@@ -25,7 +25,7 @@ class Model:
         self.session = onnxruntime.InferenceSession(path)
         self.rewritten = looplift.rewrite(path, **assertions).model
         module = emit(self.rewritten, base_dir=str(path.parent))
-        self.machine = relax.VirtualMachine(tvm.compile(module, target=UNOPTIMIZED), tvm.cpu())
+        self.machine = relax.VirtualMachine(compile_quickly(module), tvm.cpu())
 
     def operators(self) -> list[str]:
         pending, found = [self.rewritten.graph], []

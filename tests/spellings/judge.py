@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from looplift import rewrite
-from looplift.api import count_operators
+from looplift.rewrite.storage.summary import count_operators
 
 from ..equivalence import outcome, session
 from .models import make_feeds, make_model

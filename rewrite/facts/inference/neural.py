@@ -208,7 +208,8 @@ def recurrent(ctx: NodeContext) -> Sequence[Fact]:
             _need_rank(ctx, slot, 3, name)
     x, r = ctx.fact(0), ctx.shape(2)
     directions = 2 if ctx.attr("direction", "forward") == "bidirectional" else 1
-    hidden = ctx.attr("hidden_size") or (r[2] if r is not None else ctx.fresh(3))
+    given = ctx.attr("hidden_size")
+    hidden = given if given and given > 0 else r[2] if r is not None else ctx.fresh(3)
     batch_first = bool(ctx.attr("layout", 0))
     time, batch = ctx.fresh(0), ctx.fresh(1)
     if x.shape is not None:

@@ -141,6 +141,10 @@ def split(ctx: NodeContext) -> Sequence[Fact]:
         return [Fact(x.dtype, None, x.ranks)] * count
     axis = ctx.axis(ctx.attr("axis", 0), len(x.shape))
     sizes = ctx.attr_or_dims("split", 1)
+    if sizes is not None:
+        whole, parts = x.shape[axis], [size for size in sizes if isinstance(size, int)]
+        if isinstance(whole, int) and len(parts) == len(sizes) and sum(parts) != whole:
+            ctx.fail(f"parts of {parts} do not make up {whole}")
     facts = []
     array = x.array()
     start = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx.reference
 from tvm import relax
 
 from looplift.lowering.values import as_int
@@ -25,3 +26,15 @@ def output_dims(model: Any) -> list[str]:
     kind = model.module["main"].ret_ty
     first = kind.fields[0] if isinstance(kind, relax.TupleType) else kind
     return [str(as_int(size) or size) for size in first.shape.values]
+
+
+def check_reference(model: Any, *inputs: Any, tolerance: float = 1e-5) -> None:
+    """TVM and ONNX's reference implementation give the same types, shapes and values."""
+    names = [value.name for value in model.model.graph.input]
+    evaluator = onnx.reference.ReferenceEvaluator(model.model)
+    wanted: Any = evaluator.run(None, dict(zip(names, inputs, strict=True)))
+    for got, want in zip(model.run(*inputs), wanted, strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        if got.dtype.kind not in "biuf":
+            got, want = got.astype(np.float32), want.astype(np.float32)
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)

@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import pytest
 
-from looplift.rewrite.errors import UnsupportedError
-
 Load = Callable[..., Any]
 TYPES = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 
@@ -64,11 +62,48 @@ def test_overflow_without_saturation(imported: Load, target: str) -> None:
     np.testing.assert_array_equal(got, infinite)
 
 
-def test_types_without_tensors_are_refused(imported: Load) -> None:
-    with pytest.raises(UnsupportedError, match="Relax has no tensors of int4"):
-        imported("""
-        <ir_version: 10, opset_import: ["" : 21]>
-        g (float[n] x) => (float[n] z) { y = Cast <to = 22> (x) z = Cast <to = 1> (y) }""")
+SMALL = """
+<ir_version: 13, opset_import: ["" : 26]>
+g (float[n] x) => (float[n] y, {result}[n] z) {{ z = Cast <to = {to}> (x) y = Cast <to = 1> (z) }}"""
+
+
+@pytest.mark.parametrize("result", ["int4", "uint4", "int2", "uint2"])
+def test_small_integers_wrap(imported: Load, result: str) -> None:
+    to = getattr(onnx.TensorProto, result.upper())
+    x = np.array([-9, -8, -2.5, -1, 0, 1.9, 7, 8, 17], np.float32)
+    y, z = imported(SMALL.format(result=result, to=to)).run(x)
+    bits, signed = int(result[-1]), not result.startswith("u")
+    want = np.trunc(x).astype(int) % 2**bits
+    want -= 2**bits * (signed & (want >= 2 ** (bits - 1)))
+    np.testing.assert_array_equal(z, want)
+    np.testing.assert_array_equal(y, want)
+    assert z.dtype == (np.int8 if signed else np.uint8)
+
+
+def test_small_floats_round_to_even_and_saturate(imported: Load) -> None:
+    model = imported(SMALL.format(result="float4e2m1", to=onnx.TensorProto.FLOAT4E2M1))
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    between = (numbers[1:] + numbers[:-1]) / 2
+    around = [np.nextafter(between, np.float32(limit)) for limit in (0, 99)]
+    x = np.concatenate([numbers, between, *around, [7, 1e30, np.inf]]).astype(np.float32)
+    y, z = model.run(np.concatenate([x, -x]))
+    want = np.concatenate([x, -x]).astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    np.testing.assert_array_equal(y, want)
+    assert z.dtype.name == "float8_e4m3fn"
+
+
+@pytest.mark.parametrize("mode", ["up", "down", "nearest"])
+def test_exponents(imported: Load, mode: str) -> None:
+    model = imported(f"""
+    <ir_version: 13, opset_import: ["" : 26]>
+    g (float[n] x) => (float[n] y, float[n] z) {{
+        a = Cast <to = 24, round_mode = "{mode}"> (x) y = Cast <to = 1> (a)
+        b = Cast <to = 24, round_mode = "{mode}", saturate = 0> (x) z = Cast <to = 1> (b)
+    }}""")
+    x = np.array([1, 1.25, 1.5, 1.75, 3, 1e-40, 3.4e38, np.nan], np.float32)
+    for got, saturates in zip(model.run(x), (True, False), strict=True):
+        want = onnx.numpy_helper.to_float8e8m0(x, saturates, mode).astype(np.float32)
+        np.testing.assert_array_equal(got, want)
 
 
 def test_cast_like(imported: Load) -> None:

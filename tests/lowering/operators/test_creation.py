@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from .inputs import Load, output_dims, random
+from .inputs import Load, check_reference, output_dims, random
 
 CONSTANTS = {
     "value_float = 2.5": np.float32(2.5),
@@ -70,3 +70,29 @@ def test_the_length_of_a_range_is_symbolic(imported: Load) -> None:
     assert output_dims(model) == ["n"]
     for shape in ((3, 8), (5, 2), (4, 4)):
         model.check(random(*shape))
+
+
+def test_eye_like(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 22]>
+    g (int32[n, m] x) => (int32[n, m] y, double[n, m] z, bool[n, m] b) {
+        y = EyeLike (x) z = EyeLike <dtype = 11, k = -1> (x) b = EyeLike <dtype = 9, k = 1> (x)
+    }""")
+    for shape in ((3, 4), (1, 1), (0, 2)):
+        check_reference(model, np.zeros(shape, np.int32))
+
+
+def test_mel_weight_matrix(imported: Load) -> None:
+    model = imported("""
+    g (int64 bins, int64 length, int64 rate, float low, float high) => (float[?, ?] y) {
+        y = MelWeightMatrix (bins, length, rate, low, high)
+    }""")
+    for bins, length, rate, low, high in ((8, 16, 8192, 0, 4096), (20, 512, 16000, 80, 7600)):
+        scalars = [np.array(value) for value in (bins, length, rate)]
+        check_reference(model, *scalars, np.float32(low), np.float32(high))
+    constant = imported("""
+    g (float low) => (double[?, ?] y) <int64 b = {4}, int64 n = {9}, int32 r = {100}, float h = {50}> {
+        y = MelWeightMatrix <output_datatype = 11> (b, n, r, low, h)
+    }""")
+    (got,) = constant.run(np.float32(0))
+    assert (got.shape, got.dtype) == ((5, 4), np.float64)

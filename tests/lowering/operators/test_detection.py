@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from looplift.rewrite.errors import UnsupportedError
-
-from .inputs import Load, random
+from .inputs import Load, check_reference, random
 
 Array = np.ndarray[Any, Any]
 
@@ -103,10 +101,18 @@ def test_roi_align_scales_regions_before_it_moves_them(
         model.check(random(2, 2, 10, 12), regions[:count], np.array([0, 1, 1])[:count])
 
 
-def test_roi_align_by_maximum_is_refused(imported: Load) -> None:
-    with pytest.raises(UnsupportedError, match="mode 'max' is not supported"):
-        imported(
-            """
-            g (float[1, 2, 9, 9] x, float[n, 4] regions, int64[n] entries) => (float[n, 2, 1, 1] y)
-            { y = RoiAlign <mode = "max"> (x, regions, entries) }"""
-        )
+@pytest.mark.parametrize("attributes", ["sampling_ratio = 2", "spatial_scale = 0.5"])
+def test_roi_align_by_maxima(imported: Load, attributes: str) -> None:
+    """With one sample for each element, and with as many as a region needs."""
+    mode = "output_half_pixel" if "scale" in attributes else "half_pixel"
+    model = imported(
+        f"""
+        g (float[b, 2, h, w] x, float[n, 4] regions, int64[n] entries) => (float[n, 2, 3, 2] y) {{
+            y = RoiAlign <mode = "max", coordinate_transformation_mode = "{mode}", {attributes},
+                output_height = 3, output_width = 2> (x, regions, entries)
+        }}"""
+    )
+    regions = np.array([[0, 0, 9, 9], [2, 3, 17, 12], [1, 1, 1.5, 1.5], [3, 3, 3, 3]], np.float32)
+    for count in (1, 4):
+        entries = np.array([0, 1, 1, 0])[:count]
+        check_reference(model, random(2, 2, 7, 8), regions[:count], entries, tolerance=1e-4)

@@ -7,7 +7,7 @@ import pytest
 
 from looplift.rewrite.errors import UnsupportedError
 
-from .inputs import Load, random
+from .inputs import Load, check_reference, random
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,43 @@ def test_dropout_at_random_fails(imported: Load) -> None:
         model.run(random(3), np.array(True))
     with pytest.raises(UnsupportedError, match="training mode"):
         imported("g (float[3] x) => (float[3] y) <bool t = {1}> { y = Dropout (x, , t) }")
+
+
+def test_elu_in_half_precision(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 22]>
+    g (float16[n] x, double[n] d) => (float16[n] y, double[n] z) {
+        y = Elu <alpha = 0.5> (x) z = Elu (d)
+    }""")
+    x = np.array([-np.inf, -60000, -1, -1e-4, 0, 2, np.inf], np.float16)
+    check_reference(model, x, x.astype(np.float64), tolerance=1e-3)
+
+
+def test_softplus_and_mish_keep_the_digits_of_small_results(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 22]>
+    g (float[n] x, float16[n] h) => (float[n] y, float[n] z, float16[n] w) {
+        y = Softplus (x) z = Mish (x) w = Mish (h)
+    }""")
+    x = np.array([-np.inf, -200, -90, -20, -9, -1, 0, 1, 30, 500, np.inf], np.float32)
+    y, z, w = model.run(x, x.astype(np.float16))
+    wide = x[1:-1].astype(np.float64)
+    wanted = np.log1p(np.exp(wide))
+    np.testing.assert_allclose(y[1:-1], wanted, rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(z[1:-1], wide * np.tanh(wanted), rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(w[1:-1], wide * np.tanh(wanted), rtol=2e-3, atol=1e-7)
+    assert (y[0], y[-1], z[-1]) == (0, np.inf, np.inf)
+
+
+def test_bit_cast(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 13, opset_import: ["" : 26]>
+    g (float[n, 2] x, bool[n] b, uint8[n] u) => (uint32[n, 2] y, uint8[n] z, bool[n] c, float[n, 2] w,
+      int8[n] s) {
+        y = BitCast <to = 12> (x) z = BitCast <to = 2> (b) c = BitCast <to = 9> (z)
+        w = BitCast <to = 1> (y) s = BitCast <to = 3> (u)
+    }""")
+    x = np.array([[-0.0, np.inf], [1e-40, 3]], np.float32)
+    bits = np.array([True, False]), np.array([255, 7], np.uint8)
+    check_reference(model, x, *bits)
+    assert model.run(x[:0], bits[0][:0], bits[1][:0])[0].shape == (0, 2)

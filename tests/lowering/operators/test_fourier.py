@@ -10,6 +10,8 @@ import pytest
 
 from looplift.rewrite.errors import UnsupportedError
 
+from .inputs import check_reference
+
 Load = Callable[..., Any]
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -91,3 +93,15 @@ def test_frames_of_a_length_and_a_step_that_are_inputs(imported: Load) -> None:
     )
     for step, length in ((1, 8), (3, 10), (7, 20)):
         model.check(random(1, 40, 1), np.array(step), np.array(length))
+
+
+def test_an_axis_that_a_run_computes(imported: Load) -> None:
+    model = imported(
+        """
+        <ir_version: 9, opset_import: ["" : 20]>
+        g (float[b, n, m, 1] x, int64 axis) => (float[?, ?, ?, ?] y) {
+            y = DFT <onesided = 1> (x, "", axis)
+        }"""
+    )
+    for axis in (0, 1, -2, -3):
+        check_reference(model, random(3, 5, 4, 1), np.array(axis))

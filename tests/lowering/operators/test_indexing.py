@@ -7,7 +7,7 @@ import pytest
 
 from looplift.rewrite.errors import UnsupportedError
 
-from .inputs import Load, random
+from .inputs import Load, check_reference, random
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1])
@@ -101,3 +101,29 @@ def test_scatter_of_updates_whose_sizes_are_checked_at_run_time(imported: Load) 
     model.check(random(4, 3), np.array([[2], [0]]), random(2, 3))
     with pytest.raises(Exception, match="match_cast error"):
         model.run(random(4, 3), np.array([[2], [0]]), random(1, 3))
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_tensor_scatter(imported: Load, mode: str) -> None:
+    model = imported(
+        f"""
+        <ir_version: 10, opset_import: ["" : 24]>
+        g (float16[b, n, 2] x, float16[b, k, 2] update, int64[b] at) => (float16[b, n, 2] y,
+          float16[b, n, 2] z) {{
+            y = TensorScatter <mode = "{mode}"> (x, update, at)
+            z = TensorScatter <axis = 1> (x, update)
+        }}"""
+    )
+    wrapped = [3, 1] if mode == "circular" else [2, 1]
+    for count in (0, 1, 2):
+        x, update = (random(2, size, 2).astype(np.float16) for size in (4, count))
+        check_reference(model, x, update, np.array(wrapped))
+
+
+def test_top_k_of_unsigned_integers(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 24]>
+    g (uint64[n, 4] x, int64[1] k) => (uint64[?, ?] y, int64[?, ?] at) { y, at = TopK (x, k) }""")
+    x = np.array([[1, 2**63, 2**64 - 1, 2**63 - 1]] * 2, np.uint64)
+    for count in (1, 3):
+        check_reference(model, x, np.array([count]))

@@ -35,3 +35,13 @@ def test_padding_to_a_multiple(imported: Load) -> None:
     }""")
     for size in (1, 3, 4, 5):
         model.check(random(size))
+
+
+def test_padding_along_axes_that_are_inputs(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, m, k] x, int64[4] p, int64[2] axes) => (float[a, b, c] y) {
+        y = Pad <mode = "edge"> (x, p, "", axes)
+    }""")
+    for axes in ([0, 2], [-1, 0], [1, -1]):
+        model.check(random(2, 3, 1), np.array([1, 2, 0, 3]), np.array(axes))

@@ -94,10 +94,17 @@ def test_along_any_number_of_axes(imported: Load) -> None:
         model.check(positive(4, 3), np.array(axes, np.int64))
 
 
-@pytest.mark.parametrize("attribute", ["keepdims = 0", "noop_with_empty_axes = 1"])
-def test_an_unknown_number_of_axes_is_refused(imported: Load, attribute: str) -> None:
+def test_an_unknown_number_of_axes_is_refused(imported: Load) -> None:
     with pytest.raises(UnsupportedError, match="axes"):
-        imported(SOME.format(attribute))
+        imported(SOME.format("keepdims = 0"))
+    with pytest.raises(UnsupportedError, match="`axes` may be empty"):
+        imported(SOME.format("noop_with_empty_axes = 1").replace("ReduceMax", "ReduceSumSquare"))
+
+
+def test_no_axes_that_mean_no_reduction(imported: Load) -> None:
+    model = imported(SOME.format("noop_with_empty_axes = 1"))
+    for axes in ([], [1], [0, -1]):
+        model.check(positive(4, 3), np.array(axes, np.int64))
 
 
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])

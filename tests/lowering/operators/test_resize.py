@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from looplift.rewrite.errors import UnsupportedError
+from .inputs import check_reference
 
 Load = Callable[..., Any]
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -150,7 +150,34 @@ def test_the_aspect_ratio_can_be_kept(imported: Load, mode: str, policy: str) ->
         model.check(random(1, 2, 6, 4), np.array(sizes))
 
 
-def test_antialiasing_is_refused(imported: Load) -> None:
-    text = by_scales('mode = "linear", antialias = 1', 1, 1, 0.5, 0.5)
-    with pytest.raises(UnsupportedError, match="antialias"):
-        imported('<ir_version: 8, opset_import: ["" : 18]>' + text)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_antialiasing(imported: Load, mode: str) -> None:
+    """onnxruntime leaves out elements beyond the edges; ONNX says so for `exclude_outside` only."""
+    model = imported(f"""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[1, 2, n] x, int64[3] sizes) => (float[?, ?, ?] y, float[?, ?, ?] z)
+      <float[3] scales = {{1, 1, 0.4}}> {{
+        y = Resize <mode = "{mode}", antialias = 1> (x, "", "", sizes)
+        z = Resize <mode = "{mode}", antialias = 1, exclude_outside = 1> (x, "", scales)
+    }}""")
+    for before, after in ((9, 4), (5, 8), (12, 1), (3, 3)):
+        check_reference(model, random(1, 2, before), np.array([1, 2, after]))
+
+
+def test_a_crop_that_a_run_computes(imported: Load) -> None:
+    model = imported("""
+    g (float[1, 1, h, w] x, float[8] roi) => (float[1, 1, 5, 6] y) <int64[4] sizes = {1, 1, 5, 6}> {
+        y = Resize <coordinate_transformation_mode = "tf_crop_and_resize", mode = "linear",
+            extrapolation_value = 7.0> (x, roi, "", sizes)
+    }""")
+    for part in ([0, 0, 0.4, -0.2, 1, 1, 0.9, 1.3], [0, 0, 0, 0.5, 1, 1, 1, 0.1]):
+        model.check(random(1, 1, 4, 8), np.array(part, np.float32))
+
+
+def test_corners_with_scales_that_a_run_computes(imported: Load) -> None:
+    model = imported("""
+    g (float[1, 1, 2, 2] x, float[4] scales) => (float[?, ?, ?, ?] y) {
+        y = Resize <coordinate_transformation_mode = "align_corners", mode = "linear">
+            (x, "", scales)
+    }""")
+    model.check(random(1, 1, 2, 2), np.array([1, 1, 2, 3], np.float32))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx
+
 from looplift import rewrite
 
 from ...equivalence import rewritten
@@ -38,3 +42,42 @@ def test_a_wrong_size_of_a_carried_value_is_not_written() -> None:
     body = rewrite(model).model.graph.node[0].attribute[0].g
     (dim,) = body.input[2].type.tensor_type.shape.dim
     assert not dim.HasField("dim_value")
+
+
+def _sizes(model: onnx.ModelProto) -> list[list[int | str]]:
+    return [
+        [dim.dim_value or dim.dim_param for dim in output.type.tensor_type.shape.dim]
+        for output in model.graph.output
+    ]
+
+
+def test_wrong_shapes_of_outputs_are_corrected() -> None:
+    """A traced model declares the sizes of its example, whatever the inputs declare."""
+    model = parse("""g (float[T,3] x) => (float[12,3] y, float[U,3] z, float[3] w, float[4] v)
+        <int64[1] axis = {0}> {
+        y = Exp(x)  z = Sin(x)  w = Unsqueeze(x, axis)  v = ReduceSum<keepdims=0>(x, axis) }""")
+    after = rewrite(model).model
+    assert _sizes(after) == [["T", 3], ["U", 3], [1, "T", 3], [3]]
+
+
+def test_a_size_that_may_be_right_stays() -> None:
+    model = parse("""g (float[T] x) => (float[7] y) {
+        k = NonZero(x)  n = Cast<to=1>(k)  s = Squeeze(n)  y = Exp(s) }""")
+    assert _sizes(rewrite(model).model) == [[7]]
+
+
+def test_names_of_a_published_cell(corpus: Path) -> None:
+    """The LSTM is named after the module of its cell, and its weights after the LSTM."""
+    after = rewrite(corpus / "ts_fastrnns_lstm.onnx").model
+    (lstm,) = (node for node in after.graph.node if node.op_type == "LSTM")
+    assert lstm.name == "/l/cell/LSTM"
+    assert list(lstm.input)[1:4] == [f"/l/cell/LSTM.{name}" for name in "WRB"]
+    assert lstm.output[0] == "/l/cell/LSTM_output_0"
+    names = [node.name for node in after.graph.node]
+    assert len(set(names)) == len(names)
+    assert _sizes(after)[0] == ["T", "B", 32]
+
+
+def test_a_surviving_weight_keeps_its_name(corpus: Path) -> None:
+    after = rewrite(corpus / "ts_convlstm.onnx").model
+    assert {"c.weight", "c.bias"} <= {tensor.name for tensor in after.graph.initializer}

@@ -15,7 +15,7 @@ from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.patch_check import check_reads
 from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.graph.index import OrderExhausted
-from looplift.rewrite.graph.ir import Constant, Node, Tensor
+from looplift.rewrite.graph.ir import Constant, Node, Tensor, Variable
 from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
 from looplift.rules.values.dead_nodes import EliminateIdentity
@@ -161,10 +161,72 @@ class TestNew:
         assert one is not None
         assert two is not None
         assert setting.node("u").order < one.order < two.order < setting.root.order
-        assert first.name == second.name == "x"
+        assert (one.name, first.name) == ("Neg", "Neg_output_0")
+        assert (two.name, second.name) == ("Abs", "Abs_output_0")
         setting.patch.replace(setting["v"], second)
         exported = setting.export()
         onnx.checker.check_model(exported, full_check=True)
+
+    def test_constants_are_named_after_the_node_that_reads_them(self) -> None:
+        setting = Setting()
+        emit = setting.patch.builder(setting["x"])
+        axes = emit.vector(0)
+        added = emit("Unsqueeze", setting["u"], axes)
+        assert (added.name, axes.name) == ("Unsqueeze_output_0", "Unsqueeze.axes")
+        again = emit("Unsqueeze", added, axes)
+        assert (again.name, axes.name) == ("Unsqueeze_1_output_0", "Unsqueeze.axes")
+
+    def test_names_belong_to_a_module_and_survive(self) -> None:
+        setting = Setting()
+        like = Variable("/l/cell/Mul_6_output_0")
+        (made,) = setting.patch.node("Abs", [setting["u"]], like=[like])
+        node = setting.index.producer(made)
+        assert node is not None
+        assert (node.name, made.name) == ("/l/cell/Abs", "/l/cell/Abs_output_0")
+        (other,) = setting.patch.node("Abs", [made], like=[Variable("")])
+        assert other.name == ""
+        setting.patch.replace_node(setting.root, [made])
+        assert made.name == "v"
+
+    def test_a_node_that_replaces_one_of_its_operator_takes_its_name(self) -> None:
+        setting = Setting()
+        weights = setting.patch.constant(np.ones(3, np.float32), setting["x"])
+        (first,) = setting.patch.node("Add", [setting["u"], weights], like=[setting["x"]])
+        (last,) = setting.patch.node("Abs", [first], like=[setting["x"]])
+        setting.patch.replace(setting["v"], last)
+        setting.patch.keep()
+        node = setting.index.producer(first)
+        assert node is not None
+        later = Patch(setting.engine.facts, node)
+        bias = later.constant(np.zeros(3, np.float32), setting["x"])
+        (second,) = later.node("Add", [setting["u"], bias], like=[setting["x"]])
+        assert (second.name, bias.name) == ("Add_1_output_0", "Add_1.B")
+        later.replace_node(node, [second])
+        heir = setting.index.producer(second)
+        assert heir is not None
+        assert (heir.name, second.name, bias.name) == ("Add", "Add_output_0", "Add.B")
+        assert weights.name == "Add_1.B"
+        later.roll_back()
+        assert (node.name, first.name, weights.name) == ("Add", "Add_output_0", "Add.B")
+        (third,) = later.node("Add", [setting["u"], weights], like=[setting["x"]])
+        assert third.name == "Add_1_output_0", "an undone patch takes no names"
+
+    def test_a_weight_of_the_file_keeps_its_name(self) -> None:
+        """Also where it is named after the node that reads it, and another node replaces that."""
+        setting = Setting()
+        weight = setting.patch.constant(np.ones(3, np.float32), setting["x"])
+        (old,) = setting.patch.node("Add", [setting["u"], setting["x"]], like=[setting["x"]])
+        setting.patch.replace(setting["v"], old)
+        setting.patch.keep()
+        node = setting.index.producer(old)
+        assert node is not None
+        weight.name = f"{node.name}.weight"
+        later = Patch(setting.engine.facts, node)
+        (new,) = later.node("Add", [setting["u"], weight], like=[setting["x"]])
+        later.replace_node(node, [new])
+        heir = setting.index.producer(new)
+        assert heir is not None
+        assert (heir.name, weight.name) == ("Add", "Add.weight")
 
     def test_nodes_at_the_start_of_a_body(self) -> None:
         setting = Setting()

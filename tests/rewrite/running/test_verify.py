@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from onnx import parser
 from looplift.rewrite.errors import AssumptionError
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running import verify as verifying
-from looplift.rewrite.running.cases import Cases, Effort
-from looplift.rewrite.running.compare import compare
+from looplift.rewrite.running.cases import Case, Cases, Effort
+from looplift.rewrite.running.compare import Tolerances, compare
 from looplift.rewrite.running.nondeterminism import random_outputs
 from looplift.rewrite.running.runtime import (
     ExecutionError,
@@ -25,7 +26,7 @@ from looplift.rewrite.running.runtime import (
     Session,
 )
 from looplift.rewrite.running.signature import input_signature
-from looplift.rewrite.running.verify import verify
+from looplift.rewrite.running.verify import Candidate, Verification, is_empty_stack, verify
 
 from ...small_models import ADD, model
 
@@ -386,6 +387,77 @@ class TestReductionsOfEmptyTensors:
         before = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 11]> {self.SUM}')
         after = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 15]> {wrong}')
         assert verify(before, after).differences
+
+
+class TestScanOutputsOfNoIterations:
+    """onnxruntime gives sizes that it does not know as 0; the specification does not define them."""
+
+    LOOP = """g (float[T,1] x, int64 m, bool c) => (float[K,T,1] y) {
+        y = Loop (m, c) <body = b (int64 i, bool go) => (bool on, float[T,1] r) {
+            on = Identity(go) r = Neg(x) }> }"""
+    TILED = """g (float[T,1] x, int64 m, bool c) => (float[K,T,1] y) <int64[1] zero = {0}> {
+        n = OP(x) i = Cast<to = 7>(c) p = Mul(m, i) v = Unsqueeze(p, zero) k = Max(v, zero)
+        t = Shape(x)
+        s = Concat<axis = 0>(k, t) y = Expand(n, s) }"""
+
+    def verified(self, op: str) -> Verification:
+        text = self.TILED.replace("OP", op)
+
+        before = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {self.LOOP}')
+        after = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+        return verify(before, after)
+
+    def test_are_not_held_against_the_rewrite(self) -> None:
+        assert self.verified("Neg").verified
+
+    def test_others_still_count(self) -> None:
+        assert self.verified("Abs").differences
+
+    @pytest.mark.parametrize(
+        ("old", "new", "same"),
+        [
+            ((0, 0, 3), (0, 2, 3), True),
+            ((0, 2, 3), (0, 0, 3), False),
+            ((2, 0), (2, 5), False),
+            ((0, 1), (0, 2), False),
+            ((1, 2), (1, 2), False),
+        ],
+    )
+    def test_only_unknown_sizes_of_empty_tensors(
+        self, old: tuple[int, ...], new: tuple[int, ...], same: bool
+    ) -> None:
+        assert is_empty_stack(np.zeros(old), np.zeros(new)) is same
+        assert not is_empty_stack(np.zeros(old), np.zeros(new, np.float32))
+
+
+class TestStacksOfEmptyTensors:
+    STACK = """g (float[T] x, float[3] z) => (float[2,3] y) {
+        s = SequenceConstruct(x, z) y = ConcatFromSequence<axis = 0, new_axis = 1>(s) }"""
+
+    def test_only_elements_are_not_held_against_the_rewrite(self) -> None:
+        """The original returns uninitialised memory for T=0, and the specification forbids it."""
+        names, sizes = ["y"], {"T": 0}
+        case = Case({"x": np.zeros(0, np.float32)}, [np.zeros((2, 3), np.float32)], sizes, 0.0)
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {self.STACK}')
+        other = Returns([np.ones((2, 3), np.float32)])
+        compared = Candidate.of(model, other, names, Tolerances()).compare_run(case, 1.0)
+        assert compared.stacks
+        assert not compared.differences
+        other = Returns([np.ones((2, 4), np.float32)])
+        assert Candidate.of(model, other, names, Tolerances()).compare_run(case, 1.0).differences
+        full = replace(case, sizes={"T": 3})
+        other = Returns([np.ones((2, 3), np.float32)])
+        assert Candidate.of(model, other, names, Tolerances()).compare_run(full, 1.0).differences
+
+
+@dataclass
+class Returns:
+    """A model that always returns the same."""
+
+    outputs: list[Any]
+
+    def run(self, feed: Any, seconds: float | None = None) -> list[Any]:
+        return self.outputs
 
 
 def test_a_model_that_is_rejected_is_not_compared() -> None:

@@ -97,3 +97,15 @@ def test_in_the_body_of_a_loop() -> None:
                          else_branch = e () => (float[3] r) { b = Tanh(s) r = Sin(b) }> }> }"""
     result = rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 4]}), 1e-5)
     assert ops(result.model)["Tanh"] == 1
+
+
+def test_constants_that_only_a_body_reads_move_along() -> None:
+    branch = """z = Constant<value_ints = [0]>() n = Constant<value_int = 2>()
+        a = Loop (n, ) <body = BODY (int64 i, bool g) => (bool h, float[1] r) {
+            h = Identity(g) k = Unsqueeze(i, z) e = Gather(x, k) r = Exp(e) }>"""
+    text = f"""g (float[3] x, bool c) => (float[2,1] y) {{ y = If (c) <
+        then_branch = t () => (float[2,1] p) {{ {branch.replace("BODY", "b")} p = Neg(a) }},
+        else_branch = e () => (float[2,1] q) {{ {branch.replace("BODY", "b2")} q = Abs(a) }}> }}"""
+    after, trace, _ = run_rules(parse(text.replace("(n, )", '(n, "")')), [HoistCommonBranchCode])
+    assert trace.defects() == []
+    assert ops(after)["Loop"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from looplift.rewrite.engine.rule import fixture
 from looplift.rules.loops.scatter_accumulation import ScatterToScanOutput
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -162,3 +163,9 @@ def test_a_loop_with_more_iterations_than_slices_stays() -> None:
             co = Identity(ci) k = Reshape(i, square) u = Unsqueeze(r, at0)
             qo = ScatterND(q, k, u) }> }""")
     assert "writes slices up to 5 of `q`, which has 2" in reason_of(ScatterToScanOutput, model)
+
+
+def test_values_of_another_shape_than_the_indices() -> None:
+    """onnxruntime accepts them, although the specification does not."""
+    text = ScatterToScanOutput.fires.replace("value_ints=[0]", "value_ints=[1]")
+    assert "another shape than its indices" in reason_of(ScatterToScanOutput, fixture(text))

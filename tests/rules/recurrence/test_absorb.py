@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from looplift.rewrite.engine.rule import Rule
+from looplift.rewrite.engine.rule import Options, Rule, fixture
 from looplift.rules.recurrence import (
     AbsorbInputProjection,
     AbsorbReversal,
@@ -241,3 +241,11 @@ def test_input_projection_with_computed_weights_declines() -> None:
     text = _projected("RNN", "v = MatMul(x, a)", more=", float[1,3,4] w0")
     model = parse(text.replace("(v, w,", "(v, w0,"), opset=17)
     assert "its weights `w0` are not constant" in reason_of(AbsorbInputProjection, model)
+
+
+def test_lengths_of_another_batch_under_strict() -> None:
+    text = AbsorbReversalOfWholeSequence.fires.replace("start=1, end=2>(x)", "start=1, end=2>(t)")
+    strict = Options(strict=True)
+    reason = reason_of(AbsorbReversalOfWholeSequence, fixture(text), strict)
+    assert "--strict" in reason
+    rewritten(fixture(text), Feeds(sizes=(1, 2, 5)))

@@ -67,6 +67,21 @@ REASONS = {
         "Conv of `hc` is a convolution in place of a product",
     ),
     "zoneout": (f"{INNER} {ZONEOUT}", "keeps a fixed share of `h` (zoneout)"),
+    "moving average": (
+        "h2 = Mul(keep, h) xs = Slice(xt, nil, one, one) h3 = Mul(rest, xs) hn = Add(h2, h3) "
+        "cn = Identity(c)",
+        "`h` is a linear recurrence",
+    ),
+    "gate computed from the input": (
+        f"{PRODUCT} xp, xq, xr, xo = Split<axis=1, num_outputs=4>(p) f = Sigmoid(xp) b = Tanh(xq) "
+        "h2 = Mul(f, h) hn = Add(h2, b) cn = Identity(c)",
+        "`h` is a linear recurrence",
+    ),
+    "Euler step": (
+        f"{PRODUCT} gi, gf, gg, go = Split<axis=1, num_outputs=4>(a) i = Tanh(gi) "
+        "d0 = Mul(keep, i) hn = Add(h, d0) cn = Identity(c)",
+        "the update adds to `h` (an Euler or residual step)",
+    ),
     "projection": (
         LSTM.replace("hn = Mul(o, tc)", "hp = Mul(o, tc) hn = MatMul(hp, proj)"),
         "no operator has a projection",

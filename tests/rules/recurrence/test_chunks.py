@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from looplift.rewrite.engine.rule import fixture
 from looplift.rules.recurrence import MergeRecurrentChunks
 
 from ...equivalence import ops, rewritten
@@ -111,3 +112,9 @@ def test_a_chunk_from_another_state_stays() -> None:
     swapped = model(text, 17, 8, **_weights("LSTM"))
     assert "does not update its state" in reason_of(MergeRecurrentChunks, swapped)
     assert "Loop" in ops(rewritten(swapped, FEEDS, 1e-5).model)
+
+
+def test_weights_that_do_not_fit_the_operator() -> None:
+    """The original runs if the loop has no iteration."""
+    text = MergeRecurrentChunks.fires.replace("hidden_size = 3", "hidden_size = 0")
+    assert "do not fit its hidden_size" in reason_of(MergeRecurrentChunks, fixture(text))

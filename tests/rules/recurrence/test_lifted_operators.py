@@ -171,7 +171,7 @@ def test_an_rnn_without_activation() -> None:
 def test_a_state_whose_features_stay_apart_is_noscan_rnn() -> None:
     """It is a linear recurrence for each feature."""
     text = _ends("k = Mul(h, two) hn = Add(k, p)")
-    assert "of no LSTM, GRU or RNN" in reason_of(FuseRecurrence, parse(text, opset=21))
+    assert "is a linear recurrence" in reason_of(FuseRecurrence, parse(text, opset=21))
 
 
 def _expanded_bias(rows: str) -> str:

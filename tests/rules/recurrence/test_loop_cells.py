@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from looplift.rewrite.engine.rule import fixture
 from looplift.rules.recurrence import FuseRecurrence
 
 from ...equivalence import ops, rewritten
@@ -178,3 +179,13 @@ def test_an_axis_that_is_mixed_is_not_a_batch() -> None:
     text = _loop(nodes, "float[T,B,2] x, float[1,3] h0", OUTPUTS["both"])
     counts = ops(rewritten(parse(text, opset=18), Feeds(sizes=(1, 3), most=12), 1e-4).model)
     assert counts.get("RNN", 0) == 0
+
+
+def test_a_batch_of_size_zero() -> None:
+    """Some of onnxruntime's operators end the process for it, so that it is not tried."""
+    model = fixture(FuseRecurrence.fires)
+    for info in (*model.graph.input, *model.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param == "B":
+                dim.dim_value = 0
+    assert "has no elements" in reason_of(FuseRecurrence, model)

@@ -281,3 +281,28 @@ def test_optional_and_training_dropout() -> None:
         a = Dropout(w) b = Dropout(w, r, t) y = Add(x, a) z = Add(x, b) }"""
     result, _, _ = run_rules(parse(text, 21, 10), [FoldConstants])
     assert ops(result)["Dropout"] == 1
+
+
+def test_sizes_of_a_tensor_without_elements_may_be_open() -> None:
+    """It has no unknown element, and is still not the same in every run."""
+    text = """g (int32[N,M,K] b) => (int32[N,M,L] y) <int64[1] zero = {0}, int64[2] two = {0, 1}> {
+        s = Shape(b) d = Gather(s, two) c = Concat<axis = 0>(d, zero)
+        w = ConstantOfShape<value = int32[1] {0}>(c) y = Abs(w) }"""
+    assert ops(rewritten(parse(text)).model)["ConstantOfShape"] == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_branch_that_always_fails_does_not_keep_the_model_from_loading(strict: bool) -> None:
+    """Both branches fail; onnxruntime must not see it in the file."""
+    text = """g (float[6] x, bool c, bool d) => (float[N] y, float[6] z)
+        <int64[1] a = {3}, int64[1] b = {4}> { y = If (c) <
+            then_branch = t () => (float[N] r) {
+                s = If (d) < then_branch = tt () => (float[7] r3) {
+                        n = Add(a, b) k = ConstantOfShape(n) r3 = Add(x, k) },
+                    else_branch = te () => (float[16] r4) {
+                        n4 = Mul(b, b) k4 = ConstantOfShape(n4) r4 = Add(x, k4) }>
+                r = Neg(s) },
+            else_branch = e () => (float[6] r2) { r2 = Neg(x) }> z = Abs(x) }"""
+    model = parse(text)
+    result = rewritten(model, strict=strict)
+    session(result.model)

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 
+from ....small_models import parse
 from ...fact_cases import Case, cases
+from ...fact_oracle import facts_of
 
 
 def _slice(bounds: str, knows: dict[str, str], dims: str = "N") -> Case:
@@ -227,3 +229,12 @@ SPLIT = {
 @cases(SPLIT)
 def test_split(case: Case) -> None:
     case.check()
+
+
+@pytest.mark.parametrize(("parts", "fails"), [("1, 1", True), ("1, 2", False)])
+def test_parts_that_do_not_make_up_the_operand(parts: str, fails: bool) -> None:
+    facts = facts_of(
+        parse(f"g (float[3] x) => (a, b) <int64[2] p = {{{parts}}}> {{ a, b = Split(x, p) }}")
+    )
+    node = next(iter(facts.index.walk()))
+    assert (facts.failure(node) is not None) is fails

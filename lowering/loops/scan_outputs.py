@@ -19,7 +19,7 @@ from ..scalars import as_size
 from ..small_kernels import copier, leading, writer
 from ..tvm_onnx import building_function
 from ..values import Constant, as_int, fresh_dim
-from .plan import Plan, Stacked
+from .plan import Plan, ScanOutput
 
 CAPACITY = "capacity"
 """The key of the number of slices that the buffers have room for."""
@@ -28,7 +28,7 @@ _FIRST_CAPACITY = 16
 
 
 @dataclass(frozen=True)
-class Rows:
+class ScanOutputs:
     """The scan outputs of a loop. Buffers are carried values; their keys are ("buffer", n)."""
 
     bb: Any
@@ -48,25 +48,29 @@ class Rows:
             room = self._room(limit, condition)
         elif self.kinds:
             carried[CAPACITY] = relax.const(0, "int64")
-        for number, (stacked, kind) in enumerate(zip(self.plan.wanted, self.kinds, strict=True)):
-            shape = relax.ShapeExpr(_inserted(self._first_dims(stacked, kind), stacked, kind, room))
+        for number, (scan_output, kind) in enumerate(
+            zip(self.plan.wanted, self.kinds, strict=True)
+        ):
+            shape = relax.ShapeExpr(
+                _inserted(self._first_dims(scan_output, kind), scan_output, kind, room)
+            )
             empty = relax.op.builtin.alloc_tensor(shape, str(kind.dtype), 0)
             carried["buffer", number] = self.bb.emit(empty, "buffer")
         return carried
 
     def written(
-        self, carried: Mapping[Any, Any], rows: Sequence[Any], iteration: Any, limit: Any
+        self, carried: Mapping[Any, Any], slices: Sequence[Any], iteration: Any, limit: Any
     ) -> dict[Any, Any]:
         """The carried values after the slices of one iteration were written."""
         after: dict[Any, Any] = {}
-        if not rows:
-            return after
-        buffers = [carried["buffer", number] for number in range(len(rows))]
-        if not self.is_known:
-            capacity, *buffers = self._with_room(carried[CAPACITY], buffers, rows, iteration, limit)
+        buffers = [carried["buffer", number] for number in range(len(slices))]
+        if slices and not self.is_known:
+            capacity, *buffers = self._with_room(
+                carried[CAPACITY], buffers, slices, iteration, limit
+            )
             after[CAPACITY] = capacity
-        for number, (stacked, row) in enumerate(zip(self.plan.wanted, rows, strict=True)):
-            after["buffer", number] = self._write(buffers[number], stacked, row, iteration)
+        for number, (scan_output, part) in enumerate(zip(self.plan.wanted, slices, strict=True)):
+            after["buffer", number] = self._write(buffers[number], scan_output, part, iteration)
         return after
 
     def finished(
@@ -75,7 +79,9 @@ class Rows:
         """The scan outputs after the last iteration; `types` are those of the first buffers."""
         results = []
         count = None
-        for number, (stacked, kind) in enumerate(zip(self.plan.wanted, self.kinds, strict=True)):
+        for number, (scan_output, kind) in enumerate(
+            zip(self.plan.wanted, self.kinds, strict=True)
+        ):
             buffer = carried["buffer", number]
             if self.is_known:
                 results.append(self.bb.match_cast(buffer, types[number]))
@@ -84,31 +90,31 @@ class Rows:
             if not self.is_bounded:
                 count = as_size(self.bb, iteration) if count is None else count
                 shape = list(buffer.ty.shape.values)
-                shape[axis_of(stacked, kind)] = count
+                shape[axis_of(scan_output, kind)] = count
                 buffer = self.bb.emit(self.bb.call_te(leading, buffer, shape))
             results.append(buffer)
         return results
 
-    def _write(self, buffer: Any, stacked: Stacked, row: Any, iteration: Any) -> Any:
-        kind, axis = row.ty, axis_of(stacked, row.ty)
+    def _write(self, buffer: Any, scan_output: ScanOutput, part: Any, iteration: Any) -> Any:
+        kind, axis = part.ty, axis_of(scan_output, part.ty)
         dims = list(kind.shape.values)
-        whole = relax.TensorType(_inserted(dims, stacked, kind, fresh_dim("room")), kind.dtype)
+        whole = relax.TensorType(_inserted(dims, scan_output, kind, fresh_dim("room")), kind.dtype)
         buffer = self.bb.match_cast(buffer, whole)
         sizes = [as_int(dim) for dim in dims]
-        kernel = writer(sizes, str(kind.dtype), axis, stacked.reverse)
-        args = [buffer, row, iteration]
+        kernel = writer(sizes, str(kind.dtype), axis, scan_output.reverse)
+        args = [buffer, part, iteration]
         function = self.bb.add_func(kernel, "write_slice")
         return self.bb.emit(relax.op.call_tir_inplace(function, args, [0], whole))
 
     def _with_room(
-        self, capacity: Any, buffers: list[Any], rows: Sequence[Any], iteration: Any, limit: Any
+        self, capacity: Any, buffers: list[Any], slices: Sequence[Any], iteration: Any, limit: Any
     ) -> list[Any]:
         """The capacity and the buffers, with room for one more slice."""
         bb = self.bb
         values: dict[Any, Any] = {CAPACITY: capacity}
         if self.is_bounded:
             values["limit"] = limit
-        values.update((("row", number), row) for number, row in enumerate(rows))
+        values.update((("slice", number), part) for number, part in enumerate(slices))
         values.update((("buffer", number), buffer) for number, buffer in enumerate(buffers))
         closure = Closure(values)
         grow = self._emit_grow(closure)
@@ -127,17 +133,19 @@ class Rows:
                 capacity = bb.emit(bb.call_te(_larger, closure.values[CAPACITY]))
             room = as_size(bb, capacity)
             grown = [
-                self._moved(closure.values["buffer", n], closure.values["row", n].ty, stacked, room)
-                for n, stacked in enumerate(self.plan.wanted)
+                self._moved(
+                    closure.values["buffer", n], closure.values["slice", n].ty, scan_output, room
+                )
+                for n, scan_output in enumerate(self.plan.wanted)
             ]
             return bb.emit_func_output(bb.emit(relax.Tuple([capacity, *grown])))
 
-    def _moved(self, buffer: Any, row: Any, stacked: Stacked, room: Any) -> Any:
+    def _moved(self, buffer: Any, kind: Any, scan_output: ScanOutput, room: Any) -> Any:
         bb = self.bb
-        shape = _inserted(list(row.shape.values), stacked, row, room)
-        whole = relax.TensorType(shape, row.dtype)
-        new = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, str(row.dtype), 0))
-        kernel = bb.add_func(copier(len(shape), str(row.dtype)), "copy_slices")
+        shape = _inserted(list(kind.shape.values), scan_output, kind, room)
+        whole = relax.TensorType(shape, kind.dtype)
+        new = bb.emit(relax.op.builtin.alloc_tensor(whole.shape, str(kind.dtype), 0))
+        kernel = bb.add_func(copier(len(shape), str(kind.dtype)), "copy_slices")
         args = [new, _with_sizes(bb, buffer)]
         return bb.emit(relax.op.call_tir_inplace(kernel, args, [0], whole))
 
@@ -147,11 +155,11 @@ class Rows:
         given = [limit] if condition is None else [limit, condition]
         return as_size(self.bb, self.bb.emit(self.bb.call_te(_room, *given)))
 
-    def _first_dims(self, stacked: Stacked, kind: Any) -> list[Any]:
+    def _first_dims(self, scan_output: ScanOutput, kind: Any) -> list[Any]:
         """The sizes of a slice; the declared ones, or 0, where only an iteration knows them."""
         if self.is_known:
             return list(kind.shape.values)
-        declared = self.plan.body.graph.output[stacked.row].type.tensor_type.shape.dim
+        declared = self.plan.body.graph.output[scan_output.slice].type.tensor_type.shape.dim
         known = [dim.dim_value for dim in declared]
         if len(known) != kind.ndim:
             known = [0] * kind.ndim
@@ -159,19 +167,20 @@ class Rows:
         return [known[i] if as_int(size) is None else size for i, size in enumerate(own)]
 
 
-def axis_of(stacked: Stacked, row: Any) -> int:
+def axis_of(scan_output: ScanOutput, kind: Any) -> int:
     """The axis along which slices of a type are stacked. Raises ModelError if there is none."""
-    rank = int(row.ndim) + 1
-    if not -rank <= stacked.axis < rank:
+    rank = int(kind.ndim) + 1
+    if not -rank <= scan_output.axis < rank:
         raise ModelError(
-            f"scan output {stacked.output} has {rank} dimensions, and none is number {stacked.axis}"
+            f"scan output {scan_output.output} has {rank} dimensions, "
+            f"and none is number {scan_output.axis}"
         )
-    return stacked.axis % rank
+    return scan_output.axis % rank
 
 
-def _inserted(dims: list[Any], stacked: Stacked, row: Any, size: Any) -> list[Any]:
+def _inserted(dims: list[Any], scan_output: ScanOutput, kind: Any, size: Any) -> list[Any]:
     """The shape of stacked slices, `size` of them."""
-    axis = axis_of(stacked, row)
+    axis = axis_of(scan_output, kind)
     return [*dims[:axis], size, *dims[axis:]]
 
 

@@ -1,0 +1,162 @@
+"""Which engines compute a model right, before and after rewriting.
+
+    python benchmarks/engines.py [CORPUS] [--engines openvino tract] [--filter TEXT]
+
+CORPUS is a folder of models `x.onnx`, each with its runs in `x.npz`: `RUN|in|INPUT` are the inputs
+and `RUN|out|OUTPUT` the results of onnxruntime. Without one, the models are those of the benchmarks
+`fused` and `many_loops`. An engine computes a model right if all outputs of all runs have the
+expected shape and differ by at most 1e-3 of the largest element. Engines run in a child process,
+because some end it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import fused
+import many_loops
+import numpy as np
+import onnx
+import onnxruntime
+from engine_runners import ENGINES, Array
+from harness import is_installed, report
+
+import looplift
+from looplift.rewrite.errors import LoopliftError
+from looplift.rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
+
+SECONDS = 60.0
+TOLERANCE = 1e-3
+
+
+def runs_of(path: Path) -> list[tuple[dict[str, Array], list[Array]]]:
+    """The inputs and expected outputs of each run."""
+    found: dict[str, tuple[dict[str, Array], list[Array]]] = {}
+    with np.load(path) as file:
+        for key, value in file.items():
+            run, _, rest = key.partition("|")
+            role, _, name = rest.partition("|")
+            inputs, outputs = found.setdefault(run, ({}, []))
+            if role == "in":
+                inputs[name] = value
+            elif role == "out":
+                outputs.append(value)
+    return list(found.values())
+
+
+def is_right(expected: Array, given: Array) -> bool:
+    """Whether an output has the expected shape and elements."""
+    if expected.shape != given.shape:
+        return False
+    if expected.dtype.kind not in "fc":
+        return bool(np.array_equal(expected, given))
+    bound = TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
+    return bool(np.allclose(expected, given, rtol=0.0, atol=bound, equal_nan=True))
+
+
+def outcome(process: ChildProcess, engine: Any, path: Path, runs: list[Any]) -> str:
+    """`right`, `wrong`, or why an engine does not compute a model."""
+    try:
+        model = RemoteObject(process, engine, str(path), seconds=SECONDS)
+    except ChildDied as death:
+        return f"loading: {death}"
+    except Exception as error:  # noqa: BLE001 - whatever an engine raises is its reason
+        return f"loading: {_first_line(error)}"
+    try:
+        for inputs, expected in runs:
+            given = model.call("run", inputs, seconds=SECONDS)
+            if not all(map(is_right, expected, given)):
+                return "wrong"
+    except ChildDied as death:
+        return f"running: {death}"
+    except Exception as error:  # noqa: BLE001 - likewise
+        return f"running: {_first_line(error)}"
+    return "right"
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))[:150]
+
+
+def bundled(folder: Path) -> None:
+    """Writes models of other benchmarks, each with its runs, into a folder."""
+    models = {op: fused.exported(op, 32) for op in fused.GATES}
+    models["many_loops"] = many_loops.model(len(many_loops.KINDS))
+    random = np.random.default_rng(0)
+    for name, model in models.items():
+        runs: dict[str, Array] = {}
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        for number, sizes in enumerate([{"T": 7, "B": 3}, {"T": 1, "B": 1}]):
+            given = model.graph.input[0]
+            dims = given.type.tensor_type.shape.dim
+            shape = [sizes.get(dim.dim_param, dim.dim_value) for dim in dims]
+            x = random.standard_normal(shape).astype(np.float32)
+            runs[f"{number}|in|{given.name}"] = x
+            runs[f"{number}|out|y"] = session.run(None, {given.name: x})[0]
+        onnx.save(model, folder / f"{name}.onnx")
+        np.savez(folder / f"{name}.npz", **runs)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Measures and reports."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path, nargs="?")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES))
+    parser.add_argument("--filter", default="", help="only models whose name contains this")
+    options = parser.parse_args()
+    engines = options.engines or [name for name in ENGINES if is_installed(name)]
+    missing = [name for name in engines if not is_installed(name)]
+    if missing or not engines:
+        parser.error(f"install the engines: pip install {' '.join(missing or ENGINES)}")
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = options.corpus
+        if corpus is None:
+            corpus = Path(folder, "corpus")
+            corpus.mkdir()
+            bundled(corpus)
+        paths = [path for path in sorted(corpus.glob("*.onnx")) if options.filter in path.name]
+        rows, notes = compare(paths, engines, Path(folder))
+    report("engines", "Models that engines compute right", rows, notes)
+
+
+def compare(
+    paths: list[Path], engines: list[str], folder: Path
+) -> tuple[list[dict[str, object]], list[str]]:
+    """The counts of each engine; what was gained or lost, and why models are not right."""
+    totals = {name: dict.fromkeys(("before", "after", "gained", "lost"), 0) for name in engines}
+    changes: list[str] = []
+    reasons: dict[str, list[str]] = {}
+    count = 0
+    with ChildProcess() as process:
+        for path in paths:
+            rewritten = folder / path.name
+            try:
+                onnx.save(looplift.rewrite(path).model, rewritten)
+            except LoopliftError as error:
+                changes.append(f"{path.stem}: {error}")
+                continue
+            count += 1
+            runs = runs_of(path.with_suffix(".npz"))
+            for name in engines:
+                engine = ENGINES[name]
+                before, after = (outcome(process, engine, p, runs) for p in (path, rewritten))
+                if after != "right":
+                    reasons.setdefault(f"{name}: {after}", []).append(path.stem)
+                counts = totals[name]
+                counts["before"] += before == "right"
+                counts["after"] += after == "right"
+                if (before == "right") != (after == "right"):
+                    counts["gained" if after == "right" else "lost"] += 1
+                    changes.append(f"{name}, {path.stem}: {before} -> {after}")
+    common = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    changes += [f"{len(names)} times {reason}: {', '.join(names[:3])}" for reason, names in common]
+    return [{"engine": name, "models": count, **counts} for name, counts in totals.items()], changes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""What to change in the source of a model, and what an If or loop costs if it stays.
+
+An exporter writes what the source says. For most reasons why control flow remains there is another
+way to write the source, with which the exported model has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ...rules.recurrence.length_masks import UNKNOWN_MASK
+
+_EXPORTERS = (("tf2onnx", "TensorFlow"), ("jax2onnx", "JAX"), ("pytorch", "PyTorch"))
+"""The `producer_name` of an exporter contains the first word."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to change in the source, for reasons that contain some words."""
+
+    words: str
+    """Words of the reason, without its values."""
+    advice: str
+    pytorch: str = ""
+    """The advice for one framework; empty where `advice` says all."""
+    tensorflow: str = ""
+    jax: str = ""
+
+    def text(self, framework: str) -> str:
+        """The advice in the terms of a framework, or in general terms."""
+        special = {"PyTorch": self.pytorch, "TensorFlow": self.tensorflow, "JAX": self.jax}
+        code = special.get(framework, "")
+        return f"{self.advice}: {code}" if code else self.advice
+
+
+RECIPES = (
+    Recipe(
+        "may end early",
+        "bound the loop, and keep the state once it is done",
+        "`for i in range(limit)` with `h = torch.where(done, h, new_h)` instead of `while` or "
+        "`break`",
+        "`tf.range(limit)` with `h = tf.where(done, h, new_h)` instead of `tf.while_loop` on data",
+        "`lax.scan` over `limit` steps with `h = jnp.where(done, h, new_h)` instead of "
+        "`lax.while_loop`",
+    ),
+    Recipe(
+        UNKNOWN_MASK,
+        "if the mask marks padding at the end, compute it from the lengths",
+        "`mask = torch.arange(T) < lengths[:, None]`",
+        "`mask = tf.sequence_mask(lengths, T)`",
+        "`mask = jnp.arange(T) < lengths[:, None]`",
+    ),
+    Recipe(
+        "a linear recurrence",
+        "nothing in ONNX computes it at once; for a constant decay, a convolution or a cumulative "
+        "sum of scaled inputs does",
+        jax="`lax.associative_scan` instead of `lax.scan` makes it parallel",
+    ),
+    Recipe(
+        "an Euler or residual step",
+        "each step needs the one before, so a loop is right; with a fixed number of steps, unroll "
+        "it",
+        "a Python `for` over a constant range, traced",
+        "a Python `for` over a constant range",
+        "`lax.scan(..., unroll=n)` or a Python `for` over a constant range",
+    ),
+    Recipe(
+        "no operator has a projection",
+        "ONNX's LSTM has no projection; without it the loop fuses",
+        "`nn.LSTM` without `proj_size`, followed by `nn.Linear`, if the model can be trained again",
+        "`LSTMCell` without `num_proj`, followed by `Dense`, if the model can be trained again",
+        "drop the projection of the carried state, if the model can be trained again",
+    ),
+    Recipe(
+        "belongs to a layer normalisation",
+        "ONNX's LSTM has no normalisation of its gates; normalise the input before the loop or "
+        "the output after it, if the model can be trained again",
+    ),
+    Recipe(
+        "a convolution in place of a product",
+        "no ONNX operator has a convolutional cell; apply convolutions of the input to all time "
+        "steps before the loop, so that only the one of the state remains in it",
+    ),
+    Recipe(
+        "(zoneout)",
+        "zoneout belongs to training; export the model in inference mode without it",
+        "`model.eval()`, or set its rate to 0",
+        "`training=False`, or set its rate to 0",
+        "set its rate to 0",
+    ),
+    Recipe(
+        "depends on the carried value",
+        "each step reads what the step before returned, so a loop is right; export one step as "
+        "the model, and run the loop in your program, if the runtime should not run it",
+    ),
+    Recipe(
+        "If is neither an affine operator nor an activation",
+        "compute both results in each iteration and choose",
+        "`x = torch.where(flag, a, b)` instead of `if` in the loop",
+        "`x = tf.where(flag, a, b)` instead of `tf.cond` in the loop",
+        "`x = jnp.where(flag, a, b)` instead of `lax.cond` in the loop",
+    ),
+    Recipe(
+        "the cell depends on",
+        "no ONNX operator has such a cell; move what does not depend on the carried values before "
+        "or after the loop",
+    ),
+    Recipe(
+        "no carried value keeps its shape",
+        "only a recurrence of floats of a fixed shape can become an LSTM, GRU or RNN; collect what "
+        "the iterations compute in one tensor, and use operators over it after the loop",
+        "`torch.cumsum`, `torch.cummax`, `Tensor.scatter`",
+        "`tf.cumsum`, `tf.scan`, `tf.scatter_nd`",
+        "`jnp.cumsum`, `lax.cummax`, `.at[...].set`",
+    ),
+    Recipe(
+        "an operator other than SequenceInsert",
+        "append in every iteration, and select what is needed after the loop",
+        "`out.append(x)` without an `if`, then `torch.stack(out)[keep]`",
+        "`ta.write(i, x)` in every iteration, then `tf.boolean_mask`",
+        "return `x` from every step of `lax.scan`, then select",
+    ),
+    Recipe(
+        "is not known before the run",
+        "compute both results and choose, if neither can fail or is expensive",
+        "`torch.where(condition, a, b)` instead of `if`",
+        "`tf.where(condition, a, b)` instead of `tf.cond`",
+        "`jnp.where(condition, a, b)` instead of `lax.cond`",
+    ),
+)
+
+
+FIXED = Recipe(
+    "",
+    "make the choice before the export",
+    "pass it as a Python value that `torch.export` or tracing sees, or export one model for each",
+    "pass it as a Python value to the function that is traced, or export one model for each",
+    "pass it as a static argument, or export one model for each",
+)
+"""For an If that the value of an input decides."""
+SIZES = Recipe(
+    "",
+    "write it without a choice by size, or export with that size fixed",
+    "`x.reshape(...)` or `x[:, 0]` instead of `if T == 1: squeeze`, `F.pad(x, (0, -T % n))` "
+    "instead of `if T % n: pad`",
+    "`tf.reshape` instead of `tf.cond` on `tf.shape(x)`, or a static `input_signature`",
+    "static shapes decide `if` during tracing; export without symbolic sizes there",
+)
+"""For an If that sizes decide."""
+
+
+def framework_of(producer: str) -> str:
+    """The framework that a model was exported from, by the name of its exporter; may be empty."""
+    return next((name for word, name in _EXPORTERS if word in producer.lower()), "")
+
+
+def recipe(reason: str, decided_by: Collection[str], framework: str) -> str:
+    """What to change in the source for a reason; empty if there is no recipe.
+
+    `decided_by` has the options that decide the condition of an If, and is empty for a loop or
+    where the data decides.
+    """
+    if decided_by:
+        by_size = all(option.startswith("--dim") for option in decided_by)
+        return (SIZES if by_size else FIXED).text(framework)
+    found = next((each for each in RECIPES if each.words in reason), None)
+    return "" if found is None else found.text(framework)
+
+
+def cost(op: str) -> str:
+    """What a node costs if it stays."""
+    if op == "If":
+        return "if it stays: onnxruntime and Relax run only the branch that is taken"
+    return (
+        "if it stays: onnxruntime runs the body node by node in each iteration; `looplift import` "
+        "says whether it becomes one kernel in Relax"
+    )

@@ -1,0 +1,215 @@
+"""Tries assertions: rewrites a model under each of them to see what it changes.
+
+Advice that was not tried may not work: another obstacle may remain, or the asserted size may still
+be too large for the rule. `explain` recommends only what a trial confirms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ...request import Request, Settings
+from ...rewrite.engine.engine import Engine, Observer
+from ...rewrite.engine.miss import describe
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Rule
+from ...rewrite.engine.trace import Commit
+from ...rewrite.errors import LoopliftError
+from ...rewrite.facts.assertions import Assertions
+from ...rewrite.facts.facts import Facts
+from ...rewrite.graph.ir import CONTROL_FLOW, Node
+from ...rules.loops.trivial_trip_counts import (
+    EliminateZeroTripLoop,
+    InlineSingleTripLoop,
+    InlineSingleTripScan,
+)
+from ...rules.loops.unrolling import UnrollShortLoop
+from ..command_options import settings_options
+from .advice import Remedy
+
+MOST_TRIALS = 24
+"""The most assertions tried for one model."""
+FEWEST_TRIALS = 4
+"""The assertions tried even if rewriting the model once takes long."""
+_SECONDS = 20.0
+"""The time within which trials end, except for the fewest."""
+_LARGEST = 1 << 20
+"""The largest number that is tried as a size or value."""
+
+_FEW_TRIPS = (EliminateZeroTripLoop, InlineSingleTripLoop, InlineSingleTripScan, UnrollShortLoop)
+"""These rules remove a loop because an assertion makes it short, which is no advice."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The control flow that a rewrite leaves, and the rules that removed the rest."""
+
+    left: dict[str, int]
+    """The remaining control-flow operators, by name."""
+    nodes: frozenset[str]
+    """The remaining control-flow nodes, as messages name them."""
+    gone: dict[str, type[Rule]]
+    """The rule that removed each other node."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.left.values())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What an assertion changes at one node, found by rewriting the model under it."""
+
+    option: str
+    """The assertion as an option of the command line."""
+    effect: str
+    removes: bool
+    """Whether the node is removed and less control flow remains."""
+
+
+class RemovalObserver(Observer):
+    """Records which rule removes each control-flow node, or makes it another operator."""
+
+    def __init__(self) -> None:
+        self.gone: dict[str, type[Rule]] = {}
+
+    def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
+        for removed in patch.removed:
+            if removed.op in CONTROL_FLOW and not removed.domain:
+                self.gone[describe(removed)] = type(rule)
+        if describe(node) != commit.node:
+            self.gone[commit.node] = type(rule)
+
+
+def outcome(engine: Engine, gone: dict[str, type[Rule]]) -> Outcome:
+    """The outcome of a finished rewrite."""
+    nodes = [n for n in engine.index.walk() if n.op in CONTROL_FLOW and not n.domain]
+    return Outcome(dict(Counter(node.op for node in nodes)), frozenset(map(describe, nodes)), gone)
+
+
+class Trials:
+    """Tries assertions on one model, each once, while there is time."""
+
+    def __init__(self, request: Request, before: Outcome, seconds: float) -> None:
+        """`before` is the outcome without further assertions, and `seconds` what it took."""
+        self._request = request
+        self._before = before
+        self._left = max(FEWEST_TRIALS, min(MOST_TRIALS, int(_SECONDS / max(seconds, 1e-3))))
+        self._outcomes: dict[str, Outcome | None] = {}
+
+    def of(self, node: Node, candidates: Sequence[Assertions]) -> list[Trial]:
+        """The trials that change something at a node, the one that leaves least first.
+
+        Ends with the first one that removes the node.
+        """
+        found: dict[tuple[int, str], Trial] = {}
+        for asserted in candidates:
+            (option,) = settings_options(Settings(asserted))
+            after = self._outcome(option, asserted)
+            trial = None if after is None else self._compare(option, node, after)
+            if after is not None and trial is not None:
+                found.setdefault((after.total, trial.effect), trial)
+                if trial.removes:
+                    break
+        return [trial for _, trial in sorted(found.items(), key=lambda item: item[0])]
+
+    def _outcome(self, option: str, asserted: Assertions) -> Outcome | None:
+        """What remains under an assertion; None if it does not fit or there is no time."""
+        if option not in self._outcomes and self._left > 0:
+            self._left -= 1
+            observer = RemovalObserver()
+            try:
+                engine = self._request.asserting(asserted).engine(observer)
+                engine.run()
+                self._outcomes[option] = outcome(engine, observer.gone)
+            except LoopliftError:
+                self._outcomes[option] = None
+        return self._outcomes.get(option)
+
+    def _compare(self, option: str, node: Node, after: Outcome) -> Trial | None:
+        """What changed at a node; None if nothing did."""
+        before, label = self._before, describe(node)
+        rule = after.gone.get(label)
+        if label in after.nodes or rule in _FEW_TRIPS:
+            return None
+        if after.total < before.total:
+            how = f"{rule.name()} removes it" if rule is not None else "it is not needed"
+            remains = "remain" if after.total > 1 else "remains"
+            return Trial(option, f"{how}; {_counts(after.left)} {remains}", True)
+        if rule is None or after.left == before.left:
+            return None
+        if after.total > before.total:
+            effect = f"{rule.name()} replaces it; {_counts(after.left)} remain"
+        else:
+            new = next(iter(Counter(after.left) - Counter(before.left)))
+            effect = f"{rule.name()} makes it a {new}"
+        return Trial(option, f"{effect}: {rule.summary()}", False)
+
+
+def _counts(operators: dict[str, int]) -> str:
+    """`2 Scans and 1 If`, or `no control flow`."""
+    parts = [f"{n} {op}{'s' * (n != 1)}" for op, n in operators.items() if n]
+    return " and ".join(parts) or "no control flow"
+
+
+# --- candidates ---
+
+
+def candidates(
+    facts: Facts, node: Node, wanted: Iterable[tuple[Remedy, Sequence[float]]]
+) -> list[Assertions]:
+    """The assertions to try at a node: weak ones first, and values near the limits compared with.
+
+    `wanted` has what the user could assert, with the numbers that it is compared with.
+    """
+    lower: list[Assertions] = []
+    masks: list[Assertions] = []
+    values: list[Assertions] = []
+    sizes: list[Assertions] = []
+    for remedy, limits in wanted:
+        near = _near(limits)
+        if remedy.option == "--dim":
+            lower += [Assertions(minima={remedy.name: n}) for n in (1, *near) if n > 0]
+            sizes += [Assertions(dims={remedy.name: n}) for n in (*near, 1) if n > 0]
+        elif remedy.option == "--prefix-mask":
+            masks.append(Assertions(prefix_masks={remedy.name: remedy.axis}))
+        elif remedy.option == "--input":
+            values += _values(facts, remedy.name, near if node.op == "If" else (*near, 16))
+        else:
+            values += _shapes(facts, remedy.name)
+    return [*lower, *masks, *values, *sizes]
+
+
+def _near(limits: Sequence[float]) -> tuple[int, ...]:
+    """Whole numbers at and next to some limits, without those that are too large to try."""
+    whole = [int(limit) for limit in limits if abs(limit) <= _LARGEST]
+    return tuple(dict.fromkeys(limit + by for by in (0, 1, -1) for limit in whole))
+
+
+def _values(facts: Facts, name: str, near: Sequence[int]) -> Iterator[Assertions]:
+    """Values of an input: both truth values, or numbers."""
+    tensor = next(t for t in facts.index.root.inputs if t.name == name)
+    shape = facts.shape(tensor) or ()
+    dtype = helper.tensor_dtype_to_np_dtype(facts.dtype(tensor))
+    is_truth = facts.dtype(tensor) == onnx.TensorProto.BOOL
+    for number in (True, False) if is_truth else (*near, 0, 1):
+        value = np.full([n for n in shape if isinstance(n, int)], number).astype(dtype)
+        yield Assertions(inputs={name: value if shape else value.item()})
+
+
+def _shapes(facts: Facts, name: str) -> Iterator[Assertions]:
+    """Shapes of an input whose sizes have no names: with names, and with 1."""
+    tensor = next(t for t in facts.index.root.inputs if t.name == name)
+    declared = facts.shape(tensor)
+    if declared is None:
+        return
+    known = [n if isinstance(n, int) else None for n in declared]
+    named = tuple(f"{name}_{axis}" if n is None else n for axis, n in enumerate(known))
+    yield Assertions(shapes={name: named})
+    yield Assertions(shapes={name: tuple(1 if n is None else n for n in known)})

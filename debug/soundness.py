@@ -1,0 +1,51 @@
+"""The page docs/soundness.md: what each rule promises, read from the rules."""
+
+from __future__ import annotations
+
+from ..rewrite.engine.rule import Rule
+from ..rules import PHASES
+
+_HEAD = """# What each rule promises
+
+Written by `looplift rules soundness`. A *run* is one evaluation of a model on some inputs. Types,
+shapes, integers and texts of a run that succeeds in the original are always the same afterwards.
+Beyond that, a rule promises what its row says:
+
+- **Floats**: *exact* means the same bits, also for infinities, NaN, -0.0 and denormals. Otherwise
+  the column says why results may be rounded differently, and how infinities and NaN may change.
+  In half precision, onnxruntime itself rounds differently where nodes change.
+- **Relies on**: what the rewrite assumes beyond the file. It says so in a note.
+- **Accepts more runs**: which runs fail in the original and may succeed afterwards. With
+  `--strict`, the rule declines where this could happen, unless the column says otherwise.
+
+`tests/rules/test_promises.py` runs each rule alone on its example, and with `make soak` on random
+variants of it, and compares with onnxruntime: at sizes 0, 1, 2 and 7, with infinities, NaN, -0.0,
+denormals and extreme integers. No difference may occur that the row does not declare.
+"""
+
+
+def markdown() -> str:
+    """The page."""
+    parts = [_HEAD]
+    seen: set[str] = set()
+    for phase in PHASES:
+        rules = [rule for rule in phase.rules if rule.name() not in seen]
+        seen |= {rule.name() for rule in rules}
+        if rules:
+            parts.append(_section(phase.name, rules))
+    return "\n".join(parts)
+
+
+def _section(title: str, rules: list[type[Rule]]) -> str:
+    lines = [
+        f"## {title.capitalize()}\n",
+        "| rule | floats | relies on | accepts more runs |",
+        "|---|---|---|---|",
+    ]
+    for rule in rules:
+        promise = rule.promise
+        floats = "; ".join(filter(None, (promise.rounds, promise.nonfinite))) or "exact"
+        always = f"{promise.always_accepts} (also with --strict)" if promise.always_accepts else ""
+        accepts = "; ".join(filter(None, (promise.accepts, always)))
+        lines.append(f"| {rule.name()} | {floats} | {promise.assumes} | {accepts} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,112 @@
+"""Operators of feature extraction: ArrayFeatureExtractor, Binarizer and TfIdfVectorizer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ...rewrite.errors import UnsupportedError
+from ..values import Value
+from .broadcasting import dims_of
+from .registry import ConverterContext, converts
+
+
+@converts("ai.onnx.ml::ArrayFeatureExtractor")
+def array_feature_extractor(ctx: ConverterContext) -> Value:
+    """ArrayFeatureExtractor: elements of the last axis; a vector counts as one row.
+
+    See https://onnx.ai/onnx/operators/onnx_aionnxml_ArrayFeatureExtractor.html.
+    """
+    data, positions = ctx.inputs[0], ctx.inputs[1]
+    if len(dims_of(data, "data")) == 1:
+        data = ctx.bb.normalize(relax.op.expand_dims(data, 0))
+    flat = ctx.bb.normalize(relax.op.reshape(positions, [-1]))
+    return ctx.apply("Gather", data, flat, axis=data.ty.ndim - 1)
+
+
+@converts("ai.onnx.ml::Binarizer")
+def binarizer(ctx: ConverterContext) -> Value:
+    """Binarizer, see https://onnx.ai/onnx/operators/onnx_aionnxml_Binarizer.html."""
+    data = ctx.inputs[0]
+    threshold = relax.const(ctx.attr("threshold", 0.0), data.ty.dtype)
+    return ctx.cast(ctx.bb.emit(relax.op.greater(data, threshold)), str(data.ty.dtype))
+
+
+@converts("TfIdfVectorizer")
+def tf_idf_vectorizer(ctx: ConverterContext) -> Value:
+    """TfIdfVectorizer of integers, see https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html.
+
+    [n] or [b, n] -> [m] or [b, m]: how often each n-gram of the pool is in a row, with up to
+    `max_skip_count` elements left out between two of its elements.
+    """
+    if "pool_int64s" not in ctx.attrs:
+        raise UnsupportedError("the n-grams are strings, and TVM has no tensors of strings")
+    bb, mode = ctx.bb, ctx.attr("mode")
+    data = ctx.cast(ctx.inputs[0], "int64")
+    is_one_row = len(dims_of(data, "data")) == 1
+    if is_one_row:
+        data = bb.emit(relax.op.expand_dims(data, 0))
+    count = max(ctx.attrs["ngram_indexes"]) + 1
+    result = relax.const(np.zeros((1, count), "float32"))
+    for length, grams, places in _pool(ctx):
+        for stride in range(1, 2 + (ctx.attr("max_skip_count", 0) if length > 1 else 0)):
+            found = _occurrences(ctx, data, grams, stride)
+            # [b, grams] times the matrix that moves each n-gram to its place in the result.
+            moved = np.zeros((len(places), count), "float32")
+            moved[np.arange(len(places)), places] = 1
+            placed = bb.emit(relax.op.matmul(found, relax.const(moved)))
+            result = bb.emit(relax.op.add(result, placed))
+    if mode == "IDF":
+        result = ctx.cast(bb.emit(relax.op.greater(result, relax.const(0.0))), "float32")
+    if mode != "TF" and "weights" in ctx.attrs:
+        result = bb.emit(relax.op.multiply(result, relax.const(_weights(ctx, count))))
+    if is_one_row:
+        return relax.op.reshape(result, [count])
+    return relax.op.broadcast_to(result, relax.ShapeExpr([dims_of(data, "data")[0], count]))
+
+
+def _pool(ctx: ConverterContext) -> Iterator[tuple[int, Any, list[int]]]:
+    """The n-grams of each length as [k, length], and their places in the result."""
+    items = np.asarray(ctx.attrs["pool_int64s"], "int64")
+    starts = [*ctx.attrs["ngram_counts"], len(items)]
+    places = list(ctx.attrs["ngram_indexes"])
+    for length, (start, end) in enumerate(itertools.pairwise(starts), 1):
+        grams = items[start:end].reshape(-1, length)
+        own, places = places[: len(grams)], places[len(grams) :]
+        if len(grams) and ctx.attrs["min_gram_length"] <= length <= ctx.attrs["max_gram_length"]:
+            yield length, grams, own
+
+
+def _weights(ctx: ConverterContext, count: int) -> Any:
+    """The weight of each element of a row; the attribute has one for each n-gram of the pool."""
+    given, places = ctx.attrs["weights"], ctx.attrs["ngram_indexes"]
+    if len(given) != len(places):
+        raise UnsupportedError(f"there are {len(given)} weights for {len(places)} n-grams")
+    weights = np.zeros(count, "float32")
+    weights[list(places)] = given
+    return weights
+
+
+def _occurrences(ctx: ConverterContext, data: Value, grams: Any, stride: int) -> Value:
+    """How often each row [b, n] has each n-gram [k, length], as float32 [b, k]."""
+    bb = ctx.bb
+    length = grams.shape[1]
+    reach = (length - 1) * stride
+    # Padding repeats no element of the pool, so that every window has the full length.
+    missing = int(grams.min()) - 1
+    padded = bb.emit(relax.op.nn.pad(data, [0, 0, 0, reach], "constant", missing))
+    size = dims_of(data, "data")[1]
+    equal = None
+    for place in range(length):
+        part = relax.op.strided_slice(
+            padded, [1], [place * stride], [relax.prim_value(size + place * stride)],
+            assume_inbound=True,
+        )  # fmt: skip
+        column = relax.const(grams[:, place].reshape(1, 1, -1))
+        same = bb.emit(relax.op.equal(bb.normalize(relax.op.expand_dims(part, 2)), column))
+        equal = same if equal is None else bb.emit(relax.op.logical_and(equal, same))
+    return ctx.apply("ReduceSum", ctx.cast(equal, "float32"), relax.const([1]), keepdims=0)

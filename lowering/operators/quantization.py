@@ -1,0 +1,177 @@
+"""Quantised operators: QuantizeLinear and DequantizeLinear, and products of quantised tensors.
+
+Products are sums of int32, so they are exact. Scales and zero points are one number, one for each
+entry of an axis, or one for each block of an axis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from tvm import relax
+
+from ...rewrite.errors import UnsupportedError
+from ..small_types import dtype_name
+from ..values import Value, as_int
+from .broadcasting import ONE, dims_of
+from .casts import FLOAT8, SMALL_INTEGERS
+from .registry import ConverterContext, converts
+
+_HAS_PRECISION = 23
+"""The opset since which QuantizeLinear divides in the type of the scale, or in `precision`."""
+
+
+@converts("DequantizeLinear")
+def dequantize_linear(ctx: ConverterContext) -> Value:
+    """DequantizeLinear, see https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html.
+
+    Computed in float32, as in ONNX's reference implementation.
+    """
+    data, scale, zero = (ctx.inputs[slot] for slot in range(3))
+    target = _output_type(ctx, str(scale.ty.dtype))
+    wide = _widened(ctx, data, "float32")
+    if zero is not None:
+        zero = _aligned(ctx, _widened(ctx, zero, "float32"), data)
+        wide = ctx.apply("Sub", wide, zero)
+    factor = _aligned(ctx, ctx.cast(scale, "float32"), data)
+    return ctx.cast(ctx.apply("Mul", wide, factor), target)
+
+
+@converts("QuantizeLinear")
+def quantize_linear(ctx: ConverterContext) -> Value:
+    """QuantizeLinear, see https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html.
+
+    Rounds half to even, and saturates.
+    """
+    data, scale, zero = (ctx.inputs[slot] for slot in range(3))
+    target = _output_type(ctx, "uint8" if zero is None else str(zero.ty.dtype))
+    factor = _aligned(ctx, ctx.cast(scale, "float32"), data)
+    quotient = ctx.apply("Div", ctx.cast(data, "float32"), factor)
+    if ctx.opset >= _HAS_PRECISION:
+        # The quotient of narrow types, rounded to float32 first, is still the nearest one.
+        precision = ctx.attr("precision", 0)
+        narrow = dtype_name(precision) if precision else str(scale.ty.dtype)
+        quotient = ctx.cast(ctx.cast(quotient, narrow), "float32")
+    if target in FLOAT8 or target == "float4_e2m1fn":
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target))
+        return ctx.apply("Cast", quotient, to=kind, saturate=ctx.attr("saturate", 1))
+    if zero is not None:
+        zero = _aligned(ctx, zero, data)
+    return _saturate(ctx, quotient, zero, target)
+
+
+@converts("ConvInteger")
+def conv_integer(ctx: ConverterContext) -> Value:
+    """ConvInteger, see https://onnx.ai/onnx/operators/onnx__ConvInteger.html."""
+    data, kernel, data_zero, kernel_zero = (ctx.inputs[slot] for slot in range(4))
+    return _integer_conv(ctx, data, data_zero, kernel, kernel_zero)
+
+
+@converts("QLinearConv")
+def qlinear_conv(ctx: ConverterContext) -> Value:
+    """QLinearConv, see https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
+    data, data_scale, data_zero, kernel, kernel_scale, kernel_zero = ctx.inputs[:6]
+    scale, zero, bias = (ctx.inputs[slot] for slot in (6, 7, 8))
+    total = _integer_conv(ctx, data, data_zero, kernel, kernel_zero)
+    rank = data.ty.ndim
+    if bias is not None:
+        total = ctx.apply("Add", total, _per_channel(ctx, bias, rank))
+    per_kernel = _per_channel(ctx, kernel_scale, rank) if kernel_scale.ty.ndim else kernel_scale
+    return _requantize(ctx, total, (data_scale, per_kernel, scale), zero)
+
+
+@converts("QLinearMatMul")
+def qlinear_matmul(ctx: ConverterContext) -> Value:
+    """QLinearMatMul, see https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html."""
+    left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = ctx.inputs[:8]
+    # One number for each row of the left and each column of the right matrices.
+    left_scale, left_zero = (_per_row(ctx, value, left) for value in (left_scale, left_zero))
+    factors = [_centred(ctx, left, left_zero), _centred(ctx, right, right_zero)]
+    total = ctx.apply("MatMul", *factors)
+    return _requantize(ctx, total, (left_scale, right_scale, scale), zero)
+
+
+def _integer_conv(
+    ctx: ConverterContext, data: Value, data_zero: Value, kernel: Value, kernel_zero: Value
+) -> Value:
+    """The convolution of two quantised tensors without their scales, as int32."""
+    if kernel_zero is not None and kernel_zero.ty.ndim:
+        per_output = [-1, *[1] * (kernel.ty.ndim - 1)]
+        kernel_zero = ctx.bb.emit(relax.op.reshape(kernel_zero, per_output))
+    inputs = [_centred(ctx, data, data_zero), _centred(ctx, kernel, kernel_zero)]
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    given = {name: ctx.attrs[name] for name in names if name in ctx.attrs}
+    return ctx.apply("Conv", *inputs, **given)
+
+
+def _centred(ctx: ConverterContext, data: Value, zero: Value) -> Value:
+    """Quantised data as int32, less its zero point."""
+    wide = ctx.cast(data, "int32")
+    return wide if zero is None else ctx.apply("Sub", wide, ctx.cast(zero, "int32"))
+
+
+def _requantize(
+    ctx: ConverterContext, total: Value, scales: tuple[Value, Value, Value], zero: Value
+) -> Value:
+    """An int32 product of two tensors, scaled to the quantised type of `zero`."""
+    left, right, result = (ctx.cast(scale, "float32") for scale in scales)
+    factor = ctx.apply("Div", ctx.apply("Mul", left, right), result)
+    scaled = ctx.apply("Mul", ctx.cast(total, "float32"), factor)
+    return _saturate(ctx, scaled, zero, str(zero.ty.dtype))
+
+
+def _saturate(ctx: ConverterContext, data: Value, zero: Value, target: str) -> Value:
+    """float32 data rounded half to even and moved by a zero point, in an integer type."""
+    limits: Any = SMALL_INTEGERS.get(target) or np.iinfo(target)
+    stored = target if target not in SMALL_INTEGERS else SMALL_INTEGERS[target].stored
+    rounded = ctx.apply("Round", data)
+    if zero is not None:
+        rounded = ctx.apply("Add", rounded, ctx.cast(zero, "float32"))
+    least, most = (relax.const(float(limit), "float32") for limit in (limits.min, limits.max))
+    inside = ctx.bb.emit(relax.op.minimum(relax.op.maximum(rounded, least), most))
+    return ctx.cast(inside, stored)
+
+
+def _widened(ctx: ConverterContext, data: Value, dtype: str) -> Value:
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return ctx.apply("Cast", data, to=kind)
+
+
+def _output_type(ctx: ConverterContext, default: str) -> str:
+    given = ctx.attr("output_dtype", 0)
+    return str(onnx.helper.tensor_dtype_to_np_dtype(given).name) if given else default
+
+
+def _aligned(ctx: ConverterContext, value: Value, data: Value) -> Value:
+    """A scale or zero point in a shape that broadcasts to the data."""
+    dims = dims_of(data, "data")
+    own = dims_of(value, "scale or zero point")
+    axis, block = ctx.attr("axis", 1), ctx.attr("block_size", 0)
+    if len(own) == 1 and as_int(own[0]) == 1:
+        return ctx.bb.emit(relax.op.reshape(value, ()))
+    if block:
+        axis %= len(dims)
+        places = ctx.bb.emit(relax.op.arange(0, dims[axis], 1, "int64"))
+        blocks = relax.op.floor_divide(places, relax.const(block, "int64"))
+        return ctx.bb.emit(relax.op.take(value, ctx.bb.normalize(blocks), axis))
+    if len(own) == 1:
+        axis %= len(dims)
+        shape = [ONE] * len(dims)
+        shape[axis] = own[0]
+        return ctx.bb.emit(relax.op.reshape(value, relax.ShapeExpr(shape)))
+    if own:
+        raise UnsupportedError(f"the scale has {len(own)} axes, but `block_size` is not given")
+    return value
+
+
+def _per_channel(ctx: ConverterContext, value: Value, rank: int) -> Value:
+    return ctx.bb.emit(relax.op.reshape(value, [1, -1, *[1] * (rank - 2)]))
+
+
+def _per_row(ctx: ConverterContext, value: Value, matrix: Value) -> Value:
+    """A vector with an element for each row of a matrix, as a column; other values unchanged."""
+    if value is None or value.ty.ndim != 1 or as_int(dims_of(value, "scale")[0]) == 1:
+        return value
+    return ctx.bb.emit(relax.op.expand_dims(value, -1))

@@ -1,0 +1,75 @@
+"""Checks one model on TVM: the rewritten and compiled model computes what onnxruntime does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+import looplift
+from looplift.rewrite.errors import LoopliftError, UnsupportedError
+
+from ..lowering.compiled import UNOPTIMIZED
+from .check_rewrite import Feed, differences, runs_of, shown
+
+
+def rewritten(model: onnx.ModelProto) -> Any:
+    """A model, rewritten and compiled."""
+    return looplift.compile(looplift.from_onnx(model), UNOPTIMIZED)
+
+
+def check_lowering(
+    model: onnx.ModelProto,
+    feeds: Sequence[Feed],
+    tally: Counter[str] | None = None,
+    build: Callable[[onnx.ModelProto], Any] = rewritten,
+) -> list[str]:
+    """What is wrong with the compiled model; inputs on which the original fails do not count.
+
+    A model that the lowering refuses counts as unsupported, by the start of the reason.
+    """
+    tally = Counter() if tally is None else tally
+    runs = runs_of(model, feeds)
+    if not runs:
+        return []
+    try:
+        executable = build(model)
+    except UnsupportedError as error:
+        tally["models that TVM does not support"] += 1
+        tally[f"unsupported: {str(error)[:60]}"] += 1
+        return []
+    except LoopliftError as error:
+        return [f"looplift rejects the model: {error}"]
+    except Exception as error:  # noqa: BLE001  any other error is a finding
+        return [f"compilation raised {type(error).__name__}: {str(error)[-300:]}"]
+    tally["models on TVM"] += 1
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    findings = []
+    for feed, expected in runs:
+        tally["runs on TVM"] += 1
+        try:
+            given = [_to_tvm(feed[info.name]) for info in model.graph.input]
+            outputs = machine["main"](*given)
+        except Exception as error:  # noqa: BLE001  any error is a finding
+            findings.append(f"a run fails on TVM, with {shown(feed)}: {str(error)[-300:]}")
+            continue
+        got = [_plain(o) for o in (outputs if len(expected) > 1 else [outputs])]
+        findings += [f"on TVM, {d}" for d in differences(model, feed, expected, got)]
+    return findings
+
+
+def _to_tvm(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_tvm(item) for item in value]
+    return tvm.runtime.tensor(np.asarray(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tvm.runtime.Tensor):
+        return value.numpy()
+    return [_plain(item) for item in value]

@@ -1,0 +1,178 @@
+"""Quantised operators against onnxruntime and ONNX's reference: zero points, axes, blocks and types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, check_reference, random
+
+
+def test_quantize_and_dequantize_linear_with_one_scale(imported: Load) -> None:
+    """Quotients halfway between two integers go to the even one; large ones saturate."""
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x, float s, int8 z) => (int8[n] q, uint8[n] u, float[n] y, int16[n] w) {
+            q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)
+            u = QuantizeLinear (x, s) w = QuantizeLinear <output_dtype = 5> (x, s)
+        }"""
+    )
+    x = np.array([-1e9, -1.5, -0.5, 0.5, 1.5, 2.5, 127.6, 255.5, 40000], np.float32)
+    for scale in (1.0, 0.5):
+        check_reference(model, x, np.float32(scale), np.int8(-3))
+    model.check(np.zeros(0, np.float32), np.float32(1), np.int8(0))
+
+
+def test_one_scale_for_each_entry_of_an_axis(imported: Load) -> None:
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float16[a, b, c] x, float16[b] s, uint8[b] z) => (uint8[a, b, c] q, float16[a, b, c] y) {
+            q = QuantizeLinear <axis = -2> (x, s, z) y = DequantizeLinear <axis = 1> (q, s, z)
+        }"""
+    )
+    for size in (3, 1):
+        x = (random(2, size, 4) * 3).astype(np.float16)
+        scales = np.linspace(0.1, 1, size).astype(np.float16)
+        check_reference(model, x, scales, np.arange(size, dtype=np.uint8))
+
+
+def test_one_scale_for_each_block(imported: Load) -> None:
+    """The last block may be shorter."""
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, m] x, float[n, k] s, int8[n, k] z) => (int8[n, m] q, float[n, m] y) {
+            q = QuantizeLinear <axis = -1, block_size = 3> (x, s, z)
+            y = DequantizeLinear <axis = 1, block_size = 3> (q, s, z)
+        }"""
+    )
+    for size in (6, 7, 2):
+        blocks = -(-size // 3)
+        scales = np.linspace(0.05, 1, 2 * blocks).reshape(2, blocks).astype(np.float32)
+        zeros = np.arange(2 * blocks).reshape(2, blocks).astype(np.int8)
+        check_reference(model, random(2, size), scales, zeros)
+
+
+def test_a_matrix_of_scales_needs_blocks(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="the scale has 2 axes"):
+        imported("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (int8[n, m] x, float[n, k] s) => (float[n, m] y) { y = DequantizeLinear (x, s) }""")
+
+
+def test_float8(imported: Load) -> None:
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x, float[1] s) => (float[n] y) {
+            z = Constant <value = float8e4m3fn[1] {0}> ()
+            q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)
+        }"""
+    )
+    x = np.array([0, 1, -1.0625, 447, 1e9, -1e9], np.float32)
+    (got,) = model.run(x, np.ones(1, np.float32))
+    np.testing.assert_array_equal(got, [0, 1, -1, 448, 448, -448])
+    (got,) = model.run(x * 2, np.full(1, 2, np.float32))
+    np.testing.assert_array_equal(got, [0, 2, -2, 896, 896, -896])
+
+
+def test_conv_integer(imported: Load) -> None:
+    """Padding is the zero point, not 0."""
+    model = imported(
+        """
+        g (uint8[b, 2, h, w] x, uint8[4, 1, 3, 3] k, uint8 z, uint8[4] kz) => (int32[?, ?, ?, ?] y,
+          int32[?, ?, ?, ?] p) {
+            y = ConvInteger <group = 2, pads = [1, 1, 1, 1], strides = [2, 1]> (x, k, z, kz)
+            p = ConvInteger <group = 2, auto_pad = "SAME_UPPER"> (x, k)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    kernel = rng.integers(0, 255, (4, 1, 3, 3)).astype(np.uint8)
+    for shape in ((2, 2, 5, 6), (1, 2, 3, 3)):
+        x = rng.integers(0, 255, shape).astype(np.uint8)
+        zeros = np.array([0, 3, 128, 255], np.uint8)
+        y, _ = model.run(x, kernel, np.uint8(7), zeros)
+        wide = np.pad(x.astype(int) - 7, [(0, 0), (0, 0), (1, 1), (1, 1)])
+        centred = kernel.astype(int) - zeros.astype(int).reshape(4, 1, 1, 1)
+        rows, columns = (shape[2] - 1) // 2 + 1, shape[3]
+        for output in range(4):
+            for row in range(rows):
+                for column in range(columns):
+                    window = wide[:, output // 2, 2 * row : 2 * row + 3, column : column + 3]
+                    want = (window * centred[output, 0]).sum((1, 2))
+                    np.testing.assert_array_equal(y[:, output, row, column], want)
+
+
+def test_qlinear_conv(imported: Load) -> None:
+    model = imported(
+        """
+        g (uint8[b, 2, h, w] x, uint8[3, 2, 2, 2] k, float[3] s, int32[3] bias) =>
+          (uint8[?, ?, ?, ?] y)
+          <float xs = {0.05}, uint8 xz = {100}, uint8[3] kz = {120, 0, 255}, float ys = {0.4},
+           uint8 yz = {90}> {
+            y = QLinearConv <pads = [1, 0, 0, 1]> (x, xs, xz, k, s, kz, ys, yz, bias)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    kernel = rng.integers(0, 255, (3, 2, 2, 2)).astype(np.uint8)
+    scales, bias = np.array([0.02, 0.01, 0.03], np.float32), np.array([0, 999, -9999], np.int32)
+    for shape in ((2, 2, 4, 5), (1, 2, 1, 2)):
+        check_reference(model, rng.integers(0, 255, shape).astype(np.uint8), kernel, scales, bias)
+
+
+def test_qlinear_matmul_of_stacks_with_a_scale_for_each_row_and_column(imported: Load) -> None:
+    model = imported(
+        """
+        g (int8[b, n, k] x, float[n] xs, int8[n] xz, int8[k, m] w, float[m] ws, int8[m] wz) =>
+          (int8[?, ?, ?] y) <float ys = {0.5}, int8 yz = {-4}> {
+            y = QLinearMatMul (x, xs, xz, w, ws, wz, ys, yz)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+
+    def small(*shape: int) -> np.ndarray:
+        return rng.integers(-100, 100, shape).astype(np.int8)
+
+    for batch, n, k, m in ((2, 3, 4, 5), (1, 1, 9, 2)):
+        x, w, xz, wz = small(batch, n, k), small(k, m), small(n), small(m)
+        xs, ws = (np.linspace(0.01, 0.05, size).astype(np.float32) for size in (n, m))
+        (got,) = model.run(x, xs, xz, w, ws, wz)
+        left = (x.astype(int) - xz.reshape(n, 1)) * xs.reshape(n, 1).astype(float)
+        want = left @ ((w.astype(int) - wz) * ws.astype(float)) / 0.5
+        want = np.clip(np.rint(want) - 4, -128, 127)
+        assert np.abs(got - want).max() <= 1  # the product may be next to a half
+        assert (got == want).mean() > 0.9
+
+
+def test_qlinear_matmul_of_float16_scales(imported: Load) -> None:
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (uint8[n, k] x, uint8[k, m] w, float16 s) => (uint8[?, ?] y) <uint8 z = {9}> {
+            y = QLinearMatMul (x, s, z, w, s, z, s, z)
+        }"""
+    )
+    x, w = np.arange(8, 20, dtype=np.uint8).reshape(3, 4), np.full((4, 2), 10, np.uint8)
+    (got,) = model.run(x, w, np.float16(0.25))
+    want = np.rint((x.astype(int) - 9).sum(1) * 0.25) + 9
+    np.testing.assert_array_equal(got, np.stack([want, want], 1))
+
+
+def test_four_bits(imported: Load) -> None:
+    """int4 is stored in int8; quantisation saturates at the limits of four bits."""
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x, float s, int4 z) => (int4[n] q, float[n] y) {
+            q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)
+        }"""
+    )
+    x = np.array([-99, -9, -8.5, 0.5, 1.5, 6, 7, 99], np.float32)
+    q, y = model.run(x, np.float32(1), np.int8(1))
+    assert q.dtype == np.int8
+    np.testing.assert_array_equal(q, [-8, -8, -7, 1, 3, 7, 7, 7])
+    np.testing.assert_array_equal(y, q - 1.0)
