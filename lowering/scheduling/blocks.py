@@ -174,13 +174,13 @@ def has_truth_values(block: tirx.SBlock) -> bool:
 _SCALAR_ONLY = frozenset({"tirx.cosh", "tirx.sinh"})
 
 
-def has_scalar_functions(block: tirx.SBlock) -> bool:
-    """Whether a block calls a function that TVM 0.27 vectorises, but cannot compile for vectors."""
+def has_scalar_functions(code: Any) -> bool:
+    """Whether code calls a function that TVM 0.27 vectorises, but cannot compile for vectors."""
     found: list[Any] = []
 
     def visit(call: Any) -> None:
         if getattr(call.op, "name", "") in _SCALAR_ONLY:
             found.append(call)
 
-    tvm_ffi.structural_walk(block.body, (ir.Call, visit))
+    tvm_ffi.structural_walk(code, (ir.Call, visit))
     return bool(found)

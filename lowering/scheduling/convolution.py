@@ -133,7 +133,7 @@ def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
         return None
     variables = [*product_.batch, *product_.rows, *product_.columns]
     store = Store(epilogue, variables, product_.extents, product_.columns)
-    return _by_axis(product_, store, padding) if store.is_affine else None
+    return _by_axis(product_, store, padding) if store.is_storable else None
 
 
 def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Convolved | None:

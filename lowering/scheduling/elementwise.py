@@ -99,7 +99,7 @@ def _stores(nest: Nest) -> tuple[list[Any], list[Any], Store] | None:
     extents = {v: nest.extent(v) for v in nest.variables}
     for first in range(len(order)):
         store = Store(_Value(nest), nest.variables, extents, order[first:])
-        if not store.is_affine:
+        if not store.is_storable:
             return None
         if store.flattens:
             fits = store.is_contiguous and store.is_vector

@@ -17,6 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64
+from .blocks import has_scalar_functions
 from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted
 
@@ -215,15 +216,16 @@ class Store:
         self._loads = loads(self._value)
         for load in self._loads:
             self._positions[load] = affine(list(load.source.shape), list(load.indices), variables)
-        self.is_affine = self._target is not None and all(
-            position is not None for position in self._positions.values()
-        )
+        places = (self._target, *self._positions.values())
+        is_affine = all(place is not None for place in places)
+        self.is_storable = is_affine and not has_scalar_functions(self._value)
+        """Whether all places are affine, and the value can be computed for vectors."""
         zero = tirx.const(0.0, "float32")
         apart = tvm_ffi.structural_map(self._value, (ir.TensorLoad, lambda _: zero), order="post")
         # A value that depends on the place itself (a triangle) needs the index on each axis.
         one_axis = len(self._columns) == 1 or not depends(apart, list(variables))
         self.flattens = (
-            self.is_affine
+            self.is_storable
             and one_axis
             and all(
                 self._flattens(position)

@@ -54,7 +54,7 @@ class MatrixProduct(ScheduleRule):  # type: ignore[misc]
             return None
         variables = [*product.batch, *product.rows, *product.columns]
         store = Store(epilogue, variables, product.extents, product.columns)
-        if not store.is_affine:
+        if not store.is_storable:
             return None
         emission = _Emission(kernel, product, store, native_tile())
         return s_tir.Schedule(rewritten(kernel, emission.emit))

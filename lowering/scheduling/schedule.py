@@ -71,7 +71,7 @@ def _inline(schedule: s_tir.Schedule, block: Any) -> None:
 
 def _vectorise(schedule: s_tir.Schedule, block: Any) -> None:
     loops = block_loops(schedule, block)
-    if loops is None or has_truth_values(loops.block) or has_scalar_functions(loops.block):
+    if loops is None or has_truth_values(loops.block) or has_scalar_functions(loops.block.body):
         return
     if not loops.reduced:
         _vectorise_elementwise(schedule, loops)
