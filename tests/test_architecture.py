@@ -57,10 +57,11 @@ def test_the_module_reads_as_the_page_shows() -> None:
     script = re.sub(r": R\.\w+\(.*?\) = ", " = ", emit(model).script())
     script = re.sub(r"out_ty=.*", "...)", script)
     script = re.sub(r"(def \w+\().*", lambda found: found[1], script)
-    (shown,) = re.findall(r"^```python\n( {4}def y_body.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    lines = [re.sub(r"(def \w+\().*", r"\1", line) for line in shown.splitlines()]
-    wanted = [line for line in lines if line.strip() not in ("", "...")]
-    assert [line for line in wanted if line not in script.splitlines()] == []
+    (shown,) = re.findall(r"^```python\n(def y_body.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"(def \w+\().*", r"\1", line).strip() for line in shown.splitlines()]
+    wanted = [line for line in lines if line not in ("", "...")]
+    printed = [line.strip() for line in script.splitlines()]
+    assert [line for line in wanted if line not in printed] == []
 
 
 def _shape(model: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
