@@ -124,6 +124,7 @@ BENCHMARKS = {
     "many_loops": "--sizes 6 12",
     "recurrent": "--rounds 1 --steps 2 --target llvm",
     "tracing": "--rounds 1 --size 40",
+    "whole_networks": "",
 }
 """All benchmarks, with the smallest sizes."""
 SAMPLE = ("chain", "many_loops", "tracing")
@@ -144,6 +145,8 @@ def test_the_benchmarks_start(name: str) -> None:
 def test_the_benchmarks_run(tmp_path: Path, name: str) -> None:
     if name == "engines":
         pytest.importorskip("openvino", reason="no engine is installed: pip install openvino")
+    if name == "whole_networks":
+        pytest.skip("takes minutes and needs a folder of networks")
     folder = tmp_path / "benchmarks"
     shutil.copytree(ROOT / "benchmarks", folder, ignore=shutil.ignore_patterns("results"))
     options = BENCHMARKS[name].split()
