@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import ir, relax
+from tvm import relax
 
 from ..loops.roles import ITERATION, LOOP_PART
-from ..transform.inline_loops import inline_parts, symbol_values
+from ..transform.inline_loops import arguments_fit, inline_parts
 
 _PROVEN = "looplift.arguments_proven"
 """The attribute of functions whose arguments and results need no check."""
@@ -43,7 +42,7 @@ def mark_proven_arguments(module: tvm.IRModule) -> tvm.IRModule:
 
     def visit(expression: Any) -> None:
         is_call = isinstance(expression, relax.Call) and expression.op in parts
-        if is_call and not _fits(module[expression.op], expression):
+        if is_call and not arguments_fit(module[expression.op], expression):
             unproven.add(expression.op)
 
     for function in module.functions.values():
@@ -52,20 +51,6 @@ def mark_proven_arguments(module: tvm.IRModule) -> tvm.IRModule:
     for variable in parts - unproven:
         module[variable] = module[variable].with_attr(_PROVEN, 1)
     return module
-
-
-def _fits(function: Any, call: Any) -> bool:
-    """Whether the types of the arguments prove that they are of those of the parameters."""
-    values = symbol_values(function, call)
-
-    def value(symbol: Any) -> Any:
-        return values.get(symbol, symbol)
-
-    for param, argument in zip(function.params, call.args, strict=True):
-        wanted = tvm_ffi.structural_map(param.ty, (ir.Var, value), order="post")
-        if not wanted.is_base_of(argument.ty):
-            return False
-    return True
 
 
 def drop_proven_checks(module: tvm.IRModule) -> tvm.IRModule:

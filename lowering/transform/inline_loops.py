@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax
 from tvm.ir import is_prim_var
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -21,8 +22,8 @@ _LOOP = "loop"
 def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
     """Inlines loops and their bodies into the functions that call them.
 
-    A function stays if it is called more than once, or if the types of the arguments of its call
-    leave a size open that its parameters name. The functions that run iterations stay, because
+    A function stays if it is called more than once, or if the types of its arguments do not prove
+    that they fit its parameters. The functions that run iterations stay, because
     FuseOps in TVM 0.27 fails on dataflow blocks in branches.
     """
     return inline_parts(module, {_LOOP, BODY, KERNEL})
@@ -73,7 +74,7 @@ class _Inliner(PyExprMutator):  # type: ignore[misc]
         """The body of the callee, over the arguments."""
         call = self.visit_expr_post_order(call)
         function = self._functions.get(call.op) if isinstance(call.op, ir.GlobalVar) else None
-        if function is None or not _knows_sizes(function, call):
+        if function is None or not arguments_fit(function, call):
             return call
         body = function.bind_params(dict(zip(function.params, call.args, strict=True))).body
         # Its type lacks the sizes of the caller, which a function without parameters cannot name.
@@ -115,21 +116,22 @@ def _as_one_block(function: Any) -> Any:
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, attrs=attrs)
 
 
-def symbol_values(function: Any, call: Any) -> dict[Any, Any]:
-    """The size that a call gives each symbol of the function's parameters, as far as types say."""
+def arguments_fit(function: Any, call: Any) -> bool:
+    """Whether the types of the arguments prove that they are of the types of the parameters."""
     values: dict[Any, Any] = {}
     for param, argument in zip(function.params, call.args, strict=True):
         for symbol, size in _pairs_of_sizes(param.ty, argument.ty):
             if is_prim_var(symbol):
                 values.setdefault(symbol, size)
-    return values
 
+    def value(symbol: Any) -> Any:
+        return values.get(symbol, symbol)
 
-def _knows_sizes(function: Any, call: Any) -> bool:
-    """Whether the types of the arguments have a size for each symbol of the parameters."""
-    values = symbol_values(function, call)
-    symbols = (s for p in function.params for s in relax.analysis.tir_vars_in_type(p.ty))
-    return all(symbol in values for symbol in symbols)
+    for param, argument in zip(function.params, call.args, strict=True):
+        wanted = tvm_ffi.structural_map(param.ty, (ir.Var, value), order="post")
+        if not wanted.is_base_of(argument.ty):
+            return False
+    return True
 
 
 def _pairs_of_sizes(kind: Any, given: Any) -> Iterator[tuple[Any, Any]]:
