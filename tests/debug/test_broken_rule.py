@@ -54,6 +54,7 @@ def count(path: Path) -> int:
     return found
 
 
+@pytest.mark.soak
 def test_found_and_reduced_unattended(folder: Path, reduced: dict[str, Any]) -> None:
     start = time.monotonic()
     assert count(folder / "large.onnx") == NODES
@@ -79,6 +80,7 @@ def test_found_and_reduced_unattended(folder: Path, reduced: dict[str, Any]) -> 
     assert time.monotonic() - start + reduced["took"] < MOST_SECONDS
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("reduced")
 def test_the_test_that_is_written(folder: Path) -> None:
     """It fails with the wrong rule and passes with the right one."""

@@ -547,6 +547,7 @@ class TestManyModels:
                 assert first.at, f"{path.name}: {left.node}"
                 assert first.value, f"{path.name}: {left.node}"
 
+    @pytest.mark.soak
     def test_every_advice_for_the_corpus_works(self, corpus: Path) -> None:
         """`rewrite` with the recommended option leaves less control flow, or another operator."""
         tried = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,11 @@ PRODUCTS = {
 """Inputs, nodes and the shape of the weight."""
 
 
+def _soaking(cases: Iterable[str], *long: str) -> list[Any]:
+    """Names of cases, of which some run with the long tests only."""
+    return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_with_any_number_of_rows(name: str) -> None:
     inputs, nodes, shape = PRODUCTS[name]
@@ -120,7 +125,7 @@ CONVOLUTIONS = {
 """Attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", _soaking(CONVOLUTIONS, "1x1", "dilation", "groups", "stride 3"))
 def test_convolutions_of_any_plane(name: str) -> None:
     attributes, shape = CONVOLUTIONS[name]
     nodes = f"p = Conv <{attributes}> (x, f, c) y = Relu (p)"
@@ -157,7 +162,7 @@ TRANSPOSED = {
 """Axes, attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("name", _soaking(TRANSPOSED, "uneven"))
 def test_transposed_convolutions_by_phases(name: str) -> None:
     axes, attributes, shape = TRANSPOSED[name]
     nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"
@@ -321,7 +326,7 @@ SIZED = {
 }
 
 
-@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("name", _soaking(SIZED, "twice", "quotient of twice"))
 def test_kernels_of_computed_sizes_fuse_and_take_no_numbers(name: str) -> None:
     text = f"model (float[b, 8, n] x) => (y) {{ {SIZED[name]} }}"
     weights = {"f": weight(8, 8, 3)}

@@ -34,7 +34,11 @@ def name(network: Any) -> str:
     return network.__name__.rpartition(".")[2] if isinstance(network, ModuleType) else ""
 
 
-@pytest.mark.parametrize(("network", "sizes"), SIZES, ids=name)
+@pytest.mark.parametrize(
+    ("network", "sizes"),
+    [pytest.param(*case, marks=() if case[0] is yolo else pytest.mark.soak) for case in SIZES],
+    ids=name,
+)
 def test_network(network: ModuleType, sizes: list[dict[str, Any]]) -> None:
     model = network.model()
     session = onnxruntime.InferenceSession(model.SerializeToString())

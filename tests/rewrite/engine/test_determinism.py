@@ -42,6 +42,7 @@ def test_processes_agree(seeds: range, tmp_path: Path) -> None:
         assert other == first
 
 
+@pytest.mark.soak
 def test_processes_agree_on_published_models(corpus: Path, matrix_dir: Path) -> None:
     paths = [
         str(path) for path in sorted([*corpus.glob("*while*.onnx"), *matrix_dir.glob("*.onnx")])
