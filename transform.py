@@ -1,8 +1,10 @@
-"""Passes over Relax modules: `looplift.transform`, as `tvm.relax.transform`. Needs TVM.
+"""Passes over Relax modules, `looplift.transform`, in the form of `tvm.relax.transform`:
 
-module = looplift.from_onnx(model)
-with tvm.target.Target("llvm"):
-    module = looplift.transform.FuseLoops()(module)
+    module = looplift.from_onnx(model)
+    with tvm.target.Target("llvm"):
+        module = looplift.transform.FuseLoops()(module)
+
+They need TVM.
 """
 
 from __future__ import annotations

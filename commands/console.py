@@ -16,10 +16,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..debug.model_table import before_after
 from ..debug.relax import ModuleSummary
 from ..rewrite.errors import visible
-from ..rewrite.storage.summary import brief
+from ..rewrite.storage.summary import ModelSummary, brief, changed_values, compare
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 
 MOST_DIFFERENCES = 3
@@ -140,7 +139,7 @@ def print_outcome(outcome: Outcome) -> None:
     """Prints the outcome of one model: counts, rules, notes, verification."""
     console = stdout()
     if outcome.original is not None and outcome.rewritten is not None:
-        console.print(*before_after(outcome.original, outcome.rewritten), sep="\n")
+        console.print(*_before_after(outcome.original, outcome.rewritten), sep="\n")
     if outcome.rules:
         table = Table(box=None, pad_edge=False, title_justify="left")
         table.add_column("rule")
@@ -209,3 +208,22 @@ def print_notes(notes: Iterable[str], title: str = "note") -> None:
         console.print(f"{title}: {first}{more}", markup=False)
     if len(groups) > MOST_LINES:
         console.print(f"{title}: {len(groups) - MOST_LINES} more")
+
+
+def _before_after(before: ModelSummary, after: ModelSummary) -> list[RenderableType]:
+    """Two models side by side: inputs, outputs, opset, size, and the operators that changed."""
+    values = Table(box=None, pad_edge=False, show_header=False)
+    for name, lines in (
+        ("inputs", changed_values(before.inputs, after.inputs)),
+        ("outputs", changed_values(before.outputs, after.outputs)),
+    ):
+        for position, line in enumerate(lines):
+            values.add_row("" if position else name, Text(line))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for name, old, new in compare(before, after):
+        is_fewer = old.isdigit() and new.isdigit() and int(new) < int(old)
+        table.add_row(name, old, Text(new, style="green" if is_fewer else ""))
+    return [values, "", table]

@@ -60,7 +60,7 @@ class CutOuts:
     def is_same_after(self, patch: Patch) -> bool:
         """Whether the last commit changed nothing that the model computes.
 
-        False also if its touched nodes do not tell; then the whole model must run.
+        False also if a run of the touched nodes does not show it; then the whole model must run.
         """
         nodes = self._touched(patch)
         root = self.engine.index.root
@@ -139,7 +139,7 @@ class CutOuts:
         if any(tensor not in self.values[0] for tensor in inputs):
             raise _Unknown
         model = cut_out(self.engine, nodes, inputs, outputs)
-        # Values of one name are told apart by their position: the export renames one of them.
+        # The export renames values that share a name, so inputs are found by position.
         names = [info.name for info in model.graph.input]
         for info, tensor in zip(model.graph.input, inputs, strict=True):
             _declare(info, self.values[0][tensor])

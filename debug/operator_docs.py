@@ -22,10 +22,9 @@ import onnx
 from ..lowering.emit import CONTROL
 from ..lowering.operators import find
 from ..lowering.operators.registry import BY_TVM, CONVERTERS
-from ..lowering.refusals import refusal
 from ..lowering.small_types import STORED
+from ..lowering.support import refusal
 from ..lowering.tvm_onnx import converter, operators
-from ..rewrite.errors import UnsupportedError
 from ..rules import PHASES
 
 _REQUESTED = (
@@ -123,12 +122,7 @@ def _is_translated(domain: str, op_type: str, opset: int) -> bool:
 
 
 def _stock_translates(op_type: str, opset: int) -> bool:
-    if op_type not in operators():
-        return False
-    try:
-        return converter(op_type, opset) is not None
-    except (NotImplementedError, UnsupportedError, ValueError, AttributeError):
-        return False
+    return op_type in operators() and converter(op_type, opset) is not None
 
 
 def _versions(domain: str, op_type: str) -> tuple[list[str], list[str], list[str]]:
@@ -137,7 +131,8 @@ def _versions(domain: str, op_type: str) -> tuple[list[str], list[str], list[str
     schemas = _schemas()[domain, op_type]
     newest = onnx.defs.onnx_opset_version()
     ends = [schema.since_version - 1 for schema in schemas[1:]] + [newest]
-    is_stock = domain == "" and op_type not in ("Attention",)
+    # TVM converts the Attention of com.microsoft, whatever the domain.
+    is_stock = domain == "" and op_type != "Attention"
     for schema, end in zip(schemas, ends, strict=True):
         if schema.deprecated:
             continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import onnx
 import tvm
@@ -10,10 +12,32 @@ import tvm
 from ..rewrite.errors import UnsupportedError
 from .bodies import Body, place
 from .operators import find
-from .refusals import refusal
 
 _SHOWN = 3
 """How many nodes of one operator are named."""
+
+_STRINGS = "TVM has no tensors of strings"
+_IMAGES = "it decodes image files, which no tensor operator does"
+_TRAINING = "it trains a model, and looplift compiles models for inference"
+_LEARNING = "classical machine learning has no form in Relax"
+
+_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"), _STRINGS
+        ),
+        "ImageDecoder": _IMAGES,
+    }
+)
+"""Why operators of the standard domain have no translation."""
+
+_REASONS_OF_DOMAINS: Mapping[str, str] = MappingProxyType(
+    {
+        "ai.onnx.ml": _LEARNING,
+        "ai.onnx.preview.training": _TRAINING,
+        "ai.onnx.training": _TRAINING,
+    }
+)
 
 
 def check_support(body: Body, control: frozenset[str]) -> None:
@@ -48,6 +72,11 @@ def _is_supported(node: onnx.NodeProto, has_bodies: bool, control: frozenset[str
     if has_bodies:
         return node.domain in ("", "ai.onnx") and node.op_type in control
     return find(node.domain, node.op_type) is not None
+
+
+def refusal(domain: str, op_type: str) -> str | None:
+    """Why an operator without a translation has none; None if nothing is known of it."""
+    return _REASONS.get(op_type) if domain in ("", "ai.onnx") else _REASONS_OF_DOMAINS.get(domain)
 
 
 def _because(domain: str, op_type: str) -> str:

@@ -36,9 +36,7 @@ def split_function(function: Any) -> Any:
         (relax.DataflowVar, lambda variable: visible.get(variable, variable)),
         order="post",
     )
-    return relax.Function(
-        function.params, body, function.ret_ty, function.is_pure, attrs=function.attrs
-    )
+    return with_body(function, body)
 
 
 def _with_names(block: Any, visible: Mapping[Any, Any]) -> Any:
@@ -83,3 +81,12 @@ def _shared(blocks: Sequence[Any]) -> list[Any]:
             shared.update((v, None) for v in found if isinstance(v, relax.DataflowVar))
             home[binding.var] = number
     return list(shared)
+
+
+def with_body(function: relax.Function, body: Any) -> relax.Function:
+    """The function with another body; the same function if the body is its own."""
+    if body.same_as(function.body):
+        return function
+    return relax.Function(
+        function.params, body, function.ret_ty, function.is_pure, attrs=function.attrs
+    )

@@ -13,6 +13,7 @@ from tvm import relax
 
 from ..loops.roles import ITERATION, LOOP_PART
 from ..transform.inline_loops import arguments_fit, inline_parts
+from .dataflow import with_body
 
 _PROVEN = "looplift.arguments_proven"
 """The attribute of functions whose arguments and results need no check."""
@@ -62,11 +63,8 @@ def drop_proven_checks(module: tvm.IRModule) -> tvm.IRModule:
                 for block in function.body.blocks
             ]
             body = relax.SeqExpr(blocks, function.body.body)
-            attrs = function.without_attr(_PROVEN).attrs
-            function = relax.Function(
-                function.params, body, function.ret_ty, function.is_pure, attrs=attrs
-            )
-            module[variable] = relax.analysis.remove_all_unused(function)
+            unchecked = with_body(function.without_attr(_PROVEN), body)
+            module[variable] = relax.analysis.remove_all_unused(unchecked)
     return module
 
 

@@ -8,6 +8,7 @@ load a library for each weight; here one library packs all of them (a network wi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tvm
@@ -15,7 +16,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
 from ..values import Constant
-from .constant_folding import compiled_kernels, evaluated, with_body
+from .dataflow import with_body
 
 _MARK = "meta_schedule.layout_rewrite_preproc"
 _PACKER = "_weight_prepack"
@@ -95,12 +96,12 @@ def _packs(kernel: tirx.PrimFunc) -> bool:
 
 def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     """The module with the results of calls of packers, and without the packers."""
-    library = compiled_kernels(module, packers)
+    library = _compiled_kernels(module, packers)
 
     def evaluate(call: Any) -> Any:
         if not call.op.same_as(_CALL_TIR) or call.args[0] not in packers:
             return call
-        return evaluated(library, call, call.args[1])
+        return _result(library, call)
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
@@ -109,3 +110,21 @@ def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     for variable in packers:
         del module[variable]
     return module
+
+
+def _compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> Any:
+    """A library of kernels by the names of their variables, for the processor this runs on."""
+    named = {
+        variable.name_hint: module[variable].with_attr("global_symbol", variable.name_hint)
+        for variable in kernels
+    }
+    return tvm.compile(tvm.IRModule(named), tvm.target.Target("llvm"))
+
+
+def _result(library: Any, call: Any) -> Any:
+    """The result of a `call_tir` of a kernel of the library on constants, as a constant."""
+    (result,) = call.ty_args
+    shape = [int(size) for size in result.shape]
+    value = tvm.runtime.empty(shape, str(result.dtype))
+    library[call.args[0].name_hint](*(argument.value for argument in call.args[1]), value)
+    return relax.const(value)

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, sym, tirx
 
-from .constant_folding import with_body
+from .dataflow import with_body
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 

@@ -20,7 +20,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
-from .constant_folding import with_body
+from .dataflow import with_body
 from .reshapes import reshapes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")

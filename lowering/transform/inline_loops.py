@@ -12,7 +12,7 @@ from tvm.ir import is_prim_var
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..loops.roles import BODY, KERNEL, LOOP_PART, LoopRoles
-from ..scheduling.dataflow import split_function
+from ..scheduling.dataflow import split_function, with_body
 from .unused import without_unused
 
 _LOOP = "loop"
@@ -112,8 +112,7 @@ def _as_one_block(function: Any) -> Any:
     """A function without control flow as a single dataflow block."""
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], function.body.body)
-    attrs = function.attrs
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, attrs=attrs)
+    return with_body(function, body)
 
 
 def arguments_fit(function: Any, call: Any) -> bool:

@@ -303,7 +303,7 @@ class Candidate:
     stacked: Collection[str] = ()
     """Outputs whose types and shapes only count where a size is 0; see `stacked_outputs`."""
     scanned: Collection[str] = ()
-    """Outputs of which some sizes are not defined if they are empty; see `scan_outputs`."""
+    """Outputs that have undefined sizes where they are empty; see `scan_outputs`."""
 
     @classmethod
     def of(

@@ -89,7 +89,7 @@ PRODUCTS = {
 
 
 def _soaking(cases: Iterable[str], *long: str) -> list[Any]:
-    """Names of cases, of which some run with the long tests only."""
+    """Names of cases; the `long` ones run with the long tests only."""
     return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
 
 

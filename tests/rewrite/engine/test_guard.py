@@ -134,7 +134,7 @@ def test_new_objects_may_be_edited() -> None:
 
 
 class CheatingRule(Rule[Node]):
-    """Edits the graph behind the guard, as code that means harm can."""
+    """Edits the graph without the guard, as malicious code can."""
 
     root = "Neg"
 
