@@ -44,7 +44,7 @@ class Elementwise(ScheduleRule):  # type: ignore[misc]
             for part in lines:
                 part.emit()
 
-        return s_tir.Schedule(rewritten(kernel, emit, [part.buffer for part in lines[:-1]]))
+        return s_tir.Schedule(rewritten(kernel, emit, [part.buffer for part in lines]))
 
 
 @dataclass(frozen=True)

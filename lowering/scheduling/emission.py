@@ -28,21 +28,27 @@ microseconds."""
 
 
 def rewritten(
-    kernel: tirx.PrimFunc, emit: Callable[[], None], intermediates: Sequence[Any] = ()
+    kernel: tirx.PrimFunc, emit: Callable[[], None], written: Sequence[Any] = ()
 ) -> tirx.PrimFunc:
     """The kernel with another body, which `emit` builds inside its root block.
 
-    `intermediates` are the buffers of the kernel's own that the body still uses.
+    Of the buffers that the body writes, those of the kernel's own that others read are `written`.
     """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True), ib.sblock("root"):
         emit()
     body = builder.get().body
-    if intermediates:
+    kept = [buffer for buffer in allocated(kernel) if any(buffer.same_as(w) for w in written)]
+    if kept:
         root = body.block
-        buffers = [*root.alloc_buffers, *intermediates]
+        buffers = [*root.alloc_buffers, *kept]
         root = s_tir.SBlock([], [], [], root.name_hint, root.body, None, buffers)
         body = s_tir.SBlockRealize([], True, root)
     return with_fast_math(kernel.with_body(body))
+
+
+def allocated(kernel: tirx.PrimFunc) -> list[Any]:
+    """The buffers between the loop nests of a kernel."""
+    return list(kernel.body.block.alloc_buffers)
 
 
 _USUAL = 8

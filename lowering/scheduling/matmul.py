@@ -21,6 +21,7 @@ from .affine import flat, int64
 from .elementwise import Lines, lines_of
 from .emission import (
     Store,
+    allocated,
     bound,
     ceil_div,
     compute_block,
@@ -30,7 +31,7 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import Tile, call_tile, native_tile
-from .nests import inlined, nests_of, substituted, without_copies
+from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand
 from .products import SumOfProducts, sum_of_products
 
@@ -62,14 +63,21 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
         rest = lines_of(nests[count:])
         if epilogue is None or rest is None:
             continue
+        if not epilogue.is_identity and _is_read(kernel, nests[0].buffer, nests[count:]):
+            continue
         store = Store(epilogue, variables, product.extents, product.columns)
         if store.is_storable:
             emission = _Emission(kernel, product, store, native_tile())
-            intermediates = [epilogue.output, *(lines.buffer for lines in rest)][:-1]
-            return s_tir.Schedule(
-                rewritten(kernel, lambda: _emit(emission, rest), intermediates)
-            )
+            written = [epilogue.output, *(lines.buffer for lines in rest)]
+            return s_tir.Schedule(rewritten(kernel, partial(_emit, emission, rest), written))
     return None
+
+
+def _is_read(kernel: tirx.PrimFunc, buffer: Any, nests: Sequence[Nest]) -> bool:
+    """Whether nests, or the caller of the kernel, read a buffer."""
+    if not any(buffer.same_as(own) for own in allocated(kernel)):
+        return True
+    return any(load.source.same_as(buffer) for nest in nests for load in loads(nest.value))
 
 
 def _emit(emission: _Emission, rest: Sequence[Lines]) -> None:
