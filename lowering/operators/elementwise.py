@@ -183,9 +183,9 @@ def power(ctx: ConverterContext) -> Value:
     """
     dtype = ctx.inputs[0].ty.dtype
     exponent = ctx.known_elements(ctx.inputs[1])
-    if "float" in str(dtype) and exponent is not None and exponent.shape in ((), (1,)):
-        if exponent.item() == 2 and known_dims(ctx.inputs[0]):
-            return relax.op.multiply(ctx.inputs[0], ctx.inputs[0])
+    is_square = exponent is not None and exponent.shape in ((), (1,)) and exponent.item() == 2
+    if is_square and "float" in str(dtype) and known_dims(ctx.inputs[0]):
+        return relax.op.multiply(ctx.inputs[0], ctx.inputs[0])
     kind = str(dtype) if "float" in str(dtype) else "float64"
     operands = [
         value if str(value.ty.dtype) == kind else ctx.bb.normalize(relax.op.astype(value, kind))

@@ -1,4 +1,4 @@
-"""The kernel of TopK: the best elements of each row, kept in a heap whose root is the worst of them.
+"""The kernel of TopK: the best elements of each row, in a heap whose root is the worst of them.
 
 Most elements of a row are compared with the root only, where sorting the row would compare each
 with some ten others.
@@ -55,28 +55,31 @@ class _Heap:
             ib.buffer_store(self._places, place, [*self._row, place])
         with ib.serial(k // 2) as number:
             start = k // 2 - 1 - number
-            self._sift(self._places[*self._row, start], start, k)
+            self._sift(self._at(self._places, start), start, k)
         with ib.serial(n - k) as number:
             place = k + number
             # An equal element that comes later is worse.
-            with ib.If(self._is_better(place, self._places[*self._row, ZERO])), ib.Then():
+            with ib.If(self._is_better(place, self._at(self._places, ZERO))), ib.Then():
                 self._sift(place, ZERO, k)
         with ib.serial(k - 1) as number:
             last = k - 1 - number
             moved = ib.alloc_buffer((1,), "int64", scope="local")
-            ib.buffer_store(moved, self._places[*self._row, last], [0])
-            ib.buffer_store(self._places, self._places[*self._row, ZERO], [*self._row, last])
+            ib.buffer_store(moved, self._at(self._places, last), [0])
+            ib.buffer_store(self._places, self._at(self._places, ZERO), [*self._row, last])
             self._sift(moved[0], ZERO, last)
         with ib.serial(k) as place:
-            value = self._data[*self._row, self._places[*self._row, place]]
+            value = self._at(self._data, self._at(self._places, place))
             ib.buffer_store(self._values, value, [*self._row, place])
 
+    def _at(self, buffer: Any, place: Any) -> Any:
+        return buffer[(*self._row, place)]
+
     def _is_better(self, place: Any, other: Any) -> Any:
-        first, second = self._data[*self._row, place], self._data[*self._row, other]
+        first, second = self._at(self._data, place), self._at(self._data, other)
         return first > second if self._largest else first < second
 
     def _is_worse(self, place: Any, other: Any) -> Any:
-        same = self._data[*self._row, place] == self._data[*self._row, other]
+        same = self._at(self._data, place) == self._at(self._data, other)
         return tirx.any(self._is_better(other, place), tirx.all(same, place > other))
 
     def _sift(self, item: Any, start: Any, size: Any) -> None:
@@ -88,10 +91,10 @@ class _Heap:
         with ib.While(node[0] * 2 + 1 < size):
             ib.buffer_store(child, node[0] * 2 + 1, [0])
             with ib.If(child[0] + 1 < size), ib.Then():
-                pair = [self._places[*self._row, child[0] + at] for at in (1, 0)]
+                pair = [self._at(self._places, child[0] + at) for at in (1, 0)]
                 with ib.If(self._is_worse(*pair)), ib.Then():
                     ib.buffer_store(child, child[0] + 1, [0])
-            below = self._places[*self._row, child[0]]
+            below = self._at(self._places, child[0])
             with ib.If(self._is_worse(below, kept[0])):
                 with ib.Then():
                     ib.buffer_store(self._places, below, [*self._row, node[0]])
