@@ -300,8 +300,9 @@ def import_request(
     request = replace(request, proto=proto)
     failure: Exception | None = None
     sizes: Mapping[str, int] = {}
+    ranks: Mapping[str, str] = {}
     try:
-        proto, sizes = _rewritten(request)
+        proto, sizes, ranks = _rewritten(request)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
@@ -313,6 +314,7 @@ def import_request(
             source=source,
             weights=weights,
             sizes=sizes,
+            ranks=ranks,
             shape_dict=_expressions(shape_dict or {}, request.assertions),
             dtype_dict=dtypes,
             opset=opset,
@@ -328,17 +330,23 @@ def import_request(
 
 
 @collector_paused()
-def _rewritten(request: Request) -> tuple[onnx.ModelProto, Mapping[str, int]]:
-    """The rewritten model, and the sizes of its named dims that are known."""
+def _rewritten(
+    request: Request,
+) -> tuple[onnx.ModelProto, Mapping[str, int], Mapping[str, str]]:
+    """The rewritten model, the sizes of named dims, and why ranks are not known, by value name."""
+    from .lowering.tail_duplication import duplicate_tails
+
     engine = request.engine()
     engine.run()
     trace = engine.trace
     for warning in (*engine.assertions.notes(), *trace.notes()):
         _log.warning("%s", warning)
-    for defect in trace.defects():
+    tails, ranks = duplicate_tails(engine)
+    for defect in (*trace.defects(), *tails.defects()):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
-    is_changed = bool(trace.commits() or request.assertions)
-    return export_model(engine.model) if is_changed else request.proto, engine.assertions.dims
+    is_changed = bool(trace.commits() or tails.commits() or request.assertions)
+    proto = export_model(engine.model) if is_changed else request.proto
+    return proto, engine.assertions.dims, ranks
 
 
 def _expressions(

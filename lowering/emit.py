@@ -20,6 +20,7 @@ from .emitter import ControlFlow, Emitter
 from .forms import OnForm
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
+from .ranks import Ranks
 from .scheduling.dataflow import split_blocks
 from .signature import Shape, Signature
 from .small_types import resolve_small_types
@@ -38,6 +39,7 @@ def emit(
     source: onnx.ModelProto | None = None,
     weights: Sequence[onnx.TensorProto] | None = None,
     sizes: Mapping[str, int] = MappingProxyType({}),
+    ranks: Mapping[str, str] = MappingProxyType({}),
     shape_dict: Mapping[str, Shape] | None = None,
     dtype_dict: str | Mapping[str, str] | None = "float32",
     opset: int | None = None,
@@ -52,8 +54,9 @@ def emit(
     model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
     `source` is the model before a rewrite, which warnings are about; `weights` are the parameters
     of a model whose weights are inputs already (see `lift_weights`); `sizes` are the numbers of
-    named dims. `base_dir` is the folder of the model's external data. `on_form` is called with the
-    form that each loop and recurrence takes when the module is compiled for the target in scope.
+    named dims, and `ranks` explains by name why the ranks of values are not known. `base_dir` is
+    the folder of the model's external data. `on_form` is called with the form that each loop and
+    recurrence takes when the module is compiled for the target in scope.
 
     Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
     operators, all of them at once, or the first node that cannot be translated as it is used.
@@ -77,7 +80,9 @@ def emit(
     signature.add_weights(weights or (), base_dir)
     signature.add_inputs()
 
-    emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
+    emitter = Emitter(
+        relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters, ranks=Ranks(ranks)
+    )
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
     module = emitter.bb.get()
     if emitter.discarded:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -13,10 +14,12 @@ from .values import ListValue, Value
 
 
 class Ranks:
-    """Outputs of Ifs whose branches give values of different ranks."""
+    """Outputs of Ifs, and carried values of loops, whose rank depends on the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, unresolved: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`unresolved` says by name why the readers of a value are not in the branches."""
         self._reasons: dict[Any, str] = {}
+        self._unresolved = unresolved
 
     def note(
         self, node: onnx.NodeProto, outputs: Sequence[Value], *branches: Sequence[Any]
@@ -28,6 +31,18 @@ class Ranks:
                 self._reasons[output] = (
                     f"The rank of {name!r} is {ranks} in the other of {place(node, '')}"
                 )
+                if name in self._unresolved:
+                    self._reasons[output] += f", and {self._unresolved[name]}"
+
+    def note_carried(self, name: str, value: Value, initial: Value, loop: str) -> None:
+        """Remember why a carried value has no rank in the body of a loop, if its initial one has.
+
+        `loop` describes the loop.
+        """
+        if isinstance(value, ListValue) or _rank(value.ty) != "unknown":
+            return
+        if _rank(initial.ty) != "unknown":
+            self._reasons[value] = f"The rank of {name!r} changes between iterations of {loop}"
 
     def explain(self, inputs: Sequence[Value]) -> str:
         """A sentence about the first input of unknown rank whose reason is known, or nothing."""

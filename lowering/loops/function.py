@@ -215,6 +215,8 @@ class _Loop:
                 zip(plan.carried_values, self._kinds, strict=True)
             )
         ]
+        for carried, value in zip(plan.carried_values, carried_values, strict=True):
+            self._emitter.ranks.note_carried(carried.name, value, carried.initial, plan.place)
         parts = [
             relax.Var(scan_input.name, closure.inner_type(kind))
             for scan_input, kind in zip(plan.scan_inputs, slices, strict=True)
