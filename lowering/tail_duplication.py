@@ -115,22 +115,21 @@ PHASE = Phase(
 """The rules that make ranks known; the others, which may move code out of branches, are done."""
 
 
-def duplicate_tails(engine: Engine) -> tuple[Trace, Mapping[str, str]]:
+def duplicate_tails(engine: Engine) -> tuple[Trace, Mapping[Tensor, str]]:
     """Makes the ranks of values known that depend on a branch, in the graph of a finished engine.
 
-    Returns what was done, and why the rank of a result of an If stays unknown, by the name of the
-    result.
+    Returns what was done, and why the rank of a result of an If stays unknown.
     """
     if not any(_results_of_several_ranks(engine.facts, node) for node in _ifs(engine)):
         return Trace(), {}
     second = Engine(engine.model, (PHASE,), engine.assertions, engine.options)
     second.run()
-    reasons: dict[str, str] = {}
+    reasons: dict[Tensor, str] = {}
     for node in _ifs(second):
         try:
             second.match(DuplicateTail(), node)
         except Miss as miss:
-            reasons.update(dict.fromkeys((tensor.name for tensor in node.outputs), str(miss)))
+            reasons.update(dict.fromkeys(node.outputs, str(miss)))
     return second.trace, reasons
 
 
