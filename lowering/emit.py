@@ -1,7 +1,7 @@
 """From an ONNX model to a Relax module.
 
-`prepare` composes operators without a translation of others, in the protos of the file. `emit_graph`
-emits the graph of a model, after a rewrite or without one.
+`prepare` works on the protos of a file: it composes operators that have no translation of others.
+`emit_graph` emits the graph of a model, after a rewrite or without one.
 """
 
 from __future__ import annotations
