@@ -23,7 +23,7 @@ from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
 from .rewrite.storage.files import ModelSource, save
-from .rewrite.storage.model import Model, export_model, read_model
+from .rewrite.storage.model import export_model, read_model
 from .rewrite.storage.summary import (
     brief,
     changed_values,
@@ -291,7 +291,7 @@ def import_request(
     request = replace(request, proto=proto)
     options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
-        rewritten = _rewritten(request)
+        engine, ranks = _rewritten(request)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
@@ -299,7 +299,12 @@ def import_request(
         _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)
     else:
         return emit_graph(
-            rewritten.model, options, weights=weights, sizes=rewritten.sizes, ranks=rewritten.ranks
+            engine.model,
+            options,
+            weights=weights,
+            sizes=engine.assertions.dims,
+            ranks=ranks,
+            facts=engine.facts,
         )
     try:
         return emit_graph(read_model(proto, request.base_dir), options, weights=weights)
@@ -308,19 +313,9 @@ def import_request(
         raise failure from None
 
 
-@dataclass(frozen=True)
-class _Rewritten:
-    """A model that is ready for emission."""
-
-    model: Model
-    sizes: Mapping[str, int]
-    """The numbers of named dims."""
-    ranks: Mapping[Tensor, str]
-    """Why the ranks of values are not known."""
-
-
 @collector_paused()
-def _rewritten(request: Request) -> _Rewritten:
+def _rewritten(request: Request) -> tuple[Engine, Mapping[Tensor, str]]:
+    """The engine with the rewritten model, and why the ranks of values are not known."""
     from .lowering.tail_duplication import duplicate_tails
 
     engine = request.engine()
@@ -328,10 +323,10 @@ def _rewritten(request: Request) -> _Rewritten:
     trace = engine.trace
     for warning in (*engine.assertions.notes(), *trace.notes()):
         _log.warning("%s", warning)
-    tails, ranks = duplicate_tails(engine)
-    for defect in (*trace.defects(), *tails.defects()):
+    final, ranks = duplicate_tails(engine)
+    for defect in dict.fromkeys((*trace.defects(), *final.trace.defects())):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
-    return _Rewritten(engine.model, engine.assertions.dims, ranks)
+    return final, ranks
 
 
 def _expressions(

@@ -49,6 +49,7 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
             calls.append(relax.Call(branch.variable, closure.args))
             kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
         joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]
+        joined = scope.sizes.refined(step.node.outputs, joined)
         result = scope.bb.emit(relax.If(flag, *calls))
         items = unpack(scope.bb, result, [_type(kind) for kind in joined])
         # A branch may give a tuple where the other gives a list.

@@ -16,6 +16,7 @@ import onnx
 from tvm import relax
 
 from ..rewrite.errors import ModelError
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Tensor
 from ..rewrite.storage.body_arity import check_bodies
 from ..rewrite.storage.exporter import copy_fields
@@ -90,9 +91,16 @@ def prepare(
             f"the model has IR version {model.ir_version}; versions before 3 are not supported",
             remedy="Convert it with onnx.version_converter",
         )
+    opset = opsets(model).get("", 1)
     if options.opset is not None:
-        model = with_opset(model, options.opset)
-    opset = options.opset or opsets(model).get("", 1)
+        if options.opset < opset:
+            warnings.warn(
+                f"The model is read by opset {options.opset}, though it declares {opset}: operators "
+                "whose meaning changed in between may be translated wrongly",
+                stacklevel=3,
+            )
+        opset = options.opset
+        model = with_opset(model, opset)
     weights: Sequence[onnx.TensorProto] = ()
     if options.keep_params_in_input:
         model, weights = lift_weights(model)
@@ -107,11 +115,12 @@ def emit_graph(
     weights: Sequence[onnx.TensorProto] = (),
     sizes: Mapping[str, int] = MappingProxyType({}),
     ranks: Mapping[Tensor, str] = MappingProxyType({}),
+    facts: Facts | None = None,
 ) -> Any:
     """The graph of a model as a Relax module with one public function, `main`.
 
     `weights` are those that `prepare` returns, `sizes` the numbers of named dims, and `ranks`
-    explains why the ranks of values are not known.
+    explains why the ranks of values are not known. Types say what `facts` know.
 
     Raises ModelError for bodies that do not fit their nodes, and UnsupportedError for what has no
     translation: operators, all of them at once, or the first node that cannot be translated as it
@@ -129,7 +138,7 @@ def emit_graph(
     signature.add_inputs()
 
     emitter = Emitter(
-        relax.BlockBuilder(), opset, CONTROL, signature.parameters, ranks=Ranks(ranks)
+        relax.BlockBuilder(), opset, CONTROL, signature.parameters, ranks=Ranks(ranks), facts=facts
     )
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
     module = emitter.bb.get()

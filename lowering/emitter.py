@@ -12,6 +12,7 @@ import onnx
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Node, Tensor
 from .attributes import attributes
 from .bodies import Body, Step, place
@@ -23,7 +24,17 @@ from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequences.lists import copy_received, wrap_optional
 from .tvm_onnx import EmptyOptional, InputList, building_function
-from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, is_tensor, with_shape
+from .values import (
+    ListValue,
+    Received,
+    Sizes,
+    Value,
+    as_tensor,
+    is_prim,
+    is_tensor,
+    match,
+    with_sizes,
+)
 
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
@@ -51,6 +62,8 @@ class Emitter:
     discarded: list[str] = field(default_factory=list)
     """The names of bodies that were emitted again, which leaves functions that nothing calls."""
     ranks: Ranks = field(default_factory=Ranks)
+    facts: Facts | None = None
+    """What the rewriter proved; None if the model could not be rewritten."""
     _forms: dict[int, Form] = field(default_factory=dict)
     """By the identity of the node: a body is emitted again if its types have to be wider."""
 
@@ -87,7 +100,7 @@ class Emitter:
     ) -> EmittedFunction:
         """Emit a graph as a function of the module; `values` are those that it sees."""
         with building_function(self.bb, identifier(name), params, private=private):
-            scope = Scope(self.bb)
+            scope = Scope(self.bb, self.facts)
             seen = {tensor: self._entered(value) for tensor, value in values.items()}
             outputs = self.emit_body(scope, body, seen)
             results = scope.results(outputs)
@@ -112,9 +125,9 @@ class Emitter:
     def _emit(self, scope: Scope, frame: Frame, step: Step) -> list[Value]:
         if step.bodies:
             return self.control[step.node.op](self, scope, frame, step)
-        return self._emit_plain(frame, step.node)
+        return self._emit_plain(scope, frame, step.node)
 
-    def _emit_plain(self, frame: Frame, node: Node) -> list[Value]:
+    def _emit_plain(self, scope: Scope, frame: Frame, node: Node) -> list[Value]:
         named = attributes(node)
         named["tvm_custom"] = {
             "name": node.name,
@@ -126,7 +139,9 @@ class Emitter:
         converter = find(node.domain, node.op)
         assert converter is not None, "the model was searched for unknown operators beforehand"
         try:
-            inputs = InputList([self._input(frame, t, converter.accepts) for t in node.inputs])
+            inputs = InputList(
+                [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
+            )
             params: list[dict[str, Any]] = [{}, self.parameters]
             value = converter.convert(ConverterContext(self.bb, node.op, inputs, named, params))
             return self._outputs(frame, node, value)
@@ -134,13 +149,13 @@ class Emitter:
             given = [frame.values[t] if t.name else None for t in node.inputs]
             raise failure(node, frame.body.path, given, self.ranks.explain(given), error) from error
 
-    def _input(self, frame: Frame, tensor: Tensor, accepts: Accepts) -> Value:
+    def _input(self, scope: Scope, frame: Frame, tensor: Tensor, accepts: Accepts) -> Value:
         """An input in a form that the node's converter takes."""
         if not tensor.name:
             return None
         value = frame.values[tensor]
         if is_tensor(value):
-            return self._shaped(frame, tensor, value, accepts)
+            return self._shaped(scope, frame, tensor, value, accepts)
         if isinstance(value, EmptyOptional | ListValue):
             return value
         if isinstance(value, Sizes):
@@ -151,13 +166,19 @@ class Emitter:
             return value if Accepts.SIZES in accepts else as_tensor(self.bb, value)
         return value
 
-    def _shaped(self, frame: Frame, tensor: Tensor, value: Value, accepts: Accepts) -> Value:
+    def _shaped(
+        self, scope: Scope, frame: Frame, tensor: Tensor, value: Value, accepts: Accepts
+    ) -> Value:
         """A tensor with a shape, if its rank is known."""
         if value.ty.shape is not None:
             return value
-        if value.ty.ndim < 0 and Accepts.ANY_RANK not in accepts:
-            raise UnsupportedError(f"the rank of {tensor.name!r} is not known")
-        shaped = frame.values[tensor] = with_shape(self.bb, value)
+        if value.ty.ndim < 0:
+            if Accepts.ANY_RANK not in accepts:
+                raise UnsupportedError(f"the rank of {tensor.name!r} is not known")
+            return value
+        (kind,) = scope.sizes.refined([tensor], [with_sizes(value.ty)])
+        shaped = frame.values[tensor] = match(self.bb, value, kind)
+        scope.sizes.learn(tensor, shaped)
         return shaped
 
     def _outputs(self, frame: Frame, node: Node, value: Value) -> list[Value]:

@@ -15,8 +15,10 @@ from typing import Any
 
 from tvm import relax
 
+from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Tensor
 from .bodies import Body
+from .known_sizes import KnownSizes
 from .tvm_onnx import EmptyOptional
 from .values import Constant, ListValue, Sizes, Value, as_tensor, flatten, is_prim
 
@@ -38,8 +40,9 @@ class Frame:
 class Scope:
     """The segments of one Relax function, and the values that live across them."""
 
-    def __init__(self, bb: Any) -> None:
+    def __init__(self, bb: Any, facts: Facts | None = None) -> None:
         self.bb = bb
+        self.sizes = KnownSizes(facts)
         self._frames: list[Frame] = []
         self._local: list[tuple[Frame, Tensor]] = []
         """Tensors bound since the segment began to values that end with it."""
@@ -61,6 +64,7 @@ class Scope:
     def bind(self, frame: Frame, tensor: Tensor, value: Value) -> None:
         """Make a value that of a tensor of a graph."""
         frame.values[tensor] = value
+        self.sizes.learn(tensor, value)
         leaves = [value] if isinstance(value, relax.Var) else flatten([value])
         if any(map(_ends_with_segment, leaves)):
             self._local.append((frame, tensor))

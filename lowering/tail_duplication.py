@@ -21,7 +21,6 @@ from ..rewrite.engine.engine import Engine
 from ..rewrite.engine.miss import Miss
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.rule import Match, Phase, Rule
-from ..rewrite.engine.trace import Trace
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.index import Index
 from ..rewrite.graph.ir import Graph, Node, Tensor, bodies
@@ -115,13 +114,14 @@ PHASE = Phase(
 """The rules that make ranks known; the others, which may move code out of branches, are done."""
 
 
-def duplicate_tails(engine: Engine) -> tuple[Trace, Mapping[Tensor, str]]:
+def duplicate_tails(engine: Engine) -> tuple[Engine, Mapping[Tensor, str]]:
     """Makes the ranks of values known that depend on a branch, in the graph of a finished engine.
 
-    Returns what was done, and why the rank of a result of an If stays unknown.
+    Returns the engine that did so, or the given one if there was nothing to do, and why the rank of
+    a result of an If stays unknown.
     """
     if not any(_results_of_several_ranks(engine.facts, node) for node in _ifs(engine)):
-        return Trace(), {}
+        return engine, {}
     second = Engine(engine.model, (PHASE,), engine.assertions, engine.options)
     second.run()
     reasons: dict[Tensor, str] = {}
@@ -130,7 +130,7 @@ def duplicate_tails(engine: Engine) -> tuple[Trace, Mapping[Tensor, str]]:
             second.match(DuplicateTail(), node)
         except Miss as miss:
             reasons.update(dict.fromkeys(node.outputs, str(miss)))
-    return second.trace, reasons
+    return second, reasons
 
 
 def _ifs(engine: Engine) -> Iterator[Node]:

@@ -25,7 +25,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
-from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import declared_shape
 from ..closure import Closure
 from ..emitter import Emitter, identifier
@@ -45,7 +45,7 @@ from .scan_outputs import CAPACITY, ScanOutputs
 _COUNT = relax.TensorType([], "int64")
 
 
-def emit_loop_function(emitter: Emitter, scope: Scope, op_type: str, plan: Plan) -> list[Value]:
+def emit_loop_function(emitter: Emitter, scope: Scope, node: Node, plan: Plan) -> list[Value]:
     """Emits the functions of a loop, and a call in the current segment.
 
     Returns the node's outputs, None for those that it does not list.
@@ -55,8 +55,11 @@ def emit_loop_function(emitter: Emitter, scope: Scope, op_type: str, plan: Plan)
     plan = plan.with_operands(
         dict(zip(operands, scope.bound(list(operands.values())), strict=True))
     )
-    loop = _Loop(emitter, op_type, plan)
+    loop = _Loop(emitter, node.op, plan)
     variable, kinds = loop.emit()
+    slots = [*range(len(plan.carried_values)), *(each.output for each in plan.wanted)]
+    tensors = [node.outputs[slot] if slot < len(node.outputs) else None for slot in slots]
+    kinds = scope.sizes.refined(tensors, kinds)
     result = bb.emit(relax.Call(variable, loop.args))
     types = [relax.ObjectType() if isinstance(kind, Element) else kind for kind in kinds]
     items = [
@@ -234,7 +237,7 @@ class _Loop:
         part = {LOOP_PART: BODY}
         params += closure.params
         with building_function(bb, name, params, private=False, attributes=part):
-            scope = Scope(bb)
+            scope = Scope(bb, self._emitter.facts)
             if reads_iteration and plan.iteration is not None:
                 seen[plan.iteration] = self._shaped(plan.iteration, number)
             if plan.given_condition in plan.body.last_use and plan.given_condition is not None:

@@ -32,7 +32,7 @@ _ENDLESS = 2**63 - 1
 
 def emit_loop(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Value]:
     """The outputs of a Loop: the final carried values, and the scan outputs."""
-    return emit_loop_function(emitter, scope, "Loop", _plan(scope.bb, frame, step))
+    return emit_loop_function(emitter, scope, step.node, _plan(scope.bb, frame, step))
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:

@@ -32,7 +32,7 @@ def emit_scan(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[
         emitter = replace(emitter, opset=_BATCHED)
     elif emitter.opset <= _BATCHED:
         return emit_batched_scan(emitter, scope, frame, step)
-    return emit_loop_function(emitter, scope, "Scan", _plan(scope.bb, frame, step))
+    return emit_loop_function(emitter, scope, step.node, _plan(scope.bb, frame, step))
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
