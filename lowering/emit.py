@@ -95,8 +95,8 @@ def prepare(
     if options.opset is not None:
         if options.opset < opset:
             warnings.warn(
-                f"The model is read by opset {options.opset}, though it declares {opset}: operators "
-                "whose meaning changed in between may be translated wrongly",
+                f"The model is read by opset {options.opset}, though it declares {opset}: "
+                "operators whose meaning changed in between may be translated wrongly",
                 stacklevel=3,
             )
         opset = options.opset
