@@ -55,6 +55,7 @@ from .loops.pointwise_convolution import PointwiseConvToProduct
 from .loops.scatter_accumulation import ScatterToScanOutput
 from .loops.sequence_accumulation import SequenceInsertToScanOutput
 from .loops.slice_reads import GatherAtIteration, SliceToGather, SqueezedSliceToGather
+from .loops.split_carried_value import SplitCarriedValue
 from .loops.split_sequences import (
     ConcatOfSplitSequence,
     GatherFromSplitSequence,
@@ -76,7 +77,6 @@ from .recurrence import (
     FuseRecurrence,
     MergeRecurrentChunks,
     RerollRecurrence,
-    SplitCarriedValue,
 )
 from .reductions.closed_form_rules import (
     DelayLineToShift,
