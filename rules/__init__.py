@@ -23,6 +23,7 @@ from .contrib.normalization import (
     DecomposeRmsNormalization,
     DecomposeSkipLayerNormalization,
 )
+from .loops.buffer_reads import CarryWrittenSlice
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
     EliminateDeadScanOutputs,
@@ -188,6 +189,7 @@ PHASES: tuple[Phase, ...] = (
             SqueezedSliceToGather,
             GatherAtIteration,
             SequenceInsertToScanOutput,
+            CarryWrittenSlice,
             ScatterToScanOutput,
             ConcatToScanOutput,
         ),
