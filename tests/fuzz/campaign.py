@@ -103,13 +103,14 @@ def check_block(seeds: range, on_tvm: int) -> tuple[Counter[str], dict[int, str]
     findings: dict[int, str] = {}
     first = seeds.start
     while first < seeds.stop:
+        shrinks = False
         for line in _lines(first, seeds.stop - first, on_tvm):
             result = json.loads(line)
             tally.update(result["tally"])
             if result["test"]:
                 findings[result["seed"]] = result["test"]
-            first = result["seed"] + 1
-        if first < seeds.stop:  # The process ended at this seed.
+            first, shrinks = result["seed"] + 1, result["shrinks"]
+        if first < seeds.stop and not shrinks:  # The process ended at this seed.
             if _original_ends_its_process(first):
                 tally["models that end onnxruntime's process"] += 1
             else:
