@@ -15,7 +15,8 @@ from ...rewrite.engine.miss import describe
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.fact import BFLOAT16
-from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.index import Use
+from ...rewrite.graph.ir import Node, Tensor
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class FailingNodeToTrap(Rule[CertainFailure]):
         m.need(node.op != "SequenceAt", "it is a trap")
         m.need(not index.is_unused(node), "nothing reads the result")
         m.need(
+            any(_reads_elements(use) for tensor in node.outputs for use in index.uses(tensor)),
+            "only the shape of the result is read: onnxruntime may not compute the rest",
+        )
+        m.need(
             m.options.strict or owner.op != "If",
             "the If can take the other branch instead",
             at=owner,
@@ -68,11 +73,16 @@ class FailingNodeToTrap(Rule[CertainFailure]):
 
     def apply(self, patch: Patch, found: CertainFailure) -> None:
         node = patch.root
-        patch.note(f"{describe(node)} fails in every iteration or branch ({found.reason})")
+        patch.log.append(f"{describe(node)} always fails: {found.reason}")
         pairs = zip(node.outputs, found.types)
         traps = [_trap(patch, output, dtype) if dtype else None for output, dtype in pairs]
         patch.replace_node(node, traps)
         patch.toward_normal_form()
+
+
+def _reads_elements(use: Use) -> bool:
+    """Whether a value is read for more than its shape."""
+    return not isinstance(use.reader, Node) or use.reader.op not in ("Shape", "Size")
 
 
 def _trap(patch: Patch, like: Tensor, dtype: int) -> Tensor:
