@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-BLOCK = 200
+BLOCK = 500
 """The models of one process, which bounds what a leak of memory can cost."""
 PATIENCE = 120.0
 """After this many seconds without a result, a model counts as endless."""
