@@ -228,6 +228,7 @@ def run_in_fork(session: Executable, feed: Feed, seconds: float) -> list[Any]:
     child = os.fork()
     if not child:
         answer: object = None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # A crash prints the stacks of all threads.
         try:
             answer = session.run(feed, seconds)
         except ExecutionError as refusal:
