@@ -28,10 +28,10 @@ The runs in which a rewritten model may differ although no row says so:
 
 - A run in which an output of the original has another shape than the file declares for it. Facts
   follow from declarations. Only such runs are left out, not the model.
-- Sizes of a scan output of no iterations, except the first: the specification does not define
-  them, and onnxruntime gives 0 for those that it does not know. Both outputs must be empty, of
-  one rank and type, and every other size must agree. Only outputs that depend on a Loop or Scan
-  may differ so.
+- Sizes of a scan output of no iterations, except the number of iterations: the specification does
+  not define them, and onnxruntime gives 0 for those that it does not know. Both outputs must be
+  empty along one axis and have the same type and rank, and every size must agree that is not 0 in
+  the original. Only outputs that depend on a Loop or Scan may differ so.
 - Elements of a stack (ConcatFromSequence with `new_axis`) where an input is empty: onnxruntime
   does not check the sizes of the parts, and returns memory that nothing wrote. `make fuzz` leaves
   such an output out only where ONNX's reference evaluator computes other elements, and a run only
