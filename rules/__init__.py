@@ -96,6 +96,7 @@ from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldC
 from .values.dead_nodes import EliminateDeadNode, EliminateIdentity
 from .values.reshapes import EliminateRedundantReshape
 from .values.squeeze_axes import InferSqueezeAxes
+from .values.traps import FailingNodeToTrap
 from .vectorization.after_loop import VectorizeAfterLoop
 from .vectorization.before_loop import VectorizeBeforeLoop
 from .vectorization.independent_scan_outputs import VectorizeScanOutputs
@@ -125,6 +126,7 @@ PHASES: tuple[Phase, ...] = (
             EliminateIdentity,
             ConstantToInitializer,
             CastLikeToCast,
+            FailingNodeToTrap,
             FoldConstants,
             DeduplicateConstants,
             EliminateCommonSubexpression,
