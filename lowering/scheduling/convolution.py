@@ -545,9 +545,7 @@ class _Emission:
 
     # --- input ---
 
-    def _copy_input(
-        self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
-    ) -> Any:
+    def _copy_input(self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool) -> Any:
         """Copies what a chunk reads into planes by channel and phase."""
         planes = ib.alloc_buffer((self._plane_elements,), "float32")
         found = self._found

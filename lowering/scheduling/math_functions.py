@@ -111,8 +111,8 @@ def _sigmoid(x: Expr) -> Expr:
 
 
 # tanh(x) = x + x · x² · P(x²) below the limit, with a minimax polynomial that is off by less than
-# 5e-9 of the result, and 1 - 2 / (e^2x + 1) above. The rational function that recurrent cells use is
-# twice as fast, but its errors reach 5 units in the last place. The flows of VITS amplify them
+# 5e-9 of the result, and 1 - 2 / (e^2x + 1) above. The rational function that recurrent cells use
+# is twice as fast, but its errors reach 5 units in the last place. The flows of VITS amplify them
 # until its output differs by 1.3e-4.
 _TANH_POLYNOMIAL_LIMIT = 0.625
 _TANH_POLYNOMIAL = (-0.33333282, 0.13331442, -0.05373971, 0.02063906, -0.00570496)

@@ -212,9 +212,7 @@ def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
         zero = tirx.IntImm("int64", 0)
         # A buffer becomes a register if every index into it is known.
         sums = {place: ib.alloc_buffer((lanes,), "float32") for place in places}
-        targets = {
-            (row, vector): span(row * out_row + vector * lanes) for row, vector in places
-        }
+        targets = {(row, vector): span(row * out_row + vector * lanes) for row, vector in places}
         nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
         with ib.If(adds == 0):
             with ib.Then():
