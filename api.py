@@ -23,6 +23,7 @@ from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
 from .rewrite.storage.files import ModelSource, save
+from .rewrite.storage.in_memory import like
 from .rewrite.storage.model import export_model, read_model
 from .rewrite.storage.summary import (
     brief,
@@ -73,7 +74,11 @@ class Report:
 class RewriteResult:
     """The rewritten model and how it came about."""
 
-    model: onnx.ModelProto
+    model: Any
+    """The rewritten model, of the type of the model given: an `onnx_ir.Model`, a
+    `torch.onnx.ONNXProgram` or an `onnx_graphsurgeon.Graph`; a ModelProto for all others."""
+    proto: onnx.ModelProto
+    """The same as a ModelProto."""
     report: Report
     trace: Trace
     engine: Engine = field(repr=False)
@@ -97,7 +102,7 @@ class RewriteResult:
 
         self.verification = verify(
             self.request.proto,
-            self.model,
+            self.proto,
             base_dir=self.base_dir,
             assumptions=self.engine.assertions,
             seed=seed,
@@ -110,7 +115,7 @@ class RewriteResult:
 
         Raises ModelError if the file cannot be written.
         """
-        save(self.model, path, base_dir=self.base_dir)
+        save(self.proto, path, base_dir=self.base_dir)
 
     def __repr__(self) -> str:
         changes = brief(self.report.before, self.report.after)
@@ -119,7 +124,7 @@ class RewriteResult:
 
     def _repr_html_(self) -> str:
         """The table of the command line, for notebooks."""
-        before, after = summarize(self.request.proto), summarize(self.model)
+        before, after = summarize(self.request.proto), summarize(self.proto)
         rows = [
             *(("input", line, "") for line in changed_values(before.inputs, after.inputs)),
             *(("output", line, "") for line in changed_values(before.outputs, after.outputs)),
@@ -154,6 +159,10 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrites a model into one that computes the same with less control flow.
 
+    `model` is a path, the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, a
+    `torch.onnx.ONNXProgram` or an `onnx_graphsurgeon.Graph`. The `model` of the result has the same
+    type, a ModelProto for a path or bytes; its `proto` is always a ModelProto.
+
     `inputs` gives graph inputs values: each becomes a constant and is no longer an input. `dims`
     asserts named dims, as a mapping or as texts such as `"T=16"` and `"T>=2"`; `shapes` asserts
     shapes of inputs (a number, a name, or None for an unknown dim). `prefix_masks` names inputs or
@@ -165,7 +174,7 @@ def rewrite(
     the rewrite from within. `verify` compares the result with the original on onnxruntime, as the
     command line does; `result.verification` says what was compared. Without it, nothing is run.
 
-    The given ModelProto is not changed. Raises ModelError for a model that is not valid,
+    The given model is not changed. Raises ModelError for a model that is not valid,
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
     rules undo each other's work forever. With `verify`, raises VerificationError if the result
     differs from the original; it is in the error's `result`.
@@ -184,6 +193,7 @@ def rewrite(
     assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
     request = Request.of(model, assertions, strict=strict, phases=rules)
     result = rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
+    result.model = like(model, result.proto, result.base_dir)
     if verify and result.verify().differences:
         raise VerificationError(result)
     return result
@@ -227,7 +237,7 @@ def rewrite_request(
         defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
         seconds=time.perf_counter() - started,
     )
-    return RewriteResult(result, report, trace, engine, request, request.base_dir)
+    return RewriteResult(result, result, report, trace, engine, request, request.base_dir)
 
 
 def from_onnx(
