@@ -43,11 +43,11 @@ class KnownSizes:
         """Relates the fact of a tensor to the type of its value."""
         if self._facts is None or not is_tensor(value):
             return
-        self._present.update(relax.analysis.tir_vars_in_type(value.ty))
-        shape = self._shape(tensor, value.ty.ndim)
-        if shape is None or not isinstance(value.ty.shape, relax.ShapeExpr):
+        sizes = list(getattr(value.ty.shape, "values", ()))
+        if all(isinstance(size, tirx.IntImm) for size in sizes):
             return
-        for dim, size in zip(shape, value.ty.shape.values, strict=True):
+        self._present.update(s for size in sizes for s in tirx.analysis.undefined_vars(size))
+        for dim, size in zip(self._shape(tensor, len(sizes)) or (), sizes):
             symbol = symbolic.single_symbol(dim)
             if symbol is not None and dim != symbolic.VARYING:
                 self._sizes.setdefault(symbol, size)
