@@ -442,27 +442,33 @@ class _Emission:
         sizes = [axis.size for axis in self._axes]
         width = self._axes[-1]
         most = self._most_positions()
-        # Sizes of buffers are expressions of the kernel's own sizes; see `bound`.
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
             chunk = tirx.min(ceil_div(_even_part(length, most), tile.width) * tile.width, length)
-            pitch = chunk + (width.reach if len(self._axes) == 1 else 0)
-            lines, total, longest = int64(1), length, chunk
+            reach = width.reach if len(self._axes) == 1 else 0
+            pitch, lines, total = chunk + reach, int64(1), length
+            longest, most_positions = chunk, int64(-(-most // tile.width) * tile.width)
+            most_copied = most_positions + reach
         else:
             # A chunk is a number of whole lines.
             length, pitch = sizes[-1], width.extent
-            total = product(sizes[:-1])
+            total, reach = product(sizes[:-1]), self._axes[-2].reach
             chunk = _even_part(total, tirx.max(tirx.floordiv(int64(most), pitch), int64(1)))
-            lines, longest = chunk + self._axes[-2].reach, chunk * pitch
+            lines, longest = chunk + reach, chunk * pitch
+            most_positions = tirx.max(int64(most), pitch)
+            most_copied = most_positions + pitch * reach
         # Odd numbers of cache lines, so that neither channels nor rows compete for the same ones.
         channel_stride = _odd_lines(lines * pitch * self._phases)
         out_row = _odd_lines(ceil_div(longest, tile.width) * tile.width)
-        # Vectors of the last positions reach past the end.
-        self._plane_elements = self._channels * channel_stride + 2 * tile.width
         self._together = 1 if self._is_depthwise else _TOGETHER
-        # The epilogue reads whole vectors, too.
-        self._out_elements = out_row * (self._together * self._tile_rows) + tile.lanes
+        # Sizes of buffers are expressions of the kernel's own sizes (see `bound`), and simple ones:
+        # TVM takes seconds over others. Vectors of the last positions reach past the end, and the
+        # epilogue reads whole vectors, too.
+        most_stride = _odd_lines(most_copied * self._phases)
+        most_row = _odd_lines(ceil_div(most_positions, tile.width) * tile.width)
+        self._plane_elements = self._channels * most_stride + 2 * tile.width
+        self._out_elements = most_row * (self._together * self._tile_rows) + tile.lanes
         self._length, self._pitch, self._out_row = bound(length), bound(pitch), bound(out_row)
         self._plane = bound(lines * pitch)
         self._channel_stride = bound(channel_stride)
