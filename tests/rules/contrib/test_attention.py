@@ -180,7 +180,7 @@ def test_earlier_keys_and_values(case: str) -> None:
 def test_forms_of_attention_that_stay() -> None:
     past = np.zeros((2, 2, 2, 3, 4), np.float32)
     assert_kept(one_node("Attention", _self_attention(past=past), num_heads=2))
-    sizes = {"qkv_hidden_sizes": [6, 6, 12]}
+    sizes: dict[str, Any] = {"qkv_hidden_sizes": [6, 6, 12]}
     assert_kept(one_node("Attention", _self_attention(), 2, read=(0, 1), num_heads=2, **sizes))
     mask = np.array([2, 4], np.int32)
     assert_kept(one_node("Attention", _self_attention(mask=mask), num_heads=2))
