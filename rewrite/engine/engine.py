@@ -104,7 +104,7 @@ class Engine:
         self.unused_initializers = {
             c for g in self.index.graphs(self.model.graph) for c in g.initializers
             if not self.index.use_count(c) or c.overridable
-        }  # fmt: skip
+        }.difference(self.body_forms.first_conditions.values())  # fmt: skip
         """The initializers that the file itself does not use. They stay; others that become unused
         are dropped."""
         self._rules = [_rules_by_operator(phase.rules) for phase in self.phases]
@@ -438,9 +438,14 @@ def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:
 
 def _rules_by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
     """The rules for each operator that is the root of one, in order; ANY for other operators."""
-    instances = [_instance(rule) for rule in rules]
-    operators = {root for rule in rules for root in rule.roots()} | {ANY}
-    return {op: [r for r in instances if ANY in r.roots() or op in r.roots()] for op in operators}
+    instances = [(_instance(rule), rule.roots()) for rule in rules]
+    for_all = [instance for instance, roots in instances if ANY in roots]
+    operators = {root for _, roots in instances for root in roots if root != ANY}
+    found = {
+        op: [instance for instance, roots in instances if op in roots or ANY in roots]
+        for op in operators
+    }
+    return {**found, ANY: for_all}
 
 
 def _instance(kind: type[Rule]) -> Rule:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import onnx
 
 from ..errors import summary_line
 from ..facts.assertions import Assertions
-from ..storage.files import load
+from ..storage.files import ModelSource, load
 from .cases import Case, Cases, Effort
 from .compare import Difference, Tolerances, compare, max_difference, working_precision
 from .nondeterminism import (
@@ -36,8 +35,6 @@ from .runtime import (
     SerializedModel,
 )
 from .signature import CannotGenerateInputs, DimSizes
-
-ModelSource = str | Path | onnx.ModelProto
 
 MOST_DIFFERENCES = 10
 """No run starts after this many differences are found."""
