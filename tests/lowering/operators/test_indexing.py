@@ -51,7 +51,14 @@ def test_top_k_among_equal_elements_takes_the_first(imported: Load, dtype: str) 
             values, places = TopK (x, k)
         }}"""
     )
-    for rows, size, count in ((1, 300, 41), (2, 17, 17), (3, 1, 1), (2, 8, 0), (0, 5, 2), (4, 9, 1)):
+    for rows, size, count in (
+        (1, 300, 41),
+        (2, 17, 17),
+        (3, 1, 1),
+        (2, 8, 0),
+        (0, 5, 2),
+        (4, 9, 1),
+    ):
         drawn = np.random.default_rng(size).integers(0, 6, (rows, 2, size))
         model.check(drawn.astype(np.float32 if dtype == "float" else np.int64), np.array([count]))
 
