@@ -93,6 +93,29 @@ def qlinear_matmul(ctx: ConverterContext) -> Value:
     return _requantize(ctx, total, (left_scale, right_scale, scale), zero)
 
 
+@converts("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul")
+def qlinear_elementwise(ctx: ConverterContext) -> Value:
+    """QLinearAdd and QLinearMul of onnxruntime's `docs/ContribOperators.md`."""
+    left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = (
+        ctx.inputs[slot] for slot in range(8)
+    )
+    factors = [ctx.cast(value, "float32") for value in (left_scale, right_scale, scale)]
+    wide = [
+        ctx.cast(_centred(ctx, value, own), "float32")
+        for value, own in ((left, left_zero), (right, right_zero))
+    ]
+    if ctx.op_type == "QLinearMul":
+        factor = ctx.apply("Div", ctx.apply("Mul", factors[0], factors[1]), factors[2])
+        total = ctx.apply("Mul", ctx.apply("Mul", *wide), factor)
+    else:
+        parts = [
+            ctx.apply("Mul", value, ctx.apply("Div", factor, factors[2]))
+            for value, factor in zip(wide, factors)
+        ]
+        total = ctx.apply("Add", *parts)
+    return _saturate(ctx, total, zero, str(left.ty.dtype))
+
+
 def _integer_conv(
     ctx: ConverterContext, data: Value, data_zero: Value, kernel: Value, kernel_zero: Value
 ) -> Value:
