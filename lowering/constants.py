@@ -8,25 +8,24 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import tvm
-from onnx import numpy_helper
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
+from ..rewrite.storage.lazy_values import decode
 from .small_types import stored_array
 
 
 def array(tensor: onnx.TensorProto, base_dir: str = "") -> npt.NDArray[Any]:
     """The content of a tensor, as Relax stores it; `base_dir` is where its external data lies.
 
-    Raises UnsupportedError for strings.
+    Raises UnsupportedError for strings, and ModelError for data that does not fit the shape.
     """
     if tensor.data_type == onnx.TensorProto.STRING:
         raise UnsupportedError(
             f"tensor {tensor.name!r} holds strings, which TVM does not have",
             remedy="Remove the part of the model that handles text",
         )
-    content: npt.NDArray[Any] = numpy_helper.to_array(tensor, base_dir)
-    return stored_array(content.reshape(tuple(tensor.dims)))
+    return stored_array(decode(tensor, base_dir).reshape(tuple(tensor.dims)))
 
 
 def constant(content: npt.NDArray[Any]) -> Any:
