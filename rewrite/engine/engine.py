@@ -104,7 +104,7 @@ class Engine:
         self.unused_initializers = {
             c for g in self.index.graphs(self.model.graph) for c in g.initializers
             if not self.index.use_count(c) or c.overridable
-        }  # fmt: skip
+        }.difference(self.body_forms.first_conditions.values())  # fmt: skip
         """The initializers that the file itself does not use. They stay; others that become unused
         are dropped."""
         self._rules = [_rules_by_operator(phase.rules) for phase in self.phases]

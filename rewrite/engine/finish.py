@@ -33,6 +33,7 @@ def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms:
         if graph is not index.root:
             _correct_declarations(graph, facts)
             _declare_scalars(graph, index)
+            _declare_scan_values(graph, index, facts)
     _correct_outputs(index.root, facts)
 
 
@@ -139,3 +140,19 @@ def _declare_scalars(body: Graph, index: Index) -> None:
         if tensor.info is not None:
             info.MergeFrom(tensor.info)
         tensor.info = info
+
+
+def _declare_scan_values(body: Graph, index: Index, facts: Facts) -> None:
+    """Declares type and shape of the inputs of a Scan body that have no declaration.
+
+    OpenVINO 2026.4 compiles a body whose scan input has no declared rank, but does not run it.
+    Names of sizes are left out: in a body they mean something else (see `without_shape`).
+    """
+    owner = index.owner(body)
+    if owner is None or owner.op != "Scan" or owner.domain:
+        return
+    for tensor in body.inputs:
+        element, shape = facts.dtype(tensor), facts.shape(tensor)
+        if tensor.info is None and element and shape is not None:
+            sizes = [size if isinstance(size, int) else None for size in shape]
+            tensor.info = onnx.helper.make_tensor_value_info(tensor.name, element, sizes)

@@ -249,7 +249,7 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
                 f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations; "
                 "--strict keeps the loop"
             )
-        if lengths.mask_axis is not None:
+        if lengths.mask_axis is not None and lengths.limit in patch.facts.prefix_masks:
             patch.note(
                 f"rows end where `{lengths.limit.name}` ends along axis {lengths.mask_axis}: "
                 "asserted, not proven"

@@ -51,7 +51,7 @@ def test_a_for_loop_has_no_condition(spelling: str, first: str) -> None:
     result = rewritten(_model(SPELLINGS[spelling], first), FEEDS)
     loop = _loop(result.model)
     body = loop.attribute[0].g
-    assert list(loop.input[:2]) == ["m", ""]
+    assert list(loop.input[:2]) == ["m", first]
     (always,) = (t for t in body.initializer if t.name == body.output[0].name)
     assert numpy_helper.to_array(always).all()
     assert [node.op_type for node in body.node] == ["Add"]
