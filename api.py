@@ -152,6 +152,7 @@ def rewrite(
     shapes: Shapes | None = None,
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
+    engine: str | None = None,
     rules: Sequence[Phase] | None = None,
     step_limit: int | None = None,
     on_event: Listener | None = None,
@@ -170,10 +171,12 @@ def rewrite(
     values of the main graph, booleans or 0 and 1, that are true first and false from some time step
     on; it maps each to its time axis, which is the second axis, as in (batch, time), or the only
     axis where none is given. `strict` preserves errors: inputs on which the original fails still
-    fail. `rules` replaces the phases of looplift and of installed packages. `step_limit` stops
-    after that many commits. `on_event` is called with every commit and defect, `observer` follows
-    the rewrite from within. `verify` compares the result with the original on onnxruntime, as the
-    command line does; `result.verification` says what was compared. Without it, nothing is run.
+    fail. `engine` names the inference engine that the result is for, such as `"openvino"`: rules
+    then leave out forms that it does not take. `rules` replaces the phases of looplift and of
+    installed packages. `step_limit` stops after that many commits. `on_event` is called with every
+    commit and defect, `observer` follows the rewrite from within. `verify` compares the result with
+    the original on onnxruntime, as the command line does; `result.verification` says what was
+    compared. Without it, nothing is run.
 
     The given model is not changed. Raises ModelError for a model that is not valid,
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
@@ -192,7 +195,7 @@ def rewrite(
     input `flag` is True
     """
     assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, phases=rules)
+    request = Request.of(model, assertions, strict=strict, engine=engine, phases=rules)
     result = rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
     result.model = like(model, result.proto, result.base_dir)
     if verify and result.verify().differences:
