@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 from ..errors import LoopliftError
@@ -46,8 +45,6 @@ class InferenceEngine:
     """Whether these take the direction `reverse`."""
     open_batch: bool = True
     """Whether these take a batch whose size is not known before the run."""
-    skipped_results: bool = True
-    """Whether an operator may omit a result that is not its last one."""
 
     def refusals(self, node: Node, facts: Facts) -> Iterator[str]:
         """What the engine does not take about a node, apart from its bodies."""
@@ -55,9 +52,6 @@ class InferenceEngine:
             return
         if node.op in self.operators:
             yield node.op
-        names = [tensor.name for tensor in node.outputs]
-        if not self.skipped_results and any(not a and b for a, b in pairwise(names)):
-            yield f"{node.op} without its first results"
         if node.op in _RECURRENT:
             yield from self._recurrent_refusals(node, facts)
 
@@ -101,14 +95,6 @@ ENGINES = MappingProxyType(
                 other_activations=False,
                 reverse=False,
                 open_batch=False,
-            ),
-            # 5.0 ignores sequence_lens, and gives the results of a GRU another shape.
-            InferenceEngine(
-                "opencv",
-                operators=frozenset(("Scan", "GRU", "RNN")),
-                operands=frozenset(("sequence_lens", "P")),
-                other_activations=False,
-                skipped_results=False,
             ),
         )
     }
