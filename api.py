@@ -6,13 +6,14 @@ import html
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from .keywords import errors_in_keywords, in_keywords
 from .request import Request
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
@@ -154,6 +155,7 @@ def rewrite(
     strict: bool = False,
     engine: str | None = None,
     rules: Sequence[Phase] | None = None,
+    follow_links: bool = False,
     step_limit: int | None = None,
     on_event: Listener | None = None,
     observer: Observer | None = None,
@@ -173,7 +175,8 @@ def rewrite(
     axis where none is given. `strict` preserves errors: inputs on which the original fails still
     fail. `engine` names the inference engine that the result is for, such as `"openvino"`: rules
     then leave out forms that it does not take. `rules` replaces the phases of looplift and of
-    installed packages. `step_limit` stops after that many commits. `on_event` is called with every
+    installed packages. `follow_links` reads external data through links that leave the folder of
+    the model. `step_limit` stops after that many commits. `on_event` is called with every
     commit and defect, `observer` follows the rewrite from within. `verify` compares the result with
     the original on onnxruntime, as the command line does; `result.verification` says what was
     compared. Without it, nothing is run.
@@ -194,10 +197,20 @@ def rewrite(
     >>> print(*result.report.notes)
     input `flag` is True
     """
-    assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, engine=engine, phases=rules)
-    result = rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
+    with errors_in_keywords():
+        request = Request.of(
+            model,
+            Assertions.of(inputs, dims, shapes, prefix_masks),
+            strict=strict,
+            engine=engine,
+            phases=rules,
+            follows_links=follow_links,
+        )
+        result = rewrite_request(
+            request, step_limit=step_limit, on_event=on_event, observer=observer
+        )
     result.model = like(model, result.proto, result.base_dir)
+    result.report.notes = [in_keywords(note) for note in result.report.notes]
     if verify and result.verify().differences:
         raise VerificationError(result)
     return result
@@ -258,6 +271,7 @@ def from_onnx(
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
+    follow_links: bool = False,
     on_form: OnForm | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
@@ -273,18 +287,25 @@ def from_onnx(
     Raises what `rewrite` raises, and UnsupportedError listing everything that cannot be converted.
     Both can be caught as the ValueError, TypeError or OpNotImplemented that TVM's importer raises.
     """
-    assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, phases=rules)
-    return import_request(
-        request,
-        needs_rewrite=rules is not None,
-        shape_dict=shape_dict,
-        dtype_dict=dtype_dict,
-        opset=opset,
-        keep_params_in_input=keep_params_in_input,
-        sanitize_input_names=sanitize_input_names,
-        on_form=on_form,
-    )
+    with errors_in_keywords():
+        request = Request.of(
+            model,
+            Assertions.of(inputs, dims, shapes, prefix_masks),
+            strict=strict,
+            phases=rules,
+            follows_links=follow_links,
+        )
+        return import_request(
+            request,
+            needs_rewrite=rules is not None,
+            shape_dict=shape_dict,
+            dtype_dict=dtype_dict,
+            opset=opset,
+            keep_params_in_input=keep_params_in_input,
+            wording=in_keywords,
+            sanitize_input_names=sanitize_input_names,
+            on_form=on_form,
+        )
 
 
 def import_request(
@@ -295,11 +316,13 @@ def import_request(
     dtype_dict: str | Mapping[str, str] | None = None,
     opset: int | None = None,
     keep_params_in_input: bool = False,
+    wording: Callable[[str], str] = str,
     **arguments: Any,
 ) -> tvm.IRModule:
     """Does what `from_onnx` does, for a request; `arguments` are others of `lowering.emit`.
 
-    Raises the error of a rewrite that fails if that is needed, or if anything is asserted.
+    `wording` is applied to warnings, which name options of the command line. Raises the error of a
+    rewrite that fails if that is needed, or if anything is asserted.
     """
     from .lowering.emit import emit
     from .lowering.weights import lift_weights
@@ -314,7 +337,7 @@ def import_request(
     failure: Exception | None = None
     sizes: Mapping[str, int] = {}
     try:
-        proto, sizes = _rewritten(request)
+        proto, sizes = _rewritten(request, wording)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
@@ -341,13 +364,15 @@ def import_request(
 
 
 @collector_paused()
-def _rewritten(request: Request) -> tuple[onnx.ModelProto, Mapping[str, int]]:
+def _rewritten(
+    request: Request, wording: Callable[[str], str]
+) -> tuple[onnx.ModelProto, Mapping[str, int]]:
     """The rewritten model, and the sizes of its named dims that are known."""
     engine = request.engine()
     engine.run()
     trace = engine.trace
     for warning in (*engine.assertions.notes(), *trace.notes()):
-        _log.warning("%s", warning)
+        _log.warning("%s", wording(warning))
     for defect in trace.defects():
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
     is_changed = bool(trace.commits() or request.assertions)
