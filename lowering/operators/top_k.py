@@ -72,7 +72,8 @@ class _Heap:
             ib.buffer_store(self._values, value, [*self._row, place])
 
     def _at(self, buffer: Any, place: Any) -> Any:
-        return buffer[(*self._row, place)]
+        indices = (*self._row, place)
+        return buffer[indices]
 
     def _is_better(self, place: Any, other: Any) -> Any:
         first, second = self._at(self._data, place), self._at(self._data, other)
