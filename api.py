@@ -6,13 +6,14 @@ import html
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from .keywords import errors_in_keywords, in_keywords
 from .request import Request
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
@@ -21,10 +22,10 @@ from .rewrite.engine.trace import Listener, Trace
 from .rewrite.errors import AssumptionError, LoopliftError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
-from .rewrite.graph.ir import CONTROL_FLOW, Node
+from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
 from .rewrite.storage.files import ModelSource, save
-from .rewrite.storage.model import export_model
-from .rewrite.storage.redeclare import redeclare, with_opset
+from .rewrite.storage.in_memory import like
+from .rewrite.storage.model import export_model, read_model
 from .rewrite.storage.summary import (
     brief,
     changed_values,
@@ -74,7 +75,11 @@ class Report:
 class RewriteResult:
     """The rewritten model and how it came about."""
 
-    model: onnx.ModelProto
+    model: Any
+    """The rewritten model, of the type of the model given: an `onnx_ir.Model`, a
+    `torch.onnx.ONNXProgram` or an `onnx_graphsurgeon.Graph`; a ModelProto for all others."""
+    proto: onnx.ModelProto
+    """The same as a ModelProto."""
     report: Report
     trace: Trace
     engine: Engine = field(repr=False)
@@ -98,7 +103,7 @@ class RewriteResult:
 
         self.verification = verify(
             self.request.proto,
-            self.model,
+            self.proto,
             base_dir=self.base_dir,
             assumptions=self.engine.assertions,
             seed=seed,
@@ -111,7 +116,7 @@ class RewriteResult:
 
         Raises ModelError if the file cannot be written.
         """
-        save(self.model, path, base_dir=self.base_dir)
+        save(self.proto, path, base_dir=self.base_dir)
 
     def __repr__(self) -> str:
         changes = brief(self.report.before, self.report.after)
@@ -120,7 +125,7 @@ class RewriteResult:
 
     def _repr_html_(self) -> str:
         """The table of the command line, for notebooks."""
-        before, after = summarize(self.request.proto), summarize(self.model)
+        before, after = summarize(self.request.proto), summarize(self.proto)
         rows = [
             *(("input", line, "") for line in changed_values(before.inputs, after.inputs)),
             *(("output", line, "") for line in changed_values(before.outputs, after.outputs)),
@@ -147,7 +152,9 @@ def rewrite(
     shapes: Shapes | None = None,
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
+    engine: str | None = None,
     rules: Sequence[Phase] | None = None,
+    follow_links: bool = False,
     step_limit: int | None = None,
     on_event: Listener | None = None,
     observer: Observer | None = None,
@@ -155,18 +162,25 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrites a model into one that computes the same with less control flow.
 
+    `model` is a path, the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, a
+    `torch.onnx.ONNXProgram` or an `onnx_graphsurgeon.Graph`. The `model` of the result has the same
+    type, a ModelProto for a path or bytes; its `proto` is always a ModelProto.
+
     `inputs` gives graph inputs values: each becomes a constant and is no longer an input. `dims`
     asserts named dims, as a mapping or as texts such as `"T=16"` and `"T>=2"`; `shapes` asserts
     shapes of inputs (a number, a name, or None for an unknown dim). `prefix_masks` names inputs or
     values of the main graph, booleans or 0 and 1, that are true first and false from some time step
     on; it maps each to its time axis, which is the second axis, as in (batch, time), or the only
     axis where none is given. `strict` preserves errors: inputs on which the original fails still
-    fail. `rules` replaces the phases of looplift and of installed packages. `step_limit` stops
-    after that many commits. `on_event` is called with every commit and defect, `observer` follows
-    the rewrite from within. `verify` compares the result with the original on onnxruntime, as the
-    command line does; `result.verification` says what was compared. Without it, nothing is run.
+    fail. `engine` names the inference engine that the result is for, such as `"openvino"`: rules
+    then leave out forms that it does not take. `rules` replaces the phases of looplift and of
+    installed packages. `follow_links` reads external data through links that leave the folder of
+    the model. `step_limit` stops after that many commits. `on_event` is called with every
+    commit and defect, `observer` follows the rewrite from within. `verify` compares the result with
+    the original on onnxruntime, as the command line does; `result.verification` says what was
+    compared. Without it, nothing is run.
 
-    The given ModelProto is not changed. Raises ModelError for a model that is not valid,
+    The given model is not changed. Raises ModelError for a model that is not valid,
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
     rules undo each other's work forever. With `verify`, raises VerificationError if the result
     differs from the original; it is in the error's `result`.
@@ -182,9 +196,20 @@ def rewrite(
     >>> print(*result.report.notes)
     input `flag` is True
     """
-    assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, phases=rules)
-    result = rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
+    with errors_in_keywords():
+        request = Request.of(
+            model,
+            Assertions.of(inputs, dims, shapes, prefix_masks),
+            strict=strict,
+            engine=engine,
+            phases=rules,
+            follows_links=follow_links,
+        )
+        result = rewrite_request(
+            request, step_limit=step_limit, on_event=on_event, observer=observer
+        )
+    result.model = like(model, result.proto, result.base_dir)
+    result.report.notes = [in_keywords(note) for note in result.report.notes]
     if verify and result.verify().differences:
         raise VerificationError(result)
     return result
@@ -228,7 +253,7 @@ def rewrite_request(
         defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
         seconds=time.perf_counter() - started,
     )
-    return RewriteResult(result, report, trace, engine, request, request.base_dir)
+    return RewriteResult(result, result, report, trace, engine, request, request.base_dir)
 
 
 def from_onnx(
@@ -245,6 +270,7 @@ def from_onnx(
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
+    follow_links: bool = False,
     on_form: OnForm | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
@@ -260,85 +286,85 @@ def from_onnx(
     Raises what `rewrite` raises, and UnsupportedError listing everything that cannot be converted.
     Both can be caught as the ValueError, TypeError or OpNotImplemented that TVM's importer raises.
     """
-    assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, phases=rules)
-    return import_request(
-        request,
-        needs_rewrite=rules is not None,
-        shape_dict=shape_dict,
-        dtype_dict=dtype_dict,
-        opset=opset,
-        keep_params_in_input=keep_params_in_input,
-        sanitize_input_names=sanitize_input_names,
-        on_form=on_form,
-    )
+    with errors_in_keywords():
+        request = Request.of(
+            model,
+            Assertions.of(inputs, dims, shapes, prefix_masks),
+            strict=strict,
+            phases=rules,
+            follows_links=follow_links,
+        )
+        return import_request(
+            request,
+            needs_rewrite=rules is not None,
+            shape_dict=shape_dict or {},
+            dtype_dict=dtype_dict,
+            opset=opset,
+            keep_params_in_input=keep_params_in_input,
+            wording=in_keywords,
+            sanitize_input_names=sanitize_input_names,
+            on_form=on_form,
+        )
 
 
 def import_request(
     request: Request,
     *,
     needs_rewrite: bool = False,
-    shape_dict: Mapping[str, Sequence[Any]] | None = None,
-    dtype_dict: str | Mapping[str, str] | None = None,
-    opset: int | None = None,
-    keep_params_in_input: bool = False,
+    wording: Callable[[str], str] = str,
     **arguments: Any,
 ) -> tvm.IRModule:
-    """Does what `from_onnx` does, for a request; `arguments` are others of `lowering.emit`.
+    """Does what `from_onnx` does, for a request; `arguments` are those of `ImportOptions`.
 
-    Raises the error of a rewrite that fails if that is needed, or if anything is asserted.
+    `wording` is applied to warnings, which name options of the command line. Raises the error of a
+    rewrite that fails if that is needed, or if anything is asserted.
     """
-    from .lowering.emit import emit
-    from .lowering.weights import lift_weights
+    from .lowering.emit import ImportOptions, emit_graph, prepare, warn_of_defects
 
-    source, weights = request.proto, None
-    proto = source if opset is None else with_opset(source, opset)
-    if keep_params_in_input:
-        proto, weights = lift_weights(proto)
-    dtypes = dtype_dict if isinstance(dtype_dict, Mapping) else {}
-    proto = redeclare(proto, shape_dict or {}, dtypes)
+    given = ImportOptions(**arguments, base_dir=request.base_dir)
+    warn_of_defects(request.proto)
+    proto, weights = prepare(request.proto, given)
     request = replace(request, proto=proto)
-    failure: Exception | None = None
-    sizes: Mapping[str, int] = {}
+    options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
-        proto, sizes = _rewritten(request)
+        engine, ranks = _rewritten(request, wording)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
         failure = error
         _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)
-    try:
-        return emit(
-            proto,
-            source=source,
+    else:
+        return emit_graph(
+            engine.model,
+            options,
             weights=weights,
-            sizes=sizes,
-            shape_dict=_expressions(shape_dict or {}, request.assertions),
-            dtype_dict=dtypes,
-            opset=opset,
-            keep_params_in_input=keep_params_in_input,
-            base_dir=request.base_dir,
-            **arguments,
+            sizes=engine.assertions.dims,
+            ranks=ranks,
+            facts=engine.facts,
         )
+    try:
+        return emit_graph(read_model(proto, request.base_dir), options, weights=weights)
     except (LookupError, AttributeError, AssertionError):
         # A model that is not valid ends here, too; the rewrite says better what is wrong.
-        if failure is None:
-            raise
         raise failure from None
 
 
 @collector_paused()
-def _rewritten(request: Request) -> tuple[onnx.ModelProto, Mapping[str, int]]:
-    """The rewritten model, and the sizes of its named dims that are known."""
+def _rewritten(
+    request: Request, wording: Callable[[str], str]
+) -> tuple[Engine, Mapping[Tensor, str]]:
+    """The engine with the rewritten model, and why the ranks of values are not known."""
+    from .lowering.tail_duplication import duplicate_tails
+
     engine = request.engine()
     engine.run()
     trace = engine.trace
     for warning in (*engine.assertions.notes(), *trace.notes()):
-        _log.warning("%s", warning)
-    for defect in trace.defects():
+        _log.warning("%s", wording(warning))
+    final, ranks = duplicate_tails(engine)
+    for defect in dict.fromkeys((*trace.defects(), *final.trace.defects())):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
-    is_changed = bool(trace.commits() or request.assertions)
-    return export_model(engine.model) if is_changed else request.proto, engine.assertions.dims
+    return final, ranks
 
 
 def _expressions(

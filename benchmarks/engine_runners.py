@@ -5,11 +5,14 @@ They are classes of a module, so that a child process can create them.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 Array = npt.NDArray[Any]
 
@@ -46,5 +49,66 @@ class Tract:
         return [np.asarray(result.to_numpy()) for result in results]
 
 
-ENGINES = {"openvino": OpenVino, "tract": Tract}
-"""The engines by the name of their Python package."""
+class OpenCv:
+    """A model read by the DNN module of OpenCV."""
+
+    def __init__(self, path: str) -> None:
+        import cv2
+
+        self._net = cv2.dnn.readNetFromONNX(path)
+        self._outputs = [value.name for value in onnx.load(path).graph.output]
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, in the order of the model."""
+        for name, value in inputs.items():
+            self._net.setInput(value, name)
+        return [np.asarray(result) for result in self._net.forward(self._outputs)]
+
+
+class Iree:
+    """A model compiled by IREE for the CPU."""
+
+    def __init__(self, path: str) -> None:
+        from iree import compiler, runtime
+        from iree.compiler.tools.import_onnx import __main__ as importer
+
+        self._inputs = [value.name for value in onnx.load(path).graph.input]
+        with tempfile.TemporaryDirectory() as folder:
+            text = str(Path(folder, "model.mlir"))
+            importer.main(importer.parse_arguments([path, "-o", text]))
+            module = compiler.compile_file(
+                text, input_type="onnx", target_backends=["llvm-cpu"], extra_args=IREE_FLAGS
+            )
+        config = runtime.Config("local-sync")
+        context = runtime.SystemContext(config=config)
+        loaded = runtime.VmModule.copy_buffer(context.instance, module)
+        context.add_vm_module(loaded)
+        (name,) = (n for n in loaded.function_names if not n.startswith("__") and "$" not in n)
+        function = loaded.lookup_function(name)
+        self._invoke = runtime.FunctionInvoker(context.vm_context, config.device, function)
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, in the order of the model."""
+        results = self._invoke(*(inputs[name] for name in self._inputs))
+        several = results if isinstance(results, tuple | list) else [results]
+        return [np.asarray(result) for result in several]
+
+
+IREE_FLAGS = ["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O1"]
+
+ENGINES = {
+    "openvino": OpenVino,
+    "tract": Tract,
+    "opencv": OpenCv,
+    "iree": Iree,
+}
+"""The engines by the name that `--for` has for them."""
+
+MODULES = {"opencv": "cv2", "iree": "iree.compiler"}
+"""The Python module of an engine, where it is not the name."""
+
+PACKAGES = {
+    "opencv": "opencv-python-headless",
+    "iree": "iree-base-compiler[onnx] iree-base-runtime",
+}
+"""What pip installs for an engine, where it is not the name."""

@@ -79,10 +79,10 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
     if job.verifies:
         from ..rules.recurrence.emission import ENDS_PROCESS
 
-        check_runtime(result.model)
+        check_runtime(result.proto)
         verification = verify(
             request.proto,
-            result.model,
+            result.proto,
             base_dir=result.base_dir,
             assumptions=result.engine.assertions,
             seed=job.seed,
@@ -102,7 +102,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
             outcome.status = DIFFERENT
             return outcome
     job.target.parent.mkdir(parents=True, exist_ok=True)
-    save(result.model, job.target, base_dir=result.base_dir)
+    save(result.proto, job.target, base_dir=result.base_dir)
     return outcome
 
 
@@ -128,7 +128,7 @@ def _outcome(job: Job, result: RewriteResult) -> Outcome:
         before=dict(report.before),
         after=dict(report.after),
         original=summarize(result.request.proto),
-        rewritten=summarize(result.model),
+        rewritten=summarize(result.proto),
         rules=dict(report.commits),
         notes=list(report.notes),
         defects=list(report.defects),

@@ -112,7 +112,7 @@ def check(
     problem, and the others are compared. Raises what `rewrite` raises.
     """
     result = rewrite_request(request)
-    check_runtime(result.model)
+    check_runtime(result.proto)
     checked = CheckResult(_columns(result, with_tvm), notes=list(result.report.notes))
     proto, folder = request.proto, request.base_dir
     assertions = result.engine.assertions
@@ -133,7 +133,10 @@ def check(
             return checked
         others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
-        sides = {n: Candidate.of(proto, r, original.outputs, tolerances) for n, r in others.items()}
+        sides = {
+            name: Candidate.of(proto, other, original.outputs, tolerances, original.unranked)
+            for name, other in others.items()
+        }
         for case in cases:
             run = _compared(case, sides, assertions.inputs)
             if with_latency:
@@ -157,7 +160,7 @@ def _sessions(
     checked: CheckResult, result: RewriteResult, stack: ExitStack
 ) -> dict[str, TimedExecutable]:
     """The columns that are compared with the original; records the problem of one that fails."""
-    packed = SerializedModel(result.model, result.base_dir)
+    packed = SerializedModel(result.proto, result.base_dir)
     sessions: dict[str, TimedExecutable] = {}
     for column in checked.columns[1:]:
         try:

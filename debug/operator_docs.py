@@ -195,6 +195,10 @@ def _contrib_table() -> str:
                 if domain == "com.microsoft":
                     stock = "yes" if name in operators() else _NONE
                     rows.append(f"| {name} | {rule.name()} | {stock} |")
+    for key in CONVERTERS:
+        domain, _, name = key.rpartition("::")
+        if domain == "com.microsoft":
+            rows.append(f"| {name} | {_NONE}; a converter translates it | {_NONE} |")
     head = ["| operator | decomposed by the rule | TVM |", "|---|---|---|"]
     return "\n".join([*head, *sorted(set(rows))]) + "\n"
 
@@ -262,8 +266,8 @@ def markdown() -> str:
             "## ai.onnx.ml\n",
             _table(learning),
             "## com.microsoft\n",
-            "Rules decompose these operators into standard ones, so that the rewritten model runs\n"
-            "on any runtime. TVM converts others, without regard to the domain.\n",
+            "Rules decompose most of these operators into standard ones, so that the rewritten\n"
+            "model runs on any runtime. TVM converts others, without regard to the domain.\n",
             _contrib_table(),
             "## Refused\n",
             "One error lists all nodes of a model that have no translation.\n",

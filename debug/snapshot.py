@@ -36,6 +36,7 @@ def _finished(engine: Engine, copy: _Copy, assertions: Assertions) -> onnx.Model
     end.index.added_or_moved.update(copy.newcomers())
     end.body_forms.removed_copies.update(copy.body_output_copies(engine.body_forms.removed_copies))
     end.body_forms.input_conditions.update(copy.constants(engine.body_forms.input_conditions))
+    end.body_forms.first_conditions = copy.first_conditions()
     for tensor, fact in copy.facts(engine.facts):
         end.facts.set_fact(tensor, fact)
     end.run()
@@ -48,6 +49,11 @@ class _Copy:
     def __init__(self, engine: Engine) -> None:
         self._index: Index = engine.index
         self._unread = engine.unused_initializers
+        self._first_conditions = {
+            loop: condition
+            for loop, condition in engine.body_forms.first_conditions.items()
+            if loop in engine.index
+        }
         self._values: dict[Tensor, Tensor] = {}
         self._nodes: dict[Node, Node] = {}
         self._graphs: dict[Graph, Graph] = {}
@@ -75,6 +81,15 @@ class _Copy:
             copy = self._values.get(original)
             if isinstance(copy, Constant):
                 yield copy
+
+    def first_conditions(self) -> dict[Node, Constant | None]:
+        """The Loops whose first condition is true in the file (see `BodyForms`)."""
+        found: dict[Node, Constant | None] = {}
+        for loop, condition in self._first_conditions.items():
+            copy = None if condition is None else self._values.get(condition)
+            if loop in self._nodes and (copy is None or isinstance(copy, Constant)):
+                found[self._nodes[loop]] = copy
+        return found
 
     def facts(self, facts: Facts) -> Iterator[tuple[Tensor, Fact]]:
         """The facts of values that the file declares, which the end of a rewrite needs.
@@ -106,11 +121,12 @@ class _Copy:
 
     def _stored(self, graph: Graph) -> list[Constant]:
         """The initializers that the graph would be written with, each once."""
+        kept = {*self._unread, *self._first_conditions.values()}
         return [
             constant
             for constant in dict.fromkeys(graph.initializers)
             if self._index.home(constant) is graph
-            and (self._index.use_count(constant) or constant in self._unread)
+            and (self._index.use_count(constant) or constant in kept)
         ]
 
     def _node(self, node: Node) -> Node:

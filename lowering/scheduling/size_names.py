@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
 from .dataflow import with_body
+from .nests import substituted
 from .reshapes import reshapes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -56,8 +57,10 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
             named = _function_with_named_sizes(function)
             body = tvm_ffi.structural_map(named.body, (ir.Call, shorten), order="post")
             module[variable] = with_body(named, body)
-    for variable in set(shorter) - {replacement for replacement, _ in shorter.values()}:
-        del module[variable]
+    kept = {replacement for replacement, _ in shorter.values()}
+    for variable in shorter:
+        if variable not in kept:
+            del module[variable]
     return relax.transform.Normalize()(module)
 
 
@@ -71,6 +74,10 @@ class _Names:
     """Each name with the size that it stands for."""
     _values: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
     """Expressions and what replaces them, by structural hash."""
+    _names: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
+    """`sizes`, by what they are in an example."""
+    _examples: dict[Any, Any] = field(default_factory=dict)
+    """The number that stands for each variable in the example."""
     _analyzer: Any = field(default_factory=sym.Analyzer)
 
     def __post_init__(self) -> None:
@@ -86,11 +93,14 @@ class _Names:
             self.add(simple)
             self._set(size, self.applied(simple))
             return
-        for name, known in self.sizes:
+        inner = _atoms(size)
+        if not inner:
+            return
+        # Only sizes that are equal in an example can be equal, and a proof takes long.
+        for name, known in self._names.get(self._example(size), ()):
             if self._analyzer.can_prove_equal(size, known):
                 self._set(size, name)
                 return
-        inner = _atoms(size)
         if len(inner) != 1 or self._value(inner[0]) is not None:
             return
         if not any(inner[0].same_as(summand) for summand in _summands(size)):
@@ -116,8 +126,17 @@ class _Names:
         name = tirx.Var("size", size.ty.dtype)
         self._analyzer.bind(name, _ANY_SIZE)
         self.sizes.append((name, size))
+        self._names.setdefault(self._example(size), []).append((name, size))
         self._set(size, name)
         return name
+
+    def _example(self, size: Any) -> int:
+        """A number that equal sizes share: the hash of the size in an example."""
+        for variable in _variables(size):
+            number = 1009 * (len(self._examples) + 1)
+            self._examples.setdefault(variable, tirx.IntImm("int64", number))
+        in_example = self._analyzer.simplify(substituted(size, self._examples))
+        return int(tvm_ffi.structural_hash(in_example))
 
     def applied(self, root: Any) -> Any:
         """A function, type or expression with names in place of the sizes."""
@@ -189,12 +208,12 @@ def _with_named_kernels(
     Also, for each kernel to replace, the one to call instead and the places of its arguments.
     """
     builder = relax.BlockBuilder(module)
-    called: set[Any] = set()
+    called: dict[Any, None] = {}  # In the order of the calls, so that names do not vary.
     others: set[Any] = set()
 
     def visit(call: Any) -> None:
         if call.op.same_as(_CALL_TIR) and len(call.args) == 2:
-            called.add(call.args[0])
+            called[call.args[0]] = None
         else:
             others.update(a for a in (call.op, *call.args) if isinstance(a, ir.GlobalVar))
 
@@ -202,7 +221,9 @@ def _with_named_kernels(
         if isinstance(function, relax.Function):
             tvm_ffi.structural_walk(function.body, (ir.Call, visit))
     shorter = {}
-    for variable in called - others:
+    for variable in called:
+        if variable in others:
+            continue
         kernel = module[variable]
         if not isinstance(kernel, tirx.PrimFunc):
             continue

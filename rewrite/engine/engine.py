@@ -26,6 +26,7 @@ from ..graph.ir import Node, bodies
 from ..storage.model import Model, opsets
 from .edits import PatchError
 from .finish import finish
+from .inference_engine import ANY_ENGINE, UnsupportedNodes
 from .miss import Miss, body_path, describe
 from .patch import Patch
 from .patch_check import check_patch
@@ -104,7 +105,7 @@ class Engine:
         self.unused_initializers = {
             c for g in self.index.graphs(self.model.graph) for c in g.initializers
             if not self.index.use_count(c) or c.overridable
-        }  # fmt: skip
+        }.difference(self.body_forms.first_conditions.values())  # fmt: skip
         """The initializers that the file itself does not use. They stay; others that become unused
         are dropped."""
         self._rules = [_rules_by_operator(phase.rules) for phase in self.phases]
@@ -126,6 +127,8 @@ class Engine:
         """The rules that matched at a node, but whose `apply` raised a Miss."""
         self._changed_loops: dict[Node, None] = {}
         """Loops whose bodies changed since the facts of their carried values were inferred."""
+        target = self.options.engine
+        self._unsupported = None if target is ANY_ENGINE else UnsupportedNodes(target, self.facts)
         sees_attempts = self.observer is not None and self.observer.sees_attempts
         self._attempt_observer = self.observer if sees_attempts else None
 
@@ -329,7 +332,8 @@ class Engine:
     def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
         """The checked patch, or the reason why it is wrong and was undone.
 
-        Raises Miss, with all edits undone, where `apply` declines or the opset lacks an operator.
+        Raises Miss, with all edits undone, where `apply` declines, or where the opset or the
+        inference engine lacks an operator.
         """
         for gap_parts in (GAP_PARTS, _SMALL_GAP_PARTS):
             self.index.gap_parts = gap_parts
@@ -341,6 +345,8 @@ class Engine:
                 with self.guard.lock():
                     rule.apply(patch, found)
                 check_patch(patch)
+                if self._unsupported is not None:
+                    self._unsupported.check(patch)
                 patch.keep()
                 return patch
             except OrderExhausted:
@@ -438,9 +444,14 @@ def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:
 
 def _rules_by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
     """The rules for each operator that is the root of one, in order; ANY for other operators."""
-    instances = [_instance(rule) for rule in rules]
-    operators = {root for rule in rules for root in rule.roots()} | {ANY}
-    return {op: [r for r in instances if ANY in r.roots() or op in r.roots()] for op in operators}
+    instances = [(_instance(rule), rule.roots()) for rule in rules]
+    for_all = [instance for instance, roots in instances if ANY in roots]
+    operators = {root for _, roots in instances for root in roots if root != ANY}
+    found = {
+        op: [instance for instance, roots in instances if op in roots or ANY in roots]
+        for op in operators
+    }
+    return {**found, ANY: for_all}
 
 
 def _instance(kind: type[Rule]) -> Rule:

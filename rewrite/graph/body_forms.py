@@ -1,7 +1,7 @@
-"""Body outputs have one form for rules and another one in files; this module converts both ways.
+"""Loops and bodies have one form for rules and another one in files; this converts both ways.
 
 For rules, a body returns the values that it computes or captures, and the condition of a loop that
-only its trip count ends is the constant true. A file may differ in two ways:
+only its trip count ends is the constant true. A file may differ in three ways:
 
 - An Identity copies a value that onnxruntime cannot return as it is. onnxruntime refuses a body
   that returns a value of an outer graph, leaves an output of a Scan body that no node computes
@@ -10,16 +10,20 @@ only its trip count ends is the constant true. A file may differ in two ways:
   equals returning true. Where the file did so, it does so again. Rules leave the constant: OpenVINO
   2026.4 rejects a body with an output that is an input, and onnxruntime 1.31 takes only 0.2 to
   0.3 µs per iteration to copy it.
+- A Loop has a first condition even if it is true, unless the file omitted it: ONNX's reference
+  implementation (1.23) runs no iteration without one. Rules see such a condition as omitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import numpy as np
 
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, Variable
+from .names import UniqueNames
 from .views import LoopView
 
 _FIRST_IDENTITY = {"sequence": 14, "other": 16}
@@ -58,6 +62,10 @@ def _can_return(index: Index, body: Graph, slot: int, tensor: Tensor) -> bool:
     return bool(owner.op == "If")
 
 
+def _is_always_true(value: Tensor) -> TypeGuard[Constant]:
+    return isinstance(value, Constant) and not value.overridable and bool(np.all(value.values))
+
+
 class BodyForms:
     """Converts all bodies of one model between the form of rules and the form of files."""
 
@@ -67,18 +75,26 @@ class BodyForms:
         """The removed Identity nodes, by body and copied value; `to_file_form` uses them again."""
         self.input_conditions: set[Constant] = set()
         """The constants that stand for the input condition, which the file returns."""
+        self.first_conditions: dict[Node, Constant | None] = {}
+        """The Loops whose first condition is true in the file, with that constant; None where the
+        file omits the condition."""
 
     def to_rule_form(self) -> None:
-        """Removes the copies that only the file needs, and returns constant conditions."""
+        """Removes the copies that only the file needs, and first conditions that are true.
+
+        Returns constant conditions.
+        """
+        self._omit_first_conditions()
         self._return_true()
         for body in self._bodies():
             self._remove_copies(body)
 
     def to_file_form(self) -> None:
-        """Returns input conditions where the file did, and adds the copies that it needs.
+        """Gives first conditions, returns input conditions where the file did, and adds copies.
 
         Sorts the nodes of each graph and drops those that were removed.
         """
+        self._give_first_conditions()
         self._return_input_conditions()
         for graph in list(self._index.graphs(self._index.root)):
             self._index.tidy(graph)
@@ -90,6 +106,44 @@ class BodyForms:
         return [graph for graph in self._index.graphs(root) if graph is not root]
 
     # --- loop conditions ---
+
+    def _omit_first_conditions(self) -> None:
+        for loop in self._loops():
+            condition = loop.condition
+            if condition is None:
+                self.first_conditions[loop.node] = None
+            elif _is_always_true(condition):
+                self.first_conditions[loop.node] = condition
+                self._set_first_condition(loop.node, Variable(""))
+
+    def _give_first_conditions(self) -> None:
+        """Gives Loops without a first condition the one of the file, or else a new constant."""
+        new: dict[tuple[int, ...], Constant] = {}
+        for loop in self._loops():
+            node, shape = loop.node, loop.condition_shape
+            condition = self.first_conditions.get(node)
+            if loop.condition is not None or (condition is None and node in self.first_conditions):
+                continue
+            if condition is None or not self._can_read(node, condition):
+                condition = new.get(shape) or self._new_condition(shape)
+                new[shape] = condition
+            self._set_first_condition(node, condition)
+
+    def _set_first_condition(self, loop: Node, condition: Tensor) -> None:
+        trip_count = loop.inputs[0] if loop.inputs else Variable("")
+        self._index.set_node_inputs(loop, [trip_count, condition, *loop.inputs[2:]])
+
+    def _can_read(self, node: Node, value: Tensor) -> bool:
+        home = self._index.home(value)
+        graph = self._index.graph_of(node)
+        return home is not None and (home is graph or self._index.encloses(home, graph))
+
+    def _new_condition(self, shape: tuple[int, ...]) -> Constant:
+        root = self._index.root
+        condition = Constant(UniqueNames(root).fresh("true"), np.full(shape, True))
+        root.initializers.append(condition)
+        self._index.add_constant(condition, root)
+        return condition
 
     def _return_true(self) -> None:
         for loop in self._loops():

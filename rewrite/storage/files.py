@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from ..errors import ModelError
 from .external import Folder, data_range, external_tensors
+from .in_memory import to_proto
 from .output_files import AtomicFiles, WeightsFile, move_weights
 
 _LARGEST_PROTOBUF = 2**31 - 1
@@ -27,27 +30,30 @@ _SIGNATURES = (
 )
 
 
-ModelSource = str | Path | bytes | onnx.ModelProto
-"""A path, the bytes of a file, or a model in memory."""
+ModelSource = Any
+"""A path, the bytes of a file, an onnx.ModelProto, or a model that `in_memory.to_proto` accepts."""
 
 
 def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelProto, str]:
     """Reads a model; external data stays on disk, but must exist.
 
     `follows_links` allows external data through links to other folders. Returns the model and the
-    folder that its external data is relative to. Raises ModelError if there is no model, if it is
-    damaged or empty, or if external data is missing or too short.
+    folder that its external data is relative to. Raises ModelError if `source` is no model, if it
+    is damaged or empty, or if external data is missing or too short.
     """
-    base_dir = ""
+    base_dir, place = "", "the model given"
     if isinstance(source, onnx.ModelProto):
-        proto, place = source, "the model given"
+        proto = source
     elif isinstance(source, bytes):
         place = "the bytes given"
         proto = _parse(source, place)
-    else:
+    elif isinstance(source, str | os.PathLike):
         place = f"file '{source}'"
         proto = _parse(_read(Path(source), place), place)
         base_dir = Folder.of(Path(source), follows_links)
+    else:
+        proto, folder = to_proto(source)
+        base_dir = Folder.of(Path(folder, "model.onnx"), follows_links) if folder else ""
     _check_contents(proto, place)
     for tensor in external_tensors(proto):
         data_range(tensor, base_dir)

@@ -1,6 +1,6 @@
 """The canonical form of the condition and the trip count of a loop.
 
-   Loop(m, true, …) { … cond_in … ; return Identity(cond_in) }
+   Loop(m, Not(false), …) { … cond_in … ; return Identity(cond_in) }
 -> Loop(m, , …) { … true … ; return true }
 
    Loop(m, c, …) { … ; return Identity(cond_in) }
@@ -48,7 +48,8 @@ class EliminateTrueCondition(Rule[Node]):
     """Removes the condition of the first iteration if it is true."""
 
     root = "Loop"
-    fires = """g (float[3] x, int64 m) => (float[3] y) <bool t = {1}> {
+    fires = """g (float[3] x, int64 m) => (float[3] y) <bool f = {0}> {
+      t = Not(f)
       y = Loop (m, t, x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }"""
     spares = {

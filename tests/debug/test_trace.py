@@ -73,7 +73,7 @@ def request_for(text: str = LOOP, **inputs: object) -> Request:
 
 
 def rewritten(given: Request, step_limit: int | None = None) -> onnx.ModelProto:
-    return rewrite_request(given, step_limit=step_limit).model
+    return rewrite_request(given, step_limit=step_limit).proto
 
 
 def same(left: onnx.ModelProto, right: onnx.ModelProto) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+from onnx import TensorProto
 
 from looplift import rewrite
 
@@ -81,3 +82,19 @@ def test_names_of_a_published_cell(corpus: Path) -> None:
 def test_a_surviving_weight_keeps_its_name(corpus: Path) -> None:
     after = rewrite(corpus / "ts_convlstm.onnx").model
     assert {"c.weight", "c.bias"} <= {tensor.name for tensor in after.graph.initializer}
+
+
+def test_new_inputs_of_a_scan_body_are_declared() -> None:
+    """Names of sizes stay out, because in a body they mean something else."""
+    model = parse("""g (float[T, 3] x, float[3] s) => (float[3] last, float[T, 3] y) {
+        last, y = Scan <num_scan_inputs = 1, body = b (float[3] h, float[3] row)
+            => (float[3] next, float[3] out) {
+            e = Exp(row) k = MatMul(h, row) a = Mul(h, k) next = Add(a, e) out = Identity(next)
+        }> (s, x) }""")
+    result = rewrite(model)
+    assert result.report.commits["VectorizeBeforeLoop"] == 1
+    (scan,) = (node for node in result.model.graph.node if node.op_type == "Scan")
+    for value in scan.attribute[0].g.input:
+        declared = value.type.tensor_type
+        assert declared.elem_type == TensorProto.FLOAT
+        assert [dim.dim_value for dim in declared.shape.dim] == [3]

@@ -124,3 +124,67 @@ def test_shapes_stay() -> None:
     model = parse(_text("co = Identity(ci)", "", "bool[1]"))
     result = rewritten(model, FEEDS, 1e-6)
     _check_constant_condition(result.model.graph.node[0].attribute[0].g)
+
+
+class TestFirstConditions:
+    """A file gives the first condition of a Loop; for rules, one that is true is omitted."""
+
+    @pytest.mark.parametrize("first", ["", "true"])
+    def test_one_that_no_rule_touches_is_written_as_it_was(self, first: str) -> None:
+        model = import_model(parse(_text("co = Less(i, five)", first)))
+        before = export_model(model).SerializeToString()
+        engine = Engine(model, ())
+        assert model.graph.nodes[0].inputs[1].name == ""
+        engine.run()
+        assert export_model(model).SerializeToString() == before
+
+    def test_one_that_may_be_replaced_at_run_time_stays(self) -> None:
+        model = parse(_text("co = Less(i, five)", "true"))
+        model.graph.input.add().CopyFrom(
+            onnx.helper.make_tensor_value_info("true", onnx.TensorProto.BOOL, ())
+        )
+        engine = Engine(import_model(model), ())
+        assert engine.model.graph.nodes[0].inputs[1].name == "true"
+
+    def test_a_computed_one_becomes_a_constant(self) -> None:
+        text = _text("co = Less(i, five)", "known").replace(
+            "y = Loop", "known = Not(false) y = Loop"
+        )
+        text = text.replace("<bool true = {1}", "<bool true = {1}, bool false = {0}")
+        result = rewritten(parse(text), FEEDS, 1e-6)
+        _check_first_condition(result.model, ())
+        again = rewrite(result.model)
+        assert again.report.commits == {}
+        assert again.model.SerializeToString() == result.model.SerializeToString()
+
+    def test_its_shape_is_that_of_the_body(self) -> None:
+        text = _text("co = Less(i, vector)", "known", "bool[1]").replace(
+            "y = Loop", "known = Not(false) y = Loop"
+        )
+        text = text.replace("<bool true = {1}", "<bool[1] false = {0}, int64[1] vector = {5}")
+        result = rewritten(parse(text), FEEDS, 1e-6)
+        _check_first_condition(result.model, (1,))
+
+    def test_a_loop_in_a_body_gets_one(self) -> None:
+        model = parse("""g (float[3] x, int64 n, bool c) => (float[3] y)
+            <bool false = {0}, int64 five = {5}> {
+            y = Loop (n, , x) <body = outer (int64 i, bool ci, float[3] s)
+                => (bool co, float[3] so) {
+                co = Less(i, five)
+                known = Not(false)
+                so = Loop (n, known, s) <body = b (int64 j, bool di, float[3] t)
+                    => (bool do, float[3] to) {
+                    do = Less(j, i) a = Sin(t) b = MatMul(a, t) to = Add(t, b) }> }> }""")
+        result = rewritten(model, FEEDS, 1e-6)
+        (outer,) = (n for n in result.model.graph.node if n.op_type == "Loop")
+        (inner,) = (n for n in outer.attribute[0].g.node if n.op_type == "Loop")
+        assert outer.input[1] == ""  # as in the file
+        constants = {tensor.name for tensor in result.model.graph.initializer}
+        assert inner.input[1] in constants
+
+
+def _check_first_condition(model: onnx.ModelProto, shape: tuple[int, ...]) -> None:
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    (condition,) = (tensor for tensor in model.graph.initializer if tensor.name == loop.input[1])
+    assert tuple(condition.dims) == shape
+    assert numpy_helper.to_array(condition).all()
