@@ -8,7 +8,7 @@ TYPES  := build/typecheck/looplift
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak fuzz lint bench clean
+.PHONY: help setup demo test soak fuzz lint bench docs release clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -62,6 +62,22 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/large_body.py
 	$(BIN)/python benchmarks/whole_networks.py
 	$(BIN)/python benchmarks/engines.py
+
+docs: $(READY)  ## build the documentation site in build/site; a broken link is an error
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(BIN)/python -m mkdocs build
+
+VERSION = $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+release: $(READY)  ## build dist/*.tar.gz and dist/*.whl, and check what would be published
+	@grep -q "^## $(VERSION)" CHANGELOG.md && ! grep -q "^## Unreleased" CHANGELOG.md || \
+	  { echo "rename the section 'Unreleased' of CHANGELOG.md to '$(VERSION)'"; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "commit all changes first"; exit 1; }
+	$(BIN)/python -m pip install --quiet --editable ".[release]"
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest tests/test_package.py
 
 clean:  ## remove everything the other targets made
 	rm -rf $(VENV) build dist examples/out benchmarks/results *.egg-info

@@ -6,13 +6,14 @@ import html
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from .keywords import errors_in_keywords, in_keywords
 from .request import Request
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
@@ -151,7 +152,9 @@ def rewrite(
     shapes: Shapes | None = None,
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
+    engine: str | None = None,
     rules: Sequence[Phase] | None = None,
+    follow_links: bool = False,
     step_limit: int | None = None,
     on_event: Listener | None = None,
     observer: Observer | None = None,
@@ -169,10 +172,13 @@ def rewrite(
     values of the main graph, booleans or 0 and 1, that are true first and false from some time step
     on; it maps each to its time axis, which is the second axis, as in (batch, time), or the only
     axis where none is given. `strict` preserves errors: inputs on which the original fails still
-    fail. `rules` replaces the phases of looplift and of installed packages. `step_limit` stops
-    after that many commits. `on_event` is called with every commit and defect, `observer` follows
-    the rewrite from within. `verify` compares the result with the original on onnxruntime, as the
-    command line does; `result.verification` says what was compared. Without it, nothing is run.
+    fail. `engine` names the inference engine that the result is for, such as `"openvino"`: rules
+    then leave out forms that it does not take. `rules` replaces the phases of looplift and of
+    installed packages. `follow_links` reads external data through links that leave the folder of
+    the model. `step_limit` stops after that many commits. `on_event` is called with every
+    commit and defect, `observer` follows the rewrite from within. `verify` compares the result with
+    the original on onnxruntime, as the command line does; `result.verification` says what was
+    compared. Without it, nothing is run.
 
     The given model is not changed. Raises ModelError for a model that is not valid,
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
@@ -190,10 +196,20 @@ def rewrite(
     >>> print(*result.report.notes)
     input `flag` is True
     """
-    assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, phases=rules)
-    result = rewrite_request(request, step_limit=step_limit, on_event=on_event, observer=observer)
+    with errors_in_keywords():
+        request = Request.of(
+            model,
+            Assertions.of(inputs, dims, shapes, prefix_masks),
+            strict=strict,
+            engine=engine,
+            phases=rules,
+            follows_links=follow_links,
+        )
+        result = rewrite_request(
+            request, step_limit=step_limit, on_event=on_event, observer=observer
+        )
     result.model = like(model, result.proto, result.base_dir)
+    result.report.notes = [in_keywords(note) for note in result.report.notes]
     if verify and result.verify().differences:
         raise VerificationError(result)
     return result
@@ -254,6 +270,7 @@ def from_onnx(
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
     rules: Sequence[Phase] | None = None,
+    follow_links: bool = False,
     on_form: OnForm | None = None,
 ) -> tvm.IRModule:
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
@@ -269,29 +286,38 @@ def from_onnx(
     Raises what `rewrite` raises, and UnsupportedError listing everything that cannot be converted.
     Both can be caught as the ValueError, TypeError or OpNotImplemented that TVM's importer raises.
     """
-    assertions = Assertions.of(inputs, dims, shapes, prefix_masks)
-    request = Request.of(model, assertions, strict=strict, phases=rules)
-    return import_request(
-        request,
-        needs_rewrite=rules is not None,
-        shape_dict=shape_dict or {},
-        dtype_dict=dtype_dict,
-        opset=opset,
-        keep_params_in_input=keep_params_in_input,
-        sanitize_input_names=sanitize_input_names,
-        on_form=on_form,
-    )
+    with errors_in_keywords():
+        request = Request.of(
+            model,
+            Assertions.of(inputs, dims, shapes, prefix_masks),
+            strict=strict,
+            phases=rules,
+            follows_links=follow_links,
+        )
+        return import_request(
+            request,
+            needs_rewrite=rules is not None,
+            shape_dict=shape_dict or {},
+            dtype_dict=dtype_dict,
+            opset=opset,
+            keep_params_in_input=keep_params_in_input,
+            wording=in_keywords,
+            sanitize_input_names=sanitize_input_names,
+            on_form=on_form,
+        )
 
 
 def import_request(
     request: Request,
     *,
     needs_rewrite: bool = False,
+    wording: Callable[[str], str] = str,
     **arguments: Any,
 ) -> tvm.IRModule:
     """Does what `from_onnx` does, for a request; `arguments` are those of `ImportOptions`.
 
-    Raises the error of a rewrite that fails if that is needed, or if anything is asserted.
+    `wording` is applied to warnings, which name options of the command line. Raises the error of a
+    rewrite that fails if that is needed, or if anything is asserted.
     """
     from .lowering.emit import ImportOptions, emit_graph, prepare, warn_of_defects
 
@@ -301,7 +327,7 @@ def import_request(
     request = replace(request, proto=proto)
     options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
-        engine, ranks = _rewritten(request)
+        engine, ranks = _rewritten(request, wording)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
@@ -324,7 +350,9 @@ def import_request(
 
 
 @collector_paused()
-def _rewritten(request: Request) -> tuple[Engine, Mapping[Tensor, str]]:
+def _rewritten(
+    request: Request, wording: Callable[[str], str]
+) -> tuple[Engine, Mapping[Tensor, str]]:
     """The engine with the rewritten model, and why the ranks of values are not known."""
     from .lowering.tail_duplication import duplicate_tails
 
@@ -332,7 +360,7 @@ def _rewritten(request: Request) -> tuple[Engine, Mapping[Tensor, str]]:
     engine.run()
     trace = engine.trace
     for warning in (*engine.assertions.notes(), *trace.notes()):
-        _log.warning("%s", warning)
+        _log.warning("%s", wording(warning))
     final, ranks = duplicate_tails(engine)
     for defect in dict.fromkeys((*trace.defects(), *final.trace.defects())):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)

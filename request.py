@@ -10,6 +10,7 @@ import onnx
 
 from .plugins import all_phases
 from .rewrite.engine.engine import Engine, Observer
+from .rewrite.engine.inference_engine import inference_engine
 from .rewrite.engine.rule import Options, Phase
 from .rewrite.engine.trace import Listener, Trace
 from .rewrite.facts.apply_assertions import apply_assertions
@@ -40,18 +41,21 @@ class Request:
         assertions: Assertions | None = None,
         *,
         strict: bool = False,
+        engine: str | None = None,
         phases: Sequence[Phase] | None = None,
         follows_links: bool = False,
     ) -> Request:
         """Loads a model; without `phases`, takes those of looplift and of installed packages.
 
-        `follows_links` allows external data through links to other folders. Raises ModelError if
-        the model cannot be read, and LoopliftError if the rules of an
-        installed package cannot be imported.
+        `engine` names the inference engine that the result is for. `follows_links` allows external
+        data through links to other folders. Raises ModelError if the model cannot be read, and
+        LoopliftError if the engine is not known or the rules of an installed package cannot be
+        imported.
         """
+        options = Options(strict=strict, engine=inference_engine(engine))
         proto, base_dir = load(model, follows_links)
         phases = all_phases() if phases is None else phases
-        return cls(proto, base_dir, assertions or Assertions(), Options(strict=strict), phases)
+        return cls(proto, base_dir, assertions or Assertions(), options, phases)
 
     def engine(
         self,
@@ -88,6 +92,8 @@ class Settings:
 
     assertions: Assertions = field(default_factory=Assertions)
     strict: bool = False
+    engine: str | None = None
+    """The inference engine that the result is for; None for any."""
     rules: tuple[str, ...] = ()
     """Modules with more phases than those of looplift and of installed packages."""
     follows_links: bool = False
@@ -100,6 +106,7 @@ class Settings:
             model,
             self.assertions,
             strict=self.strict,
+            engine=self.engine,
             phases=phases,
             follows_links=self.follows_links,
         )

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 Array = npt.NDArray[Any]
 
@@ -95,17 +94,6 @@ class Iree:
         return [np.asarray(result) for result in several]
 
 
-class OnnxReference:
-    """A model interpreted by ONNX's own reference implementation."""
-
-    def __init__(self, path: str) -> None:
-        self._session = ReferenceEvaluator(path)
-
-    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs, in the order of the model."""
-        return [np.asarray(result) for result in self._session.run(None, dict(inputs))]
-
-
 IREE_FLAGS = ["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O1"]
 
 ENGINES = {
@@ -113,7 +101,6 @@ ENGINES = {
     "tract": Tract,
     "opencv": OpenCv,
     "iree": Iree,
-    "onnx": OnnxReference,
 }
 """The engines by the name that `--for` has for them."""
 

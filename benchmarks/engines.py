@@ -1,4 +1,4 @@
-"""Which engines compute a model right, before and after rewriting.
+"""Which engines compute a model right, before and after rewriting, and after `--for ENGINE`.
 
     python benchmarks/engines.py [CORPUS] [--engines openvino tract] [--filter TEXT]
 
@@ -21,11 +21,11 @@ import many_loops
 import numpy as np
 import onnx
 import onnxruntime
-from engine_runners import ENGINES, Array
+from engine_runners import ENGINES, MODULES, PACKAGES, Array
 from harness import is_installed, report
 
 import looplift
-from looplift.rewrite.errors import LoopliftError
+from looplift.rewrite.engine import inference_engine
 from looplift.rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 
 SECONDS = 60.0
@@ -109,10 +109,11 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES))
     parser.add_argument("--filter", default="", help="only models whose name contains this")
     options = parser.parse_args()
-    engines = options.engines or [name for name in ENGINES if is_installed(name)]
-    missing = [name for name in engines if not is_installed(name)]
+    engines = options.engines or [e for e in ENGINES if is_installed(MODULES.get(e, e))]
+    missing = [name for name in engines if not is_installed(MODULES.get(name, name))]
     if missing or not engines:
-        parser.error(f"install the engines: pip install {' '.join(missing or ENGINES)}")
+        wanted = " ".join(PACKAGES.get(name, name) for name in missing or ENGINES)
+        parser.error(f"install the engines: pip install {wanted}")
     with tempfile.TemporaryDirectory() as folder:
         corpus = options.corpus
         if corpus is None:
@@ -128,31 +129,31 @@ def compare(
     paths: list[Path], engines: list[str], folder: Path
 ) -> tuple[list[dict[str, object]], list[str]]:
     """The counts of each engine; what was gained or lost, and why models are not right."""
-    totals = {name: dict.fromkeys(("before", "after", "gained", "lost"), 0) for name in engines}
+    columns = ("before", "after", "gained", "lost", "for", "gained for", "lost for")
+    totals = {name: dict.fromkeys(columns, 0) for name in engines}
     changes: list[str] = []
     reasons: dict[str, list[str]] = {}
     count = 0
     with ChildProcess() as process:
         for path in paths:
-            rewritten = folder / path.name
-            try:
-                onnx.save(looplift.rewrite(path).model, rewritten)
-            except LoopliftError as error:
-                changes.append(f"{path.stem}: {error}")
-                continue
             count += 1
             runs = runs_of(path.with_suffix(".npz"))
             for name in engines:
-                engine = ENGINES[name]
-                before, after = (outcome(process, engine, p, runs) for p in (path, rewritten))
-                if after != "right":
-                    reasons.setdefault(f"{name}: {after}", []).append(path.stem)
+                before = outcome(process, ENGINES[name], path, runs)
                 counts = totals[name]
                 counts["before"] += before == "right"
-                counts["after"] += after == "right"
-                if (before == "right") != (after == "right"):
-                    counts["gained" if after == "right" else "lost"] += 1
-                    changes.append(f"{name}, {path.stem}: {before} -> {after}")
+                known = name if name in inference_engine.ENGINES else None
+                for column, suffix, target in (("after", "", None), ("for", " for", known)):
+                    model = looplift.rewrite(path, engine=target).proto
+                    rewritten = folder / path.name
+                    onnx.save(model, rewritten)
+                    after = outcome(process, ENGINES[name], rewritten, runs)
+                    counts[column] += after == "right"
+                    if (before == "right") != (after == "right"):
+                        counts[f"{'gained' if after == 'right' else 'lost'}{suffix}"] += 1
+                        changes.append(f"{name}{suffix}, {path.stem}: {before} -> {after}")
+                    if suffix and after != "right":
+                        reasons.setdefault(f"{name}: {after}", []).append(path.stem)
     common = sorted(reasons.items(), key=lambda item: -len(item[1]))
     changes += [f"{len(names)} times {reason}: {', '.join(names[:3])}" for reason, names in common]
     return [{"engine": name, "models": count, **counts} for name, counts in totals.items()], changes

@@ -26,6 +26,10 @@ PACKAGES = (
     "onnxsim",
     "openvino",
     "tract",
+    "opencv-python-headless",
+    "iree-base-compiler",
+    "onnxscript",
+    "polygraphy",
 )
 
 
@@ -77,6 +81,14 @@ def _text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def processor() -> str:
+    """The name of the processor, where Linux says it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
 def environment() -> dict[str, object]:
     """The versions of the packages, and the machine."""
     versions = {}
@@ -86,8 +98,10 @@ def environment() -> dict[str, object]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "packages": versions,
     }

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from ..request import Settings
+from ..rewrite.engine.inference_engine import ENGINES
 from .arguments import parse_assertions, parse_assumptions
 
 R = TypeVar("R")
@@ -106,6 +107,15 @@ Strict = Annotated[
         "rewrites that are exact only for counts that a float holds exactly.",
     ),
 ]
+ForEngine = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="ENGINE",
+        help=f"Leave out forms that an inference engine does not take: {', '.join(ENGINES)}.",
+        show_default=False,
+    ),
+]
 FollowLinks = Annotated[
     bool,
     typer.Option(
@@ -131,11 +141,12 @@ def _settings(
     assumptions: Assumptions,
     rules: Rules,
     strict: Strict = False,
+    engine: ForEngine = None,
     follow_links: FollowLinks = False,
 ) -> Settings:
     asserted = parse_assertions(inputs, dims, shapes, prefix_masks)
     assertions = asserted.extended(parse_assumptions(assumptions))
-    return Settings(assertions, strict, tuple(rules), follow_links)
+    return Settings(assertions, strict, engine, tuple(rules), follow_links)
 
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:

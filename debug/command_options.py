@@ -25,6 +25,7 @@ def settings_options(settings: Settings) -> list[str]:
         *(_option("--shape", f"{name}={_shape(shape)}") for name, shape in given.shapes.items()),
         *(mask_option(name, axis) for name, axis in given.prefix_masks.items()),
         *(["--strict"] if settings.strict else []),
+        *([f"--for {settings.engine}"] if settings.engine else []),
     ]
 
 

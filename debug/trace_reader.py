@@ -90,7 +90,7 @@ class RecordedTrace:
             about["shapes"],
             about["prefix_masks"],
         )
-        return Settings(assertions, about["strict"], tuple(about["rules"]))
+        return Settings(assertions, about["strict"], about["engine"], tuple(about["rules"]))
 
     @property
     def defect_texts(self) -> list[str]:
@@ -137,7 +137,9 @@ def read_trace(path: str | Path) -> RecordedTrace:
 def trace_of(request: Request, in_full: bool = False) -> RecordedTrace:
     """Rewrites a model and returns the trace. Raises what `rewrite` raises."""
     lines = StringIO()
-    settings = Settings(request.assertions, request.options.strict)
+    settings = Settings(
+        request.assertions, request.options.strict, request.options.engine.name or None
+    )
     with TraceWriter(lines, settings, in_full=in_full) as writer:
         engine = request.engine(writer)
         engine.run()

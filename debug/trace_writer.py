@@ -300,7 +300,7 @@ def _in_words(value: object) -> str | int | list[Any] | dict[str, Any] | None:
 
 
 def settings_fields(settings: Settings) -> dict[str, Any]:
-    """Assertions and strictness as the first line of a trace has them."""
+    """Assertions, strictness and inference engine as the first line of a trace has them."""
     given = settings.assertions
     inputs = {}
     for name, value in given.inputs.items():
@@ -312,6 +312,7 @@ def settings_fields(settings: Settings) -> dict[str, Any]:
         "shapes": {name: list(shape) for name, shape in given.shapes.items()},
         "prefix_masks": dict(given.prefix_masks),
         "strict": settings.strict,
+        "engine": settings.engine,
     }
 
 

@@ -79,7 +79,8 @@ def reduce(
     show the finding in the first place.
     """
     wanted = criterion(request, keep, command, seed)
-    about = f"{wanted.text} {list(rules)} {request.assertions} {request.options.strict}"
+    options = f"{request.options.strict} {request.options.engine.name}"
+    about = f"{wanted.text} {list(rules)} {request.assertions} {options}"
     verdicts = Progress(output, request.proto, about, request.base_dir)
     finished = False
     try:
@@ -165,6 +166,7 @@ class _Test:
             "shapes": dict(given.shapes),
             "prefix_masks": dict(given.prefix_masks),
             "strict": self.request.options.strict,
+            "engine": self.request.options.engine.name,
         }
         return [
             f"rules=all_phases({list(self.rules)!r})",

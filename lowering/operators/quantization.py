@@ -174,8 +174,11 @@ def _aligned(ctx: ConverterContext, value: Value, data: Value) -> Value:
     axis, block = ctx.attr("axis", 1), ctx.attr("block_size", 0)
     if len(own) == 1 and as_int(own[0]) == 1:
         return ctx.bb.emit(relax.op.reshape(value, ()))
+    if (block or len(own) == 1) and not -len(dims) <= axis < len(dims):
+        raise UnsupportedError(f"axis {axis} is outside rank {len(dims)}")
     if block:
         axis %= len(dims)
+        _check_blocks(dims[axis], own[axis] if axis < len(own) else None, block)
         places = ctx.bb.emit(relax.op.arange(0, dims[axis], 1, "int64"))
         blocks = relax.op.floor_divide(places, relax.const(block, "int64"))
         return ctx.bb.emit(relax.op.take(value, ctx.bb.normalize(blocks), axis))
@@ -187,6 +190,16 @@ def _aligned(ctx: ConverterContext, value: Value, data: Value) -> Value:
     if own:
         raise UnsupportedError(f"the scale has {len(own)} axes, but `block_size` is not given")
     return value
+
+
+def _check_blocks(size: Any, count: Any, block: int) -> None:
+    """Raises UnsupportedError unless there is a scale for each block of the axis."""
+    known = as_int(size), as_int(count)
+    needed = -(-known[0] // block) if known[0] is not None and block > 0 else None
+    if block < 0 or (None not in (needed, known[1]) and needed != known[1]):
+        raise UnsupportedError(
+            f"an axis of size {known[0]} does not have {known[1]} blocks of size {block}"
+        )
 
 
 def _per_channel(ctx: ConverterContext, value: Value, rank: int) -> Value:

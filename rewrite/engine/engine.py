@@ -26,6 +26,7 @@ from ..graph.ir import Node, bodies
 from ..storage.model import Model, opsets
 from .edits import PatchError
 from .finish import finish
+from .inference_engine import ANY_ENGINE, UnsupportedNodes
 from .miss import Miss, body_path, describe
 from .patch import Patch
 from .patch_check import check_patch
@@ -126,6 +127,8 @@ class Engine:
         """The rules that matched at a node, but whose `apply` raised a Miss."""
         self._changed_loops: dict[Node, None] = {}
         """Loops whose bodies changed since the facts of their carried values were inferred."""
+        target = self.options.engine
+        self._unsupported = None if target is ANY_ENGINE else UnsupportedNodes(target, self.facts)
         sees_attempts = self.observer is not None and self.observer.sees_attempts
         self._attempt_observer = self.observer if sees_attempts else None
 
@@ -329,7 +332,8 @@ class Engine:
     def _apply(self, rule: Rule, node: Node, found: object) -> Patch | str:
         """The checked patch, or the reason why it is wrong and was undone.
 
-        Raises Miss, with all edits undone, where `apply` declines or the opset lacks an operator.
+        Raises Miss, with all edits undone, where `apply` declines, or where the opset or the
+        inference engine lacks an operator.
         """
         for gap_parts in (GAP_PARTS, _SMALL_GAP_PARTS):
             self.index.gap_parts = gap_parts
@@ -341,6 +345,8 @@ class Engine:
                 with self.guard.lock():
                     rule.apply(patch, found)
                 check_patch(patch)
+                if self._unsupported is not None:
+                    self._unsupported.check(patch)
                 patch.keep()
                 return patch
             except OrderExhausted:

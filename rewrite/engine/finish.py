@@ -12,7 +12,7 @@ from ..facts.facts import Facts
 from ..graph.body_forms import BodyForms
 from ..graph.declarations import without_false_sizes
 from ..graph.index import Index
-from ..graph.ir import Constant, Graph, Node, Tensor
+from ..graph.ir import Constant, Graph, Node, Tensor, Variable
 from ..graph.names import UniqueNames, defined
 from ..symbolic import Dim, symbols
 
@@ -33,7 +33,8 @@ def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms:
         if graph is not index.root:
             _correct_declarations(graph, facts)
             _declare_scalars(graph, index)
-            _declare_scan_values(graph, index, facts)
+            if index.added_or_moved:
+                _declare_interface(graph, facts)
     _correct_outputs(index.root, facts)
 
 
@@ -142,17 +143,16 @@ def _declare_scalars(body: Graph, index: Index) -> None:
         tensor.info = info
 
 
-def _declare_scan_values(body: Graph, index: Index, facts: Facts) -> None:
-    """Declares type and shape of the inputs of a Scan body that have no declaration.
+def _declare_interface(body: Graph, facts: Facts) -> None:
+    """Declares type and shape of the inputs and outputs of a body that have no declaration.
 
-    OpenVINO 2026.4 compiles a body whose scan input has no declared rank, but does not run it.
-    Names of sizes are left out: in a body they mean something else (see `without_shape`).
+    OpenVINO 2026.4 compiles a Scan whose scan input has no declared rank, but does not run it, and
+    OpenCV 5.0 refuses such an output. Names of sizes are left out: in a body they mean something
+    else (see `without_shape`).
     """
-    owner = index.owner(body)
-    if owner is None or owner.op != "Scan" or owner.domain:
-        return
-    for tensor in body.inputs:
+    for tensor in (*body.inputs, *body.outputs):
         element, shape = facts.dtype(tensor), facts.shape(tensor)
-        if tensor.info is None and element and shape is not None:
+        declared = body.output_info.get(tensor, tensor.info)
+        if declared is None and isinstance(tensor, Variable) and element and shape is not None:
             sizes = [size if isinstance(size, int) else None for size in shape]
             tensor.info = onnx.helper.make_tensor_value_info(tensor.name, element, sizes)

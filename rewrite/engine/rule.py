@@ -16,6 +16,7 @@ from ..facts.facts import Facts
 from ..graph.index import Index
 from ..graph.ir import Graph, Node, Tensor
 from ..graph.views import CarriedValue, IfView, LoopView, ScanView
+from .inference_engine import ANY_ENGINE, InferenceEngine
 from .miss import Miss
 from .patch import Patch
 from .promise import Promise
@@ -115,7 +116,11 @@ class Options:
     """Options that rules respect."""
 
     def __init__(
-        self, strict: bool = False, fold_bytes: int = 1 << 20, all_fold_bytes: int = 1 << 30
+        self,
+        strict: bool = False,
+        fold_bytes: int = 1 << 20,
+        all_fold_bytes: int = 1 << 30,
+        engine: InferenceEngine = ANY_ENGINE,
     ) -> None:
         self.strict = strict
         """Preserve errors: inputs on which the original fails must still fail. Also excludes
@@ -125,6 +130,8 @@ class Options:
         ones."""
         self.all_fold_bytes = all_fold_bytes
         """The most bytes of all new constants together; constant folding ends there."""
+        self.engine = engine
+        """The inference engine that the result is for."""
 
 
 _FIXTURE_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

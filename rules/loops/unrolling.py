@@ -17,6 +17,8 @@ from ...rewrite.graph.views import LoopView
 
 _MOST_NODES = 64
 """The most nodes of an unrolled loop."""
+_MOST_NODES_WITHOUT_LOOP = 2048
+"""The same for an engine that has no Loop."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,9 @@ class UnrollShortLoop(Rule[ShortLoop]):
             same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
             m.need(same, "{} may differ in shape between iterations", value, at=value)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
-        m.need(
-            size <= _MOST_NODES,
-            "the unrolled loop would have {} nodes, more than {}",
-            size,
-            _MOST_NODES,
-        )
+        has_loop = "Loop" not in m.options.engine.operators
+        most = _MOST_NODES if has_loop else _MOST_NODES_WITHOUT_LOOP
+        m.need(size <= most, "the unrolled loop would have {} nodes, more than {}", size, most)
         return ShortLoop(count)
 
     def apply(self, patch: Patch, found: ShortLoop) -> None:

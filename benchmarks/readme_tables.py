@@ -1,0 +1,106 @@
+"""The tables of the README that benchmarks measure.
+
+    python benchmarks/readme_tables.py [NAME ...]
+
+Copies `results/NAME.json` to `published/`, and writes all tables from there into the README. Each
+table stands after a line `<!-- benchmarks/published/NAME.json -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from looplift.rewrite.engine.inference_engine import ENGINES
+
+FOLDER = Path(__file__).parent
+PUBLISHED = FOLDER / "published"
+README = FOLDER.parent / "README.md"
+NAMES = {
+    "openvino": "OpenVINO",
+    "opencv": "OpenCV DNN",
+    "onnxscript": "onnxscript's optimiser",
+    "polygraphy": "Polygraphy, fold constants",
+}
+
+Row = Mapping[str, Any]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def optimizers(rows: Sequence[Row]) -> str:
+    """What is left, the time, and whether results are right."""
+    header = ["tool", "Loops and Scans", "Ifs", "nodes", "right on onnxruntime", "CPU seconds"]
+    return _table(
+        header,
+        [
+            [
+                NAMES.get(row["tool"], row["tool"]),
+                row["loops and scans"],
+                row["ifs"],
+                f"{row['nodes']:,}",
+                row["right"],
+                f"{row['seconds']:.1f}" if "seconds" in row else "",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def engines(rows: Sequence[Row]) -> str:
+    """The models that are computed right."""
+    header = ["engine", "original", "rewritten", "gained", "lost", "with `--for`", "lost"]
+    keys = ("before", "after", "gained", "lost", "for", "lost for")
+    return _table(
+        header,
+        [[NAMES.get(r["engine"], r["engine"]), *(_shown(r, key) for key in keys)] for r in rows],
+    )
+
+
+def _shown(row: Row, key: str) -> object:
+    """A number; nothing where `--for` does not know the engine."""
+    return "" if key.endswith("for") and row["engine"] not in ENGINES else row[key]
+
+
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "optimizers": optimizers,
+    "engines": engines,
+}
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The published rows of a benchmark."""
+    found: list[dict[str, Any]] = json.loads((PUBLISHED / f"{name}.json").read_text())["rows"]
+    return found
+
+
+def updated(readme: str) -> str:
+    """The README with the published tables."""
+    for name, write in TABLES.items():
+        mark = f"<!-- benchmarks/published/{name}.json -->"
+        text = f"{mark}\n\n{write(rows(name))}\n".replace("\\", r"\\")
+        pattern = re.compile(rf"{re.escape(mark)}\n\n(\|.*\n)*")
+        readme, count = pattern.subn(text, readme)
+        if count != 1:
+            raise ValueError(f"the README has {count} places for the table {name}")
+    return readme
+
+
+def main() -> None:
+    """Copies results and writes the tables."""
+    PUBLISHED.mkdir(exist_ok=True)
+    for name in sys.argv[1:]:
+        shutil.copy(FOLDER / "results" / f"{name}.json", PUBLISHED)
+    README.write_text(updated(README.read_text()))
+
+
+if __name__ == "__main__":
+    main()

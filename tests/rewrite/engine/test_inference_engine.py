@@ -1,0 +1,91 @@
+"""Models for one inference engine: no rule adds a form that the engine does not take."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import looplift
+from looplift.rewrite.engine.inference_engine import ENGINES
+from looplift.rewrite.errors import LoopliftError
+
+from ...small_models import parse, run
+
+RNN = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
+    <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
+    h, y = Scan <num_scan_inputs=1, body = b (float[B,3] s, float[B,2] xt)
+        => (float[B,3] so, float[B,3] row) {
+        p = MatMul(xt, w) q = MatMul(s, r) a = Add(q, p) so = FUNCTION(a) row = Identity(so)
+    }> (h0, x) }"""
+COUNTED = """g (float[3] x) => (float[3] y) <int64 m = {100}> {
+    y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci) so = Sin(s) }> }"""
+
+
+def operators(engine: str | None, text: str) -> Counter[str]:
+    model = parse(text)
+    result = looplift.rewrite(model, engine=engine, verify=True)
+    assert result.report.defects == []
+    return result.report.after
+
+
+@pytest.mark.parametrize(
+    ("engine", "function", "kept"),
+    [
+        (None, "Tanh", "RNN"),
+        ("onnxruntime", "Relu", "RNN"),
+        ("openvino", "Tanh", "RNN"),
+        ("openvino", "Relu", "Scan"),  # an activation other than the default
+        ("tract", "Tanh", "Scan"),  # the batch is not known
+    ],
+)
+def test_a_recurrence_takes_a_form_that_the_engine_has(
+    engine: str | None, function: str, kept: str
+) -> None:
+    found = operators(engine, RNN.replace("FUNCTION", function))
+    assert {op: found[op] for op in ("RNN", "Scan") if found[op]} == {kept: 1}
+
+
+def test_the_reason_names_the_engine() -> None:
+    result = looplift.rewrite(parse(RNN.replace("FUNCTION", "Tanh")), engine="tract")
+    (scan,) = (node for node in result.engine.index.walk() if node.op == "Scan")
+    (reason,) = (r for r in result.reasons(scan) if r.rule == "FuseRecurrence")
+    assert reason.sentence == "tract does not take RNN with a batch whose size is not known"
+
+
+def test_a_known_batch_lifts_the_limit() -> None:
+    text = RNN.replace("FUNCTION", "Tanh").replace("B,", "4,")
+    text = text.replace("float[4,3] h0", "float[4,3] h").replace("(h0, x)", "(zeros, x)")
+    text = text.replace("(float[T,4,2] x, float[4,3] h)", "(float[T,4,2] x)")
+    zeros = ", ".join(["0"] * 12)
+    text = text.replace("<float[2,3] w", f"<float[4,3] zeros = {{{zeros}}}, float[2,3] w")
+    assert operators("tract", text)["RNN"] == 1
+
+
+def test_a_longer_loop_is_unrolled_for_an_engine_without_loops() -> None:
+    assert operators(None, COUNTED)["Loop"] == 1
+    assert operators("tract", COUNTED) == {"Sin": 100}
+    x = np.ones(3, np.float32)
+    result = looplift.rewrite(parse(COUNTED), engine="tract").model
+    np.testing.assert_allclose(run(parse(COUNTED), x=x), run(result, x=x))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_form_that_the_file_has_may_stay(engine: str) -> None:
+    """Rules still improve what is around it, and the model is as right as it was."""
+    model = parse("""g (float[T,B,2] x, int32[B] l) => (float[T,1,B,3] y)
+        <float[1,3,2] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3},
+         float[1,3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
+        same = Identity(x)
+        y = RNN <hidden_size = 3> (same, w, r, , l) }""")
+    result = looplift.rewrite(model, engine=engine, verify=True)
+    assert [node.op_type for node in result.model.graph.node] == ["RNN"]
+    assert result.model.graph.node[0].input[0] == "x"
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(LoopliftError, match="no inference engine that looplift knows") as raised:
+        looplift.rewrite(parse(COUNTED), engine="open-vino")
+    assert "openvino" in raised.value.remedy

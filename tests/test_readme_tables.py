@@ -1,0 +1,37 @@
+"""The tables of the README show the published measurements."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def script() -> Any:
+    path = ROOT / "benchmarks" / "readme_tables.py"
+    spec = importlib.util.spec_from_file_location("readme_tables", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["readme_tables"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_up_to_date(script: Any) -> None:
+    readme = script.README.read_text()
+    assert script.updated(readme) == readme, "run python benchmarks/readme_tables.py"
+
+
+def test_a_changed_number_is_noticed(script: Any) -> None:
+    readme = script.README.read_text()
+    (number,) = {row["nodes"] for row in script.rows("optimizers") if row["tool"] == "looplift"}
+    wrong = readme.replace(f"{number:,}", "1")
+    assert wrong != readme
+    assert script.updated(wrong) == readme
