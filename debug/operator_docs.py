@@ -70,7 +70,8 @@ in the next wider type, which holds each of their values:
 Parameters and results of `main` have the wider type. Casts and quantisation round, wrap and
 saturate as ONNX defines it for the small type.
 
-**Random numbers.** The generator of TVM's runtime draws them, on the CPU; a `seed` is ignored.
+**Random numbers.** With a `seed`, each is a function of the seed and of its position: the same in
+every run and on every target. Without one, the generator of TVM's runtime draws them, on the CPU.
 """
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value
+from ..values import Value, as_int
 from .broadcasting import dims_of
 from .registry import ConverterContext, converts
 
@@ -92,9 +92,14 @@ def _linear(ctx: ConverterContext, count: int) -> Value:
     if len(dims_of(data, "data")) == 1:
         data = ctx.bb.normalize(relax.op.expand_dims(data, 0))
     weights = np.asarray(ctx.attrs["coefficients"], "float32")
-    if weights.size % count:
-        # A single row of coefficients for two labels: the scores are then s and 1 - s or -s.
-        raise UnsupportedError(f"there are {weights.size} coefficients for {count} results")
+    width = as_int(dims_of(data, "data")[-1])
+    if width is None:
+        raise UnsupportedError("the number of features is not known")
+    if weights.size != count * width:
+        # Two labels may share one row of coefficients: the scores are then s and 1 - s, or -s.
+        raise UnsupportedError(
+            f"there are {weights.size} coefficients for {count} results of {width} features"
+        )
     matrix = np.ascontiguousarray(weights.reshape(count, -1).T)
     result = ctx.bb.emit(relax.op.matmul(data, relax.const(matrix)))
     intercepts = ctx.attr("intercepts", ())

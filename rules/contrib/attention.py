@@ -201,9 +201,9 @@ class DecomposeAttention(Rule[Heads]):
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Gelu(v)
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
-        "does not return": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[B,S,6] x, float[6,24] w, float[24] b, float[2,B,2,P,4] past) => (float[B,S,8] y) {
-      y = com.microsoft.Attention<num_heads = 2>(x, w, b, , past) }""",
+        "has 1 axes": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,6] x, float[6,24] w, float[24] b, int32[B] lengths) => (float[B,S,8] y) {
+      y = com.microsoft.Attention<num_heads = 2>(x, w, b, lengths) }""",
     }
 
     def match(self, m: Match) -> Heads:

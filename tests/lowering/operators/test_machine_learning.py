@@ -63,6 +63,7 @@ def test_linear_models(imported: Load, transform: str) -> None:
     [
         ('classlabels_strings = ["a", "b"], coefficients = [1.0, 2.0]', "labels are strings"),
         ("classlabels_ints = [0, 1], coefficients = [1.0, 2.0, 3.0]", "3 coefficients for 2"),
+        ("classlabels_ints = [0, 1], coefficients = [1.0]", "1 coefficients for 2"),
         (
             "classlabels_ints = [0, 1], coefficients = [1.0, 2.0], intercepts = [1.0]",
             "1 intercepts",
