@@ -22,11 +22,10 @@ from .rewrite.engine.trace import Listener, Trace
 from .rewrite.errors import AssumptionError, LoopliftError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
-from .rewrite.graph.ir import CONTROL_FLOW, Node
+from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
 from .rewrite.storage.files import ModelSource, save
 from .rewrite.storage.in_memory import like
-from .rewrite.storage.model import export_model
-from .rewrite.storage.redeclare import redeclare, with_opset
+from .rewrite.storage.model import export_model, read_model
 from .rewrite.storage.summary import (
     brief,
     changed_values,
@@ -298,7 +297,7 @@ def from_onnx(
         return import_request(
             request,
             needs_rewrite=rules is not None,
-            shape_dict=shape_dict,
+            shape_dict=shape_dict or {},
             dtype_dict=dtype_dict,
             opset=opset,
             keep_params_in_input=keep_params_in_input,
@@ -312,71 +311,60 @@ def import_request(
     request: Request,
     *,
     needs_rewrite: bool = False,
-    shape_dict: Mapping[str, Sequence[Any]] | None = None,
-    dtype_dict: str | Mapping[str, str] | None = None,
-    opset: int | None = None,
-    keep_params_in_input: bool = False,
     wording: Callable[[str], str] = str,
     **arguments: Any,
 ) -> tvm.IRModule:
-    """Does what `from_onnx` does, for a request; `arguments` are others of `lowering.emit`.
+    """Does what `from_onnx` does, for a request; `arguments` are those of `ImportOptions`.
 
     `wording` is applied to warnings, which name options of the command line. Raises the error of a
     rewrite that fails if that is needed, or if anything is asserted.
     """
-    from .lowering.emit import emit
-    from .lowering.weights import lift_weights
+    from .lowering.emit import ImportOptions, emit_graph, prepare, warn_of_defects
 
-    source, weights = request.proto, None
-    proto = source if opset is None else with_opset(source, opset)
-    if keep_params_in_input:
-        proto, weights = lift_weights(proto)
-    dtypes = dtype_dict if isinstance(dtype_dict, Mapping) else {}
-    proto = redeclare(proto, shape_dict or {}, dtypes)
+    given = ImportOptions(**arguments, base_dir=request.base_dir)
+    warn_of_defects(request.proto)
+    proto, weights = prepare(request.proto, given)
     request = replace(request, proto=proto)
-    failure: Exception | None = None
-    sizes: Mapping[str, int] = {}
+    options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
-        proto, sizes = _rewritten(request, wording)
+        engine, ranks = _rewritten(request, wording)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
         failure = error
         _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)
-    try:
-        return emit(
-            proto,
-            source=source,
+    else:
+        return emit_graph(
+            engine.model,
+            options,
             weights=weights,
-            sizes=sizes,
-            shape_dict=_expressions(shape_dict or {}, request.assertions),
-            dtype_dict=dtypes,
-            opset=opset,
-            keep_params_in_input=keep_params_in_input,
-            base_dir=request.base_dir,
-            **arguments,
+            sizes=engine.assertions.dims,
+            ranks=ranks,
+            facts=engine.facts,
         )
+    try:
+        return emit_graph(read_model(proto, request.base_dir), options, weights=weights)
     except (LookupError, AttributeError, AssertionError):
         # A model that is not valid ends here, too; the rewrite says better what is wrong.
-        if failure is None:
-            raise
         raise failure from None
 
 
 @collector_paused()
 def _rewritten(
     request: Request, wording: Callable[[str], str]
-) -> tuple[onnx.ModelProto, Mapping[str, int]]:
-    """The rewritten model, and the sizes of its named dims that are known."""
+) -> tuple[Engine, Mapping[Tensor, str]]:
+    """The engine with the rewritten model, and why the ranks of values are not known."""
+    from .lowering.tail_duplication import duplicate_tails
+
     engine = request.engine()
     engine.run()
     trace = engine.trace
     for warning in (*engine.assertions.notes(), *trace.notes()):
         _log.warning("%s", wording(warning))
-    for defect in trace.defects():
+    final, ranks = duplicate_tails(engine)
+    for defect in dict.fromkeys((*trace.defects(), *final.trace.defects())):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
-    is_changed = bool(trace.commits() or request.assertions)
-    return export_model(engine.model) if is_changed else request.proto, engine.assertions.dims
+    return final, ranks
 
 
 def _expressions(

@@ -88,7 +88,7 @@ def updated(readme: str) -> str:
         table = write(rows(name))
         mark = f"<!-- benchmarks/published/{name}.json -->"
         pattern = re.compile(rf"{re.escape(mark)}\n\n(\|.*\n)*")
-        readme, count = pattern.subn(lambda _, m=mark, t=table: f"{m}\n\n{t}\n", readme)
+        readme, count = pattern.subn(f"{mark}\n\n{table}\n".replace("\\", r"\\"), readme)
         if count != 1:
             raise ValueError(f"the README has {count} places for the table {name}")
     return readme

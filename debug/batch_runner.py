@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..rewrite.running.child_process import ChildDied, RemoteObject, shared_process
 from ..rewrite.running.runtime import Feed, ProcessCrashed, RuntimeValue, SerializedModel, Session
 
-Interface = tuple[dict[str, str], frozenset[str], list[str]]
+Interface = tuple[dict[str, str], frozenset[str], list[str], frozenset[str]]
 Run = tuple[Feed, float]
 """Inputs, and the time limit of the run in seconds."""
 
@@ -30,13 +30,15 @@ class BatchRunner:
         Raises `Refused` if onnxruntime does not load the model or fails in a run, and `Ended` if
         that ends the process.
         """
+        interface: Interface
+        results: list[list[RuntimeValue]]
         try:
-            (inputs, defaults, names), results = self._remote.call(
+            interface, results = self._remote.call(
                 "outputs", packed, optimizes, seconds=self._seconds
             )
         except ChildDied as death:
             raise ProcessCrashed(str(death)) from None
-        return CompletedRuns(inputs, defaults, names, iter(results))
+        return CompletedRuns(*interface, iter(results))
 
     def close(self) -> None:
         self._remote.close()
@@ -49,6 +51,7 @@ class CompletedRuns:
     inputs: dict[str, str]
     defaults: frozenset[str]
     outputs: list[str]
+    unranked: frozenset[str]
     results: Iterator[list[RuntimeValue]]
 
     def run(

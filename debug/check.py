@@ -133,7 +133,10 @@ def check(
             return checked
         others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
-        sides = {n: Candidate.of(proto, r, original.outputs, tolerances) for n, r in others.items()}
+        sides = {
+            name: Candidate.of(proto, other, original.outputs, tolerances, original.unranked)
+            for name, other in others.items()
+        }
         for case in cases:
             run = _compared(case, sides, assertions.inputs)
             if with_latency:

@@ -146,8 +146,8 @@ class ReferenceRuns:
         if problem:
             return [Difference("", problem)]
         runner = _RefusalRecorder(model)
-        outputs = self._session.outputs
-        side = Candidate.of(self.request.proto, runner, outputs, self.tolerances)
+        outputs, unranked = self._session.outputs, self._session.unranked
+        side = Candidate.of(self.request.proto, runner, outputs, self.tolerances, unranked)
         for case in self.cases:
             runner.refusal = None
             try:

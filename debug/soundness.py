@@ -8,8 +8,9 @@ from ..rules import PHASES
 _HEAD = """# What each rule promises
 
 Written by `looplift rules soundness`. A *run* is one evaluation of a model on some inputs. Types,
-shapes, integers and texts of a run that succeeds in the original are always the same afterwards.
-Beyond that, a rule promises what its row says:
+shapes, integers and texts of a run that succeeds in the original are always the same afterwards,
+except for [empty scan outputs](#empty-scan-outputs). Beyond that, a rule promises what its row
+says:
 
 - **Floats**: *exact* means the same bits, also for infinities, NaN, -0.0 and denormals. Otherwise
   the column says why results may be rounded differently, and how infinities and NaN may change.
@@ -21,6 +22,34 @@ Beyond that, a rule promises what its row says:
 `tests/rules/test_promises.py` runs each rule alone on its example, and with `make soak` on random
 variants of it, and compares with onnxruntime: at sizes 0, 1, 2 and 7, with infinities, NaN, -0.0,
 denormals and extreme integers. No difference may occur that the row does not declare.
+
+## What comparisons leave open
+
+The runs in which a rewritten model may differ although no row says so:
+
+- A run in which an output of the original has another shape than the file declares for it. Facts
+  follow from declarations. Only such runs are left out, not the model.
+- [Empty scan outputs](#empty-scan-outputs), in sizes that the specification does not define.
+- Elements of a stack (ConcatFromSequence with `new_axis`) where an input is empty: onnxruntime
+  does not check the sizes of the parts, and returns memory that nothing wrote. `make fuzz` leaves
+  such an output out only where ONNX's reference evaluator computes other elements, and a run only
+  where that refuses it. All other outputs are compared.
+- A recurrent operator that ends onnxruntime's process on an empty input, or operands of an empty
+  sequence whose batches do not broadcast, where a note of the rewrite says so.
+- Floats, and what a comparison or a rounding makes of them, where a change of the inputs by a
+  rounding error changes the original by more than the tolerance.
+- Operators of com.microsoft have no specification: what onnxruntime computes for a non-empty
+  input is right.
+
+## Empty scan outputs
+
+The specification defines only the first size of a scan output of a Loop that has no iterations: 0.
+onnxruntime takes the others from what the body declares or what it infers, and returns 0 for those
+that it does not know, or the shape `[0]` if it does not even know how many there are. The rewritten
+model may return their true values: `[0, 3, 4]` instead of `[0, 0, 4]` or `[0]`. `verify` accepts
+this, with a note, only for outputs that depend on a scan output of a Loop, and only if both tensors
+are empty and of one type and differ in such sizes alone. A tensor with elements never equals an
+empty one.
 """
 
 

@@ -71,7 +71,7 @@ class CommitVerification:
     commits: int
     checked: int = 0
     """The versions of the model that were run, including that before the first commit."""
-    cut_out: int = 0
+    cut_out: list[int] = field(default_factory=list)
     """The commits of a large model that were judged by the nodes that they touched."""
     cases: int = 0
     sizes: str = ""
@@ -98,7 +98,7 @@ class CommitVerification:
         return ERROR if self.reason else 0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "status": self.status}
+        return {**asdict(self), "cut_out": len(self.cut_out), "status": self.status}
 
 
 def verify_commits(
@@ -118,7 +118,7 @@ def verify_commits(
             return result
         result.original_crash = reference.original_crash
         result.coverage = reference.coverage()
-        _compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
+        compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
         if result.bad is None and trace.result is not None:
             _compare_result(result, trace.result, reference)
     return result
@@ -133,13 +133,16 @@ class _Version:
     model: onnx.ModelProto
 
 
-def _compare_versions(
+def compare_versions(
     result: CommitVerification,
     start: Callable[[], Replay],
     reference: ReferenceRuns,
     progress: Progress | None,
 ) -> None:
-    """`start` makes a replay that has made no commit."""
+    """Runs the model after each commit, up to the first that changes what it computes.
+
+    `start` makes a replay that has made no commit.
+    """
     replay = start()
     model = replay.model()
     found = _compared(result, reference, 0, model, optimizes=True)
@@ -170,7 +173,7 @@ def _compare_cut_outs(
             progress(line.number, result.commits)
         same = cut_outs.is_same_after(replay.advance())
         if same and line.number % WHOLE and line.number < result.commits:
-            result.cut_out += 1
+            result.cut_out.append(line.number)
             continue
         if not _compared(result, cut_outs.reference, line.number, replay.model(), optimizes=True):
             good = line.number
@@ -293,7 +296,7 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
     if result.bad is None:
         text = f"equal after each of {result.commits} commits, in {runs}"
         if result.cut_out:
-            text += f"; {result.cut_out} of them by the nodes that they touched"
+            text += f"; {len(result.cut_out)} of them by the nodes that they touched"
         return [*parts, Text(text, style="green")]
     summary = Text(f"{result.commits} commits; {runs}", style="dim")
     return [*parts, _render_bad(result.bad), summary]

@@ -1,11 +1,14 @@
-"""Attributes of a node, as Python values."""
+"""Attributes of a node, as TVM's converters take them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-import onnx
 from onnx import AttributeProto
+
+from ..rewrite.graph.ir import Constant, Graph, Node
+from ..rewrite.storage.attributes import decode, is_body, tensor_proto
 
 _FIELDS: dict[int, str] = {
     AttributeProto.FLOAT: "f",
@@ -25,16 +28,33 @@ _REPEATED: dict[int, str] = {
 }
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def attributes(node: Node) -> dict[str, Any]:
     """Values by name: int, float, bytes, protos, or tuples of these. Bodies are left out."""
-    values: dict[str, Any] = {}
-    for attribute in node.attribute:
+    values = dict(_hidden(node))
+    for name, value in node.attrs.items():
+        if isinstance(value, Constant):
+            values[name] = tensor_proto(value)
+        elif isinstance(value, list | tuple):
+            values[name] = tuple(map(_encoded, value))
+        elif not isinstance(value, Graph):
+            values[name] = _encoded(value)
+    return values
+
+
+def _encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _hidden(node: Node) -> Iterator[tuple[str, Any]]:
+    """The attributes that only the file has, because rules cannot see them."""
+    for attribute in node.origin.attribute if node.origin is not None else ():
+        if attribute.name in node.attrs or is_body(attribute) or decode(attribute, "") is not None:
+            continue
         kind = attribute.type or _guess(attribute)
         if kind in _FIELDS:
-            values[attribute.name] = getattr(attribute, _FIELDS[kind])
+            yield attribute.name, getattr(attribute, _FIELDS[kind])
         elif kind in _REPEATED:
-            values[attribute.name] = tuple(getattr(attribute, _REPEATED[kind]))
-    return values
+            yield attribute.name, tuple(getattr(attribute, _REPEATED[kind]))
 
 
 def _guess(attribute: AttributeProto) -> int:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import onnx
-from onnx import AttributeProto
+from ..rewrite.graph.ir import Graph, Node, Tensor, named_bodies
 
 
 @dataclass(frozen=True)
 class Step:
     """A node, with the bodies it holds."""
 
-    node: onnx.NodeProto
+    node: Node
     bodies: dict[str, Body]
     """By attribute name: then_branch, else_branch, body."""
 
@@ -22,14 +21,14 @@ class Step:
 class Body:
     """The main graph, a branch of an If, or the body of a loop."""
 
-    graph: onnx.GraphProto
+    graph: Graph
     path: str
     """Where it stands in the model, for people. Empty for the main graph."""
     steps: list[Step] = field(default_factory=list)
-    captures: list[str] = field(default_factory=list)
-    """Names used here or in a nested body and defined further out, in order of first use."""
-    last_use: dict[str, int] = field(default_factory=dict)
-    """The last step that reads a name, itself or in its bodies; len(steps) for an output."""
+    captures: list[Tensor] = field(default_factory=list)
+    """Values read here or in a nested body and defined further out, in order of first use."""
+    last_use: dict[Tensor, int] = field(default_factory=dict)
+    """The last step that reads a value, itself or in its bodies; len(steps) for an output."""
 
     def inside(self) -> Iterator[Body]:
         """This body and all nested ones, outermost first."""
@@ -39,46 +38,49 @@ class Body:
                 yield from body.inside()
 
 
-def place(node: onnx.NodeProto, path: str) -> str:
+def place(node: Node, path: str) -> str:
     """A node and where it stands, for messages."""
     if node.name:
-        label = f"{node.op_type} {node.name!r}"
+        label = f"{node.op} {node.name!r}"
     else:
-        label = f"{node.op_type} that gives {next(filter(None, node.output), '')!r}"
+        label = f"{node.op} that gives {first_output(node)!r}"
     return f"{label} in {path}" if path else label
 
 
-def read_body(graph: onnx.GraphProto, path: str = "") -> Body:
-    """Analyse a graph and its bodies. Takes time linear in their size."""
+def first_output(node: Node) -> str:
+    """The name of the first output that a node lists."""
+    return next((tensor.name for tensor in node.outputs if tensor.name), "")
+
+
+def read_body(graph: Graph, path: str = "") -> Body:
+    """Analyses a graph and its bodies. Takes time linear in their size."""
     body = Body(graph, path)
-    defined = {value.name for value in graph.input}
-    defined.update(tensor.name for tensor in graph.initializer)
-    defined.update(tensor.values.name for tensor in graph.sparse_initializer)
-    captured: dict[str, None] = {}
+    defined: set[Tensor] = {*graph.inputs, *graph.initializers}
+    captured: dict[Tensor, None] = {}
 
-    def use(name: str, position: int) -> None:
-        body.last_use[name] = position
-        if name and name not in defined:
-            captured[name] = None
+    def use(tensor: Tensor, position: int) -> None:
+        body.last_use[tensor] = position
+        if tensor not in defined:
+            captured[tensor] = None
 
-    for position, node in enumerate(graph.node):
+    for position, node in enumerate(graph.nodes):
         step = Step(node, _bodies(node, path))
         body.steps.append(step)
-        for name in node.input:
-            use(name, position)
+        for tensor in node.inputs:
+            if tensor.name:
+                use(tensor, position)
         for inner in step.bodies.values():
-            for name in inner.captures:
-                use(name, position)
-        defined.update(node.output)
-    for value in graph.output:
-        use(value.name, len(graph.node))
+            for tensor in inner.captures:
+                use(tensor, position)
+        defined.update(node.outputs)
+    for tensor in graph.outputs:
+        use(tensor, len(graph.nodes))
     body.captures.extend(captured)
     return body
 
 
-def _bodies(node: onnx.NodeProto, path: str) -> dict[str, Body]:
+def _bodies(node: Node, path: str) -> dict[str, Body]:
     return {
-        attribute.name: read_body(attribute.g, f"{attribute.name} of {place(node, path)}")
-        for attribute in node.attribute
-        if attribute.type == AttributeProto.GRAPH
+        name: read_body(graph, f"{name} of {place(node, path)}")
+        for name, graph in named_bodies(node)
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax
 
-from .bodies import Step, place
+from .bodies import Step, first_output, place
 from .closure import Closure
 from .emitter import Emitter
 from .join import join, unpack
@@ -29,11 +29,11 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
 
     A branch that is known to be taken is emitted in place.
     """
-    condition = frame.values[step.node.input[0]]
+    condition = frame.values[step.node.inputs[0]]
     taken = _known_condition(condition)
     if taken is not None:
         body = step.bodies["then_branch" if taken else "else_branch"]
-        captured = {name: frame.values[name] for name in body.captures}
+        captured = {tensor: frame.values[tensor] for tensor in body.captures}
         return emitter.emit_body(scope, body, captured)
 
     where = place(step.node, frame.body.path)
@@ -42,13 +42,14 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
         calls, kinds = [], []
         for attribute, suffix in _BRANCHES.items():
             body = step.bodies[attribute]
-            closure = Closure({name: frame.values[name] for name in body.captures})
-            name = f"{step.node.name or step.node.output[0]}_{suffix}"
+            closure = Closure({tensor: frame.values[tensor] for tensor in body.captures})
+            name = f"{step.node.name or first_output(step.node)}_{suffix}"
             params, values = closure.params, closure.values
             branch = emitter.emit_function(name, params, body, values, private=False)
             calls.append(relax.Call(branch.variable, closure.args))
             kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
         joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]
+        joined = scope.sizes.refined(step.node.outputs, joined)
         result = scope.bb.emit(relax.If(flag, *calls))
         items = unpack(scope.bb, result, [_type(kind) for kind in joined])
         # A branch may give a tuple where the other gives a list.

@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
+from ..rewrite.storage.functions import inline_functions
 from ..rewrite.storage.protos import containers, nodes
 from .operators import find
 from .small_types import with_inferred_types
@@ -27,8 +28,7 @@ def decompose(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     Compositions are the function bodies that ONNX's operator schemas carry. An operator for which
     there is none, because it would depend on types that are not known, stays.
     """
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+    model = inline_functions(model)
     kept: set[Operator] = set()
     for _ in range(_ROUNDS):
         found = {_operator(node) for node in nodes(model.graph)} - kept

@@ -1,9 +1,14 @@
-"""From an ONNX model to a Relax module, without rewriting."""
+"""From an ONNX model to a Relax module.
+
+`prepare` works on the protos of a file: it composes operators that have no translation of others.
+`emit_graph` emits the graph of a model, after a rewrite or without one.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -11,15 +16,20 @@ import onnx
 from tvm import relax
 
 from ..rewrite.errors import ModelError
+from ..rewrite.facts.facts import Facts
+from ..rewrite.graph.ir import Tensor
+from ..rewrite.storage.body_arity import check_bodies
 from ..rewrite.storage.exporter import copy_fields
-from .bodies import read_body
+from ..rewrite.storage.model import Model, opsets, read_model
+from ..rewrite.storage.redeclare import redeclare, with_opset
+from .bodies import Body, read_body
 from .branches import emit_if
-from .control_checks import check_control, check_functions
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
 from .forms import OnForm
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
+from .ranks import Ranks
 from .scheduling.dataflow import split_blocks
 from .signature import Shape, Signature
 from .small_types import resolve_small_types
@@ -32,69 +42,128 @@ CONTROL = MappingProxyType[str, ControlFlow]({"If": emit_if, "Loop": emit_loop, 
 """The operators with bodies, and what emits them."""
 
 
-def emit(
-    model: onnx.ModelProto,
-    *,
-    source: onnx.ModelProto | None = None,
-    weights: Sequence[onnx.TensorProto] | None = None,
-    sizes: Mapping[str, int] = MappingProxyType({}),
-    shape_dict: Mapping[str, Shape] | None = None,
-    dtype_dict: str | Mapping[str, str] | None = "float32",
-    opset: int | None = None,
-    keep_params_in_input: bool = False,
-    sanitize_input_names: bool = True,
-    base_dir: str = "",
-    on_form: OnForm | None = None,
-) -> Any:
-    """The model as a Relax module with one public function, `main`.
+@dataclass(frozen=True)
+class ImportOptions:
+    """The arguments of `tvm.relax.frontend.onnx.from_onnx`, and what goes with them.
 
-    The arguments are those of `tvm.relax.frontend.onnx.from_onnx`, and so is the result for a
-    model without control flow. Sizes in `shape_dict` may also be names of symbols, or None.
-    `source` is the model before a rewrite, which warnings are about; `weights` are the parameters
-    of a model whose weights are inputs already (see `lift_weights`); `sizes` are the numbers of
-    named dims. `base_dir` is the folder of the model's external data. `on_form` is called with the
-    form that each loop and recurrence takes when the module is compiled for the target in scope.
+    Sizes in `shape_dict` may also be names of symbols, or None.
+    """
 
-    Raises ModelError for a model that is too old, UnsupportedError for what has no translation:
-    operators, all of them at once, or the first node that cannot be translated as it is used.
+    shape_dict: Mapping[str, Shape] = field(default_factory=dict)
+    dtype_dict: str | Mapping[str, str] | None = "float32"
+    opset: int | None = None
+    keep_params_in_input: bool = False
+    sanitize_input_names: bool = True
+    base_dir: str = ""
+    """The folder of the model's external data."""
+    on_form: OnForm | None = None
+    """Called with the form that each loop and recurrence takes when the module is compiled for the
+    target in scope."""
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """The types of inputs by name."""
+        return self.dtype_dict if isinstance(self.dtype_dict, Mapping) else {}
+
+
+def emit(model: onnx.ModelProto, **options: Any) -> Any:
+    """The model as a Relax module with one public function, `main`, without rewriting.
+
+    `options` are those of `ImportOptions`. The result for a model without control flow is like that
+    of TVM's importer. Raises what `prepare` and `emit_graph` raise.
+    """
+    chosen = ImportOptions(**options)
+    warn_of_defects(model)
+    prepared, weights = prepare(model, chosen)
+    return emit_graph(read_model(prepared, chosen.base_dir), chosen, weights=weights)
+
+
+def prepare(
+    model: onnx.ModelProto, options: ImportOptions
+) -> tuple[onnx.ModelProto, Sequence[onnx.TensorProto]]:
+    """The model with declared inputs, and with operators that have a translation.
+
+    The second result are the weights that became inputs because parameters are kept. The given
+    model is not changed. Raises ModelError for a model that is too old.
     """
     if model.ir_version < 3:
         raise ModelError(
             f"the model has IR version {model.ir_version}; versions before 3 are not supported",
             remedy="Convert it with onnx.version_converter",
         )
-    _warn_of_defects(model if source is None else source)
-    opset = _opset(model, opset)
-    if keep_params_in_input and weights is None:
+    opset = opsets(model).get("", 1)
+    if options.opset is not None:
+        if options.opset < opset:
+            warnings.warn(
+                f"The model is read by opset {options.opset}, though it declares {opset}: "
+                "operators whose meaning changed in between may be translated wrongly",
+                stacklevel=3,
+            )
+        opset = options.opset
+        model = with_opset(model, opset)
+    weights: Sequence[onnx.TensorProto] = ()
+    if options.keep_params_in_input:
         model, weights = lift_weights(model)
-    check_functions(model)
-    model = resolve_small_types(decompose(model, opset))
+    model = redeclare(model, options.shape_dict, options.dtypes)
+    return resolve_small_types(decompose(model, opset)), weights
+
+
+def emit_graph(
+    model: Model,
+    options: ImportOptions,
+    *,
+    weights: Sequence[onnx.TensorProto] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    ranks: Mapping[Tensor, str] = MappingProxyType({}),
+    facts: Facts | None = None,
+) -> Any:
+    """The graph of a model as a Relax module with one public function, `main`.
+
+    `weights` are those that `prepare` returns, `sizes` the numbers of named dims, and `ranks`
+    explains why the ranks of values are not known. Types say what `facts` know.
+
+    Raises ModelError for bodies that do not fit their nodes, and UnsupportedError for what has no
+    translation: operators, all of them at once, or the first node that cannot be translated as it
+    is used.
+    """
+    opset = options.opset or model.opset() or 1
     body = read_body(model.graph)
-    check_control(body)
+    _check_bodies(body, opset)
     check_support(body, frozenset(CONTROL))
 
-    signature = Signature(model.graph, shape_dict, dtype_dict, sanitize_input_names, sizes)
-    signature.add_weights(weights or (), base_dir)
+    signature = Signature(
+        model.graph, options.shape_dict, options.dtype_dict, options.sanitize_input_names, sizes
+    )
+    signature.add_weights(weights, options.base_dir)
     signature.add_inputs()
 
-    emitter = Emitter(relax.BlockBuilder(), opset, CONTROL, base_dir, signature.parameters)
+    emitter = Emitter(
+        relax.BlockBuilder(), opset, CONTROL, signature.parameters, ranks=Ranks(ranks), facts=facts
+    )
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
     module = emitter.bb.get()
     if emitter.discarded:
         module = without_unused(module)
     module = split_blocks(module)
     module["main"] = module["main"].with_attrs(signature.attributes)
-    if on_form is not None:
+    if options.on_form is not None:
         for form in (*emitter.forms, *fuse_loops(module)[1]):
-            on_form(form)
+            options.on_form(form)
     return module
+
+
+def _check_bodies(body: Body, opset: int) -> None:
+    for inner in body.inside():
+        for step in inner.steps:
+            if step.bodies and not step.node.domain:
+                check_bodies(step.node, opset, inner.path)
 
 
 _SMALL = 1 << 10
 """The most bytes of an initializer that the check for defects gets to see."""
 
 
-def _warn_of_defects(model: onnx.ModelProto) -> None:
+def warn_of_defects(model: onnx.ModelProto) -> None:
     """A model that breaks ONNX's rules may still be translated, but not silently."""
     try:
         onnx.checker.check_model(_without_contents(model))
@@ -115,18 +184,3 @@ def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
         else:
             light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
     return light
-
-
-def _opset(model: onnx.ModelProto, wanted: int | None) -> int:
-    """The version of the standard operators to read the model by."""
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    declared = versions[0] if versions else 1
-    if wanted is None:
-        return declared
-    if wanted < declared:
-        warnings.warn(
-            f"The model is read by opset {wanted}, though it declares {declared}: operators whose "
-            "meaning changed in between may be translated wrongly",
-            stacklevel=3,
-        )
-    return wanted

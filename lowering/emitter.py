@@ -12,9 +12,11 @@ import onnx
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
+from ..rewrite.facts.facts import Facts
+from ..rewrite.graph.ir import Node, Tensor
 from .attributes import attributes
 from .bodies import Body, Step, place
-from .constants import array, constant, dense
+from .constants import array, constant
 from .failures import failure
 from .forms import RECURRENT, Form
 from .operators import Accepts, ConverterContext, find
@@ -22,7 +24,17 @@ from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequences.lists import copy_received, wrap_optional
 from .tvm_onnx import EmptyOptional, InputList, building_function
-from .values import ListValue, Received, Sizes, Value, as_tensor, is_prim, is_tensor, with_shape
+from .values import (
+    ListValue,
+    Received,
+    Sizes,
+    Value,
+    as_tensor,
+    is_prim,
+    is_tensor,
+    match,
+    with_sizes,
+)
 
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
@@ -45,13 +57,13 @@ class Emitter:
     bb: Any
     opset: int
     control: Mapping[str, ControlFlow]
-    base_dir: str = ""
-    """Where external data lies."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
     discarded: list[str] = field(default_factory=list)
     """The names of bodies that were emitted again, which leaves functions that nothing calls."""
     ranks: Ranks = field(default_factory=Ranks)
+    facts: Facts | None = None
+    """What the rewriter proved; None if the model could not be rewritten."""
     _forms: dict[int, Form] = field(default_factory=dict)
     """By the identity of the node: a body is emitted again if its types have to be wider."""
 
@@ -60,36 +72,36 @@ class Emitter:
         """What became of the nodes that iterate, in the order of emission."""
         return list(self._forms.values())
 
-    def note_form(self, node: onnx.NodeProto, form: Form) -> None:
+    def note_form(self, node: Node, form: Form) -> None:
         """Remember what became of a node, instead of what an earlier attempt made of it."""
         self._forms[id(node)] = form
 
-    def emit_body(self, scope: Scope, body: Body, values: dict[str, Value]) -> list[Value]:
-        """Emit a graph into a function; `values` are the names it sees. Gives its outputs."""
+    def emit_body(self, scope: Scope, body: Body, values: dict[Tensor, Value]) -> list[Value]:
+        """Emit a graph into a function; `values` are those that it sees. Gives its outputs."""
         with scope.frame(body, values) as frame:
             self._bind_initializers(frame)
             for position, step in enumerate(body.steps):
                 frame.position = position
                 results = self._emit(scope, frame, step)
-                for name, value in zip(step.node.output, results, strict=False):
-                    if name:
-                        scope.bind(frame, name, value)
+                for tensor, value in zip(step.node.outputs, results, strict=False):
+                    if tensor.name:
+                        scope.bind(frame, tensor, value)
             frame.position = len(body.steps)
-            return [frame.values[output.name] for output in body.graph.output]
+            return [frame.values[output] for output in body.graph.outputs]
 
     def emit_function(
         self,
         name: str,
         params: Sequence[Any],
         body: Body,
-        values: dict[str, Value],
+        values: dict[Tensor, Value],
         *,
         private: bool = True,
     ) -> EmittedFunction:
-        """Emit a graph as a function of the module; `values` are the names it sees."""
+        """Emit a graph as a function of the module; `values` are those that it sees."""
         with building_function(self.bb, identifier(name), params, private=private):
-            scope = Scope(self.bb)
-            seen = {name: self._entered(value) for name, value in values.items()}
+            scope = Scope(self.bb, self.facts)
+            seen = {tensor: self._entered(value) for tensor, value in values.items()}
             outputs = self.emit_body(scope, body, seen)
             results = scope.results(outputs)
             kinds = [
@@ -106,47 +118,44 @@ class Emitter:
         return value
 
     def _bind_initializers(self, frame: Frame) -> None:
-        graph = frame.body.graph
-        for tensor in graph.initializer:
-            if tensor.name not in frame.values:
-                frame.values[tensor.name] = constant(array(tensor, self.base_dir))
-        for sparse in graph.sparse_initializer:
-            frame.values[sparse.values.name] = constant(dense(sparse, self.base_dir))
+        for tensor in frame.body.graph.initializers:
+            if tensor in frame.body.last_use and tensor not in frame.values:
+                frame.values[tensor] = constant(array(tensor))
 
     def _emit(self, scope: Scope, frame: Frame, step: Step) -> list[Value]:
         if step.bodies:
-            return self.control[step.node.op_type](self, scope, frame, step)
-        return self._emit_plain(frame, step.node)
+            return self.control[step.node.op](self, scope, frame, step)
+        return self._emit_plain(scope, frame, step.node)
 
-    def _emit_plain(self, frame: Frame, node: onnx.NodeProto) -> list[Value]:
+    def _emit_plain(self, scope: Scope, frame: Frame, node: Node) -> list[Value]:
         named = attributes(node)
         named["tvm_custom"] = {
             "name": node.name,
-            "num_outputs": len(node.output),
+            "num_outputs": len(node.outputs),
             "opset": self.opset,
         }
-        if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
-            self.note_form(node, Form(node.op_type, place(node, frame.body.path)))
-        converter = find(node.domain, node.op_type)
+        if node.op in RECURRENT and not node.domain:
+            self.note_form(node, Form(node.op, place(node, frame.body.path)))
+        converter = find(node.domain, node.op)
         assert converter is not None, "the model was searched for unknown operators beforehand"
         try:
-            inputs = InputList([self._input(frame, name, converter.accepts) for name in node.input])
-            params = [frame.values, self.parameters]
-            value = converter.convert(
-                ConverterContext(self.bb, node.op_type, inputs, named, params)
+            inputs = InputList(
+                [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
             )
+            params: list[dict[str, Any]] = [{}, self.parameters]
+            value = converter.convert(ConverterContext(self.bb, node.op, inputs, named, params))
             return self._outputs(frame, node, value)
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
-            given = [frame.values[name] if name else None for name in node.input]
+            given = [frame.values[t] if t.name else None for t in node.inputs]
             raise failure(node, frame.body.path, given, self.ranks.explain(given), error) from error
 
-    def _input(self, frame: Frame, name: str, accepts: Accepts) -> Value:
+    def _input(self, scope: Scope, frame: Frame, tensor: Tensor, accepts: Accepts) -> Value:
         """An input in a form that the node's converter takes."""
-        if not name:
+        if not tensor.name:
             return None
-        value = frame.values[name]
+        value = frame.values[tensor]
         if is_tensor(value):
-            return self._shaped(frame, name, value, accepts)
+            return self._shaped(scope, frame, tensor, value, accepts)
         if isinstance(value, EmptyOptional | ListValue):
             return value
         if isinstance(value, Sizes):
@@ -157,23 +166,29 @@ class Emitter:
             return value if Accepts.SIZES in accepts else as_tensor(self.bb, value)
         return value
 
-    def _shaped(self, frame: Frame, name: str, value: Value, accepts: Accepts) -> Value:
+    def _shaped(
+        self, scope: Scope, frame: Frame, tensor: Tensor, value: Value, accepts: Accepts
+    ) -> Value:
         """A tensor with a shape, if its rank is known."""
         if value.ty.shape is not None:
             return value
-        if value.ty.ndim < 0 and Accepts.ANY_RANK not in accepts:
-            raise UnsupportedError(f"the rank of {name!r} is not known")
-        shaped = frame.values[name] = with_shape(self.bb, value)
+        if value.ty.ndim < 0:
+            if Accepts.ANY_RANK not in accepts:
+                raise UnsupportedError(f"the rank of {tensor.name!r} is not known")
+            return value
+        (kind,) = scope.sizes.refined([tensor], [with_sizes(value.ty)])
+        shaped = frame.values[tensor] = match(self.bb, value, kind)
+        scope.sizes.learn(tensor, shaped)
         return shaped
 
-    def _outputs(self, frame: Frame, node: onnx.NodeProto, value: Value) -> list[Value]:
+    def _outputs(self, frame: Frame, node: Node, value: Value) -> list[Value]:
         """The values of a node's outputs, from what its converter gave."""
         if isinstance(value, EmptyOptional | ListValue | Sizes):
             return [value]
         value = self.bb.normalize(value)
         if isinstance(value.ty, relax.TupleType):
             value = self._fields(value)
-            if not _gives_one_value(node.domain, node.op_type):
+            if not _gives_one_value(node.domain, node.op):
                 return self._checked(frame, node, list(value.fields))
         return self._checked(frame, node, [value])
 
@@ -185,8 +200,8 @@ class Emitter:
         return relax.Tuple([self.bb.emit(relax.TupleGetItem(value, i)) for i in range(size)])
 
     @staticmethod
-    def _checked(frame: Frame, node: onnx.NodeProto, values: list[Value]) -> list[Value]:
-        missing = [name for name in node.output[len(values) :] if name in frame.body.last_use]
+    def _checked(frame: Frame, node: Node, values: list[Value]) -> list[Value]:
+        missing = [t.name for t in node.outputs[len(values) :] if t in frame.body.last_use]
         if missing:
             raise UnsupportedError(f"its converter does not give the output {missing[0]!r}")
         return values

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx
 import tvm
 
 from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
+from ..rewrite.graph.ir import Node
 from .bodies import place
 from .support import UnknownOperatorError
 from .values import Value, describe
@@ -31,18 +31,18 @@ NotImplementedError."""
 
 
 def failure(
-    node: onnx.NodeProto, path: str, inputs: Sequence[Value], reason: str, error: Exception
+    node: Node, path: str, inputs: Sequence[Value], reason: str, error: Exception
 ) -> UnsupportedError:
     """What to raise when the converter of a node raised `error`.
 
     `reason` is a sentence on why its inputs are as they are, or empty.
     """
     kinds = [
-        f"{name} is {describe(value)}"
-        for name, value in zip(node.input, inputs, strict=False)
-        if name
+        f"{tensor.name} is {describe(value)}"
+        for tensor, value in zip(node.inputs, inputs, strict=False)
+        if tensor.name
     ]
-    what = f"{node.op_type} cannot be translated to Relax as it is used here: {_sentence(error)}"
+    what = f"{node.op} cannot be translated to Relax as it is used here: {_sentence(error)}"
     inputs_are = f"; inputs: {', '.join(kinds)}" if kinds else ""
     matching = (kind for original, kind in _KINDS.items() if isinstance(error, original))
     return next(matching, UnsupportedError)(

@@ -15,54 +15,59 @@ from typing import Any
 
 from tvm import relax
 
+from ..rewrite.facts.facts import Facts
+from ..rewrite.graph.ir import Tensor
 from .bodies import Body
+from .known_sizes import KnownSizes
 from .tvm_onnx import EmptyOptional
 from .values import Constant, ListValue, Sizes, Value, as_tensor, flatten, is_prim
 
 
 @dataclass(eq=False)
 class Frame:
-    """One graph being emitted into a function, and the names it can see."""
+    """One graph being emitted into a function, and the values it can see."""
 
     body: Body
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[Tensor, Value] = field(default_factory=dict)
     position: int = 0
     """The step being emitted."""
 
-    def needs(self, name: str) -> bool:
-        """Whether the current step or a later one reads a name."""
-        return self.body.last_use.get(name, -1) >= self.position
+    def needs(self, tensor: Tensor) -> bool:
+        """Whether the current step or a later one reads a value."""
+        return self.body.last_use.get(tensor, -1) >= self.position
 
 
 class Scope:
     """The segments of one Relax function, and the values that live across them."""
 
-    def __init__(self, bb: Any) -> None:
+    def __init__(self, bb: Any, facts: Facts | None = None) -> None:
         self.bb = bb
+        self.sizes = KnownSizes(facts)
         self._frames: list[Frame] = []
-        self._local: list[tuple[Frame, str]] = []
-        """Names bound since the segment began to values that end with it."""
+        self._local: list[tuple[Frame, Tensor]] = []
+        """Tensors bound since the segment began to values that end with it."""
         self._segment: Any = None
         self._open()
 
     @contextmanager
-    def frame(self, body: Body, values: dict[str, Value]) -> Iterator[Frame]:
-        """Emit a graph into this function; `values` are the names it sees from outside."""
+    def frame(self, body: Body, values: dict[Tensor, Value]) -> Iterator[Frame]:
+        """Emit a graph into this function; `values` are those that it sees from outside."""
         frame = Frame(body)
         self._frames.append(frame)
-        for name, value in values.items():
-            self.bind(frame, name, value)
+        for tensor, value in values.items():
+            self.bind(frame, tensor, value)
         try:
             yield frame
         finally:
             self._frames.remove(frame)
 
-    def bind(self, frame: Frame, name: str, value: Value) -> None:
-        """Give a value its name in a graph."""
-        frame.values[name] = value
+    def bind(self, frame: Frame, tensor: Tensor, value: Value) -> None:
+        """Make a value that of a tensor of a graph."""
+        frame.values[tensor] = value
+        self.sizes.learn(tensor, value)
         leaves = [value] if isinstance(value, relax.Var) else flatten([value])
         if any(map(_ends_with_segment, leaves)):
-            self._local.append((frame, name))
+            self._local.append((frame, tensor))
 
     @contextmanager
     def between_segments(self, values: Sequence[Value]) -> Iterator[list[Value]]:
@@ -112,17 +117,17 @@ class Scope:
         self._segment.__enter__()
 
     def _close(self, values: Sequence[Value]) -> list[Value]:
-        named = [(frame, name) for frame, name in self._local if self._is_needed(frame, name)]
-        waiting = [frame.values[name] for frame, name in named]
+        needed = [(frame, tensor) for frame, tensor in self._local if self._needs(frame, tensor)]
+        waiting = [frame.values[tensor] for frame, tensor in needed]
         settled = self._settle([*waiting, *values])
-        for (frame, name), value in zip(named, settled, strict=False):
-            frame.values[name] = value
+        for (frame, tensor), value in zip(needed, settled, strict=False):
+            frame.values[tensor] = value
         self._local.clear()
         self._segment.__exit__(None, None, None)
-        return settled[len(named) :]
+        return settled[len(needed) :]
 
-    def _is_needed(self, frame: Frame, name: str) -> bool:
-        return frame in self._frames and frame.needs(name)
+    def _needs(self, frame: Frame, tensor: Tensor) -> bool:
+        return frame in self._frames and frame.needs(tensor)
 
     def _settle(self, values: Sequence[Value]) -> list[Value]:
         """The values as outputs of the dataflow block, one output for each distinct value."""

@@ -15,9 +15,11 @@ from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
 from ..rewrite.errors import UnsupportedError
+from ..rewrite.graph.declarations import declaration
+from ..rewrite.graph.ir import Constant, Graph, Tensor
+from ..rewrite.graph.names import graphs
 from ..rewrite.storage.dim_formulas import evaluate_formula, is_formula
-from ..rewrite.storage.protos import nodes
-from .constants import array
+from .constants import stored
 from .small_types import stored_dtype
 from .values import Element, Received, Value
 
@@ -81,7 +83,7 @@ class Signature:
 
     def __init__(
         self,
-        graph: onnx.GraphProto,
+        graph: Graph,
         shape_dict: Mapping[str, Shape] | None,
         dtype_dict: str | Mapping[str, str] | None,
         sanitize_names: bool,
@@ -92,16 +94,18 @@ class Signature:
         self._dtypes = dict(dtype_dict) if isinstance(dtype_dict, Mapping) else {}
         self._sanitize = sanitize_names
         self._names = UniqueNameSupply()
-        texts = [text for info in graph.input for text in self._texts(info)]
+        self._infos = {tensor: declaration(tensor, tensor.info) for tensor in graph.inputs}
+        texts = [text for info in self._infos.values() for text in self._texts(info)]
         self._symbols = Symbols(sizes, [text for text in texts if text.isidentifier()])
         self._tested = {
-            name
-            for node in nodes(graph)
-            if node.op_type == "OptionalHasElement"
-            for name in node.input
+            tensor
+            for each in graphs(graph)
+            for node in each.nodes
+            if node.op == "OptionalHasElement"
+            for tensor in node.inputs
         }
-        self.values: dict[str, Value] = {}
-        """By the model's names."""
+        self.values: dict[Tensor, Value] = {}
+        """By the graph's inputs."""
         self.inputs: list[Any] = []
         self.parameters: dict[str, tuple[Any, Any]] = {}
         """Weights that are parameters: (variable, array) by the variable's name."""
@@ -121,26 +125,25 @@ class Signature:
 
     def add_weights(self, weights: Sequence[onnx.TensorProto], base_dir: str) -> None:
         """Makes weights parameters; those that the graph takes as inputs get their values."""
-        taken = {info.name for info in self._graph.input}
+        inputs = {tensor.name: tensor for tensor in self._graph.inputs}
         for tensor in weights:
-            content = tvm.runtime.tensor(array(tensor, base_dir))
+            content = tvm.runtime.tensor(stored(tensor, base_dir))
             # Exporters of PyTorch put this before the names of weights.
             name = tensor.name.removeprefix("onnx::")
             variable = relax.Var(name, relax.TensorType(content.shape, content.dtype))
             self.parameters[name] = (variable, content)
-            if tensor.name in taken:
-                self.values[tensor.name] = variable
+            if tensor.name in inputs:
+                self.values[inputs[tensor.name]] = variable
 
     def add_inputs(self) -> None:
         """Makes the inputs of the graph parameters, except weights and initializers."""
-        given = {tensor.name for tensor in self._graph.initializer} | self.values.keys()
-        for info in self._graph.input:
-            if info.name not in given:
-                variable, value = self._input(info)
-                self.values[info.name] = value
+        for tensor, info in self._infos.items():
+            if not isinstance(tensor, Constant) and tensor not in self.values:
+                variable, value = self._input(info, tensor in self._tested)
+                self.values[tensor] = value
                 self.inputs.append(variable)
 
-    def _input(self, info: onnx.ValueInfoProto) -> tuple[Any, Value]:
+    def _input(self, info: onnx.ValueInfoProto, is_tested: bool) -> tuple[Any, Value]:
         """The parameter of an input, and the value that the graph works with."""
         is_optional = info.type.HasField("optional_type")
         # An optional that the model does not test is there in every run that succeeds.
@@ -149,7 +152,7 @@ class Signature:
             element = _element(info.name, kind.sequence_type.elem_type.tensor_type)
             variable = relax.Var(self._variable_name(info.name), relax.ObjectType())
             return variable, Received(variable, element)
-        if is_optional and info.name in self._tested:
+        if is_optional and is_tested:
             element = _element(info.name, kind.tensor_type)
             variable = relax.Var(self._variable_name(info.name), relax.ObjectType())
             return variable, Received(variable, element, is_optional=True)

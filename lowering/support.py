@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import onnx
 import tvm
 
 from ..rewrite.errors import UnsupportedError
+from ..rewrite.graph.ir import Node
 from .bodies import Body, place
 from .operators import find
 
@@ -50,7 +50,7 @@ def check_support(body: Body, control: frozenset[str]) -> None:
         for step in inner.steps:
             node = step.node
             if not _is_supported(node, bool(step.bodies), control):
-                unknown[node.domain or "ai.onnx", node.op_type].append(place(node, inner.path))
+                unknown[node.domain or "ai.onnx", node.op].append(place(node, inner.path))
     if not unknown:
         return
     count = sum(len(places) for places in unknown.values())
@@ -68,10 +68,10 @@ class UnknownOperatorError(UnsupportedError, tvm.error.OpNotImplemented):  # typ
     """An operator has no translation; TVM's importer raises OpNotImplemented."""
 
 
-def _is_supported(node: onnx.NodeProto, has_bodies: bool, control: frozenset[str]) -> bool:
+def _is_supported(node: Node, has_bodies: bool, control: frozenset[str]) -> bool:
     if has_bodies:
-        return node.domain in ("", "ai.onnx") and node.op_type in control
-    return find(node.domain, node.op_type) is not None
+        return not node.domain and node.op in control
+    return find(node.domain, node.op) is not None
 
 
 def refusal(domain: str, op_type: str) -> str | None:

@@ -165,18 +165,21 @@ def _without_sizes(bb: Any, tensor: Value) -> Value:
     return bb.emit(relax.Call(function, [tensor]))
 
 
+def with_sizes(kind: Any) -> Any:
+    """A tensor type with a new symbol for each size, if the rank is known."""
+    if kind.ndim < 0:
+        return kind
+    return relax.TensorType([fresh_dim(f"d{axis}") for axis in range(kind.ndim)], kind.dtype)
+
+
 def with_shape(bb: Any, value: Value) -> Value:
     """A tensor whose sizes have symbols, new ones if its type has only a rank.
 
     Most converters need a shape, which may be symbolic.
     """
-    kind = value.ty
-    if not isinstance(kind, relax.TensorType) or kind.ndim < 0:
+    if not is_tensor(value) or value.ty.ndim < 0 or isinstance(value.ty.shape, relax.ShapeExpr):
         return value
-    if isinstance(kind.shape, relax.ShapeExpr):
-        return value
-    sizes = [fresh_dim(f"d{axis}") for axis in range(kind.ndim)]
-    return match(bb, value, relax.TensorType(sizes, kind.dtype))
+    return match(bb, value, with_sizes(value.ty))
 
 
 def describe(value: Value) -> str:

@@ -23,6 +23,7 @@ from .contrib.normalization import (
     DecomposeRmsNormalization,
     DecomposeSkipLayerNormalization,
 )
+from .loops.buffer_reads import CarryWrittenSlice
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
     EliminateDeadScanOutputs,
@@ -55,6 +56,7 @@ from .loops.pointwise_convolution import PointwiseConvToProduct
 from .loops.scatter_accumulation import ScatterToScanOutput
 from .loops.sequence_accumulation import SequenceInsertToScanOutput
 from .loops.slice_reads import GatherAtIteration, SliceToGather, SqueezedSliceToGather
+from .loops.split_carried_value import SplitCarriedValue
 from .loops.split_sequences import (
     ConcatOfSplitSequence,
     GatherFromSplitSequence,
@@ -76,7 +78,6 @@ from .recurrence import (
     FuseRecurrence,
     MergeRecurrentChunks,
     RerollRecurrence,
-    SplitCarriedValue,
 )
 from .reductions.closed_form_rules import (
     DelayLineToShift,
@@ -95,6 +96,7 @@ from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldC
 from .values.dead_nodes import EliminateDeadNode, EliminateIdentity
 from .values.reshapes import EliminateRedundantReshape
 from .values.squeeze_axes import InferSqueezeAxes
+from .values.traps import FailingNodeToTrap
 from .vectorization.after_loop import VectorizeAfterLoop
 from .vectorization.before_loop import VectorizeBeforeLoop
 from .vectorization.independent_scan_outputs import VectorizeScanOutputs
@@ -124,6 +126,7 @@ PHASES: tuple[Phase, ...] = (
             EliminateIdentity,
             ConstantToInitializer,
             CastLikeToCast,
+            FailingNodeToTrap,
             FoldConstants,
             DeduplicateConstants,
             EliminateCommonSubexpression,
@@ -188,6 +191,7 @@ PHASES: tuple[Phase, ...] = (
             SqueezedSliceToGather,
             GatherAtIteration,
             SequenceInsertToScanOutput,
+            CarryWrittenSlice,
             ScatterToScanOutput,
             ConcatToScanOutput,
         ),

@@ -100,7 +100,7 @@ def build(
         reference = None
         if runs is not Runs.NONE:
             reference = stack.enter_context(ReferenceRuns(request, seed))
-        checks = NumericChecks(replay, reference, runs)
+        checks = NumericChecks(lambda: Replay.of(request, trace), reference, runs, progress)
         history = GraphHistory(replay)
         commits = _follow(replay, history, checks, progress)
         replay.finish()
@@ -141,7 +141,7 @@ def _follow(
             progress(commit.number, len(replay.commits))
         diff = advance(replay)
         history.advance(commit)
-        commits.append(_content(diff, checks.after(commit)))
+        commits.append(_content(diff, checks.after(commit.number)))
     return commits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -11,14 +12,22 @@ import onnx
 
 from ...rewrite.running.runtime import ExecutionError
 from ...rewrite.running.verify import optimizer_note
-from ..batch_runner import OptimizerBackoff
+from ..reduce.edits import size
 from ..reference_runs import ReferenceRuns
 from ..replay import Replay
-from ..trace_reader import CommitLine
-from ..verify_commits import BadCommit, bad_commit
+from ..verify_commits import (
+    LARGE,
+    WHOLE,
+    BadCommit,
+    CommitVerification,
+    Progress,
+    compare_versions,
+)
 
 CHEAP = 20.0
 """The seconds that running the model after each commit may take by default."""
+CUT_OUT = 0.03
+"""The seconds for one commit of a large model, most of them for a session of onnxruntime."""
 
 
 class Runs(Enum):
@@ -42,18 +51,41 @@ class NumericCheck:
 
 
 class NumericChecks:
-    """Checks one version of a model after the other, until one differs."""
+    """The checks of all versions of a model, up to the first that differs."""
 
-    def __init__(self, replay: Replay, reference: ReferenceRuns | None, runs: Runs) -> None:
-        """`reference` is None if nothing is to be run."""
-        self._replay = replay
+    def __init__(
+        self,
+        start: Callable[[], Replay],
+        reference: ReferenceRuns | None,
+        runs: Runs,
+        progress: Progress | None = None,
+    ) -> None:
+        """`start` makes a replay that has made no commit; without a reference, nothing is run."""
+        replay = start()
         self._reference = reference if reference is not None and reference.cases else None
         self._why_not = "no check was requested" if reference is None else reference.reason
-        self.bad: BadCommit | None = None
-        self._before: onnx.ModelProto | None = None
-        self._backoff = OptimizerBackoff()
-        self.start = self._unchecked() if self._reference is None else self._first(runs)
+        self._found: CommitVerification | None = None
+        self.start = self._unchecked()
         """The check of the model before the first commit, as it was read and written."""
+        if self._reference is None:
+            return
+        model, began = replay.model(), time.perf_counter()
+        self.start = self._check(model)
+        seconds = _estimate(model, len(replay.commits), time.perf_counter() - began)
+        if runs is Runs.IF_CHEAP and seconds > CHEAP:
+            self._why_not = (
+                f"running the model after every commit would take about {seconds:.0f} s; --verify "
+                "does so"
+            )
+            return
+        self._found = CommitVerification(len(replay.commits))
+        compare_versions(self._found, start, self._reference, progress)
+
+    @property
+    def bad(self) -> BadCommit | None:
+        """The first commit that changes what the model computes."""
+        bad = None if self._found is None else self._found.bad
+        return bad if bad is not None and bad.number else None
 
     @property
     def runs(self) -> str:
@@ -65,34 +97,30 @@ class NumericChecks:
         crash = self._reference.original_crash
         return f"{runs}, {optimizer_note(crash)}" if crash else runs
 
-    def _first(self, runs: Runs) -> NumericCheck:
-        began = time.perf_counter()
-        self._before = self._replay.model()
-        check = self._check(None, self._before)
-        seconds = (time.perf_counter() - began) * len(self._replay.commits)
-        if runs is Runs.IF_CHEAP and seconds > CHEAP:
-            self._before = None
-            self._why_not = (
-                f"running the model after every commit would take about {seconds:.0f} s; --verify "
-                "does so"
-            )
-        return check
-
-    def after(self, commit: CommitLine) -> NumericCheck:
-        """Checks the model at the position of the replay, after a commit."""
-        if self._before is None or self.bad is not None:
+    def after(self, number: int) -> NumericCheck:
+        """The check of the model after a commit."""
+        found = self._found
+        if found is None:
             return self._unchecked()
-        model = self._replay.model()
-        optimizes = self._backoff.optimizes()
-        check = self._check(commit, model, optimizes)
-        if optimizes and self._reference is not None:
-            self._backoff.record(failed=bool(self._reference.crash))
-        self._before = model
-        return check
+        bad = found.bad
+        if bad is not None and number > bad.number:
+            already = f"commit {bad.number} is already wrong"
+            if not bad.number:
+                already = "the model differs before the first commit"
+            return NumericCheck("unchecked", f"not run: {already}")
+        if bad is not None and number == bad.number:
+            inner = f"first tensor `{bad.tensor}`: {bad.tensor_difference}; "
+            return NumericCheck("different", f"{inner}output `{bad.output}`: {bad.difference}")
+        if number in found.cut_out:
+            return self._equal("; only the nodes that the commit touched were run")
+        crash = found.crashes.get(number, "")
+        if crash or number in found.not_optimized:
+            return self._equal(_without_optimizer(crash))
+        return self._equal("")
 
     def of_result(self, model: onnx.ModelProto) -> NumericCheck:
         """Checks the rewritten model, also where single commits were not checked."""
-        return self._unchecked() if self._reference is None else self._check(None, model)
+        return self._unchecked() if self._reference is None else self._check(model)
 
     def latency(self, model: onnx.ModelProto) -> tuple[float, float] | None:
         """The median seconds of a run of the original and of a model, on the largest inputs."""
@@ -103,26 +131,28 @@ class NumericChecks:
         except ExecutionError:
             return None
 
-    def _check(
-        self, commit: CommitLine | None, model: onnx.ModelProto, optimizes: bool = True
-    ) -> NumericCheck:
+    def _check(self, model: onnx.ModelProto) -> NumericCheck:
         assert self._reference is not None
-        found = self._reference.differences(model, optimizes)
-        crash = self._reference.crash
-        if not found and crash and commit is None:
-            return NumericCheck("different", crash)
+        found = self._reference.differences(model)
+        if not found and self._reference.crash:
+            return NumericCheck("different", self._reference.crash)
         if not found:
-            without = "" if optimizes and not crash else ", with graph optimizations off"
-            without += f" ({crash})" if crash else ""
-            return NumericCheck("equal", f"equal to the original in {self.runs}{without}")
-        if commit is None or self._before is None:
-            return NumericCheck("different", f"`{found[0].output}`: {found[0].what}")
-        self.bad = bad_commit(commit, found[0], self._reference.first_tensor(self._before, model))
-        inner = f"first tensor `{self.bad.tensor}`: {self.bad.tensor_difference}; "
-        output = f"output `{self.bad.output}`: {self.bad.difference}"
-        return NumericCheck("different", inner + output)
+            return self._equal("")
+        return NumericCheck("different", f"`{found[0].output}`: {found[0].what}")
+
+    def _equal(self, how: str) -> NumericCheck:
+        return NumericCheck("equal", f"equal to the original in {self.runs}{how}")
 
     def _unchecked(self) -> NumericCheck:
-        if self.bad is not None:
-            return NumericCheck("unchecked", f"not run: commit {self.bad.number} is already wrong")
         return NumericCheck("unchecked", f"not run: {self._why_not}")
+
+
+def _without_optimizer(crash: str) -> str:
+    return ", with graph optimizations off" + (f" ({crash})" if crash else "")
+
+
+def _estimate(model: onnx.ModelProto, commits: int, run: float) -> float:
+    """The seconds that checking all commits takes, if one run of the model takes `run`."""
+    if size(model) < LARGE:
+        return commits * run
+    return commits * (run / WHOLE + CUT_OUT)

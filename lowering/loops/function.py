@@ -25,6 +25,8 @@ import tvm_ffi
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
+from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.views import declared_shape
 from ..closure import Closure
 from ..emitter import Emitter, identifier
 from ..join import unpack
@@ -43,7 +45,7 @@ from .scan_outputs import CAPACITY, ScanOutputs
 _COUNT = relax.TensorType([], "int64")
 
 
-def emit_loop_function(emitter: Emitter, scope: Scope, op_type: str, plan: Plan) -> list[Value]:
+def emit_loop_function(emitter: Emitter, scope: Scope, node: Node, plan: Plan) -> list[Value]:
     """Emits the functions of a loop, and a call in the current segment.
 
     Returns the node's outputs, None for those that it does not list.
@@ -53,8 +55,11 @@ def emit_loop_function(emitter: Emitter, scope: Scope, op_type: str, plan: Plan)
     plan = plan.with_operands(
         dict(zip(operands, scope.bound(list(operands.values())), strict=True))
     )
-    loop = _Loop(emitter, op_type, plan)
+    loop = _Loop(emitter, node.op, plan)
     variable, kinds = loop.emit()
+    slots = [*range(len(plan.carried_values)), *(each.output for each in plan.wanted)]
+    tensors = [node.outputs[slot] if slot < len(node.outputs) else None for slot in slots]
+    kinds = scope.sizes.refined(tensors, kinds)
     result = bb.emit(relax.Call(variable, loop.args))
     types = [relax.ObjectType() if isinstance(kind, Element) else kind for kind in kinds]
     items = [
@@ -109,7 +114,7 @@ class _Loop:
         limit = self._params.get("limit")
         self._plan = plan.with_operands(
             {
-                **{("captured", name): value for name, value in self._outer.values.items()},
+                **{("captured", tensor): value for tensor, value in self._outer.values.items()},
                 **self._params,
                 "limit": plan.limit if limit is None else limit,
             }
@@ -208,28 +213,31 @@ class _Loop:
         types = [kind for kind in (*self._kinds, *slices) if not isinstance(kind, Element)]
         closure = Closure(plan.captured, types)
         reads_iteration = plan.iteration in plan.body.last_use
-        number = relax.Var(plan.iteration or ITERATION_NUMBER, _COUNT)
+        number = relax.Var((plan.iteration and plan.iteration.name) or ITERATION_NUMBER, _COUNT)
         carried_values = [
-            self._carried_value(carried.name, kind, index, closure)
+            self._carried_value(carried.input.name, kind, index, closure)
             for index, (carried, kind) in enumerate(
                 zip(plan.carried_values, self._kinds, strict=True)
             )
         ]
+        for carried, value in zip(plan.carried_values, carried_values, strict=True):
+            name = carried.input.name
+            self._emitter.ranks.note_carried(name, value, carried.initial, plan.place)
         parts = [
-            relax.Var(scan_input.name, closure.inner_type(kind))
+            relax.Var(scan_input.slice.name, closure.inner_type(kind))
             for scan_input, kind in zip(plan.scan_inputs, slices, strict=True)
         ]
         params = [*([number] if reads_iteration else []), *map(_leaf, carried_values), *parts]
         seen = dict(closure.values)
         seen.update(
-            (s.name, value) for s, value in zip(plan.carried_values, carried_values, strict=True)
+            (s.input, value) for s, value in zip(plan.carried_values, carried_values, strict=True)
         )
-        seen.update((s.name, part) for s, part in zip(plan.scan_inputs, parts, strict=True))
+        seen.update((s.slice, part) for s, part in zip(plan.scan_inputs, parts, strict=True))
         name = f"{self._name}_body"
         part = {LOOP_PART: BODY}
         params += closure.params
         with building_function(bb, name, params, private=False, attributes=part):
-            scope = Scope(bb)
+            scope = Scope(bb, self._emitter.facts)
             if reads_iteration and plan.iteration is not None:
                 seen[plan.iteration] = self._shaped(plan.iteration, number)
             if plan.given_condition in plan.body.last_use and plan.given_condition is not None:
@@ -238,7 +246,7 @@ class _Loop:
             outputs = self._outputs(scope, seen)
             given = outputs[plan.first_carried : plan.first_carried + len(carried_values)]
             kinds = [closure.outer_kind(kind_of(value)) for value in given]
-            names = [carried.name for carried in plan.carried_values]
+            names = [carried.input.name for carried in plan.carried_values]
             check_fit(names, self._kinds, kinds, self._symbols, attempt)
             condition = self._condition(outputs)
             returned = [] if condition is None else [condition]
@@ -261,14 +269,12 @@ class _Loop:
             return ListValue(relax.Var(name, relax.ObjectType()), kind, is_owned)
         return relax.Var(name, closure.inner_type(kind))
 
-    def _shaped(self, name: str, value: Any) -> Any:
+    def _shaped(self, tensor: Tensor, value: Any) -> Any:
         """A scalar in the shape that the body declares: [] or [1]."""
-        declared = next(given for given in self._plan.body.graph.input if given.name == name)
-        if len(declared.type.tensor_type.shape.dim) == 0:
-            return value
-        return self._bb.emit(relax.op.reshape(value, (1,)))
+        shape = declared_shape(tensor)
+        return self._bb.emit(relax.op.reshape(value, shape)) if shape else value
 
-    def _outputs(self, scope: Scope, seen: dict[str, Value]) -> list[Value]:
+    def _outputs(self, scope: Scope, seen: dict[Tensor, Value]) -> list[Value]:
         """The outputs of the body graph as tensors and lists."""
         bb, plan = self._bb, self._plan
         outputs = [_own(bb, value) for value in self._emitter.emit_body(scope, plan.body, seen)]
@@ -282,7 +288,7 @@ class _Loop:
 
     def _ranked(self, value: Value, position: int) -> Value:
         if isinstance(value, ListValue) or value.ty.ndim < 0:
-            name = self._plan.body.graph.output[position].name
+            name = self._plan.body.graph.outputs[position].name
             raise UnsupportedError(
                 f"the rank of {name!r}, whose slices are scan_output, is not known",
                 where=self._plan.place,
@@ -428,7 +434,7 @@ def _param_name(plan: Plan, key: Any) -> str:
         return "condition"
     role, index = key
     named: Any = plan.carried_values[index] if role == "carried" else plan.scan_inputs[index]
-    return str(named.name)
+    return str((named.input if role == "carried" else named.slice).name)
 
 
 def _like(value: Value, name: str, closure: Closure) -> Value:

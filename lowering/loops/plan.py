@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ...rewrite.graph.ir import Tensor
 from ..bodies import Body, Step
 from ..values import Value
 
@@ -15,7 +16,7 @@ from ..values import Value
 class CarriedValue:
     """A loop-carried dependency."""
 
-    name: str
+    input: Tensor
     """The body's input."""
     initial: Value
     """A tensor or a list."""
@@ -25,7 +26,7 @@ class CarriedValue:
 class ScanInput:
     """A scan input: each iteration reads one slice."""
 
-    name: str
+    slice: Tensor
     """The body's input."""
     data: Value
     axis: int
@@ -54,14 +55,14 @@ class Plan:
     place: str
     """The node, for messages."""
     body: Body
-    captured: Mapping[str, Value]
+    captured: Mapping[Tensor, Value]
     limit: Value | None
     """The trip count, an int64 scalar; None if there is none, or if scan inputs determine it."""
     condition: Value | None
     """Whether there is a first iteration, a bool scalar; None for true."""
-    iteration: str | None
+    iteration: Tensor | None
     """The body's input that is the number of the iteration."""
-    given_condition: str | None
+    given_condition: Tensor | None
     """The body's input that is the condition, which is always true there."""
     returns_condition: bool
     """Whether the body's first output is the condition."""
@@ -81,34 +82,34 @@ class Plan:
 
     def accumulates(self, index: int) -> bool:
         """Whether a carried value is a sequence that the body only appends to."""
-        name = self.carried_values[index].name
-        outputs = [value.name for value in self.body.graph.output]
+        carried = self.carried_values[index].input
+        outputs = self.body.graph.outputs
         result = outputs[self.first_carried + index]
-        readers = self._readers.get(name, [])
-        if len(readers) != 1 or outputs.count(result) != 1 or name in outputs:
+        readers = self._readers.get(carried, [])
+        if len(readers) != 1 or outputs.count(result) != 1 or carried in outputs:
             return False
         node = readers[0].node
         return (
-            node.op_type == "SequenceInsert"
-            and list(node.output) == [result]
-            and [slot for slot, given in enumerate(node.input) if given] == [0, 1]
-            and node.input[0] == name != node.input[1]
+            node.op == "SequenceInsert"
+            and list(node.outputs) == [result]
+            and [slot for slot, given in enumerate(node.inputs) if given.name] == [0, 1]
+            and node.inputs[0] is carried is not node.inputs[1]
             and result not in self._readers
         )
 
     @cached_property
-    def _readers(self) -> dict[str, list[Step]]:
-        """The steps of the body that read a name, themselves or in their bodies."""
-        readers: dict[str, list[Step]] = {}
+    def _readers(self) -> dict[Tensor, list[Step]]:
+        """The steps of the body that read a value, themselves or in their bodies."""
+        readers: dict[Tensor, list[Step]] = {}
         for step in self.body.steps:
-            captures = [name for body in step.bodies.values() for name in body.captures]
-            for name in {*step.node.input, *captures}:
-                readers.setdefault(name, []).append(step)
+            captures = [tensor for body in step.bodies.values() for tensor in body.captures]
+            for tensor in {*step.node.inputs, *captures}:
+                readers.setdefault(tensor, []).append(step)
         return readers
 
     def operands(self) -> dict[Any, Value]:
         """All values of the function, by keys that `with_operands` knows."""
-        found: dict[Any, Value] = {("captured", name): v for name, v in self.captured.items()}
+        found: dict[Any, Value] = {("captured", tensor): v for tensor, v in self.captured.items()}
         found.update(_optional("limit", self.limit))
         found.update(_optional("condition", self.condition))
         found.update(
@@ -123,7 +124,7 @@ class Plan:
         """The same plan seen from another function."""
         return replace(
             self,
-            captured={name: values["captured", name] for name in self.captured},
+            captured={tensor: values["captured", tensor] for tensor in self.captured},
             limit=values.get("limit"),
             condition=values.get("condition"),
             carried_values=[

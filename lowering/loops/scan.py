@@ -11,14 +11,15 @@ from typing import Any
 from tvm import relax
 
 from ...rewrite.errors import ModelError, UnsupportedError
-from ..attributes import attributes
-from ..bodies import Step, place
+from ...rewrite.graph.ir import Node
+from ...rewrite.graph.views import ScanView
+from ..bodies import Step, first_output, place
 from ..emitter import Emitter
 from ..scope import Frame, Scope
 from ..values import ListValue, Value, match
 from .function import emit_loop_function
-from .loop import as_carried, is_wanted
-from .plan import CarriedValue, Plan, ScanInput, ScanOutput
+from .loop import as_carried, as_operand, is_wanted
+from .plan import Plan, ScanInput, ScanOutput
 from .scan_batched import ENTRY, emit_batched_scan
 
 _BATCHED = 8
@@ -31,54 +32,60 @@ def emit_scan(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[
         emitter = replace(emitter, opset=_BATCHED)
     elif emitter.opset <= _BATCHED:
         return emit_batched_scan(emitter, scope, frame, step)
-    return emit_loop_function(emitter, scope, "Scan", _plan(scope.bb, frame, step))
+    return emit_loop_function(emitter, scope, step.node, _plan(scope.bb, frame, step))
 
 
 def _plan(bb: Any, frame: Frame, step: Step) -> Plan:
-    node, body = step.node, step.bodies["body"]
-    given = attributes(node)
-    slices = given["num_scan_inputs"]
-    count = len(node.input) - slices
-    names = [value.name for value in body.graph.input]
-    initial = [as_carried(bb, frame.values[name]) for name in node.input[:count]]
-    data = [as_carried(bb, frame.values[name]) for name in node.input[count:]]
-    axes = given.get("scan_input_axes", (0,) * slices)
-    reverse = given.get("scan_input_directions", (0,) * slices)
-    where = place(node, frame.body.path)
-    axes = [
-        _axis(name, tensor, axis, where)
-        for name, tensor, axis in zip(node.input[count:], data, axes, strict=True)
-    ]
-    data = _equally_long(bb, data, axes)
-    slices = range(count, len(body.graph.output))
+    where = place(step.node, frame.body.path)
+    _check_attributes(step.node, where)
+    view = ScanView(step.node)
+    carried = [as_carried(bb, frame, each, where) for each in view.carried]
     return Plan(
-        name=node.name or next(filter(None, node.output), "scan"),
+        name=step.node.name or first_output(step.node) or "scan",
         place=where,
-        body=body,
-        captured={name: frame.values[name] for name in body.captures},
+        body=step.bodies["body"],
+        captured={tensor: frame.values[tensor] for tensor in step.bodies["body"].captures},
         limit=None,
         condition=None,
         iteration=None,
         given_condition=None,
         returns_condition=False,
-        carried_values=[CarriedValue(*pair) for pair in zip(names[:count], initial, strict=True)],
-        scan_inputs=[
-            ScanInput(name, tensor, axis, bool(backwards))
-            for name, tensor, axis, backwards in zip(
-                names[count:], data, axes, reverse, strict=True
-            )
-        ],
+        carried_values=carried,
+        scan_inputs=_scan_inputs(bb, frame, view, where),
         scan_outputs=[
-            ScanOutput(
-                index,
-                index,
-                _of(given, "scan_output_axes", index - count),
-                bool(_of(given, "scan_output_directions", index - count)),
-                is_wanted(node, index),
-            )
-            for index in slices
+            ScanOutput(slot, slot, output.axis, output.reverse, is_wanted(step.node, slot))
+            for slot, output in enumerate(view.scan_outputs, len(carried))
         ],
     )
+
+
+def _check_attributes(node: Node, where: str) -> None:
+    """Raises ModelError for axes or directions that do not fit the numbers of slices."""
+    slices = int(node.attrs["num_scan_inputs"])
+    carried = len(node.inputs) - slices
+    counts = {"input": slices, "output": len(node.attrs["body"].outputs) - carried}
+    for side, count in counts.items():
+        for name in (f"scan_{side}_axes", f"scan_{side}_directions"):
+            values = node.attrs.get(name)
+            if values is not None and len(values) != count:
+                what = f"{name} has {len(values)} entries for {count} tensors"
+                raise ModelError(what, where=where)
+            if name.endswith("directions") and not {0, 1}.issuperset(values or ()):
+                raise ModelError(f"{name} {list(values or ())} are not all 0 or 1", where=where)
+
+
+def _scan_inputs(bb: Any, frame: Frame, view: ScanView, where: str) -> list[ScanInput]:
+    """The scan inputs, cast to the number of slices of the first; a run fails where they differ."""
+    found: list[ScanInput] = []
+    for each in view.scan_inputs:
+        data = as_operand(bb, frame.values[each.sequence])
+        axis = _axis(each.sequence.name, data, each.axis, where)
+        if found:
+            dims = list(data.ty.shape.values)
+            dims[axis] = found[0].data.ty.shape.values[found[0].axis]
+            data = match(bb, data, relax.TensorType(dims, data.ty.dtype))
+        found.append(ScanInput(each.slice, data, axis, each.reverse))
+    return found
 
 
 def _axis(name: str, data: Value, axis: int, where: str) -> int:
@@ -92,19 +99,3 @@ def _axis(name: str, data: Value, axis: int, where: str) -> int:
         what = f"the scan input {name!r} has {rank} dimensions, and none is number {axis}"
         raise ModelError(what, where=where)
     return axis % rank
-
-
-def _of(given: dict[str, Any], name: str, index: int) -> int:
-    """An axis or a direction; 0 if the node does not give the attribute."""
-    return int(given[name][index]) if name in given else 0
-
-
-def _equally_long(bb: Any, data: list[Any], axes: list[int]) -> list[Any]:
-    """The scan inputs, cast to the number of slices of the first; a run fails where they differ."""
-    length = data[0].ty.shape.values[axes[0]]
-    cast = [data[0]]
-    for tensor, axis in zip(data[1:], axes[1:], strict=True):
-        dims = list(tensor.ty.shape.values)
-        dims[axis] = length
-        cast.append(match(bb, tensor, relax.TensorType(dims, tensor.ty.dtype)))
-    return cast

@@ -6,18 +6,15 @@ Loop over the batch with a later Scan in its body, which is how it is emitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from ..attributes import attributes
-from ..bodies import Step, read_body
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
+from ..bodies import Step, first_output, read_body
 from ..emitter import Emitter
 from ..scope import Frame, Scope
 from ..values import Value
@@ -31,114 +28,107 @@ _OPSET = 13
 
 def emit_batched_scan(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Value]:
     """The outputs of a Scan of opset 8; slices beyond the length of a batch entry are zeros."""
-    graph = _Batch(step.node, step.bodies["body"].graph).graph()
-    body = read_body(graph, frame.body.path)
-    captured = {name: frame.values[name] for name in body.captures}
+    body = read_body(_loop_over_batch(step.node), frame.body.path)
+    captured = {tensor: frame.values[tensor] for tensor in body.captures}
     return replace(emitter, opset=_OPSET).emit_body(scope, body, captured)
 
 
-class _Batch:
-    """Builds the graph of one Loop, which captures the operands of the Scan."""
+def _loop_over_batch(node: Node) -> Graph:
+    """A graph of one Loop with the outputs of the Scan, whose operands it captures."""
+    label = node.name or f"{first_output(node) or 'scan'}_batch"
+    body: Graph = node.attrs["body"]
+    outer = _Nodes(Graph(name=label))
+    entries = outer.size(_data(node)[0], 0)
+    outputs = [_like(tensor) for tensor in body.outputs]
+    loop = {"body": _loop_body(node, label)}
+    outer.graph.nodes.append(Node("Loop", label, loop, [entries, Variable("")], outputs))
+    outer.graph.outputs = outputs
+    return outer.graph
 
-    def __init__(self, node: onnx.NodeProto, body: onnx.GraphProto) -> None:
-        given = attributes(node)
-        slices = given["num_scan_inputs"]
-        self._node = node
-        self._body = body
-        self._lengths = node.input[0]
-        operands = list(node.input[1:])
-        self._carried = operands[: len(operands) - slices]
-        self._data = operands[len(operands) - slices :]
-        self._directions = given.get("directions", (0,) * slices)
-        taken = {name for proto in (node, *body.node) for name in (*proto.input, *proto.output)}
-        taken.update(value.name for value in (*body.input, *body.output, *body.initializer))
-        self._names: Iterator[str] = (
-            name for name in map("scan8_{}".format, count()) if name not in taken
-        )
-        self._nodes: list[onnx.NodeProto] = []
-        self._stored: list[onnx.TensorProto] = []
 
-    def graph(self) -> onnx.GraphProto:
-        """A graph with the outputs of the Scan."""
-        loop = self._loop_body()
-        self._nodes, self._stored = [], []
-        entries = self._size(self._data[0], 0)
-        outputs = [name or next(self._names) for name in self._node.output]
-        outputs += [next(self._names) for _ in range(len(loop.output) - 1 - len(outputs))]
-        self._nodes.append(helper.make_node("Loop", [entries, ""], outputs, self._label, body=loop))
-        results = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
-        return helper.make_graph(self._nodes, self._label, [], results, self._stored)
+def _data(node: Node) -> list[Tensor]:
+    """The scan inputs."""
+    return list(node.inputs[len(node.inputs) - int(node.attrs["num_scan_inputs"]) :])
 
-    @property
-    def _label(self) -> str:
-        return self._node.name or f"{next(filter(None, self._node.output), 'scan')}_batch"
 
-    def _loop_body(self) -> onnx.GraphProto:
-        entry, holds, still_holds = (next(self._names) for _ in range(3))
-        length = self._add("Gather", self._lengths, entry) if self._lengths else ""
-        carried_values = [self._add("Gather", name, entry) for name in self._carried]
-        data = [self._add("Gather", name, entry) for name in self._data]
-        if length:
-            data = [self._cut(name, length) for name in data]
-        outputs = self._scan(carried_values, data)
-        if length:
-            missing = self._add("Sub", self._size(self._data[0], 1), length)
-            slices = self._body.output[len(carried_values) :]
-            outputs[len(carried_values) :] = [
-                self._padded(name, missing, declared.type.tensor_type.elem_type)
-                for name, declared in zip(outputs[len(carried_values) :], slices, strict=True)
-            ]
-        self._nodes.append(helper.make_node("Identity", [holds], [still_holds]))
-        inputs = [
-            helper.make_tensor_value_info(entry, TensorProto.INT64, ()),
-            helper.make_tensor_value_info(holds, TensorProto.BOOL, ()),
-        ]
-        named = [still_holds, *outputs]
-        results = [helper.make_value_info(name, onnx.TypeProto()) for name in named]
-        return helper.make_graph(self._nodes, "entry", inputs, results, self._stored)
+def _loop_body(node: Node, label: str) -> Graph:
+    """One batch entry."""
+    body: Graph = node.attrs["body"]
+    data = _data(node)
+    count = len(node.inputs) - len(data)
+    entry, holds = _scalar("entry", TensorProto.INT64), _scalar("holds", TensorProto.BOOL)
+    nodes = _Nodes(Graph(name="entry", inputs=[entry, holds]))
+    carried = [nodes.add("Gather", tensor, entry) for tensor in node.inputs[1:count]]
+    read = [nodes.add("Gather", tensor, entry) for tensor in data]
+    lengths = node.inputs[0]
+    length = nodes.add("Gather", lengths, entry) if lengths.name else None
+    if length is not None:
+        start, end = nodes.number([0]), nodes.add("Unsqueeze", length, nodes.number([0]))
+        read = [nodes.add("Slice", tensor, start, end, nodes.number([0])) for tensor in read]
+    outputs: list[Tensor] = [_like(tensor) for tensor in body.outputs]
+    attrs = {
+        "body": body,
+        "num_scan_inputs": len(read),
+        "scan_input_directions": list(node.attrs.get("directions", [0] * len(read))),
+    }
+    name = f"{label}_entry"
+    nodes.graph.nodes.append(Node("Scan", name, attrs, [*carried, *read], list(outputs), ENTRY))
+    if length is not None:
+        missing = nodes.add("Sub", nodes.size(data[0], 1), length)
+        for slot in range(len(carried), len(outputs)):
+            outputs[slot] = nodes.padded(outputs[slot], missing, _declared_type(body, slot))
+    nodes.graph.outputs = [nodes.add("Identity", holds), *outputs]
+    return nodes.graph
 
-    def _scan(self, carried_values: list[str], data: list[str]) -> list[str]:
-        """The Scan over one batch entry."""
-        outputs = [next(self._names) for _ in self._body.output]
-        self._nodes.append(
-            helper.make_node(
-                "Scan",
-                [*carried_values, *data],
-                outputs,
-                f"{self._label}_entry",
-                domain=ENTRY,
-                body=self._body,
-                num_scan_inputs=len(data),
-                scan_input_directions=self._directions,
-            )
-        )
-        return outputs
 
-    def _cut(self, data: str, length: str) -> str:
-        """The slices that a batch entry has."""
-        start, end = self._number([0]), self._add("Unsqueeze", length, self._number([0]))
-        return self._add("Slice", data, start, end, self._number([0]))
+def _declared_type(body: Graph, slot: int) -> int:
+    """The element type that a body declares for an output."""
+    tensor = body.outputs[slot]
+    info = body.output_info.get(tensor, tensor.info)
+    return info.type.tensor_type.elem_type if info is not None else TensorProto.UNDEFINED
 
-    def _padded(self, slices: str, missing: str, dtype: int) -> str:
-        """The slices of one batch entry, followed by zeros for those that are missing."""
-        start, end = self._number([1]), self._number([2**31 - 1])
-        sizes = self._add("Slice", self._add("Shape", slices), start, end)
-        count = self._add("Unsqueeze", missing, self._number([0]))
-        shape = self._add("Concat", count, sizes, axis=0)
-        zero = self._store(np.zeros((), helper.tensor_dtype_to_np_dtype(dtype)))
-        return self._add("Concat", slices, self._add("Expand", zero, shape), axis=0)
 
-    def _size(self, data: str, axis: int) -> str:
-        return self._add("Gather", self._add("Shape", data), self._number(axis))
+def _like(tensor: Tensor) -> Variable:
+    return Variable(tensor.name or "output")
 
-    def _number(self, value: int | list[int]) -> str:
+
+def _scalar(name: str, dtype: int) -> Variable:
+    variable = Variable(name)
+    variable.info = helper.make_tensor_value_info(name, dtype, ())
+    return variable
+
+
+class _Nodes:
+    """Adds nodes to a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def add(self, op: str, *inputs: Tensor, **attrs: Any) -> Variable:
+        """The result of a new node."""
+        output = Variable(f"scan8_{len(self.graph.nodes)}")
+        self.graph.nodes.append(Node(op, "", attrs, inputs, [output]))
+        return output
+
+    def number(self, value: int | list[int]) -> Constant:
+        """An int64 constant."""
         return self._store(np.array(value, np.int64))
 
-    def _store(self, content: npt.NDArray[Any]) -> str:
-        self._stored.append(numpy_helper.from_array(content, next(self._names)))
-        return self._stored[-1].name
+    def size(self, data: Tensor, axis: int) -> Variable:
+        """The size of a tensor along an axis."""
+        return self.add("Gather", self.add("Shape", data), self.number(axis))
 
-    def _add(self, op_type: str, *inputs: str, **given: Any) -> str:
-        output = next(self._names)
-        self._nodes.append(helper.make_node(op_type, inputs, [output], **given))
-        return output
+    def padded(self, slices: Tensor, missing: Tensor, dtype: int) -> Variable:
+        """The slices of one batch entry, followed by zeros for those that are missing."""
+        sizes = self.add(
+            "Slice", self.add("Shape", slices), self.number([1]), self.number([2**31 - 1])
+        )
+        count = self.add("Unsqueeze", missing, self.number([0]))
+        shape = self.add("Concat", count, sizes, axis=0)
+        zero = self._store(np.zeros((), helper.tensor_dtype_to_np_dtype(dtype)))
+        return self.add("Concat", slices, self.add("Expand", zero, shape), axis=0)
+
+    def _store(self, content: npt.NDArray[Any]) -> Constant:
+        constant = Constant(f"scan8_constant_{len(self.graph.initializers)}", content)
+        self.graph.initializers.append(constant)
+        return constant

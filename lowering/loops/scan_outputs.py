@@ -159,8 +159,11 @@ class ScanOutputs:
         """The sizes of a slice; the declared ones, or 0, where only an iteration knows them."""
         if self.is_known:
             return list(kind.shape.values)
-        declared = self.plan.body.graph.output[scan_output.slice].type.tensor_type.shape.dim
-        known = [dim.dim_value for dim in declared]
+        graph = self.plan.body.graph
+        tensor = graph.outputs[scan_output.slice]
+        declared = graph.output_info.get(tensor, tensor.info)
+        dims = () if declared is None else declared.type.tensor_type.shape.dim
+        known = [dim.dim_value for dim in dims]
         if len(known) != kind.ndim:
             known = [0] * kind.ndim
         own = list(kind.shape.values) if isinstance(kind.shape, relax.ShapeExpr) else known

@@ -11,7 +11,7 @@ import onnx
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..constants import array, constant, dense
+from ..constants import constant, dense, stored
 from ..values import Value, as_int, as_tensor
 from .broadcasting import ZERO, dims_of
 from .registry import Accepts, ConverterContext, converts
@@ -26,7 +26,7 @@ def create_constant(ctx: ConverterContext) -> Value:
 
 def _content(attrs: dict[str, Any]) -> npt.NDArray[Any]:
     if "value" in attrs:
-        return array(attrs["value"])
+        return stored(attrs["value"])
     if "sparse_value" in attrs:
         return dense(attrs["sparse_value"])
     for name, dtype in (("value_float", np.float32), ("value_int", np.int64)):
@@ -41,7 +41,7 @@ def _content(attrs: dict[str, Any]) -> npt.NDArray[Any]:
 def constant_of_shape(ctx: ConverterContext) -> Value:
     """ConstantOfShape, see https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html."""
     shape = ctx.inputs[0]
-    content = array(ctx.attrs["value"]) if "value" in ctx.attrs else np.zeros(1, "float32")
+    content = stored(ctx.attrs["value"]) if "value" in ctx.attrs else np.zeros(1, "float32")
     fill = relax.const(content.reshape(()), content.dtype.name)
     sizes = read_sizes(shape)
     if sizes is not None and not len(sizes.items):

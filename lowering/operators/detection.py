@@ -187,46 +187,69 @@ def _select(
 ) -> None:
     """Emits the selection among the boxes of one class in one batch entry."""
     taken, best = _counter(), _counter()
-
-    def score(place: Any) -> Any:
-        return buffers.scores[batch, category, buffers.waiting[place]]
-
-    _collect(buffers, batch, category, boxes)
+    _collect(buffers, batch, category, boxes, best)
     _set(taken, 0)
     with ib.While(tirx.all(buffers.left[0] > 0, taken[0] < limit)):
-        _set(best, 0)
-        with ib.serial(buffers.left[0]) as place, ib.If(score(place) > score(best[0])), ib.Then():
-            _set(best, place)
-        _set(best, buffers.waiting[best[0]])
         for column, value in enumerate((batch, category, best[0])):
             ib.buffer_store(buffers.selected, value, [buffers.count[0], column])
         _set(buffers.count, buffers.count[0] + 1)
         _set(taken, taken[0] + 1)
-        _suppress(buffers, batch, best[0], is_centred)
+        _suppress(buffers, batch, category, best, is_centred)
 
 
-def _collect(buffers: _Buffers, batch: Any, category: Any, boxes: Any) -> None:
+def _wait(buffers: _Buffers, batch: Any, category: Any, box: Any, best: Any) -> None:
+    """Emits that a box waits, and is the best one if its score exceeds those before it."""
+
+    def score(box: Any) -> Any:
+        return buffers.scores[batch, category, box]
+
+    is_best = tirx.any(buffers.left[0] == 0, score(box) > score(best[0]))
+    _set(best, tirx.Select(is_best, box, best[0]))
+    _append(buffers.waiting, buffers.left, box)
+
+
+def _collect(buffers: _Buffers, batch: Any, category: Any, boxes: Any, best: Any) -> None:
     """Emits the loop that makes the boxes with a sufficient score wait, in order."""
     _set(buffers.left, 0)
+    _set(best, 0)
     with ib.serial(boxes) as box:
         if buffers.least is None:
-            _append(buffers.waiting, buffers.left, box)
+            _wait(buffers, batch, category, box, best)
             return
         with ib.If(buffers.scores[batch, category, box] > buffers.least[0]), ib.Then():
-            _append(buffers.waiting, buffers.left, box)
+            _wait(buffers, batch, category, box, best)
 
 
-def _suppress(buffers: _Buffers, batch: Any, best: Any, is_centred: bool) -> None:
-    """Emits the loop that removes the best box, and those it suppresses, from the waiting ones."""
-    before = _counter()
+def _suppress(buffers: _Buffers, batch: Any, category: Any, best: Any, is_centred: bool) -> None:
+    """Emits the loop that removes the best box, and those it suppresses, from the waiting ones.
+
+    It finds the best of those that remain.
+    """
+    before, selected, stays = _counter(), _counter(), _counter()
     _set(before, buffers.left[0])
+    _set(selected, best[0])
     _set(buffers.left, 0)
     with ib.serial(before[0]) as place:
         other = buffers.waiting[place]
-        first, second = (_corners(buffers.boxes, batch, box, is_centred) for box in (best, other))
-        fits = tirx.Not(_overlaps(first, second, buffers.overlap[0]))
-        with ib.If(tirx.all(other != best, fits)), ib.Then():
-            _append(buffers.waiting, buffers.left, other)
+        boxes = (selected[0], other)
+        first, second = (_corners(buffers.boxes, batch, box, is_centred) for box in boxes)
+        _set(stays, tirx.Select(other != selected[0], ONE, ZERO))
+        # Few boxes meet: the quotient is computed for those only.
+        with ib.If(_meet(first, second)), ib.Then():
+            with ib.If(_overlaps(first, second, buffers.overlap[0])), ib.Then():
+                _set(stays, 0)
+        with ib.If(stays[0] > 0), ib.Then():
+            _wait(buffers, batch, category, other, best)
+
+
+def _meet(first: list[tuple[Any, Any]], second: list[tuple[Any, Any]]) -> Any:
+    """Whether two boxes have a part in common."""
+    return tirx.all(
+        *(
+            tirx.min(high, other_high) > tirx.max(low, other_low)
+            for (low, high), (other_low, other_high) in zip(first, second, strict=True)
+        )
+    )
 
 
 def _corners(boxes: Any, batch: Any, box: Any, is_centred: bool) -> list[tuple[Any, Any]]:

@@ -7,11 +7,13 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..kernel_call import call_kernel
 from ..small_kernels import range_along
 from ..values import Constant, Sizes, Value, as_int, match
 from .broadcasting import ZERO, dims_of, known_dims, require_size
 from .registry import Accepts, ConverterContext, converts
 from .sizes import read_sizes, size_of, write_sizes
+from .top_k import top_k_kernel
 
 
 @converts("Gather", accepts=Accepts.SYMBOLIC)
@@ -90,6 +92,10 @@ def scatter_nd(ctx: ConverterContext) -> Value:
     return ctx.by_tvm([data, indices, updates])
 
 
+_SELECTED = ("float32", "float64", "int32", "int64")
+"""The types of which the kernel `top_k` selects elements."""
+
+
 @converts("TopK", accepts=Accepts.SIZES)
 def top_k(ctx: ConverterContext) -> Value:
     """TopK, see https://onnx.ai/onnx/operators/onnx__TopK.html.
@@ -104,6 +110,17 @@ def top_k(ctx: ConverterContext) -> Value:
     excess = tirx.max(count - dims[axis], ZERO) + tirx.max(-count, ZERO)
     data = require_size(bb, data, axis, dims[axis] + excess)
     largest = bool(ctx.attr("largest", 1))
+    if axis != len(dims) - 1 or str(data.ty.dtype) not in _SELECTED:
+        return _by_sorting(ctx, data, count, axis, largest)
+    shape = [*dims[:-1], count]
+    types = [relax.TensorType(shape, dtype) for dtype in (str(data.ty.dtype), "int64")]
+    kernel = top_k_kernel(str(data.ty.dtype), len(dims), largest)
+    return relax.Tuple(call_kernel(bb, "top_k", kernel, [data], types))
+
+
+def _by_sorting(ctx: ConverterContext, data: Value, count: Any, axis: int, largest: bool) -> Value:
+    """The first elements of the whole axis in order."""
+    bb = ctx.bb
     known = as_int(count)
     kept = -1 if known is None else known
     ordered = _as_signed(ctx, data)

@@ -24,9 +24,12 @@ _FEWER_SUMS = 12
 """The same for smaller registers."""
 _GROUP_SIZES = (4, 2)
 """The numbers of batch rows that the recurrence can compute together."""
-_PRODUCT_ROWS = 8
-"""The number of rows that the product computes together. It loads a vector of the weight once for
-all of them, and has enough independent sums to keep multiply-add busy."""
+_PRODUCT_SUMS = {MOST_VECTOR_BYTES: 24}
+"""The number of vectors of sums in the product of all inputs, by the size of a register."""
+_CACHED = 1 << 18
+"""Elements of the inputs that stay in the second-level cache while the weight passes over them."""
+_GRAIN = 1 << 14
+"""Multiply-adds for one row from which on the panels run on all cores."""
 
 
 def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.PrimFunc:
@@ -47,32 +50,57 @@ def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.Pri
         rows = n * b
         x = ib.decl_buffer((rows, columns), dtype, data=x.data)
         product = ib.decl_buffer((rows, panels * panel), dtype, data=product.data)
-        with ib.serial(rows // _PRODUCT_ROWS) as group:
-            _multiply(x, weight, bias, product, group * _PRODUCT_ROWS, _PRODUCT_ROWS, vectors=1)
-        with ib.serial(rows % _PRODUCT_ROWS) as rest:
-            row = rows // _PRODUCT_ROWS * _PRODUCT_ROWS + rest
-            _multiply(x, weight, bias, product, row, 1, vectors=panel // vector_lanes(dtype))
+        chunk = _row_chunk(columns)
+        is_parallel = columns * panels * panel >= _GRAIN and not is_for_gpu()
+        with ib.serial((rows + chunk - 1) // chunk) as part:
+            first = part * chunk
+            count = tirx.min(rows - first, tirx.IntImm("int64", chunk))
+            with (ib.parallel if is_parallel else ib.serial)(tirx.IntImm("int64", panels)) as block:
+                _multiply(x, weight, bias, product, block, first, count)
     return builder.get()
 
 
-def _multiply(
-    x: Any, weight: Any, bias: Any, product: Any, first: Any, rows: int, vectors: int
-) -> None:
-    """Emits the product of `rows` rows of x from `first` on with the whole weight.
+def _row_chunk(columns: int) -> int:
+    """The number of rows that each panel of the weight is multiplied with in a row."""
+    tile = _tiles(1)[0][0]
+    return max(1, _CACHED // max(columns, 1) // tile) * tile
 
-    It computes `vectors` vectors of a panel at once.
-    """
-    panels, columns, panel = (int(size) for size in weight.shape)
-    lanes = vector_lanes(str(x.dtype))
-    with ib.serial(panels) as block, ib.serial(panel // lanes // vectors) as part:
-        places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
-        sums = [[keep(bias[block, 0, place]) for place in places] for _ in range(rows)]
-        with ib.serial(columns) as column:
-            for row, i in itertools.product(range(rows), range(vectors)):
-                add_to(sums[row][i], x[first + row, column] * weight[block, column, places[i]])
-        for row, i in itertools.product(range(rows), range(vectors)):
-            column = block * panel + (part * vectors + i) * lanes
-            ib.buffer_store(product, sums[row][i], [first + row, span(column, lanes)])
+
+def _tiles(vectors: int) -> list[tuple[int, int]]:
+    """The tiles of sums for a panel of so many vectors, as rows and vectors; the largest first."""
+    sums = _PRODUCT_SUMS.get(vector_bytes(), _FEWER_SUMS)
+    wide = next(width for width in (2, 3, 1) if vectors % width == 0)
+    widest = next(width for width in (4, 3, 2, 1) if vectors % width == 0)
+    return [(sums // 2, wide), (4, wide), (1, widest)]
+
+
+def _multiply(
+    x: Any, weight: Any, bias: Any, product: Any, block: Any, first: Any, count: Any
+) -> None:
+    """Emits the product of `count` rows of x from `first` on with one panel of the weight."""
+    panel, lanes = int(weight.shape[2]), vector_lanes(str(x.dtype))
+    done: Any = tirx.IntImm("int64", 0)
+    for rows, vectors in _tiles(panel // lanes):
+        groups = (count - done) // rows
+        with ib.serial(panel // lanes // vectors) as part, ib.serial(groups) as group:
+            row = first + done + group * rows
+            places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
+            _multiply_tile(x, weight, bias, product, block, row, rows, places)
+        done = done + groups * rows
+
+
+def _multiply_tile(
+    x: Any, weight: Any, bias: Any, product: Any, block: Any, first: Any, rows: int, places: Any
+) -> None:
+    """Emits the product of a few rows with the vectors of a panel that start at `places`."""
+    columns, panel = (int(size) for size in weight.shape[1:])
+    sums = [[keep(bias[block, 0, place]) for place in places] for _ in range(rows)]
+    with ib.serial(columns) as column:
+        for row, (i, place) in itertools.product(range(rows), enumerate(places)):
+            add_to(sums[row][i], x[first + row, column] * weight[block, column, place])
+    for row, (i, place) in itertools.product(range(rows), enumerate(places)):
+        column = span(block * panel + place.base, int(place.lanes))
+        ib.buffer_store(product, sums[row][i], [first + row, column])
 
 
 def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:

@@ -36,8 +36,20 @@ from .nests import Nest, depends, inlined, nests_of, substituted
 from .packing import is_constant_operand
 from .products import SumOfProducts, sum_of_products
 
-_CACHED = 1 << 17
-"""Elements of the input that an item keeps in the second-level cache."""
+_CACHED = 1 << 18
+"""Elements of the input that a chunk keeps in the second-level cache."""
+_NEAR = 6 << 10
+"""Elements of the input that stay in the first-level cache while tiles of channels pass over."""
+_LINE = 16
+"""Elements of a cache line."""
+_MOST_POSITIONS = 512
+"""Positions of a chunk, so that the sums of a few tiles stay in the second-level cache."""
+_TOGETHER = 4
+"""Tiles of output channels that pass over a panel one after another."""
+_COST_OF_COPY = 4
+"""The time to copy an element, in multiply-adds."""
+_SHARED = 1 << 13
+"""Multiply-adds for a position from which on tiles of one chunk run on several cores."""
 _MOST_TAPS = 4096
 _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
@@ -280,6 +292,32 @@ def _limit(term: Any, variables: Sequence[Any]) -> tuple[Any, Any, Any] | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """A number of output positions of one image and group."""
+
+    values: dict[Any, Any]
+    """Of the batch variables."""
+    group: Any
+    first: Any
+    """The first position along a line, or the first line."""
+    count: Any
+    """The number of positions, or of lines."""
+    positions: Any
+    """The number of positions in the planes, with those between lines."""
+    planes: Any
+
+
+def _even_part(total: Any, most: Any) -> Any:
+    """The size of equal parts of a whole, none of which is larger than `most`."""
+    return ceil_div(total, pieces(total, most))
+
+
+def _odd_lines(elements: Any) -> Any:
+    """A number of elements from `elements` on that is an odd number of cache lines."""
+    return ceil_div(elements, 2 * _LINE) * (2 * _LINE) + _LINE
+
+
 class _Emission:
     """The kernel of a convolution.
 
@@ -403,44 +441,46 @@ class _Emission:
         images = bound(product_.count(self._images))
         sizes = [axis.size for axis in self._axes]
         width = self._axes[-1]
-        per_position = (_static(self._channels) or 256) * self._phases
-        most = max(tile.width, _CACHED // per_position)
-        # Sizes of buffers are expressions of the kernel's own sizes; see `bound`.
+        most = self._most_positions()
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
-            chunk = tirx.min(int64(most // tile.width * tile.width), length)
-            pitch = chunk + (width.reach if len(self._axes) == 1 else 0)
-            lines, total, longest = int64(1), length, chunk
+            chunk = tirx.min(ceil_div(_even_part(length, most), tile.width) * tile.width, length)
+            reach = width.reach if len(self._axes) == 1 else 0
+            pitch, lines, total = chunk + reach, int64(1), length
+            longest, most_positions = chunk, int64(-(-most // tile.width) * tile.width)
+            most_copied = most_positions + reach
         else:
             # A chunk is a number of whole lines.
             length, pitch = sizes[-1], width.extent
-            total = product(sizes[:-1])
-            chunk = tirx.min(tirx.max(tirx.floordiv(int64(most), pitch), int64(1)), total)
-            lines, longest = chunk + self._axes[-2].reach, chunk * pitch
-        out_row = ceil_div(longest, tile.width) * tile.width
-        # Vectors of the last positions reach past the end.
-        self._plane_elements = self._channels * lines * pitch * self._phases + 2 * tile.width
-        # The epilogue reads whole vectors, too.
-        self._out_elements = out_row * self._tile_rows + tile.lanes
+            total, reach = product(sizes[:-1]), self._axes[-2].reach
+            chunk = _even_part(total, tirx.max(tirx.floordiv(int64(most), pitch), int64(1)))
+            lines, longest = chunk + reach, chunk * pitch
+            most_positions = tirx.max(int64(most), pitch)
+            most_copied = most_positions + pitch * reach
+        # Odd numbers of cache lines, so that neither channels nor rows compete for the same ones.
+        channel_stride = _odd_lines(lines * pitch * self._phases)
+        out_row = _odd_lines(ceil_div(longest, tile.width) * tile.width)
+        self._together = 1 if self._is_depthwise else _TOGETHER
+        # Sizes of buffers are expressions of the kernel's own sizes (see `bound`), and simple ones:
+        # TVM takes seconds over others. Vectors of the last positions reach past the end, and the
+        # epilogue reads whole vectors, too.
+        most_stride = _odd_lines(most_copied * self._phases)
+        most_row = _odd_lines(ceil_div(most_positions, tile.width) * tile.width)
+        self._plane_elements = self._channels * most_stride + 2 * tile.width
+        self._out_elements = most_row * (self._together * self._tile_rows) + tile.lanes
         self._length, self._pitch, self._out_row = bound(length), bound(pitch), bound(out_row)
         self._plane = bound(lines * pitch)
-        self._channel_stride = bound(self._plane * self._phases)
+        self._channel_stride = bound(channel_stride)
         total, chunk = bound(total), bound(chunk)
         chunks = bound(pieces(total, tirx.max(chunk, int64(1))))
         work = images * groups * self._rows * product(sizes) * self._channels * self._taps
-        tiles = bound(self._tiles)
-        # Several blocks of tiles where there would be too few items for all cores.
-        outer = bound(images * groups * chunks)
-        blocks = bound(tirx.min(tiles, pieces(int64(_ITEMS), tirx.max(outer, int64(1)))))
-        block = bound(pieces(tiles, blocks))
         self._fill_table()
+        is_shared = self._is_shared()
 
         def item(number: Any) -> None:
-            part = bound(tirx.floormod(number, blocks))
-            rest = bound(tirx.floordiv(number, blocks))
-            first = bound(tirx.floormod(rest, chunks) * chunk)
-            rest = bound(tirx.floordiv(rest, chunks))
+            first = bound(tirx.floormod(number, chunks) * chunk)
+            rest = bound(tirx.floordiv(number, chunks))
             group = bound(tirx.floormod(rest, groups))
             image = bound(tirx.floordiv(rest, groups))
             count = bound(tirx.min(total - first, chunk))
@@ -448,16 +488,70 @@ class _Emission:
                 **self._unflattened(self._images, image), **self._unflattened(self._groups, group)
             }  # fmt: skip
             values = {variable: bound(value) for variable, value in values.items()}
-            planes = self._copy_input(values, first, count)
-            start = bound(part * block)
-            with ib.serial(tirx.max(tirx.min(tiles - start, block), int64(0))) as offset:
-                self._tile_of_chunk(values, group, start + offset, first, count, planes)
+            planes = self._copy_input(values, first, count, is_shared)
+            positions = count if self._is_line else bound(count * self._pitch)
+            panels = bound(ceil_div(positions, tile.width))
+            tiles = bound(self._tiles)
+            here = _Chunk(values, group, first, count, positions, planes)
+            if is_shared:
+                self._shared(here, panels, tiles)
+            else:
+                self._tiles_over_panels(here, int64(0), panels, int64(0), tiles)
 
-        for_items(outer * blocks, work, item)
+        if is_shared:
+            with ib.serial(images * groups * chunks) as number:
+                item(number)
+        else:
+            for_items(images * groups * chunks, work, item)
+
+    @property
+    def _is_depthwise(self) -> bool:
+        return self._tile_rows == 1
+
+    def _most_positions(self) -> int:
+        """How many positions a chunk has at most."""
+        per_position = (_static(self._channels) or 256) * self._phases
+        most = max(self._tile.width, _CACHED // per_position)
+        return most if self._is_depthwise else min(most, _MOST_POSITIONS)
+
+    def _is_shared(self) -> bool:
+        """Whether the tiles of one chunk run on several cores, rather than chunks."""
+        rows, channels = _static(self._rows), _static(self._channels)
+        if rows is None or channels is None:
+            return True
+        return rows > self._tile_rows and rows * channels * self._taps >= _SHARED
+
+    def _has_large_weights(self) -> bool:
+        """Whether the weights do not stay in the second-level cache."""
+        rows, channels = _static(self._rows), _static(self._channels)
+        return rows is None or channels is None or rows * channels * self._taps > _CACHED // 2
+
+    def _shared(self, chunk: _Chunk, panels: Any, tiles: Any) -> None:
+        """Cuts the panels and tiles of a chunk into items."""
+        groups = pieces(tiles, int64(self._together))
+        if self._has_large_weights():
+            # Each part of the panels would read all weights again.
+            blocks = bound(tirx.min(groups, int64(_ITEMS)))
+            parts = bound(tirx.min(panels, pieces(int64(_ITEMS), blocks)))
+        else:
+            parts = bound(tirx.min(panels, int64(_ITEMS)))
+            blocks = bound(tirx.min(groups, pieces(int64(_ITEMS), tirx.max(parts, int64(1)))))
+        panels_each = bound(pieces(panels, tirx.max(parts, int64(1))))
+        tiles_each = bound(pieces(groups, blocks) * self._together)
+        work = self._rows * chunk.positions * self._channels * self._taps
+
+        def item(number: Any) -> None:
+            panel = bound(tirx.floormod(number, parts) * panels_each)
+            tile = bound(tirx.floordiv(number, parts) * tiles_each)
+            panel_end = bound(tirx.min(panel + panels_each, panels))
+            tile_end = bound(tirx.min(tile + tiles_each, tiles))
+            self._tiles_over_panels(chunk, panel, panel_end, tile, tile_end)
+
+        for_items(parts * blocks, work, item)
 
     # --- input ---
 
-    def _copy_input(self, values: dict[Any, Any], first: Any, count: Any) -> Any:
+    def _copy_input(self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool) -> Any:
         """Copies what a chunk reads into planes by channel and phase."""
         planes = ib.alloc_buffer((self._plane_elements,), "float32")
         found = self._found
@@ -466,18 +560,30 @@ class _Emission:
             variables.append(found.channel)
         position = affine(list(found.source.shape), found.source_indices, variables)
         assert position is not None, "the padded operand is read at affine positions"
-        with ib.grid(self._channels, int64(self._phases)) as (channel, phase):
+
+        def copy(channel: Any) -> None:
             here = dict(values)
             if found.channel is not None:
                 here[found.channel] = channel
-            base = bound(channel * self._channel_stride + phase * self._plane)
-            if self._is_line:
-                self._copy_line(position, here, planes, base, phase, first, count)
-            else:
-                self._copy_lines(position, here, planes, base, phase, first, count)
+            with ib.serial(int64(self._phases)) as phase:
+                base = bound(channel * self._channel_stride + phase * self._plane)
+                if self._is_line:
+                    self._copy_line(position, here, planes, base, phase, first, count)
+                else:
+                    self._copy_lines(position, here, planes, base, phase, first, count)
+            used = bound(self._plane * self._phases)
+            gap = tirx.address_of(planes[bound(channel * self._channel_stride + used)])
+            call_copy_row(gap, gap, self._channel_stride - used, 0, 0, 1, zero)
+
+        zero = tirx.const(0.0, "float32")
+        if is_shared:
+            for_items(self._channels, self._channels * self._channel_stride * _COST_OF_COPY, copy)
+        else:
+            with ib.serial(self._channels) as channel:
+                copy(channel)
         # What vectors read beyond the end has no meaning, but denormal numbers would cost time.
         end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
-        call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, tirx.const(0.0, "float32"))
+        call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, zero)
         return planes
 
     def _residues(self, phase: Any) -> list[Any]:
@@ -565,45 +671,81 @@ class _Emission:
 
     # --- output ---
 
-    def _tile_of_chunk(
-        self, values: dict[Any, Any], group: Any, number: Any, first: Any, count: Any, planes: Any
+    def _tiles_over_panels(
+        self, chunk: _Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
     ) -> None:
-        """Computes and writes one tile of output channels at the positions of a chunk."""
-        tile, rows = self._tile, self._tile_rows
-        number = bound(number)
-        start = bound(number * rows)
-        here = bound(tirx.min(self._rows - start, int64(rows)))
-        positions = count if self._is_line else bound(count * self._pitch)
+        """Computes and writes a range of tiles of output channels at a range of panels."""
+        rows, together = self._tile_rows, self._together
         scratch = ib.alloc_buffer((self._out_elements,), "float32")
-        size = self._channels * (self._taps * rows)
-        weights = tirx.address_of(self._weights[(group * self._tiles + number) * size])
-        with ib.serial(ceil_div(positions, tile.width)) as panel:
-            offset = bound(panel * tile.width)
+        with ib.serial(ceil_div(tile_end - tile, together)) as number:
+            first_tile = bound(tile + number * together)
+            tiles = bound(tirx.min(tile_end - first_tile, int64(together)))
+            self._sums(chunk, panel, panel_end, first_tile, tiles, scratch)
+            start = bound(first_tile * rows)
+            count = bound(tirx.min(self._rows - start, tiles * rows))
+            self._write(chunk, start, count, panel, panel_end, scratch)
+
+    def _sums(
+        self, chunk: _Chunk, panel: Any, panel_end: Any, first_tile: Any, tiles: Any, scratch: Any
+    ) -> None:
+        """Computes a few tiles; a panel of the input stays in the cache while they pass over it."""
+        tile, rows = self._tile, self._tile_rows
+        taps = self._taps
+        depth = self._depth()
+        blocks = ceil_div(self._channels, depth)
+        with (
+            ib.serial(blocks) as block,
+            ib.serial(panel_end - panel) as number,
+            ib.serial(tiles) as offset,
+        ):
+            channel = bound(block * depth)
+            channels = bound(tirx.min(self._channels - channel, int64(depth)))
+            start = bound((first_tile + offset) * rows)
+            here = bound(tirx.min(self._rows - start, int64(rows)))
+            weights = (chunk.group * self._tiles + first_tile + offset) * self._channels + channel
+            source = bound((panel + number) * tile.width + channel * self._channel_stride)
+            target = bound(number * tile.width + offset * rows * self._out_row)
             call_tile(
-                tile, True, here, weights, tirx.address_of(planes[offset]),
-                tirx.address_of(scratch[offset]), self._table.data,
-                (self._channels, int64(self._taps)),
-                (int64(self._taps * rows), int64(rows), int64(1)),
-                self._channel_stride, self._out_row,
+                tile, True, here, tirx.address_of(self._weights[weights * (taps * rows)]),
+                tirx.address_of(chunk.planes[source]), tirx.address_of(scratch[target]),
+                self._table.data, (channels, int64(taps)),
+                (int64(taps * rows), int64(rows), int64(1)),
+                self._channel_stride, self._out_row, channel,
             )  # fmt: skip
-        self._write(values, start, here, first, count, scratch)
+
+    def _depth(self) -> int:
+        """How many channels of a panel are read before the next tile."""
+        *outer, last = self._axes
+        taps = math.prod(axis.taps for axis in outer)
+        near = taps * last.phases * (self._tile.width + last.reach + _LINE)
+        most = max(_NEAR // near, 1)
+        channels = _static(self._channels)
+        return most if channels is None else max(-(-channels // -(-channels // most)), 1)
 
     def _write(
-        self, values: dict[Any, Any], start: Any, rows: Any, first: Any, count: Any, scratch: Any
+        self, chunk: _Chunk, start: Any, rows: Any, panel: Any, panel_end: Any, scratch: Any
     ) -> None:
+        """Writes the results of some rows at a range of panels."""
         store, lanes = self._found.store, self._tile.lanes
         columns = self._product.columns
+        begin = bound(panel * self._tile.width)
+        end = bound(tirx.min(panel_end * self._tile.width, chunk.positions))
         with ib.serial(rows) as row:
-            here = {**values, **self._unflattened(self._product.rows, start + row)}
-            line = bound(row * self._out_row)
+            here = {**chunk.values, **self._unflattened(self._product.rows, start + row)}
+            results = bound(row * self._out_row)
             if self._is_line:
                 here.update(dict.fromkeys(columns[:-1], int64(0)))
-                here[columns[-1]] = first
-                store.run(here, count, lambda k: scratch[line + k], lanes)
-            else:
-                with ib.serial(count) as number:
-                    outer = [a.column for a in self._axes[:-1] if a.column is not None]
-                    here.update(self._unflattened(outer, first + number))
-                    here[columns[-1]] = int64(0)
-                    begin = bound(line + number * self._pitch)
-                    store.run(here, self._length, lambda k: scratch[begin + k], lanes)
+                here[columns[-1]] = bound(chunk.first + begin)
+                store.run(here, bound(end - begin), lambda k: scratch[results + k], lanes)
+                return
+            line = bound(tirx.floordiv(begin, self._pitch))
+            with ib.serial(ceil_div(end, self._pitch) - line) as number:
+                place = bound((line + number) * self._pitch)
+                low = bound(tirx.max(begin - place, int64(0)))
+                high = tirx.min(end - place, self._length)
+                outer = [a.column for a in self._axes[:-1] if a.column is not None]
+                here.update(self._unflattened(outer, chunk.first + line + number))
+                here[columns[-1]] = low
+                origin = bound(results + place + low - begin)
+                count = bound(tirx.max(high - low, int64(0)))
+                store.run(here, count, lambda k: scratch[origin + k], lanes)

@@ -8,6 +8,7 @@ lines, or chunks of one long line, run on all cores where there is enough work.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
@@ -35,20 +36,44 @@ class Elementwise(ScheduleRule):  # type: ignore[misc]
             return None
         kernel = inlined(func)
         nests = nests_of(kernel)
-        if nests is None or len(nests) != 1 or not _is_plain(nests[0]):
+        lines = None if nests is None else lines_of(nests)
+        if not lines:
             return None
-        (nest,) = nests
-        stores = _stores(nest)
-        if stores is None:
-            return None
-        lines, columns, store = stores
 
         def emit() -> None:
-            with compute_block("elementwise"):
-                store.declare()
-                _emit(nest, lines, columns, store)
+            for part in lines:
+                part.emit()
 
-        return s_tir.Schedule(rewritten(kernel, emit))
+        return s_tir.Schedule(rewritten(kernel, emit, [part.buffer for part in lines]))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """An elementwise nest and how it is cut into lines."""
+
+    nest: Nest
+    outer: list[Any]
+    """The variables of lines."""
+    columns: list[Any]
+    """Those along a line."""
+    store: Store
+
+    @property
+    def buffer(self) -> Any:
+        """The buffer that the nest writes."""
+        return self.nest.buffer
+
+    def emit(self) -> None:
+        """Emits a block that computes the nest."""
+        with compute_block("elementwise"):
+            self.store.declare()
+            _emit(self.nest, self.outer, self.columns, self.store)
+
+
+def lines_of(nests: Sequence[Nest]) -> list[Lines] | None:
+    """The lines of elementwise nests; None if one of them is something else."""
+    found = [_lines(nest) if _is_plain(nest) else None for nest in nests]
+    return None if None in found else [lines for lines in found if lines is not None]
 
 
 class _Value:
@@ -90,8 +115,8 @@ def _is_plain(nest: Nest) -> bool:
     )
 
 
-def _stores(nest: Nest) -> tuple[list[Any], list[Any], Store] | None:
-    """The variables of lines, those along a line, and what writes a line; the longest lines."""
+def _lines(nest: Nest) -> Lines | None:
+    """The longest lines of a nest whose elements follow each other."""
     order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
     order = [v for v in order if not _is_one(nest.extent(v))]
     if not order or len({str(v) for v in order}) != len(order):
@@ -103,7 +128,7 @@ def _stores(nest: Nest) -> tuple[list[Any], list[Any], Store] | None:
             return None
         if store.flattens:
             fits = store.is_contiguous and store.is_vector
-            return (order[:first], order[first:], store) if fits else None
+            return Lines(nest, order[:first], order[first:], store) if fits else None
     return None
 
 

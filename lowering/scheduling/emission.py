@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
@@ -27,11 +27,28 @@ GRAIN = 1 << 17
 microseconds."""
 
 
-def rewritten(kernel: tirx.PrimFunc, emit: Callable[[], None]) -> tirx.PrimFunc:
-    """The kernel with another body, which `emit` builds inside its root block."""
+def rewritten(
+    kernel: tirx.PrimFunc, emit: Callable[[], None], written: Sequence[Any] = ()
+) -> tirx.PrimFunc:
+    """The kernel with another body, which `emit` builds inside its root block.
+
+    Of the buffers that the body writes, those of the kernel's own that others read are `written`.
+    """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True), ib.sblock("root"):
         emit()
-    return with_fast_math(kernel.with_body(builder.get().body))
+    body = builder.get().body
+    kept = [buffer for buffer in allocated(kernel) if any(buffer.same_as(w) for w in written)]
+    if kept:
+        root = body.block
+        buffers = [*root.alloc_buffers, *kept]
+        root = s_tir.SBlock([], [], [], root.name_hint, root.body, None, buffers)
+        body = s_tir.SBlockRealize([], True, root)
+    return with_fast_math(kernel.with_body(body))
+
+
+def allocated(kernel: tirx.PrimFunc) -> list[Any]:
+    """The buffers between the loop nests of a kernel."""
+    return list(kernel.body.block.alloc_buffers)
 
 
 _USUAL = 8

@@ -8,6 +8,7 @@ it. Sizes may be symbols: the last rows and columns go through smaller tiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,10 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64
+from .elementwise import Lines, lines_of
 from .emission import (
     Store,
+    allocated,
     bound,
     ceil_div,
     compute_block,
@@ -28,7 +31,7 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import Tile, call_tile, native_tile
-from .nests import inlined, nests_of, substituted
+from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand
 from .products import SumOfProducts, sum_of_products
 
@@ -43,26 +46,54 @@ class MatrixProduct(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        nests = nests_of(kernel)
-        if not nests:
-            return None
-        product = sum_of_products(nests[0])
-        if product is None or not _is_matrix_product(product):
-            return None
-        epilogue = epilogue_of(nests[0], product.c, nests[1:])
-        if epilogue is None:
-            return None
-        variables = [*product.batch, *product.rows, *product.columns]
+        return _scheduled(kernel) or _scheduled(without_copies(kernel))
+
+
+def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
+    nests = nests_of(kernel)
+    if not nests:
+        return None
+    product = sum_of_products(nests[0])
+    if product is None or not _is_matrix_product(kernel, product):
+        return None
+    variables = [*product.batch, *product.rows, *product.columns]
+    # What is fused after the product, and may have more elements than it.
+    for count in (len(nests), 2, 1):
+        epilogue = epilogue_of(nests[0], product.c, nests[1:count])
+        rest = lines_of(nests[count:])
+        if epilogue is None or rest is None:
+            continue
+        if not epilogue.is_identity and _is_read(kernel, nests[0].buffer, nests[count:]):
+            continue
         store = Store(epilogue, variables, product.extents, product.columns)
-        if not store.is_storable:
-            return None
-        emission = _Emission(kernel, product, store, native_tile())
-        return s_tir.Schedule(rewritten(kernel, emission.emit))
+        if store.is_storable:
+            emission = _Emission(kernel, product, store, native_tile())
+            written = [epilogue.output, *(lines.buffer for lines in rest)]
+            return s_tir.Schedule(rewritten(kernel, partial(_emit, emission, rest), written))
+    return None
 
 
-def _is_matrix_product(product: SumOfProducts) -> bool:
-    """Whether there is one reduced variable and one of columns, and rows follow each other."""
-    return len(product.reduced) == 1 and len(product.columns) == 1 and bool(product.rows)
+def _is_read(kernel: tirx.PrimFunc, buffer: Any, nests: Sequence[Nest]) -> bool:
+    """Whether nests, or the caller of the kernel, read a buffer."""
+    if not any(buffer.same_as(own) for own in allocated(kernel)):
+        return True
+    return any(load.source.same_as(buffer) for nest in nests for load in loads(nest.value))
+
+
+def _emit(emission: _Emission, rest: Sequence[Lines]) -> None:
+    emission.emit()
+    for lines in rest:
+        lines.emit()
+
+
+def _is_matrix_product(kernel: tirx.PrimFunc, product: SumOfProducts) -> bool:
+    """Whether there is one reduced variable and one of columns, and rows follow each other.
+
+    A single row needs a constant right operand: packing another one would take longer.
+    """
+    if len(product.reduced) != 1 or len(product.columns) != 1:
+        return False
+    return bool(product.rows) or is_constant_operand(kernel, product.b.buffer)
 
 
 class _Emission:
@@ -182,7 +213,7 @@ class _Emission:
         columns = bound(tirx.min(self._width - column, int64(tile.width)))
         scratch = ib.alloc_buffer((tile.rows * tile.width,), "float32")
         b, b_stride = self._right_operand(where, panel, column, packed)
-        a_row = product.a.position.of(product.rows[-1])
+        a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
         a_k = product.a.position.of(self._k)
         with ib.serial(ceil_div(count, tile.rows)) as group:
             start = bound(first + group * tile.rows)

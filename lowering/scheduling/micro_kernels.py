@@ -76,16 +76,17 @@ def call_tile(
     a_strides: tuple[Any, Any, Any],
     b_stride: Any,
     out_row: Any = None,
+    adds: Any = 0,
 ) -> None:
     """Emits a call of a micro-kernel.
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
     `a[i * a_strides[0] + j * a_strides[1] + r * a_strides[2]] * b[i * b_stride + table[j] + v]`.
     Where `packed`, the stride of rows is 1, which saves address arithmetic. `out_row` is by default
-    the width of the tile.
+    the width of the tile. Where `adds` is not 0, the sum is added to what `out` holds.
     """
     out_row = tile.width if out_row is None else out_row
-    arguments = [a, b, out, table, *counts, *a_strides[:2], b_stride, a_strides[2], out_row]
+    arguments = [a, b, out, table, *counts, *a_strides[:2], b_stride, a_strides[2], out_row, adds]
     ib.evaluate(tirx.call_extern("int32", tile.name(packed), rows, *map(_argument, arguments)))
 
 
@@ -159,7 +160,7 @@ def _functions(tile: Tile, packed: bool) -> Iterator[tuple[str, tirx.PrimFunc]]:
 def _parameters() -> tuple[list[Any], list[Any]]:
     pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
     pointers.append(ib.arg("table", ib.handle("int64")))
-    names = ("count_i", "count_j", "a_i", "a_j", "b_i", "a_row", "out_row")
+    names = ("count_i", "count_j", "a_i", "a_j", "b_i", "a_row", "out_row", "adds")
     return pointers, [ib.arg(name, ib.int64()) for name in names]
 
 
@@ -204,16 +205,22 @@ def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
 
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers, (count_i, count_j, a_i, a_j, b_i, a_row, out_row) = _parameters()
+        pointers, (count_i, count_j, a_i, a_j, b_i, a_row, out_row, adds) = _parameters()
         a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
         table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
         places = list(itertools.product(range(rows), range(tile.vectors)))
         zero = tirx.IntImm("int64", 0)
         # A buffer becomes a register if every index into it is known.
         sums = {place: ib.alloc_buffer((lanes,), "float32") for place in places}
-        for place in places:
-            nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
-            ib.buffer_store(sums[place], nothing, [span(zero)])
+        targets = {(row, vector): span(row * out_row + vector * lanes) for row, vector in places}
+        nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
+        with ib.If(adds == 0):
+            with ib.Then():
+                for place in places:
+                    ib.buffer_store(sums[place], nothing, [span(zero)])
+            with ib.Else():
+                for place in places:
+                    ib.buffer_store(sums[place], out[targets[place]], [span(zero)])
         with ib.serial(count_i) as i, ib.serial(count_j) as j:
             of_a, of_b = i * a_i + j * a_j, i * b_i + table[j]
             for row, vector in places:
@@ -221,9 +228,8 @@ def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
                 product = tirx.Broadcast(element, lanes) * b[span(of_b + vector * lanes)]
                 total = sums[row, vector]
                 ib.buffer_store(total, total[span(zero)] + product, [span(zero)])
-        for row, vector in places:
-            target = span(row * out_row + vector * lanes)
-            ib.buffer_store(out, sums[row, vector][span(zero)], [target])
+        for place in places:
+            ib.buffer_store(out, sums[place][span(zero)], [targets[place]])
     return builder.get()
 
 

@@ -119,6 +119,20 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     return schedule.mod["main"]
 
 
+def without_copies(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with nests that only move elements inlined, into reductions, too."""
+    schedule = s_tir.Schedule(kernel)
+    try:
+        for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+            body = schedule.get(block).body
+            moves = isinstance(body, tirx.BufferStore) and isinstance(body.value, ir.TensorLoad)
+            if moves and schedule.get_consumers(block):
+                schedule.compute_inline(block)
+    except (s_tir.ScheduleError, tvm.error.InternalError):
+        return kernel
+    return schedule.mod["main"]
+
+
 def _inlines(block: Any, consumer: Any) -> bool:
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}

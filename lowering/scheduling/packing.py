@@ -8,7 +8,7 @@ load a library for each weight; here one library packs all of them (a network wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tvm
@@ -96,12 +96,13 @@ def _packs(kernel: tirx.PrimFunc) -> bool:
 
 def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     """The module with the results of calls of packers, and without the packers."""
-    library = _compiled_kernels(module, packers)
+    library = compiled_kernels(module, packers)
 
     def evaluate(call: Any) -> Any:
         if not call.op.same_as(_CALL_TIR) or call.args[0] not in packers:
             return call
-        return _result(library, call)
+        kernel, operands = call.args
+        return result_of(library, kernel.name_hint, operands, call.ty_args[0])
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
@@ -112,7 +113,7 @@ def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     return module
 
 
-def _compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> Any:
+def compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> Any:
     """A library of kernels by the names of their variables, for the processor this runs on."""
     named = {
         variable.name_hint: module[variable].with_attr("global_symbol", variable.name_hint)
@@ -121,10 +122,8 @@ def _compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> Any:
     return tvm.compile(tvm.IRModule(named), tvm.target.Target("llvm"))
 
 
-def _result(library: Any, call: Any) -> Any:
-    """The result of a `call_tir` of a kernel of the library on constants, as a constant."""
-    (result,) = call.ty_args
-    shape = [int(size) for size in result.shape]
-    value = tvm.runtime.empty(shape, str(result.dtype))
-    library[call.args[0].name_hint](*(argument.value for argument in call.args[1]), value)
+def result_of(library: Any, kernel: str, operands: Sequence[Any], result: Any) -> Any:
+    """The result of a kernel of the library on constants, as a constant of the type `result`."""
+    value = tvm.runtime.empty([int(size) for size in result.shape], str(result.dtype))
+    library[kernel](*(operand.value for operand in operands), value)
     return relax.const(value)

@@ -20,6 +20,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
+from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
@@ -123,6 +124,7 @@ def _to_kernels() -> Any:
             _module_pass(split_into_phases),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
+            _module_pass(evaluate_constant_calls),
             passes.FoldConstant(),
             _module_pass(split_blocks),
             _module_pass(name_sizes),

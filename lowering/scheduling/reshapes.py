@@ -22,7 +22,7 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     """The module with `relax.reshape` for calls of kernels that reshape their one tensor.
 
-    Results that leave a dataflow block stay copies: a caller may write to them.
+    Results that may leave the function stay copies: a caller may write to them.
     """
     known: dict[Any, bool] = {}
 
@@ -32,18 +32,44 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
             known[kernel] = isinstance(function, tirx.PrimFunc) and reshapes(function)
         return known[kernel]
 
-    def restore(binding: Any) -> Any:
-        call = binding.value
-        local = isinstance(binding.var, relax.DataflowVar) and isinstance(call, ir.Call)
-        if not local or not call.op.same_as(_CALL_TIR) or not is_reshape(call.args[0]):
-            return binding
-        return relax.VarBinding(binding.var, relax.op.reshape(call.args[1][0], call.ty.shape))
+    def restored(function: relax.Function) -> Any:
+        escaping = _escaping(function)
+
+        def restore(binding: Any) -> Any:
+            call = binding.value
+            if not _calls_kernel(call) or not is_reshape(call.args[0]):
+                return binding
+            if not isinstance(binding.var, relax.DataflowVar) and binding.var in escaping:
+                return binding
+            return relax.VarBinding(binding.var, relax.op.reshape(call.args[1][0], call.ty.shape))
+
+        return tvm_ffi.structural_map(function.body, (relax.VarBinding, restore), order="post")
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
-            body = tvm_ffi.structural_map(function.body, (relax.VarBinding, restore), order="post")
-            module[variable] = with_body(function, body)
+            module[variable] = with_body(function, restored(function))
     return relax.transform.Normalize()(module)
+
+
+def _calls_kernel(value: Any) -> bool:
+    return isinstance(value, ir.Call) and value.op.same_as(_CALL_TIR)
+
+
+def _escaping(function: relax.Function) -> set[Any]:
+    """The variables that anything other than a kernel reads."""
+    found: set[Any] = set()
+
+    def visit_binding(binding: Any) -> None:
+        if not _calls_kernel(binding.value):
+            found.update(relax.analysis.free_vars(binding.value))
+
+    def visit_block(block: Any) -> None:
+        found.update(relax.analysis.free_vars(block.body))
+
+    tvm_ffi.structural_walk(
+        function.body, [(relax.Binding, visit_binding), (relax.SeqExpr, visit_block)]
+    )
+    return found
 
 
 def reshapes(kernel: tirx.PrimFunc) -> bool:
@@ -59,10 +85,40 @@ def reshapes(kernel: tirx.PrimFunc) -> bool:
         return False
     if any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in target.shape):
         return False
-    counts = [reduce(mul, buffer.shape, tirx.IntImm("int64", 1)) for buffer in (source, target)]
+    return _keeps_order(kernel) or _keeps_order(_with_variable_sizes(kernel))
+
+
+def _keeps_order(kernel: tirx.PrimFunc) -> bool:
+    buffers = (kernel.params[0], kernel.params[-1])
+    counts = [reduce(mul, buffer.shape, tirx.IntImm("int64", 1)) for buffer in buffers]
     if not sym.Analyzer().can_prove_equal(*counts):
         return False
     try:
         return bool(relax.analysis.has_reshape_pattern(kernel))
     except tvm.error.InternalError:  # Sizes that are products are too much for its prover.
         return False
+
+
+def _with_variable_sizes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with a variable in place of each computed size of its first parameter.
+
+    What holds for all values of the variables holds for the sizes. TVM's prover fails on quotients
+    of quotients.
+    """
+    computed = [s for s in kernel.params[0].shape if not isinstance(s, (tirx.IntImm, ir.Var))]
+    if not computed:
+        return kernel
+    names: dict[int, list[tuple[Any, Any]]] = {}
+    for size in computed:
+        same = names.setdefault(tvm_ffi.structural_hash(size), [])
+        if not any(tvm_ffi.structural_equal(size, known) for known, _ in same):
+            same.append((size, tirx.Var("size", size.ty.dtype)))
+
+    def replace(expression: Any) -> Any:
+        for known, name in names.get(tvm_ffi.structural_hash(expression), ()):
+            if tvm_ffi.structural_equal(expression, known):
+                return name
+        return expression
+
+    kinds = tuple({type(size) for size in computed})
+    return tvm_ffi.structural_map(kernel, (kinds, replace), order="pre")

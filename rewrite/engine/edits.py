@@ -523,6 +523,13 @@ class Edits:
         self._undo.append(undo)
 
     @edit
+    def _reorder(self, node: Node) -> None:
+        """Records that the caller gives a node another position in its graph."""
+        order, lower_bound = node.order, self.index.lower_bound(node)
+        self.touch(node)
+        self._undo.append(lambda: self.index.restore_position(node, order, lower_bound))
+
+    @edit
     def _move_constant(self, constant: Constant, home: Graph, graph: Graph) -> None:
         graph.initializers.append(constant)
         self.index.add_constant(constant, graph)

@@ -444,9 +444,14 @@ def _new_roots(phases: Sequence[Phase]) -> list[set[str]]:
 
 def _rules_by_operator(rules: Sequence[type[Rule]]) -> dict[str, list[Rule]]:
     """The rules for each operator that is the root of one, in order; ANY for other operators."""
-    instances = [_instance(rule) for rule in rules]
-    operators = {root for rule in rules for root in rule.roots()} | {ANY}
-    return {op: [r for r in instances if ANY in r.roots() or op in r.roots()] for op in operators}
+    instances = [(_instance(rule), rule.roots()) for rule in rules]
+    for_all = [instance for instance, roots in instances if ANY in roots]
+    operators = {root for _, roots in instances for root in roots if root != ANY}
+    found = {
+        op: [instance for instance, roots in instances if op in roots or ANY in roots]
+        for op in operators
+    }
+    return {**found, ANY: for_all}
 
 
 def _instance(kind: type[Rule]) -> Rule:

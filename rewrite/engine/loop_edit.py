@@ -79,15 +79,18 @@ class LoopEdit:
     def replace_carried(self, number: int, new: Sequence[CarriedValue]) -> None:
         """Replaces one carried value, whose body input and final value must be unread, by others.
 
+        See `add_carried` for final values.
+        """
+        carried = self.carried
+        self._set_carried([*carried[:number], *_complete(new), *carried[number + 1 :]])
+
+    def add_carried(self, new: Sequence[CarriedValue]) -> None:
+        """Adds carried values after the others.
+
         A new carried value whose final value nothing reads need not have one: it gets one here,
         because onnxruntime 1.31 ends the process where a Loop omits an output.
         """
-        complete = [
-            replace(c, final=Variable(c.input.name)) if c.final is None or not c.final.name else c
-            for c in new
-        ]
-        carried = self.carried
-        self._set_carried([*carried[:number], *complete, *carried[number + 1 :]])
+        self._set_carried([*self.carried, *_complete(new)])
 
     def _set_carried(self, carried: Sequence[CarriedValue]) -> None:
         node, body, before = self._node, self._body, self.carried
@@ -271,6 +274,14 @@ class LoopEdit:
         """Removes the node if nothing reads a result of it."""
         if self._patch.index.is_unused(self._node):
             self._patch.remove(self._node)
+
+
+def _complete(new: Sequence[CarriedValue]) -> list[CarriedValue]:
+    """The carried values, each with a final value."""
+    return [
+        replace(c, final=Variable(c.input.name)) if c.final is None or not c.final.name else c
+        for c in new
+    ]
 
 
 def _scan_input_attributes(scan_inputs: Sequence[ScanInput]) -> dict[str, int | list[int] | None]:

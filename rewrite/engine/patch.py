@@ -100,7 +100,19 @@ class Patch(Edits):
         """
         copies = clone_nodes(nodes, renamed, self.index)
         self.index.place_before(anchor, copies)
-        graph = self.index.graph_of(anchor)
+        self._insert_copies(copies, self.index.graph_of(anchor))
+
+    @edit
+    def clone_last(
+        self, nodes: Sequence[Node], renamed: dict[Tensor, Tensor], graph: Graph
+    ) -> None:
+        """Copies nodes to the end of a graph. `renamed` is as in `clone_before`."""
+        copies = clone_nodes(nodes, renamed, self.index)
+        for copy in copies:
+            self.index.place_last(graph, copy)
+        self._insert_copies(copies, graph)
+
+    def _insert_copies(self, copies: Sequence[Node], graph: Graph) -> None:
         for copy in copies:
             for tensor in copy.outputs:
                 tensor.info = without_shape(tensor.info)
@@ -123,11 +135,14 @@ class Patch(Edits):
 
     @edit
     def hoist(self, nodes: Sequence[Node], before: Node) -> None:
-        """Moves nodes, in their order, to just before another node of an outer graph."""
+        """Moves nodes, in their order, before another node of the same or an outer graph."""
         target = self.index.graph_of(before)
         ordered = sorted(nodes, key=lambda n: n.order)
         for node in ordered:
-            self._move(node, target)
+            if self.index.graph_of(node) is target:
+                self._reorder(node)
+            else:
+                self._move(node, target)
         self.index.place_before(before, ordered)
 
     @edit

@@ -14,6 +14,7 @@ from ..symbolic import Dim
 Element = int | symbolic.Expr | bool | None
 """An element of an integer or bool tensor; None for a bool that is not known."""
 
+BFLOAT16 = onnx.TensorProto.BFLOAT16
 BOOL = onnx.TensorProto.BOOL
 FLOAT = onnx.TensorProto.FLOAT
 FLOAT_OR_DOUBLE = frozenset({FLOAT, onnx.TensorProto.DOUBLE})

@@ -28,6 +28,8 @@ class Inference:
 
     infer_node: Callable[[Node, Facts], Sequence[Fact]]
     """Returns the facts of a node's outputs; raises AlwaysFails when the node cannot succeed."""
+    infer_failed: Callable[[Node, Facts], Sequence[Fact]]
+    """Returns the element types of the outputs of a node that cannot succeed."""
     infer_input: Callable[[Facts, Tensor], Fact]
     """Returns the fact of a graph input, an initializer or a body input."""
 
@@ -214,7 +216,7 @@ class Facts:
             self.failures.pop(node, None)
         except AlwaysFails as reason:
             self.failures[node] = str(reason)
-            results = [UNKNOWN] * len(node.outputs)
+            results = self._inference.infer_failed(node, self)
         for position, tensor in enumerate(node.outputs):
             fact = results[position] if position < len(results) else UNKNOWN
             self._facts[tensor] = self._simplified(tensor, fact)

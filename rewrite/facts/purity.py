@@ -66,6 +66,10 @@ TOTAL_ELEMENTWISE = frozenset(
 """Element-wise operators that never fail on operands that can be broadcast."""
 
 
+_SHORT_RANGE = 1 << 16
+"""The length up to which a Range of fixed length is known to fit memory."""
+
+
 def is_random(node: Node) -> bool:
     """Whether two runs of the node may differ; for Dropout, only in training mode."""
     if node.op == "Dropout" and not node.domain:
@@ -86,13 +90,16 @@ def is_pure(node: Node, index: Index) -> bool:
 def cannot_fail(node: Node, facts: Facts) -> bool:
     """Whether the node never fails.
 
-    Holds for Shape and Size, for Gather at positions known to be on the axis, and for element-wise
-    operators whose operands are known to be broadcastable, except a Cast from or to strings.
+    Holds for Shape and Size, for a Range up to the size of an axis, for Gather at positions known
+    to be on the axis, and for element-wise operators whose operands are known to be broadcastable,
+    except a Cast from or to strings.
     """
     if node.domain:
         return False
     if node.op in ("Shape", "Size"):
         return True
+    if node.op == "Range":
+        return _is_range_of_axis(node, facts)
     if node.op == "Gather":
         return _is_on_axis(node, facts, symbolic.nonnegative)
     known = [facts.of(t) for t in node.inputs if t.name]
@@ -103,6 +110,19 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]
     return len(shapes) == len(known) and symbolic.broadcastable(shapes)
+
+
+def _is_range_of_axis(node: Node, facts: Facts) -> bool:
+    """Whether a Range starts at a known number, and has at most as many elements as some axis.
+
+    A longer Range may need more memory than there is.
+    """
+    start, limit, step = (facts.scalar(t) for t in node.inputs)
+    if not isinstance(start, int) or start < 0 or not isinstance(step, int) or step < 1:
+        return False
+    if limit is None or isinstance(limit, int):
+        return limit is not None and limit <= _SHORT_RANGE
+    return symbolic.single_symbol(limit) is not None and symbolic.nonnegative(limit)
 
 
 def cannot_fail_in_iteration(node: Node, facts: Facts) -> bool:

@@ -140,7 +140,8 @@ def _carried(node: Node, slots: LoopSlots) -> list[CarriedValue]:
     ]
 
 
-def _declared_shape(tensor: Tensor) -> tuple[int, ...]:
+def declared_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a scalar that a loop gives its body: (1,) where the body declares that."""
     info = tensor.info
     return (1,) if info is not None and len(info.type.tensor_type.shape.dim) == 1 else ()
 
@@ -191,12 +192,12 @@ class LoopView:
     @property
     def iteration_shape(self) -> tuple[int, ...]:
         """The shape of the iteration number: a scalar, or (1,) where the body declares that."""
-        return _declared_shape(self.iteration)
+        return declared_shape(self.iteration)
 
     @property
     def condition_shape(self) -> tuple[int, ...]:
         """The shape of the condition that the body is given: a scalar, or (1,) if declared."""
-        return _declared_shape(self.condition_in)
+        return declared_shape(self.condition_in)
 
     def trips(self, facts: KnownScalars) -> Dim | None:
         """The trip count as a number or expression; None if it is not known.

@@ -19,6 +19,7 @@ REDUCTIONS = frozenset(
 )  # fmt: skip
 
 STACK = "ConcatFromSequence"
+SCAN_OUTPUTS = frozenset({"Loop"})
 
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:
@@ -54,12 +55,13 @@ def stacked_outputs(model: onnx.ModelProto) -> list[str]:
 
 
 def scan_outputs(model: onnx.ModelProto) -> list[str]:
-    """The outputs that depend on a Loop or Scan.
+    """The outputs that depend on a scan output of a Loop, in the order of the graph.
 
     The specification does not define the sizes of a scan output of no iterations, except the first:
-    onnxruntime takes them from declarations, and 0 for those that it does not know.
+    onnxruntime takes them from declarations, and 0 for those that it does not know. It refuses a
+    Scan of no iterations, and a carried value always has sizes.
     """
-    return _depending(model, frozenset({"Loop", "Scan"}))
+    return _depending(model, SCAN_OUTPUTS)
 
 
 def _depending(model: onnx.ModelProto, sources: frozenset[str]) -> list[str]:
@@ -96,6 +98,9 @@ class _Dependence:
         for node in nodes:
             if self._is_dependent(node, dependent):
                 dependent.update(node.output)
+            elif node.op_type == "Loop" and self._sources is SCAN_OUTPUTS:
+                carried = len(node.input) - 2
+                dependent.update(node.output[carried:])
         dependent.discard("")
         return dependent - outer
 
@@ -106,7 +111,9 @@ class _Dependence:
         elif node.op_type == STACK and STACK in self._sources:
             if any(each.name == "new_axis" and each.i for each in node.attribute):
                 return True
-        elif node.op_type in self._sources or (node.domain, node.op_type) in self._functions:
+        elif (node.domain, node.op_type) in self._functions or (
+            node.op_type in self._sources and self._sources is not SCAN_OUTPUTS
+        ):
             return True
         if not dependent.isdisjoint(node.input) or self._is_training(node):
             return True

@@ -120,6 +120,8 @@ class LoadedModel(Executable, Protocol):
     """The inputs that have a default."""
     outputs: list[str]
     """The names of outputs."""
+    unranked: frozenset[str]
+    """The outputs that onnxruntime infers no number of axes for; a scalar counts as one."""
 
 
 class Session:
@@ -140,11 +142,13 @@ class Session:
             )
         self.inputs = {i.name: i.type for i in self._session.get_inputs()}
         self.defaults = frozenset(i.name for i in self._session.get_overridable_initializers())
-        self.outputs = [o.name for o in self._session.get_outputs()]
+        outputs = self._session.get_outputs()
+        self.outputs = [o.name for o in outputs]
+        self.unranked = frozenset(o.name for o in outputs if not o.shape)
 
-    def interface(self) -> tuple[dict[str, str], frozenset[str], list[str]]:
-        """`inputs`, `defaults` and `outputs`."""
-        return self.inputs, self.defaults, self.outputs
+    def interface(self) -> tuple[dict[str, str], frozenset[str], list[str], frozenset[str]]:
+        """`inputs`, `defaults`, `outputs` and `unranked`."""
+        return self.inputs, self.defaults, self.outputs, self.unranked
 
     def run(
         self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
@@ -229,7 +233,7 @@ class IsolatedSession(Isolated):
         """`seconds` limits the time of loading, in which onnxruntime computes constants."""
         process = process or shared_process()
         super().__init__(process, Session, packed, threads, optimizes, seconds=seconds)
-        self.inputs, self.defaults, self.outputs = self._ask("interface")
+        self.inputs, self.defaults, self.outputs, self.unranked = self._ask("interface")
 
 
 def median_time(call: Callable[[], object], seconds: float) -> float:

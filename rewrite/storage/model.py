@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx
@@ -52,8 +54,33 @@ def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
 
     Raises ModelError naming the place if the model is not valid.
     """
+    with _readable_errors():
+        check_header(proto)
+    model = read_model(proto, base_dir)
+    with _readable_errors():
+        check_graph(model.graph, model.header)
+    return model
+
+
+def read_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
+    """The same for a model that may break rules of ONNX, such as those for types and opsets.
+
+    Raises ModelError for names that nothing defines, or that are defined twice, and for cycles.
+    """
+    with _readable_errors():
+        inlined = inline_functions(proto)
+        header = onnx.ModelProto()
+        copy_fields(inlined, header, frozenset({"graph"}))
+        with collector_paused():
+            graph = Importer(header.ir_version, base_dir).graph(inlined.graph)
+        return Model(graph, header, base_dir)
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Raises ModelError for names that are not text, and for bodies nested too deeply."""
     try:
-        return _imported(proto, base_dir)
+        yield
     except UnicodeDecodeError as error:
         raise ModelError(
             f"A name in the model is not text: it has the byte 0x{error.object[error.start]:02x}, "
@@ -67,17 +94,6 @@ def import_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
             where="the graph of the model",
             remedy="Export the model with fewer Ifs and Loops inside each other",
         ) from None
-
-
-def _imported(proto: onnx.ModelProto, base_dir: str) -> Model:
-    check_header(proto)
-    inlined = inline_functions(proto)
-    header = onnx.ModelProto()
-    copy_fields(inlined, header, frozenset({"graph"}))
-    with collector_paused():
-        graph = Importer(header.ir_version, base_dir).graph(inlined.graph)
-        check_graph(graph, header)
-    return Model(graph, header, base_dir)
 
 
 def export_model(model: Model) -> onnx.ModelProto:

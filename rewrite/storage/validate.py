@@ -111,6 +111,7 @@ class _Check:
             if found is not None:
                 _check_arity(node, found, path)
                 _check_attributes(node, found, path)
+                _check_permutation(node, path)
             if found is not None and not node.domain:
                 check_bodies(node, self._opsets[""], path)
             self._types.enter(node, self._opsets[node.domain], path)
@@ -216,3 +217,17 @@ def _check_attributes(node: ir.Node, found: Operator, path: str) -> None:
                 where=within(node_label(node), path),
                 remedy=_EXPORT_AGAIN,
             )
+
+
+def _check_permutation(node: ir.Node, path: str) -> None:
+    """onnxruntime finds a wrong permutation only where it knows the rank, and else reads axes twice
+    (ONNX operator specification: Transpose).
+    """
+    order = node.attrs.get("perm") if node.op == "Transpose" and not node.domain else None
+    if isinstance(order, (list, tuple)) and sorted(order) != list(range(len(order))):
+        raise ModelError(
+            f"The attribute 'perm' of Transpose is {list(order)}, which names an axis twice or "
+            "names one that the input does not have",
+            where=within(node_label(node), path),
+            remedy=_EXPORT_AGAIN,
+        )

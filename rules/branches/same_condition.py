@@ -7,9 +7,11 @@ p = If(c) <A, B>   q = If(c) <C, D>      ->   p, q = If(c) <A C, B D>
 
 from __future__ import annotations
 
+from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.fact import INTEGERS
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import IfView
@@ -77,23 +79,51 @@ class CollapseNestedIf(Rule[Graph]):
 
 def _implied_branch(m: Match, view: IfView) -> Graph | None:
     """The branch that an If must take because of the branch in which it stands; None if either."""
-    wanted, negated = _without_negations(m, view.condition)
+    wanted, negated = _decision(m, view.condition)
     graph = m.graph()
     while (owner := m.index.owner(graph)) is not None:
         if owner.op == "If":
-            known, flipped = _without_negations(m, owner.inputs[0])
-            if known is wanted:
+            known, flipped = _decision(m, owner.inputs[0])
+            if known is wanted or _compare_equal_numbers(m, known, wanted):
                 return view.branch((owner.attrs["then_branch"] is graph) != (negated != flipped))
         graph = m.index.graph_of(owner)
     return None
 
 
-def _without_negations(m: Match, condition: Tensor) -> tuple[Tensor, bool]:
-    """The condition without negations, and whether their number is odd."""
+_COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_OF_ONE_ELEMENT = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that keep the value of a tensor of one element, as every condition is."""
+
+
+def _decision(m: Match, condition: Tensor) -> tuple[Tensor, bool]:
+    """The value that decides an If, and whether the condition is its negation.
+
+    The value may have another rank than the condition.
+    """
     negated = False
-    while (node := m.producer(condition, "Not")) is not None:
-        condition, negated = node.inputs[0], not negated
+    while (node := m.producer(condition, "Not", *_OF_ONE_ELEMENT)) is not None:
+        condition, negated = node.inputs[0], negated != (node.op == "Not")
     return condition, negated
+
+
+def _compare_equal_numbers(m: Match, first: Tensor, second: Tensor) -> bool:
+    """Whether two conditions make the same comparison of numbers that are known to be equal.
+
+    Exporters compare one size as `int64[]` and again as `int64[1]`.
+    """
+    a, b = (m.producer(condition, *_COMPARISONS) for condition in (first, second))
+    if a is None or b is None or a.op != b.op:
+        return False
+    return all(_equal_numbers(m, x, y) for x, y in zip(a.inputs, b.inputs, strict=True))
+
+
+def _equal_numbers(m: Match, a: Tensor, b: Tensor) -> bool:
+    x, y = m.facts.scalar(a), m.facts.scalar(b)
+    if x is None or y is None or isinstance(x, bool) or isinstance(y, bool):
+        return False
+    if m.facts.dtype(a) not in INTEGERS or m.facts.dtype(b) not in INTEGERS:
+        return False
+    return symbolic.eq(x, y) is True
 
 
 class MergeSiblingIfs(Rule[Node]):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
@@ -141,6 +142,10 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
         if positions is None:
             length = emit.squeeze(emit.shape(ids, 1, 2), [0])
             positions = emit("Range", emit.scalar(0), length, emit.scalar(1))
+        shape = patch.facts.shape(ids)
+        if not shape or not symbolic.positive(shape[0]):
+            # An empty batch reads no row of the table, which may have fewer rows than positions.
+            positions = emit("Expand", positions, emit("Shape", ids))
         total = emit("Gather", words, ids, axis=0)
         total = emit("Add", total, emit("Gather", places, positions, axis=0))
         if segments.name:

@@ -29,6 +29,8 @@ class InductionVariable:
     """Its number among the carried values."""
     step: int
     dtype: int
+    rank: int
+    """Its number of axes, all of size 1."""
     starts_at_zero: bool
     final: Tensor | None
     """Its final value; None where nothing reads it."""
@@ -89,6 +91,12 @@ class InductionVariableFromIteration(Rule[InductionVariables]):
         patch.loop(patch.root).drop_carried([v.number for v in found.variables])
 
 
+def has_one_element(m: Match, tensor: Tensor) -> bool:
+    """Whether a tensor is known to have one element, along any number of axes."""
+    shape = m.facts.shape(tensor)
+    return shape is not None and all(size == 1 for size in shape)
+
+
 def increment(m: Match, carried: CarriedValue) -> int | None:
     """The constant that each iteration adds to a carried integer; None if it is 0 or there is none.
 
@@ -99,7 +107,8 @@ def increment(m: Match, carried: CarriedValue) -> int | None:
         return None
     is_first = node.inputs[0] is carried.input
     other = node.inputs[1 if is_first else 0]
-    value = m.facts.scalar(other) if m.facts.shape(other) == () else None
+    keeps_shape = m.facts.shape(carried.output) == m.facts.shape(carried.input)
+    value = m.facts.scalar(other) if keeps_shape and has_one_element(m, other) else None
     if not isinstance(value, int) or isinstance(value, bool) or value == 0:
         return None
     if node.op == "Add":
@@ -112,8 +121,9 @@ def _induction_variable(
 ) -> InductionVariable:
     """A carried value as an induction variable. Raises Miss if it is none."""
     dtype = m.facts.dtype(carried.initial)
-    is_scalar = m.facts.shape(carried.initial) == ()
-    step = increment(m, carried) if dtype in (INT32, INT64) and is_scalar else None
+    same = m.facts.shape(carried.initial) == m.facts.shape(carried.input)
+    is_single = same and has_one_element(m, carried.initial)
+    step = increment(m, carried) if dtype in (INT32, INT64) and is_single else None
     step = m.need(step, _NO_INDUCTION_VARIABLE)
     m.need(
         view.iteration_shape == (),
@@ -136,7 +146,8 @@ def _induction_variable(
         )
         m.need(m.facts.shape(trip) == (), "the trip count is not a scalar", at=trip)
     starts_at_zero = m.facts.scalar(carried.initial) == 0
-    return InductionVariable(number, step, dtype, starts_at_zero, final)
+    rank = m.facts.rank(carried.initial) or 0
+    return InductionVariable(number, step, dtype, rank, starts_at_zero, final)
 
 
 def _value_after(
@@ -149,4 +160,5 @@ def _value_after(
     if variable.step != 1:
         dtype = np.int64 if variable.dtype == INT64 else np.int32
         value = emit("Mul", value, emit.constant(np.array(variable.step, dtype)))
+    value = emit.unsqueeze(value, range(variable.rank))
     return value if variable.starts_at_zero else emit("Add", value, initial)

@@ -5,7 +5,7 @@ y = Loop(n, , zeros(n, k)) { … return ScatterND(buffer, [[i]], r) }   ->   y =
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
@@ -35,6 +35,24 @@ class SliceWrite:
     """Axes of size 1 that the values have and a slice lacks."""
     unsqueezed: tuple[int, ...] = ()
     """Axes of size 1 that a slice has and the values lack."""
+    order: tuple[int, ...] = ()
+    """The axes of the values in the order of a slice; () if they have that order."""
+
+    def slice(self, emit: Builder) -> Tensor:
+        """The slice that the scatter writes, without the axis that the slices are numbered along."""
+        value = emit.unsqueeze(emit.squeeze(self.values, self.squeezed), self.unsqueezed)
+        return emit.transpose(value, self.order) if self.order else value
+
+
+@dataclass(frozen=True)
+class BufferScatter:
+    """A scatter into a carried value, which may be transposed for it and back."""
+
+    scatter: Node
+    reader: Node
+    """The node that reads the carried value: the scatter, or the Transpose before it."""
+    perm: tuple[int, ...]
+    """The axes of the carried value in the order in which the scatter sees them."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +119,14 @@ class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
     def update(
         self, m: Match, view: LoopView, number: int, carried: CarriedValue
     ) -> BufferUpdate | None:
-        scatter = m.producer(carried.output, "ScatterND", "ScatterElements")
+        scatter = buffer_scatter(m, carried)
         if scatter is None:
             return None
         shape = m.need(m.facts.shape(carried.input), "the shape of {} is not known", carried.input)
-        m.need(bool(shape), "{} has no axes", carried.input)
-        write = _need_write(m, view, carried, scatter, shape)
-        need_only_updated(m, view, number, carried, Use(scatter, 0))
+        write = need_write(m, view, carried, scatter)
+        need_only_updated(m, view, number, carried, Use(scatter.reader, 0))
         m.need(view.iteration_shape == (), "the iteration number is not a scalar in the body")
-        position = need_progression(m, view, write.position, scatter.inputs[1])
+        position = need_progression(m, view, write.position, write.scatter.inputs[1])
         count = view.trips(m.facts) if view.never_stops_early(m.facts) else None
         written = _need_range(m, position, count, shape[write.axis], write)
         runs = view.runs_at_least_once(m.facts)
@@ -118,9 +135,7 @@ class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
         return BufferUpdate(write, written, len(shape), runs)
 
     def added(self, patch: Patch, update: BufferUpdate) -> Tensor:
-        write = update.write
-        emit = patch.builder(write.values, write.scatter)
-        return emit.unsqueeze(emit.squeeze(write.values, write.squeezed), write.unsqueezed)
+        return update.write.slice(patch.builder(update.write.values, update.write.scatter))
 
     def result(
         self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: BufferUpdate
@@ -189,21 +204,48 @@ def _need_range(
     return WrittenRange(first, reverse, is_whole, fits is True)
 
 
-def _need_write(
-    m: Match, view: LoopView, carried: CarriedValue, scatter: Node, shape: tuple[Dim, ...]
-) -> SliceWrite:
-    """What a ScatterND or ScatterElements writes. Raises Miss if it is not one whole slice."""
+def buffer_scatter(m: Match, carried: CarriedValue) -> BufferScatter | None:
+    """The scatter that updates a carried value; None if there is none.
+
+    To write along an axis other than the first, exporters transpose the buffer, scatter, and
+    transpose the result back.
+    """
+    scatter = m.producer(carried.output, "ScatterND", "ScatterElements")
+    if scatter is not None:
+        return BufferScatter(scatter, scatter, tuple(range(m.facts.rank(carried.input) or 0)))
+    back = m.producer(carried.output, "Transpose")
+    scatter = None if back is None else m.producer(back.inputs[0], "ScatterND", "ScatterElements")
+    there = None if scatter is None else m.producer(scatter.inputs[0], "Transpose")
+    rank = m.facts.rank(carried.input)
+    if back is None or scatter is None or there is None or rank is None:
+        return None
+    default = range(rank)[::-1]
+    perm, inverse = (tuple(n.attrs.get("perm") or default) for n in (there, back))
+    only_reader = all(m.index.use_count(node.outputs[0]) == 1 for node in (there, scatter))
+    if not only_reader or tuple(perm[k] for k in inverse) != tuple(range(rank)):
+        return None
+    return BufferScatter(scatter, there, perm)
+
+
+def need_write(m: Match, view: LoopView, carried: CarriedValue, found: BufferScatter) -> SliceWrite:
+    """What a scatter writes to a carried value. Raises Miss if it is not one whole slice."""
+    scatter, buffer = found.scatter, carried.input
+    shape = m.need(m.facts.shape(buffer), "the shape of {} is not known", buffer)
+    m.need(bool(shape), "{} has no axes", buffer)
+    writes_to = found.reader.inputs[0]
     m.need(
-        scatter.inputs[0] is carried.input and m.index.graph_of(scatter) is view.body,
+        writes_to is buffer and m.index.graph_of(scatter) is view.body,
         "{} does not write to {}",
         scatter,
-        carried.input,
+        buffer,
     )
     overwrites = scatter.attrs.get("reduction", "none") == "none"
     m.need(overwrites, "{} does not overwrite, but combines", scatter, at=scatter)
-    if scatter.op == "ScatterElements":
-        return _write_of_elements(m, scatter, shape)
-    return _write_at_indices(m, scatter, shape)
+    write_of = _write_of_elements if scatter.op == "ScatterElements" else _write_at_indices
+    write = write_of(m, scatter, tuple(shape[axis] for axis in found.perm))
+    rest = [axis for k, axis in enumerate(found.perm) if k != write.axis]
+    order = tuple(sorted(range(len(rest)), key=rest.__getitem__))
+    return replace(write, axis=found.perm[write.axis], order=order)
 
 
 def _write_of_elements(m: Match, scatter: Node, shape: tuple[Dim, ...]) -> SliceWrite:

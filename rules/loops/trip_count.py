@@ -30,7 +30,7 @@ from ...rewrite.graph.ir import Constant, Tensor
 from ...rewrite.graph.views import NO_LIMIT, LoopView
 from ...rewrite.symbolic import Dim
 from .affine_positions import affine
-from .induction_variables import increment
+from .induction_variables import has_one_element, increment
 
 OVERFLOW_MARGIN = 1 << 61
 """Differences of integers below this magnitude fit int64, and no loop has so many iterations."""
@@ -165,9 +165,10 @@ def _conjuncts(m: Match, condition: Tensor) -> Iterator[Comparison]:
 
 
 def _comparison(m: Match, condition: Tensor) -> Comparison | None:
+    condition = _only_element(m, condition)
     negation = m.producer(condition, "Not")
     node = m.producer(
-        negation.inputs[0] if negation is not None else condition,
+        _only_element(m, negation.inputs[0]) if negation is not None else condition,
         "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
     )  # fmt: skip
     if node is None:
@@ -179,6 +180,15 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
     if in_float:
         low, high = (_cast_integer(m, side) for side in (low, high))
     return Comparison(low, high, inclusive, in_float)
+
+
+def _only_element(m: Match, value: Tensor) -> Tensor:
+    """The value before the nodes that only reshape its single element."""
+    while (node := m.producer(value, "Squeeze", "Reshape", "Unsqueeze")) is not None:
+        if not has_one_element(m, node.inputs[0]):
+            break
+        value = node.inputs[0]
+    return value
 
 
 def _cast_integer(m: Match, value: Tensor) -> Tensor:
@@ -234,7 +244,7 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
     )
     m.need(same, "{} is not known to be an integer", limit, at=limit)
     for side in (value, limit):
-        m.need(m.facts.shape(side) == (), "{} is not a scalar", side, at=side)
+        m.need(has_one_element(m, side), "{} does not have one element", side, at=side)
     invariant = _is_invariant(m, view, limit)
     m.need(invariant, "the limit {} may change from iteration to iteration", limit, at=limit)
     notes: tuple[str, ...] = ()
@@ -354,9 +364,10 @@ def _trip_count(emit: Builder, counter: Counter, checks_start: bool) -> Tensor:
 
 
 def _as_int64(emit: Builder, value: Tensor, cast: bool) -> Tensor:
-    """A scalar as int64; `cast` says that it may have another type."""
+    """The only element of a tensor as an int64 scalar; `cast` says that it may have another type."""
     if isinstance(value, Constant):
         return emit.scalar(int(np.asarray(value.values).reshape(())))
+    value = emit.squeeze(value, range(emit.patch.facts.rank(value) or 0))
     return emit("Cast", value, to=INT64) if cast else value
 
 
@@ -417,8 +428,9 @@ def _first_compared(emit: Builder, counter: Counter, checks_start: bool) -> Tens
     if checks_start:
         return _as_int64(emit, counter.start, counter.cast)
     step = np.array(counter.step, helper.tensor_dtype_to_np_dtype(counter.dtype))
-    first = emit("Add", counter.start, emit.constant(step))
-    return _as_int64(emit, first, counter.dtype != INT64)
+    start = emit.squeeze(counter.start, range(emit.patch.facts.rank(counter.start) or 0))
+    first = emit("Add", start, emit.constant(step))
+    return emit("Cast", first, to=INT64) if counter.dtype != INT64 else first
 
 
 def _is_within_limit(emit: Builder, counter: Counter, value: Tensor, limit: Tensor) -> Tensor:

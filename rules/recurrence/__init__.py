@@ -10,7 +10,6 @@ from .absorb import AbsorbInputProjection, AbsorbReversal, AbsorbReversalOfWhole
 from .chunks import MergeRecurrentChunks
 from .fuse import FuseRecurrence
 from .reroll import ConcatOfSlices, RerollRecurrence
-from .split_carried_value import SplitCarriedValue
 from .unfuse import UNFUSE
 
 __all__ = [
@@ -22,5 +21,4 @@ __all__ = [
     "FuseRecurrence",
     "MergeRecurrentChunks",
     "RerollRecurrence",
-    "SplitCarriedValue",
 ]

@@ -48,7 +48,7 @@ class FuseRecurrence(Rule[LoopCell]):
     promise = Promise(
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
-        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones; batches that broadcast, also where the sequence is empty",
         accepts="those that read after the end of the sequence",
         always_accepts="empty sequences that the loop cannot run on",
     )
@@ -240,7 +240,8 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
     note_empty_sequence(patch, op, loop)
     note_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:
-        patch.note("the operands are broadcast to one batch, as in the first iteration of the loop")
+        empty = "" if loop.runs_at_least_once else ", also where it has none"
+        patch.note(f"the operands are {BROADCASTS}, as in the first iteration of the loop{empty}")
     if found.masks is not None:
         lengths = found.masks.lengths
         if lengths.is_rounded and not _is_exact_in_float(loop):
@@ -248,7 +249,7 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
                 f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations; "
                 "--strict keeps the loop"
             )
-        if lengths.mask_axis is not None:
+        if lengths.mask_axis is not None and lengths.limit in patch.facts.prefix_masks:
             patch.note(
                 f"rows end where `{lengths.limit.name}` ends along axis {lengths.mask_axis}: "
                 "asserted, not proven"
@@ -258,6 +259,10 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
             "onnxruntime's RNN may be slower than the loop for a batch of 8 or more; measure it with "
             "`looplift check`"
         )
+
+
+BROADCASTS = "broadcast to one batch"
+"""What a note says of operands of different batch sizes."""
 
 
 def _is_exact_in_float(loop: CountedLoop) -> bool:

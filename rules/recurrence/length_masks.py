@@ -10,8 +10,9 @@ all iterations, before the loop:
 
     m = Less(Unsqueeze(Range(0, T, 1)), lengths)    Loop(…) { m_t = Gather(m, i) … }
 
-Any other mask is data. It has lengths only if the user asserts that it is a prefix mask, true first
-and false from some time step on. The length of a row is then its number of true elements.
+Any other mask is data. It has lengths only if it is a prefix mask, true first and false from some
+time step on: a constant with such elements, a part of one, or a value of which the user asserts it.
+The length of a row is then its number of true elements.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ...rewrite import symbolic
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.prefix_masks import is_prefix_mask
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.graph.index import Use
@@ -58,7 +60,7 @@ class RowLengths:
     """Iteration i is within the length of a row if i < limit + shift."""
 
     limit: Tensor
-    """An integer for each row, or one for all; or an asserted mask (outside)."""
+    """An integer for each row, or one for all; or a prefix mask (outside)."""
     shift: int = 0
     mask_axis: int | None = None
     """The axis along which the limit is the number of true elements, if `limit` is a mask."""
@@ -111,7 +113,7 @@ def length_masks(facts: Facts, loop: CountedLoop) -> list[LengthMasks]:
 def _length_tests(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Tensor, LengthTest]]:
     for read in loop.reads:
         test = None if read.reverse else _test_along(facts, read.sequence, read.axis)
-        test = test or _asserted_test(facts, read)
+        test = test or _prefix_mask_test(facts, read)
         if test is not None:
             yield read.slice, test
     counters = dict(_counters(facts, loop))
@@ -345,20 +347,48 @@ def _operand_axis_of_reshape(facts: Facts, node: Node, axis: int) -> int | None:
     return next((old for old, new in pairs if new == axis), None)
 
 
-# --- masks that the user asserts ---
+# --- prefix masks: constants, and masks that the user asserts ---
 
 
-def _asserted_test(facts: Facts, read: SliceRead) -> LengthTest | None:
-    """The length test of a mask that a loop reads slice by slice and the user asserts.
+def _prefix_mask_test(facts: Facts, read: SliceRead) -> LengthTest | None:
+    """The length test of a prefix mask that a loop reads slice by slice.
 
     None for other data, and for a mask that is asserted along another axis.
     """
-    for tensor, axis, nodes in elementwise_origins(facts, read) if facts.prefix_masks else ():
-        if facts.prefix_masks.get(tensor) == axis:
+    for tensor, axis, nodes in elementwise_origins(facts, read):
+        if facts.prefix_masks.get(tensor) == axis or _is_constant_prefix_mask(facts, tensor, axis):
             values = _true_and_false(facts, tensor, nodes[::-1])
             lengths = RowLengths(tensor, mask_axis=axis)
             return LengthTest(lengths, values == (1, 0)) if values in ((1, 0), (0, 1)) else None
     return None
+
+
+def _is_constant_prefix_mask(facts: Facts, tensor: Tensor, axis: int) -> bool:
+    """Whether a value is a constant prefix mask along an axis, or a Gather along others of one."""
+    if facts.dtype(tensor) not in (*_INDEX_TYPES, *_FLOAT_TYPES, TensorProto.BOOL):
+        return False
+    while not facts.is_constant(tensor):
+        node = facts.index.producer(tensor)
+        if node is None or node.domain:
+            return False
+        gathered = _gathered_axis(facts, node, axis) if node.op == "Gather" else None
+        source_axis = _operand_axis(facts, node, axis) if gathered is None else gathered
+        if source_axis is None or node.op in ("Cast", "Not"):
+            return False
+        tensor, axis = node.inputs[0], source_axis
+    mask = facts.constant(tensor)
+    return mask is not None and is_prefix_mask(mask, axis)
+
+
+def _gathered_axis(facts: Facts, node: Node, axis: int) -> int | None:
+    """The axis of the data of a Gather along another axis; None for one that the indices give."""
+    rank, indices = facts.rank(node.inputs[0]), facts.rank(node.inputs[1])
+    if rank is None or indices is None:
+        return None
+    gathered = int(node.attrs.get("axis", 0)) % rank
+    if axis < gathered:
+        return axis
+    return None if axis < gathered + indices else axis - indices + 1
 
 
 def mask_of_another_axis(

@@ -18,7 +18,6 @@ from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.ir import Constant, Node, Tensor, bodies, constant_value
 from ...rewrite.running.evaluate import NotEvaluated, evaluate
-from .later_failures import failure_in_body
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,6 @@ class FoldConstants(Rule[FoldedOutputs]):
                 "a node divides by {}, which is 0: onnxruntime would refuse the model",
                 output,
             )
-        failing = failure_in_body(m)
-        m.need(
-            failing is None,
-            "{} always fails: with another constant, onnxruntime would refuse the model",
-            failing,
-            at=failing,
-        )
         return FoldedOutputs(arrays)
 
     def apply(self, patch: Patch, found: FoldedOutputs) -> None:

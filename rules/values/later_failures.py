@@ -18,9 +18,6 @@ from ...rewrite.graph.ir import Node, Tensor, bodies
 _MOST_NODES = 100
 """The most later nodes that are examined, which bounds the time of one match."""
 
-_MOST_READERS = 16
-"""The same where every constant is examined."""
-
 
 def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
     """Names a later node that must fail if results of the root have these facts, and says why.
@@ -35,18 +32,6 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
             reason = view.failure(node)
             if reason is not None:
                 return f"{describe(node)} ({reason})"
-    return None
-
-
-def failure_in_body(m: Match) -> Node | None:
-    """A node of a body that reads results of the root, maybe through others, and always fails.
-
-    A loop may run no iteration, and an If may take the other branch. onnxruntime runs such a model
-    unless the shapes in the file show the failure: then it does not load the model.
-    """
-    for node in islice(downstream(m.index, m.node), _MOST_READERS):
-        if m.index.graph_of(node) is not m.index.root and m.facts.failure(node) is not None:
-            return node
     return None
 
 

@@ -155,7 +155,7 @@ def batching_rule_of(node: Node) -> BatchingRule | None:
     return None if node.domain else _TABLE.get(node.op)
 
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 _PRODUCT_COST = 3
 
 

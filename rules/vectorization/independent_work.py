@@ -14,7 +14,13 @@ from ...rewrite.facts.purity import cannot_fail, is_pure
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim
-from . import axis_operators, data_movement, elementwise, matrix_products  # noqa: F401  they register batching rules
+from . import (  # noqa: F401  they register batching rules
+    axis_operators,
+    data_movement,
+    elementwise,
+    matrix_products,
+    recurrent_operators,
+)
 from .batching import BatchedNode, Plan, batching_rule_of, same_operator
 
 _INDEX_ELEMENTS = 4
@@ -185,7 +191,8 @@ class HoistedValues:
     def build(self, node: Node) -> None:
         """Builds a node for all iterations; those that compute its operands must have been built."""
         operands = [self[t] if t.name else t for t in node.inputs]
-        results = self._plans[node].build(self.builder(node.outputs[0]), operands)
+        like = next(t for t in node.outputs if t.name)
+        results = self._plans[node].build(self.builder(like), operands)
         for inner, outer in zip(node.outputs, results):
             self[inner] = outer
 

@@ -217,6 +217,12 @@ text(
     "'axis' of Softmax is FLOAT",
     "takes INT",
 )
+text(
+    "a permutation that names an axis twice",
+    "g (float[2,2] x) => (float[2,2] y) { [turn] y = Transpose <perm = [1, 1]> (x) }",
+    "'perm' of Transpose is [1, 1]",
+    "Transpose 'turn'",
+)
 
 # Control flow.
 

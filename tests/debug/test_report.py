@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from looplift import Match, Phase, Rule
 from looplift.cli import app
+from looplift.debug import verify_commits
 from looplift.debug.replay import Replay
 from looplift.debug.report.build import ReportData, build
 from looplift.debug.report.graph_history import GraphHistory
@@ -247,6 +248,25 @@ def test_a_commit_that_changes_what_is_computed() -> None:
     assert found.bad is not None
     assert found.bad.tensor in found.commits[bad]["check"]["text"]
     assert (found.result.state, found.status) == ("different", 1)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_large_model_runs_as_a_whole_only_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """In between, the nodes that a commit touches tell whether it changes anything."""
+    model = swapped_gates.large_model(120)
+    phases = (*all_phases(), *(swapped_gates.PHASES if wrong else ()))
+    whole = report(model, Runs.ALL, phases=phases)
+    monkeypatch.setattr(verify_commits, "LARGE", 1)
+    found = report(model, Runs.ALL, phases=phases)
+    assert [c["check"]["state"] for c in found.commits] == [
+        c["check"]["state"] for c in whole.commits
+    ]
+    assert found.bad == whole.bad
+    texts = [c["check"]["text"] for c in found.commits]
+    assert any("only the nodes that the commit touched" in text for text in texts)
+    assert (found.result.state, found.status) == (whole.result.state, whole.status)
 
 
 def test_a_model_onnxruntime_does_not_take() -> None:

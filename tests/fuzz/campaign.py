@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-BLOCK = 200
+BLOCK = 500
 """The models of one process, which bounds what a leak of memory can cost."""
 PATIENCE = 120.0
 """After this many seconds without a result, a model counts as endless."""
@@ -103,13 +103,14 @@ def check_block(seeds: range, on_tvm: int) -> tuple[Counter[str], dict[int, str]
     findings: dict[int, str] = {}
     first = seeds.start
     while first < seeds.stop:
+        shrinks = False
         for line in _lines(first, seeds.stop - first, on_tvm):
             result = json.loads(line)
             tally.update(result["tally"])
             if result["test"]:
                 findings[result["seed"]] = result["test"]
-            first = result["seed"] + 1
-        if first < seeds.stop:  # The process ended at this seed.
+            first, shrinks = result["seed"] + 1, result["shrinks"]
+        if first < seeds.stop and not shrinks:  # The process ended at this seed.
             if _original_ends_its_process(first):
                 tally["models that end onnxruntime's process"] += 1
             else:

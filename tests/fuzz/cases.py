@@ -37,9 +37,13 @@ class Case:
 
 def make_case(seed: int) -> Case:
     """The model of a seed, the same in every process."""
-    random = Random(f"case {seed}")
-    kind = random.choices(list(_MAKERS), (6, 5, 1))[0]
+    kind, random = _kind(seed)
     return Case(kind, _MAKERS[kind](seed, random))
+
+
+def _kind(seed: int) -> tuple[str, Random]:
+    random = Random(f"case {seed}")
+    return random.choices(list(_MAKERS), (6, 5, 1))[0], random
 
 
 def _loops(seed: int, random: Random) -> onnx.ModelProto:
@@ -68,7 +72,7 @@ _MAKERS: dict[str, Callable[[int, Random], onnx.ModelProto]] = {
 
 def make_feeds(model: onnx.ModelProto, seed: int) -> list[dict[str, Any]]:
     """Values for the inputs of the model of a seed, or of a smaller one made of it."""
-    if make_case(seed).kind == "loops":
+    if _kind(seed)[0] == "loops":
         return loops.make_feeds(model, seed)
     whole = [i.name for i in model.graph.input if is_count(i)]
     feeds = Feeds(_FEEDS.sizes, dict.fromkeys(whole, COUNTS), _FEEDS.most)

@@ -34,8 +34,8 @@ def check_lowering(
     A model that the lowering refuses counts as unsupported, by the start of the reason.
     """
     tally = Counter() if tally is None else tally
-    runs = runs_of(model, feeds)
-    if not runs:
+    original, runs = runs_of(model, feeds)
+    if original is None or not runs:
         return []
     try:
         executable = build(model)
@@ -59,7 +59,7 @@ def check_lowering(
             findings.append(f"a run fails on TVM, with {shown(feed)}: {str(error)[-300:]}")
             continue
         got = [_plain(o) for o in (outputs if len(expected) > 1 else [outputs])]
-        findings += [f"on TVM, {d}" for d in differences(model, feed, expected, got)]
+        findings += [f"on TVM, {d}" for d in differences(model, original, feed, expected, got)]
     return findings
 
 

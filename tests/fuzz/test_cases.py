@@ -143,7 +143,7 @@ def test_a_model_that_ends_the_process_is_found(monkeypatch: pytest.MonkeyPatch)
 
     def worker(first: int, count: int, on_tvm: int) -> subprocess.Popen[str]:
         last = next(seed for seed in (3, 5, 7) if seed >= first)
-        line = """print('{"seed": %d, "tally": {"models": 1}, "test": ""}')\n"""
+        line = """print('{"seed": %d, "tally": {"models": 1}, "test": "", "shrinks": false}')\n"""
         end = "import sys; sys.exit(1)" if (first, count) == (5, 0) else ""
         code = "".join(line % seed for seed in range(first, last if count else 0)) + end
         return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -152,6 +152,25 @@ def test_a_model_that_ends_the_process_is_found(monkeypatch: pytest.MonkeyPatch)
     tally, findings = check_block(range(7), 0)
     assert list(findings) == [3]
     assert tally["models"] == 5
+
+
+def test_a_smaller_model_that_ends_the_process_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search for a smaller model of seed 2 ends the process: the seeds after it are checked."""
+
+    def worker(first: int, count: int, on_tvm: int) -> subprocess.Popen[str]:
+        line = """print('{"seed": %d, "tally": {"models": 1}, "test": "%s", "shrinks": %s}')\n"""
+        if first < 3:
+            code = line % (0, "", "false") + line % (1, "", "false") + line % (2, "wrong", "true")
+        else:
+            code = "".join(line % (seed, "", "false") for seed in range(first, first + count))
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(campaign, "_worker", worker)
+    tally, findings = check_block(range(7), 0)
+    assert findings == {2: "wrong"}
+    assert tally["models"] == 7
 
 
 def test_shrinking_keeps_what_fails_and_little_else() -> None:

@@ -26,9 +26,9 @@ def main(first: int, count: int, every_on_tvm: int) -> None:
         tally: Counter[str] = Counter()
         on_tvm = every_on_tvm > 0 and seed % every_on_tvm == 0
         wrong = check_seed(seed, tally, on_tvm=on_tvm)
-        _print(seed=seed, tally=tally, test=wrong.test() if wrong else "")
+        _print(seed=seed, tally=tally, test=wrong.test() if wrong else "", shrinks=bool(wrong))
         if wrong:  # A smaller model may end the process.
-            _print(seed=seed, tally={}, test=wrong.shrunk().test())
+            _print(seed=seed, tally={}, test=wrong.shrunk().test(), shrinks=False)
 
 
 def _print(**result: object) -> None:

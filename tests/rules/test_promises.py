@@ -22,7 +22,7 @@ from .downgrade import downgraded
 from .validation import Observed, observe
 
 RULES = list(dict.fromkeys(rule for phase in PHASES for rule in phase.rules))
-VARIANTS = 12
+VARIANTS = 40
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name())
 
 

@@ -24,7 +24,7 @@ from . import (  # noqa: F401  (each registers its shape functions)
     sequences,
     slicing,
 )
-from .fallback import infer_by_schema
+from .fallback import infer_by_schema, types_by_schema
 from .inputs import infer_input
 from .registry import SHAPE_FUNCTIONS, NodeContext
 
@@ -36,8 +36,15 @@ def infer(node: Node, facts: Facts) -> Sequence[Fact]:
     return function(ctx) if function is not None else infer_by_schema(ctx)
 
 
+def infer_failed(node: Node, facts: Facts) -> Sequence[Fact]:
+    """The element types of the outputs of a node that cannot succeed."""
+    return types_by_schema(NodeContext(node, facts))
+
+
 def facts_of(
     index: Index, opsets: Mapping[str, int], assertions: Assertions | None = None
 ) -> Facts:
     """The facts of a model, derived on demand. `opsets` has the version of each domain."""
-    return Facts(index, opsets, Inference(infer, infer_input), assertions or Assertions())
+    return Facts(
+        index, opsets, Inference(infer, infer_failed, infer_input), assertions or Assertions()
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -137,8 +138,11 @@ _LARGEST_FACTOR = {32: 1 << 12, 64: 1 << 40}
 
 
 def combine(function: Callable[..., Element], operands: Sequence[Fact]) -> list[Element] | None:
-    """Applies a function to broadcast elements; None if those of an operand are not known."""
-    arrays = [None if f.dtype in FLOAT_OR_DOUBLE else f.array() for f in operands]
+    """Applies a function to broadcast elements; None if those of an operand are not known.
+
+    Each element of a small bool tensor of static shape counts as known, as True, False or None.
+    """
+    arrays = [None if f.dtype in FLOAT_OR_DOUBLE else _open_bools(f).array() for f in operands]
     known = [a for a in arrays if a is not None]
     if len(known) != len(arrays):
         return None
@@ -274,6 +278,13 @@ def comparison(ctx: NodeContext) -> Sequence[Fact]:
     shape = broadcast(ctx, *(f.shape for f in operands))
     values = combine(_COMPARISONS[ctx.node.op], operands)
     return [Fact(BOOL, shape, None, _unknown_bools(shape) if values is None else tuple(values))]
+
+
+def _open_bools(fact: Fact) -> Fact:
+    """The fact, with unknown elements for a bool tensor of which only the shape is known."""
+    if fact.values is not None or fact.dtype != BOOL:
+        return fact
+    return replace(fact, values=_unknown_bools(fact.shape))
 
 
 def _unknown_bools(shape: tuple[Dim, ...] | None) -> tuple[Element, ...] | None:

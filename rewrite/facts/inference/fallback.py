@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper, numpy_helper
 
-from ...graph.ir import bodies
+from ...graph.ir import Graph, bodies
 from ...storage.attributes import encode, schema_type
 from ...symbolic import Dim
 from ..fact import Fact
@@ -58,6 +58,23 @@ def infer_by_schema(ctx: NodeContext) -> Sequence[Fact]:
         # onnx rejects nodes that run (and accepts some that fail): an error proves nothing here.
         return unknown
     return [_fact(ctx, slot, inferred.get(f"o{slot}"), names) for slot in range(count)]
+
+
+def types_by_schema(ctx: NodeContext) -> Sequence[Fact]:
+    """The element types of a node's outputs, whatever the shapes of its inputs are."""
+    then = ctx.attr("then_branch")
+    if isinstance(then, Graph):
+        return [Fact(ctx.facts.dtype(tensor)) for tensor in then.outputs]
+    facts = infer_by_schema(_TypesOnly(ctx.node, ctx.facts))
+    return [Fact(fact.dtype, kind=fact.kind) for fact in facts]
+
+
+class _TypesOnly(NodeContext):
+    """A node whose inputs have types, but neither shapes nor elements."""
+
+    def fact(self, slot: int) -> Fact:
+        known = super().fact(slot)
+        return Fact(known.dtype, kind=known.kind)
 
 
 def _attributes(ctx: NodeContext) -> list[onnx.AttributeProto]:

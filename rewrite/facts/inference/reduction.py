@@ -27,9 +27,12 @@ def reduction(ctx: NodeContext) -> Sequence[Fact]:
     x = ctx.fact(0)
     keep = bool(ctx.attr("keepdims", 1))
     axes = ctx.axes()
+    reduces_all = axes == [] and not ctx.attr("noop_with_empty_axes", 0)
+    if x.shape is None and reduces_all and not keep:
+        return [Fact(x.dtype, ())]
     if x.shape is None or axes is None:
         return [Fact(x.dtype, None, x.possible_ranks() if keep else None)]
-    if not axes and not ctx.attr("noop_with_empty_axes", 0):
+    if reduces_all:
         axes = list(range(len(x.shape)))
     rank = max(1, len(x.shape))
     if any(not -rank <= a < rank for a in axes) and not ctx.is_nonempty(0):

@@ -72,6 +72,8 @@ def erase(ctx: NodeContext) -> Sequence[Fact]:
 
 @register("SequenceAt")
 def at(ctx: NodeContext) -> Sequence[Fact]:
+    if ctx.fact(0).length == 0:
+        ctx.fail("the sequence is empty")
     return [_element(ctx, ctx.fact(0))]
 
 

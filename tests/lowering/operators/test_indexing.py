@@ -43,6 +43,26 @@ def test_top_k_of_an_input_k(imported: Load, axis: int, largest: int) -> None:
     model.check(random(4, 4), np.array([4]))
 
 
+@pytest.mark.parametrize("dtype", ["float", "int64"])
+def test_top_k_among_equal_elements_takes_the_first(imported: Load, dtype: str) -> None:
+    model = imported(
+        f"""
+        g ({dtype}[b, c, n] x, int64[1] k) => ({dtype}[?, ?, ?] values, int64[?, ?, ?] places) {{
+            values, places = TopK (x, k)
+        }}"""
+    )
+    for rows, size, count in (
+        (1, 300, 41),
+        (2, 17, 17),
+        (3, 1, 1),
+        (2, 8, 0),
+        (0, 5, 2),
+        (4, 9, 1),
+    ):
+        drawn = np.random.default_rng(size).integers(0, 6, (rows, 2, size))
+        model.check(drawn.astype(np.float32 if dtype == "float" else np.int64), np.array([count]))
+
+
 def test_top_k_of_a_computed_k(imported: Load) -> None:
     model = imported(
         """

@@ -174,27 +174,41 @@ def check_against_onnxruntime(
         assert_equal(model, compiled(feed), session.run(None, feed))
 
 
-def grid(op: str) -> Iterator[Layer]:
-    """Every direction with and without lengths; every size, and everything else, at least once."""
+def grid(op: str, every: bool = False) -> Iterator[Layer]:
+    """Every two of direction, lengths and all other inputs together; every size at least once.
+
+    All three together with `every`.
+    """
     states = ("initial_h", "initial_c")[: 2 if op == "LSTM" else 1]
     peepholes = ("P",) if op == "LSTM" else ()
     hidden = itertools.cycle((5, 1, 16, 70))
-    for direction, lengths in itertools.product(DIRECTIONS, ((), ("sequence_lens",))):
+    for (i, direction), (j, lengths) in itertools.product(
+        enumerate(DIRECTIONS), enumerate(((), ("sequence_lens",)))
+    ):
         where: dict[str, Any] = {"direction": direction}
-        yield Layer(op, where, lengths, hidden=next(hidden))
-        yield Layer(op, {**where, "clip": 0.5}, ("B", *lengths, *states, *peepholes), hidden=19)
+        if every or (i + j) % 2 == 0:
+            yield Layer(op, where, lengths, hidden=next(hidden))
+        if every or (i + j) % 2 == 1:
+            optional = ("B", *lengths, *states, *peepholes)
+            yield Layer(op, {**where, "clip": 0.5}, optional, hidden=19)
     if op == "LSTM":
-        yield Layer(op, {"input_forget": 1, "clip": 0.7}, ("B", "P", "initial_c"))
+        yield Layer(op, {"input_forget": 1, "clip": 0.7}, ("B", "P", "initial_c"), hidden=70)
     if op == "GRU":
         for direction, clip in zip(DIRECTIONS, (0.4, 0.6, 5.0), strict=True):
             attributes = {"direction": direction, "linear_before_reset": 1, "clip": clip}
             yield Layer(op, attributes, ("B", "sequence_lens", "initial_h"))
-            yield Layer(op, {"linear_before_reset": 1}, ("initial_h",), hidden=16)
+        yield Layer(op, {"linear_before_reset": 1}, ("initial_h",), hidden=70)
 
 
 @pytest.mark.parametrize("op", GATES)
 def test_every_direction_input_and_flag(op: str) -> None:
     check_against_onnxruntime(list(grid(op)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("op", GATES)
+def test_every_combination_of_direction_lengths_and_inputs(op: str) -> None:
+    check_against_onnxruntime(list(grid(op, every=True)))
 
 
 @pytest.mark.parametrize("op", GATES)
@@ -207,26 +221,15 @@ def test_weights_given_at_run_time(op: str) -> None:
     check_against_onnxruntime(layers, weights_are_inputs=True)
 
 
-ACTIVATIONS = (
-    "Affine",
-    "Elu",
-    "HardSigmoid",
-    "LeakyRelu",
-    "Relu",
-    "ScaledTanh",
-    "Sigmoid",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "ThresholdedRelu",
-)
+WITH_PARAMETERS = ("Affine", "Elu", "HardSigmoid", "LeakyRelu", "ScaledTanh", "ThresholdedRelu")
+ACTIVATIONS = (*WITH_PARAMETERS, "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
 
 def test_every_activation_with_default_and_given_parameters() -> None:
+    given = {"activation_alpha": [0.3], "activation_beta": [0.4]}
     layers = [
-        Layer("RNN", {"activations": [name], **parameters})
-        for name in ACTIVATIONS
-        for parameters in ({}, {"activation_alpha": [0.3], "activation_beta": [0.4]})
+        *(Layer("RNN", {"activations": [name], **given}) for name in ACTIVATIONS),
+        *(Layer("RNN", {"activations": [name]}) for name in WITH_PARAMETERS),
     ]
     check_against_onnxruntime(layers)
 

@@ -16,7 +16,7 @@ from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.cases import Case, Cases, Effort
 from looplift.rewrite.running.compare import Tolerances, compare
-from looplift.rewrite.running.nondeterminism import random_outputs
+from looplift.rewrite.running.nondeterminism import random_outputs, scan_outputs
 from looplift.rewrite.running.runtime import (
     ExecutionError,
     IsolatedSession,
@@ -413,10 +413,77 @@ class TestScanOutputsOfNoIterations:
     def test_others_still_count(self) -> None:
         assert self.verified("Abs").differences
 
+    def test_a_note_says_what_differs(self) -> None:
+        verification = self.verified("Neg")
+        assert verification.empty_scan_outputs == {"y": "shape [0, 3, 1] instead of [0, 0, 1]"}
+        (note,) = verification.notes()
+        assert "`y` has shape [0, 3, 1] instead of [0, 0, 1]" in note
+
+    @pytest.mark.parametrize(
+        ("row", "stacked", "equal"),
+        [
+            ("q = SequenceConstruct(x, x) r = SequenceAt(q, i0)", "0, 2", True),
+            ("r = Identity(x)", "0", False),  # onnxruntime knows that there are two axes
+            ("r = ReduceSum<keepdims = 0>(x)", "0, 2", False),
+            ("q = SequenceConstruct(x, x) r = SequenceAt(q, i0)", "2, 0", False),
+        ],
+    )
+    def test_an_unknown_number_of_axes(self, row: str, stacked: str, equal: bool) -> None:
+        before = f"""g (float[2] x, bool c) => (y) <int64 i0 = {{0}}, bool t = {{1}}> {{
+            k = Cast<to = 7>(c) m = Mul(k, i0) y = Loop (m, t) <
+              body = b (int64 i, bool go) => (bool on, r) {{ on = Identity(go) {row} }}> }}"""
+        after = f"""g (float[2] x, bool c) => (y) <int64[{stacked.count(",") + 1}] s = {{{stacked}}}> {{
+            y = ConstantOfShape(s) }}"""
+        models = [
+            onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+            for text in (before, after)
+        ]
+        models[1].graph.input[0].type.CopyFrom(models[0].graph.input[0].type)
+        found = verify(*models)
+        assert bool(found.differences) != equal
+        assert bool(found.notes()) == equal
+
+    ROWS = "g (float[T] x, int64 m) => (float[A,B] y) { OP }"
+
+    @pytest.mark.parametrize(
+        ("body", "dependent"),
+        [
+            ("y = Loop (m, ) <body = b (int64 i, bool c) => (bool d, float[T] r) { d = Identity(c) r = Neg(x) }>", True),
+            ("z = Loop (m, ) <body = b (int64 i, bool c) => (bool d, float[T] r) { d = Identity(c) r = Neg(x) }> y = Neg(z)", True),
+            ("y, z = Loop (m, , x) <body = b (int64 i, bool c, float[T] s) => (bool d, float[T] r, float[T] q) { d = Identity(c) r = Neg(s) q = Neg(s) }>", False),
+            ("y, z = Scan<num_scan_inputs = 1, body = b (float s, float e) => (float r, float q) { r = Neg(s) q = Add(s, e) }>(m, x)", False),
+            ("y = Loop (m, , x) <body = b (int64 i, bool c, float[T] s) => (bool d, float[T] r) { d = Identity(c) z = Loop (m, ) <body = e (int64 j, bool f) => (bool h, float[T] k) { h = Identity(f) k = Neg(s) }> r = ReduceSum<keepdims = 0>(z) }>", True),
+        ],
+    )  # fmt: skip
+    def test_only_outputs_that_depend_on_a_scan_output_of_a_loop(
+        self, body: str, dependent: bool
+    ) -> None:
+        text = self.ROWS.replace("OP", body.replace("(m, )", "(m, t)")).replace(
+            "(float[A,B] y) {", "(float[A,B] y) <bool t = {1}> {"
+        )
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+        assert scan_outputs(model) == (["y"] if dependent else [])
+
+    def test_a_carried_value_that_is_empty_counts(self) -> None:
+        """A run of `before` at T=0 and m=0 returns [0, 0], where `after` returns [0, 3]."""
+        before = """g (float[T,R] x, int64 m) => (float[A,B] y) {
+            y = Loop (m, , x) <body = b (int64 i, bool c, float[T,R] s) => (bool d, float[T,R] r) {
+                d = Identity(c) r = Neg(s) }> }"""
+        after = """g (float[T,R] x, int64 m) => (float[A,B] y) <int64[2] size = {0, 3}> {
+            z = ConstantOfShape(size) w = CastLike(z, x) n = Size(x) y = Identity(w) }"""
+        models = [
+            onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+            for text in (before, after)
+        ]
+        assert verify(*models).differences
+
     @pytest.mark.parametrize(
         ("old", "new", "same"),
         [
             ((0, 0, 3), (0, 2, 3), True),
+            ((0,), (0, 2, 3), False),
+            ((0, 0, 3), (2, 0, 3), True),
+            ((0, 0, 3), (2, 1, 3), False),
             ((0, 2, 3), (0, 0, 3), False),
             ((2, 0), (2, 5), False),
             ((0, 1), (0, 2), False),

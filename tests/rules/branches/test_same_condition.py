@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 
 from looplift.rules.branches.same_condition import (
@@ -92,6 +93,69 @@ class TestNestedIfs:
             => (bool co, float[3] so, bool e) {{ {body} }}> }}"""
         result = rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}), 1e-6)
         assert ops(result.model)["If"] == 1
+
+
+class TestEqualComparisons:
+    """The sizes of x are compared twice, as numbers and as vectors of one element."""
+
+    @staticmethod
+    def model(inner: str, outer: str) -> onnx.ModelProto:
+        return parse(
+            f"""g (float[N,M] x) => (float[N,M] y)
+            <int64 zero = {{0}}, int64 one = {{1}}, int64[1] zeros = {{0}}, int64[1] ones = {{1}}> {{
+            s = Shape(x) {outer}
+            y = If (c) <
+                then_branch = t () => (float[N,M] r) {{
+                    {inner} {_if("u", "d", "r = Exp(x)", "r = Sin(x)", "float[N,M]")} r = Neg(u) }},
+                else_branch = e () => (float[N,M] r) {{ r = Cos(x) }}
+            > }}""",
+            21,
+            10,
+        )
+
+    @pytest.mark.parametrize(
+        ("outer", "inner"),
+        [
+            ("n = Gather(s, zero) c = Equal(n, one)", "m = Gather(s, zeros) d = Equal(m, ones)"),
+            ("n = Gather(s, zeros) c = Less(n, ones)", "m = Gather(s, zero) d = Less(m, one)"),
+            ("n = Gather(s, zero) c = Equal(n, one)", "d = Unsqueeze(c, zeros)"),
+            ("n = Gather(s, zero) c = Equal(n, one)", "d = Reshape(c, ones)"),
+            (
+                "n = Gather(s, zero) b = Equal(n, one) c = Not(b)",
+                "m = Gather(s, zeros) b1 = Equal(m, ones) b2 = Squeeze(b1) d = Not(b2)",
+            ),
+        ],
+        ids=["equal", "less", "unsqueeze", "reshape", "negated"],
+    )
+    def test_collapses(self, outer: str, inner: str) -> None:
+        result, trace, _ = run_rules(self.model(inner, outer), [CollapseNestedIf])
+        assert [commit.rule for commit in trace.commits()] == ["CollapseNestedIf"]
+        assert ops(result)["If"] == 1
+        assert "Sin" not in ops(result)
+        assert_equivalent(self.model(inner, outer), result, tolerance=1e-6)
+
+    @pytest.mark.parametrize(
+        "inner",
+        [
+            "m = Gather(s, ones) d = Equal(m, ones)",
+            "m = Gather(s, zeros) d = Less(m, ones)",
+            "m = Gather(s, zeros) m2 = Add(m, ones) d = Equal(m2, ones)",
+        ],
+        ids=["another_size", "another_comparison", "another_number"],
+    )
+    def test_another_comparison_stays(self, inner: str) -> None:
+        model = self.model(inner, "n = Gather(s, zero) c = Equal(n, one)")
+        _, trace, _ = run_rules(model, [CollapseNestedIf])
+        assert trace.commits() == []
+
+    def test_floats_may_be_nan(self) -> None:
+        """Float facts hold sizes, but a comparison of floats is left alone."""
+        model = self.model(
+            "m = Gather(s, zeros) f = Cast<to=1>(m) d = Equal(f, f)",
+            "n = Gather(s, zero) g = Cast<to=1>(n) c = Equal(g, g)",
+        )
+        _, trace, _ = run_rules(model, [CollapseNestedIf])
+        assert trace.commits() == []
 
 
 class TestSiblingIfs:

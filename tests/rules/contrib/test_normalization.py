@@ -95,7 +95,7 @@ def _embedding(shape: tuple[int, ...], *omitted: str) -> Arrays:
 
 
 @pytest.mark.parametrize("opset", [12, 17])
-@pytest.mark.parametrize("shape", [(2, 3), (1, 1), (0, 3)])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 1), (0, 3), (0, 9)])
 @pytest.mark.parametrize(
     "omitted", [(), ("positions",), ("mask", "positions"), ("segments", "segment_table", "mask")]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
@@ -41,6 +42,28 @@ def test_an_induction_variable_and_its_final_value(kind: str, step: str, opset: 
     assert_equivalent(model, result, FEEDS)
 
 
+@pytest.mark.parametrize(("kind", "opset"), [("int64", 17), ("int32", 11)])
+@pytest.mark.parametrize("shape", ["[1]", "[1,1]"])
+def test_the_only_element_of_a_tensor(kind: str, opset: int, shape: str) -> None:
+    model = parse(
+        f"""g (int64 m, {kind}{shape} z, float[1,3] x) => ({kind}{shape} k, float[1,3] y)
+            <{kind} step = {{-2}}> {{
+            k, y = Loop (m, , z, x) <body = b (int64 i, bool ci, {kind}{shape} t, float[1,3] s)
+                => (bool co, {kind}{shape} t1, float[1,3] so) {{
+                t1 = Add(t, step) co = Identity(ci) f = Cast<to=1>(t) so = Add(s, f) }}> }}""",
+        opset,
+    )
+    result, trace, _ = run_rules(model, [InductionVariableFromIteration])
+    assert trace.defects() == []
+    assert len(trace.commits()) == 1
+    numbers = [np.full([1] * shape.count("1"), v) for v in (0, 5, -4)]
+    assert_equivalent(model, result, Feeds(values={"m": [0, 1, 2, 7, -3], "z": numbers}))
+
+
+GROWS = """g (int64 m, int64 z, float[3] x) => (int64[L] k, float[3] y) <int64[1] two = {2}> {
+    k, y = Loop (m, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
+        => (bool co, int64[1] t1, float[3] so) {
+        t1 = Add(t, two) co = Identity(ci) so = Add(s, s) }> }"""
 WIDE_STEP = """g (int64 m, int64 z, float[3] x) => (int64[L] k, float[3] y) <int64[1] two = {2}> {
     k, y = Loop (m, , z, x) <body = b (int64 i, bool ci, int64[L] t, float[3] s)
         => (bool co, int64[L] t1, float[3] so) {
@@ -58,9 +81,10 @@ WIDE_NUMBER = """g (int64 m, int64 z, float[3] x) => (float[3] y) <int64 two = {
         (_model(trip="int64[1] m"), "trip count is not a scalar"),
         (_model(condition="Less(i, t1)"), "a condition may end the loop"),
         (parse(WIDE_STEP), "no carried integer"),
+        (parse(GROWS), "no carried integer"),
         (parse(WIDE_NUMBER), "iteration number is not a scalar"),
     ],
-    ids=["standing still", "trip", "condition", "step", "number"],
+    ids=["standing still", "trip", "condition", "step", "shape", "number"],
 )
 def test_near_misses(model: onnx.ModelProto, words: str) -> None:
     assert words in reason_of(InductionVariableFromIteration, model)

@@ -123,3 +123,32 @@ def test_a_read_that_may_be_beyond_its_axis_stays(read: str, trip: str) -> None:
     _, trace, _ = run_rules(model, [HoistLoopInvariantCode])
     assert trace.commits() == []
     rewritten(model, Feeds(sizes=(0, 1, 3), values={"m": [0, 1, 3], "n": [0, 2]}))
+
+
+RANGE = """g (float[T,3] x, int64 k, int64 m) => (float[P] y)
+    <int64 zero = {0}, int64 one = {1}, int64 back = {-1}, int64[1] at0 = {0}> {
+    all = Shape(x) n = Gather(all, zero) most = Mul(n, n)
+    y = Loop (m, , at0) <body = b (int64 i, bool ci, int64[Q] s) => (bool co, int64[R] so) {
+        co = Identity(ci) r = Range(RANGE) t = ReduceSum<keepdims=0>(r) so = Add(s, t) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "hoisted"),
+    [
+        ("zero, n, one", True),
+        ("one, n, one", True),
+        ("zero, k, one", False),  # k may be any number
+        ("zero, most, one", False),
+        ("k, n, one", False),
+        ("n, zero, back", False),
+    ],
+)
+def test_a_range_over_an_axis_cannot_fail(bounds: str, hoisted: bool) -> None:
+    text = RANGE.replace("RANGE", bounds).replace("float[P] y", "int64[P] y")
+    result, trace, _ = run_rules(parse(text), [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    loop = next(n for n in result.graph.node if n.op_type == "Loop")
+    body = [n.op_type for n in loop.attribute[0].g.node]
+    assert ("Range" not in body) == hoisted
+    feeds = Feeds(sizes=(0, 1, 5), values={"k": [0, 2, -1], "m": [0, 1, 3]})
+    assert_equivalent(parse(text), result, feeds)

@@ -84,6 +84,61 @@ def test_unwritten_slices_stay(write: str, position: str) -> None:
     _collects(_writing(write, "longer", position))
 
 
+TRANSPOSED = [
+    (
+        "qt = Transpose<perm=[1,0,2]>(q) k = Reshape(p, square) u = Unsqueeze(r, at0) "
+        "w1 = ScatterND(qt, k, u) qo = Transpose<perm=[1,0,2]>(w1)",
+        "second",
+    ),
+    (
+        "qt = Transpose<perm=[2,0,1]>(q) k = Reshape(p, square) u = Unsqueeze(r, at0) "
+        "w1 = ScatterND(qt, k, u) qo = Transpose<perm=[1,2,0]>(w1)",
+        "end",
+    ),
+    (
+        "qt = Transpose<perm=[2,1,0]>(q) k = Reshape(p, square) rt = Transpose(r) "
+        "u = Unsqueeze(rt, at0) w1 = ScatterND(qt, k, u) qo = Transpose(w1)",
+        "end",
+    ),
+    (
+        "qt = Transpose<perm=[1,2,0]>(q) rt = Transpose(r) u = Unsqueeze(rt, at0) su = Shape(u) "
+        "f = Reshape(p, cube) k = Expand(f, su) w1 = ScatterElements<axis=0>(qt, k, u) "
+        "qo = Transpose<perm=[2,0,1]>(w1)",
+        "second",
+    ),
+]
+"""Writes to a transposed buffer, as `torch.export` spells `y[:, t] = r`."""
+
+
+@pytest.mark.parametrize(("write", "shape"), TRANSPOSED)
+@pytest.mark.parametrize("trip", ["n", "m"])
+def test_a_transposed_buffer(write: str, shape: str, trip: str) -> None:
+    _collects(_writing(write, shape, trip=trip))
+
+
+def test_a_buffer_that_is_not_transposed_back_stays() -> None:
+    write = TRANSPOSED[0][0].replace("qo = Transpose<perm=[1,0,2]>", "qo = Transpose<perm=[1,2,0]>")
+    words = reason_of(ScatterToScanOutput, _writing(write, "second"))
+    assert words == ScatterToScanOutput.no_accumulator
+
+
+def test_a_transposed_buffer_that_is_read_stays() -> None:
+    write = TRANSPOSED[0][0].replace(
+        "u = Unsqueeze(r", "v = Gather(qt, i) z = Add(r, v) u = Unsqueeze(z"
+    )
+    words = reason_of(ScatterToScanOutput, _writing(write, "second"))
+    assert words == ScatterToScanOutput.no_accumulator
+
+
+def test_a_slice_of_a_range_as_the_position() -> None:
+    """`y[t : t + 1] = r`, as `torch.export` spells it."""
+    write = """numbers = Range(zero, n, one) from = Unsqueeze(p, at0) to = Add(from, one1)
+        here = Slice(numbers, from, to, at0, one1) k = Unsqueeze(here, at1)
+        u = Unsqueeze(r, at0) qo = ScatterND(q, k, u)"""
+    result = rewritten(_writing(write), FEEDS, 1e-5)
+    assert "ScatterND" not in ops(result.model)
+
+
 def test_the_first_slice_may_be_unwritten() -> None:
     _collects(_writing(FIRST, "all", "p = Add(i, one)", trip="last"))
 

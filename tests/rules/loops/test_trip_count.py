@@ -217,7 +217,7 @@ DOWN = """g (float[3] x, int64 n) => (float[3] y) <int64 z = {9}, int64 one = {-
     k, y = Loop (, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
         => (bool co, int64 t1, float[3] s1) {
         t1 = Add(t, one) co = Less(t1, n) s1 = Add(s, s) }> }"""
-WIDE_LIMIT = """g (float[3] x, int64[1] n) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
+WIDE_LIMIT = """g (float[3] x, int64[N] n) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
     k, y = Loop (, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
         => (bool co, int64 t1, float[3] s1) {
         t1 = Add(t, one) c = Less(t1, n) a = Constant<value_ints=[0]>() co = Squeeze(c, a)
@@ -234,6 +234,28 @@ WIDE_LIMIT = """g (float[3] x, int64[1] n) => (float[3] y) <int64 z = {0}, int64
 )
 def test_near_misses(text: str, words: str) -> None:
     assert words in reason_of(InferTripCount, parse(text))
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+@pytest.mark.parametrize(("start", "step"), [(0, 1), (-2, 3)])
+@pytest.mark.parametrize(
+    ("counter", "limit"), [("[1]", "[1]"), ("[1]", ""), ("", "[1]"), ("[1,1]", "[1]")]
+)
+@pytest.mark.parametrize("first", ["", "go"])
+def test_a_counter_that_is_the_only_element_of_a_tensor(
+    kind: str, start: int, step: int, counter: str, limit: str, first: str
+) -> None:
+    text = f"""g (float[3] x, {kind}{limit} n) => (float[3] y, {kind}{counter} k)
+        <{kind}{counter} k0 = {{{start}}}, {kind}{counter} size = {{{step}}}, int64[0] none = {{}}> {{
+        c0 = Less(k0, n) go = Reshape(c0, none)
+        k, y = Loop (, {first}, k0, x) <body = b (int64 i, bool ci, {kind}{counter} t, float[3] s)
+            => (bool co, {kind}{counter} t1, float[3] s1) {{
+            t1 = Add(t, size) c = Less(t1, n) co = Reshape(c, none)
+            one = Constant<value = float {{1}}>() s1 = Add(s, one) }}> }}"""
+    shape = (1,) if limit else ()
+    feeds = Feeds(values={"n": [np.full(shape, v) for v in (-4, 0, 1, 2, 7)]})
+    model = parse(text)
+    assert_equivalent(model, _counts(model), feeds)
 
 
 def test_strict_keeps_a_comparison_of_floats() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from looplift import rewrite
@@ -12,7 +13,7 @@ from looplift.rules.recurrence import FuseRecurrence
 
 from ...equivalence import ops, rewritten
 from ...rewrite.fact_oracle import Feeds
-from ...small_models import parse
+from ...small_models import model, parse
 from ..reasons import reason_of
 from .cell_models import numbers
 
@@ -273,3 +274,129 @@ def test_cell_state_with_another_length_is_spared() -> None:
     other = LSTM.replace("cn = Where(m, c1, c)", "cn = Identity(c1)")
     assert "beyond the length" in reason_of(FuseRecurrence, parse(_lstm(other), opset=18))
     assert _fused(_lstm(other)).get("LSTM", 0) == 0
+
+
+# --- constant masks ---
+
+BLEND = "hb = Mul(m, h1) d = Sub(onef, m) hc = Mul(d, h) hn = Add(hb, hc)"
+
+
+def _constant(mask: list[list[int]], kind: str = "float") -> str:
+    """A constant mask of shape (time, batch, 1)."""
+    elements = ", ".join(str(n) for row in mask for n in row)
+    return f"{kind}[{len(mask)},{len(mask[0])},1] given = {{{elements}}}"
+
+
+def _with_constant(mask: list[list[int]], kind: str, inside: str, state: str, row: str) -> str:
+    text = _rnn(inside, state, row).replace(
+        "float zero = {0}", f"float zero = {{0}}, {_constant(mask, kind)}"
+    )
+    return text.replace("[B,3]", "[3,3]").replace("[T,B,", "[T,3,") if len(mask[0]) == 3 else text
+
+
+PREFIX = [[1, 1, 1], [1, 0, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]]
+FIVE = Feeds(sizes=(5,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside", "state", "row"),
+    [
+        ("float", "m = Gather(given, t)", BLEND, "r = Identity(hn)"),
+        ("bool", "m = Gather(given, t)", HELD, "r = Where(m, h1, zero)"),
+        ("int64", "k = Gather(given, t) m = Cast<to=9>(k)", HELD, "r = Identity(hn)"),
+        ("bool", "k = Gather(given, t) m = Not(k)", "hn = Where(m, h, h1)", "r = Identity(hn)"),
+    ],
+)
+def test_constant_masks(kind: str, inside: str, state: str, row: str) -> None:
+    _assert_fused(_with_constant(PREFIX, kind, inside, state, row), FIVE)
+
+
+def test_a_constant_mask_for_all_rows() -> None:
+    text = _with_constant(
+        [[1], [1], [0], [0], [0]], "float", "m = Gather(given, t)", BLEND, "r = Identity(hn)"
+    )
+    _assert_fused(text, Feeds(sizes=(5, 1), fixed={"T": 5}))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        [[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 0, 0], [0, 0, 0]],
+        [[1, 1, 1], [1, 2, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]],
+        [[0, 0, 0], [0, 1, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1]],
+    ],
+)
+def test_constant_masks_of_other_elements_stay(mask: list[list[int]]) -> None:
+    text = _with_constant(mask, "float", "m = Gather(given, t)", BLEND, "r = Identity(hn)")
+    assert "RNN" not in _fused(text, FIVE)
+
+
+GRU = """{p}gx = MatMul({x}, {w}) {p}gh = MatMul({h}, {r})
+    {p}xr, {p}xz, {p}xn = Split<axis=1>({p}gx, three) {p}hr, {p}hz, {p}hn = Split<axis=1>({p}gh, three)
+    {p}ar = Add({p}xr, {p}hr) {p}rr = Sigmoid({p}ar) {p}az = Add({p}xz, {p}hz) {p}zz = Sigmoid({p}az)
+    {p}rn = Mul({p}rr, {p}hn) {p}an = Add({p}xn, {p}rn) {p}nn = Tanh({p}an) {p}dd = Sub({h}, {p}nn)
+    {p}zd = Mul({p}zz, {p}dd) {out} = Add({p}nn, {p}zd)"""
+
+
+def _hierarchical(lengths: np.ndarray, sentences: str) -> onnx.ModelProto:
+    """A GRU over sentences, whose inputs are the last states of a GRU over their masked words.
+
+    `lengths`: the number of words by sentence and row, or by row.
+    """
+    mask = np.arange(4).reshape(4, 1) < lengths[..., None, :]
+    read = "ms = Gather(mask, s)" if lengths.ndim == 2 else "ms = Identity(mask)"
+    inner = GRU.format(p="word_", x="xt", w="w1", r="r1", h="h", out="h1")
+    outer = GRU.format(p="sentence_", x="hl", w="w2", r="r2", h="g", out="g1")
+    rows = "B" if lengths.shape[-1] == 1 else str(lengths.shape[-1])
+    rng = np.random.default_rng(1)
+    weights = {n: rng.normal(size=(2 if n == "w1" else 3, 9)).astype(np.float32) * 0.5
+               for n in ("w1", "r1", "w2", "r2")}  # fmt: skip
+    return model(
+        f"""m (float[{sentences},4,{rows},2] x, float[{rows},3] h0, float[{rows},3] g0) => (float[{rows},3] gl, float[S,{rows},3] gs)
+        <int64[3] three = {{3, 3, 3}}, int64 zero = {{0}}, int64 one = {{1}}, float onef = {{1}}> {{
+      all = Shape(x) n = Gather(all, zero) words = Gather(all, one)
+      gl, gs = Loop (n, , g0) <body = sentence (int64 s, bool on, float[{rows},3] g) => (bool go, float[{rows},3] g1, float[{rows},3] row) {{
+        go = Identity(on) xs = Gather(x, s) {read}
+        hl = Loop (words, , h0) <body = word (int64 t, bool on2, float[{rows},3] h) => (bool go2, float[{rows},3] hn) {{
+          go2 = Identity(on2) xt = Gather(xs, t) {inner} m = Gather(ms, t)
+          hb = Mul(m, h1) d = Sub(onef, m) hc = Mul(d, h) hn = Add(hb, hc) }}>
+        {outer} row = Identity(g1) }}> }}""",
+        18,
+        8,
+        mask=mask[..., None].astype(np.float32),
+        **weights,
+    )
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        np.array([3]),
+        np.array([4, 0, 2]),
+        np.array([[3], [1], [4], [2], [0]]),
+        np.array([[3, 4], [1, 0], [4, 4], [2, 1], [0, 3]]),
+    ],
+)
+def test_a_gru_of_grus(lengths: np.ndarray) -> None:
+    rows = lengths.shape[-1]
+    feeds = Feeds(sizes=(1, 2, 5) if rows == 1 else (rows,))
+    counts = ops(rewritten(_hierarchical(lengths, "5"), feeds, 1e-5).model)
+    assert (counts.get("GRU"), counts.get("Loop"), counts.get("Scan")) == (2, None, None)
+
+
+def test_a_gru_of_grus_over_any_number_of_sentences() -> None:
+    proto = _hierarchical(np.array([3]), "S")
+    counts = ops(rewrite(proto, dims=["S>=1"]).model)
+    assert (counts.get("GRU"), counts.get("Loop"), counts.get("Scan")) == (2, None, None)
+    # onnxruntime's GRU ends the process for a batch of no rows, so that one loop stays.
+    counts = ops(rewritten(proto, Feeds(sizes=(1, 2)), 1e-5).model)
+    assert (counts.get("GRU"), counts.get("Loop")) == (1, 1)
+
+
+def test_a_gru_of_grus_whose_mask_has_a_gap() -> None:
+    proto = _hierarchical(np.array([3]), "5")
+    (mask,) = (t for t in proto.graph.initializer if t.name == "mask")
+    mask.CopyFrom(
+        onnx.numpy_helper.from_array(np.array([1, 0, 1, 0], np.float32).reshape(4, 1, 1), "mask")
+    )
+    assert "GRU" not in ops(rewritten(proto, Feeds(sizes=(1, 2)), 1e-5).model)

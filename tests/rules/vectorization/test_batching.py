@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from looplift import rewrite
 
 from ...equivalence import ops, optimized_session, outcome, rewritten, session
 from ...rewrite.fact_oracle import Feeds
-from ...small_models import parse
+from ...small_models import model, parse
 
 SIZES = Feeds(sizes=(1, 2, 7))
 """Lengths of the scanned axis; onnxruntime refuses a Scan over an empty one."""
@@ -210,3 +211,77 @@ def test_transposed_slices_of_a_loop_that_may_not_run_stay() -> None:
             co = Identity(ci) x = Gather(turned, i) r = MatMul(x, w) }> }""")
     feed = {"xs": np.ones((0, 4, 3), np.float32), "w": np.ones((4, 2), np.float32)}
     assert outcome(optimized_session(rewrite(model).model), feed) is not None
+
+
+RECURRENT = {
+    "GRU": (3, "", "y, f", "h0"),
+    "LSTM": (4, "", "y, f, c", "h0, c0"),
+    "RNN": (1, "", "y, f", "h0"),
+    "LSTM both ways": (4, 'direction="bidirectional"', "y, f, c", "h0, c0"),
+    "GRU in reverse": (3, 'direction="reverse", linear_before_reset=1', "y, f", "h0"),
+}
+
+
+def _recurrent(
+    name: str, lens: str, initial: str, results: str, rows: str = "B"
+) -> onnx.ModelProto:
+    """An operator over slice i of x [K, T, B, 2]; `initial` may name slices."""
+    gates, attributes, outputs, states = RECURRENT[name]
+    ways = 2 if "bidirectional" in attributes else 1
+    rng = np.random.default_rng(gates)
+    shapes = {"w": (ways, 3 * gates, 2), "r": (ways, 3 * gates, 3), "b": (ways, 6 * gates)}
+    weights = {k: rng.normal(size=s).astype(np.float32) * 0.5 for k, s in shapes.items()}
+    start = {"none": "", "invariant": states, "slices": states.replace("0", "i")}[initial]
+    kept = [name for name in ("y", "f", "c") if name in results and name in outputs]
+    outputs = ", ".join(n if n in kept else "" for n in outputs.split(", ")).rstrip(", ")
+    sizes = {"y": f"T,{ways},{rows},3", "f": f"{ways},{rows},3", "c": f"{ways},{rows},3"}
+    text = f"""g (float[K,T,{rows},2] x, float[{ways},{rows},3] h0, float[{ways},{rows},3] c0,
+        float[K,{ways},{rows},3] hs, float[K,{ways},{rows},3] cs, int32[{rows}] lens0, int32[K,{rows}] lenss)
+        => ({", ".join(f"float[K,{sizes[n]}] all_{n}" for n in kept)}) {{
+      {", ".join(f"all_{n}" for n in kept)} = Scan <num_scan_inputs=4,
+        body = b (float[T,{rows},2] xi, float[{ways},{rows},3] hi, float[{ways},{rows},3] ci, int32[{rows}] lensi)
+            => ({", ".join(f"float[{sizes[n]}] {n}1" for n in kept)}) {{
+          {outputs} = {name.split()[0]}<hidden_size=3{"," if attributes else ""} {attributes}>
+            (xi, w, r, b, {lens}, {start}) {" ".join(f"{n}1 = Identity({n})" for n in kept)} }}>
+        (x, hs, cs, lenss) }}"""
+    return model(text.replace(", , )", ")").replace(", )", ")"), 18, 8, **weights)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(
+    ("lens", "initial", "results"),
+    [
+        ("", "none", "y"),
+        ("", "invariant", "y, f, c"),
+        ("", "slices", "f"),
+        ("lens0", "slices", "f, c"),
+        ("lensi", "invariant", "y"),
+    ],
+)
+def test_recurrent_operators(name: str, lens: str, initial: str, results: str) -> None:
+    kept = [n for n in results.split(", ") if n in RECURRENT[name][2]]
+    proto = _recurrent(name, lens, initial, ", ".join(kept))
+    lengths = {"lens0": [np.array([2, 1], np.int32)]} if lens == "lens0" else {}
+    if lens == "lensi":
+        lengths = {"lenss": [np.array([[2, 1], [1, 2], [2, 2]], np.int32)]}
+    feeds = Feeds(sizes=(1, 2, 3), values=lengths, fixed={"B": 2, "T": 2, "K": 3} if lens else {})
+    counts = ops(rewritten(proto, feeds, 1e-5).model)
+    assert "Scan" not in counts
+    assert counts[name.split()[0]] == 1
+
+
+def test_recurrent_operators_of_a_loop_that_may_not_run_stay() -> None:
+    """onnxruntime's LSTM and GRU end the process for a batch of no rows."""
+    text = """g (float[K,T,B,2] x, int64 n) => (float[K,1,B,3] f) <bool true = {1}> {
+      f = Loop (n, true) <body = b (int64 i, bool go) => (bool on, float[1,B,3] h1) {
+        on = Identity(go) xi = Gather(x, i) y, h = GRU<hidden_size=3>(xi, w, r) h1 = Neg(h) }> }"""
+    weights = {"w": np.ones((1, 9, 2), np.float32), "r": np.ones((1, 9, 3), np.float32)}
+    assert ops(rewrite(model(text, 18, 8, **weights)).model)["Loop"] == 1
+
+
+def test_recurrent_operators_with_other_weights_in_each_iteration_stay() -> None:
+    text = """g (float[K,T,B,2] x, float[K,1,9,2] ws) => (float[K,1,B,3] f) {
+      f = Scan <num_scan_inputs=2, body = b (float[T,B,2] xi, float[1,9,2] w) => (float[1,B,3] h1) {
+        y, h = GRU<hidden_size=3>(xi, w, r) h1 = Identity(h) }> (x, ws) }"""
+    weights = {"r": np.ones((1, 9, 3), np.float32)}
+    assert ops(rewrite(model(text, 18, 8, **weights)).model)["Scan"] == 1

@@ -212,6 +212,11 @@ DECISIONS = {
         c = Equal(n, m) d = Not(c) e = Or(c, t) f = And(d, e) h = Not(t) y = And(f, h) }}""",
         {"e=": "(True,)", "y=": "(False,)"},
     ),
+    "and_false_or_true_of_unknown": Case(
+        """g (float[2] x) => (y, z, w) <int64[1] k = {0}, bool f = {0}, bool[2] ft = {0, 1}> {
+        u = IsNaN(x) y = And(u, f) z = Or(ft, u) v = Gather<axis=0>(z, k) w = And(f, v) }""",
+        {"y=": "(False, False)", "z=": "(None, True)", "w=": "(False,)"},
+    ),
     "exclusive": Case(
         f"""{_TWO} <bool[1] t = {{1}}> {{ {_NM} c = Equal(n, n) d = Xor(c, t) e = Equal(n, m)
         y = Xor(e, d) }}""",

@@ -47,6 +47,13 @@ REDUCTIONS = {
         "g (float[N,M] x) => (y) { e = Size(x) a = Concat<axis = 1>(x) y = ReduceMax<keepdims=0>(a) }",
         {"y": "()"},
     ),
+    "all_of_any_rank_to_a_scalar": Case(
+        """g (float[N,1] x, bool c) => (y, z) <int64[1] one = {1}> {
+        v = If (c) <then_branch = t () => (float[N] a) { a = Squeeze(x, one) },
+                    else_branch = e () => (float[N,1] b) { b = Neg(x) }>
+        y = ReduceSum<keepdims=0>(v) z = ReduceSum(v) }""",
+        {"y": "()"},
+    ),
     "none_to_a_scalar": Case(
         """g (float[N,3] x) => (y) <int64[1] z = {0}> { a = Slice(x, z, z, z)
         y = ReduceMin<keepdims=0>(a) }""",

@@ -6,13 +6,13 @@ import pytest
 
 from looplift import rewrite
 from looplift.rewrite.graph.views import LoopView, ScanView
-from looplift.rules.recurrence import SplitCarriedValue
+from looplift.rules.loops.split_carried_value import SplitCarriedValue
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 from ..reasons import reason_of
-from .cell_models import CELL, constant, integers
+from ..recurrence.cell_models import CELL, constant, integers
 
 FEEDS = Feeds(values={"n": [0, 1, 2, 7]}, sizes=(0, 1, 2, 7))
 NUMBERS = integers(nil=[0], one=[1], two=[2], three=[3], k0=0, k1=1)

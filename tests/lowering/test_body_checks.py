@@ -20,32 +20,32 @@ STEP = (
 )
 
 REFUSED = {
-    "the condition 'c' is float, where bool": f"""
+    "the condition is float32.., where one element of type bool": f"""
         g (float[2] x, float c) => (float[2] y) {{ y = If (c) <{BRANCHES}> }}""",
-    "the condition 'c' has the shape .2.": f"""
+    "the condition is bool.2., where one element of type bool": f"""
         g (float[2] x, bool[2] c) => (float[2] y) {{ y = If (c) <{BRANCHES}> }}""",
     "the condition is float32.2., where one element of type bool": f"""
         g (float[2] x) => (float[2] y) {{ c = Exp(x) y = If (c) <{BRANCHES}> }}""",
-    "then_branch has 1 outputs, and the node 2": f"""
+    "then_branch has 1 outputs, but the If has 2": f"""
         g (float[2] x, bool c) => (float[2] y) {{ y, z = If (c) <{BRANCHES}> }}""",
-    "the trip count 'm' is float, where int64": f"""
+    "the trip count is float32.., where one element of type int64": f"""
         g (float[2] x, float m) => (float[2] y) {{ y = Loop (m, , x) <{STEP}> }}""",
     "the trip count is float32.2., where one element of type int64": f"""
         g (float[2] x) => (float[2] y) {{ m = Exp(x) y = Loop (m, , x) <{STEP}> }}""",
-    "the carried value 's' is float tensors and int64 tensors": f"""
+    "the carried value 's' starts as int64.2., but the body declares float32": f"""
         g (int64[2] x, int64 m) => (float[2] y) {{ y = Loop (m, , x) <{STEP}> }}""",
-    "the body has 3 inputs, but .* 2 carried values": f"""
+    "The body has 3 inputs, but .* 2 carried values": f"""
         g (float[2] x, int64 m) => (float[2] y) {{ y = Loop (m, , x, x) <{STEP}> }}""",
-    "the node has 2 outputs, and its body gives 1": f"""
+    "The body has 2 outputs, but 3 are needed: .* 1 scan outputs": f"""
         g (float[2] x, int64 m) => (float[2] y) {{ y, z = Loop (m, , x) <{STEP}> }}""",
-    "too few for 1 carried values": """
+    "The body has 1 outputs, but 2 are needed: condition, 1 carried values": """
         g (float[2] x, int64 m) => (float[2] y) { y = Loop (m, , x) <
             body = b (int64 i, bool c, float[2] s) => (bool d) { d = Identity(c) }> }""",
-    "the condition of the body 'd' is float": """
+    "the condition of the body is float32.., where one element of type bool": """
         g (float[2] x, int64 m) => (float[2] y) { y = Loop (m, , x) <
             body = b (int64 i, bool c, float[2] s) => (float d, float[2] r) {
                 r = Exp(s) d = Cast <to = 1> (c) }> }""",
-    "num_scan_inputs is 2, and there are 1 operands": """
+    "num_scan_inputs is 2, but the Scan has 1 inputs": """
         g (float[2] x) => (float[2] y) { y = Scan <num_scan_inputs = 2,
             body = b (float s) => (float r) { r = Exp(s) }> (x) }""",
     "none is number 2": """
@@ -60,7 +60,7 @@ REFUSED = {
     "scan_output_directions .2. are not all 0 or 1": """
         g (float[2] x) => (float[2] y) { y = Scan <num_scan_inputs = 1, scan_output_directions = [2],
             body = b (float s) => (float r) { r = Exp(s) }> (x) }""",
-    "the function 'f' of the model calls itself: f -> h -> f": """
+    "A function of the model calls itself": """
         g (float[2] x) => (float[2] y) { y = local.f(x) }
         <domain: "local", opset_import: ["" : 17, "local" : 1]> f (a) => (b) { b = local.h(a) }
         <domain: "local", opset_import: ["" : 17, "local" : 1]> h (a) => (b) { b = local.f(a) }""",

@@ -1,0 +1,144 @@
+"""Reads of the slice of a buffer that the previous iteration wrote.
+
+   y = Loop(n, , b) { h = Gather(buffer, i)  return ScatterND(buffer, [[i + 1]], f(h)) }
+-> y = Loop(n, , b, b[0]) { h' = f(h)  return ScatterND(buffer, [[i + 1]], h'), h' }
+
+The buffer is then only written to, so that ScatterToScanOutput can collect its slices. Compilers call
+this scalar replacement (Carr, Kennedy: Improving the ratio of memory operations to floating-point
+operations in loops, 1994).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...rewrite import symbolic
+from ...rewrite.engine.miss import Miss
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.counted_loop import counted_loop
+from ...rewrite.facts.elements import element
+from ...rewrite.graph.index import Use
+from ...rewrite.graph.ir import Node, Variable
+from ...rewrite.graph.views import CarriedValue, LoopView
+from .affine_positions import need_progression
+from .scatter_accumulation import SliceWrite, buffer_scatter, need_write
+
+
+@dataclass(frozen=True)
+class ReadBuffer:
+    """A buffer of which each iteration reads the slice that the previous one wrote."""
+
+    carried: CarriedValue
+    write: SliceWrite
+    reads: list[Node]
+    """The Gathers that read the slice."""
+    first: int
+    """The number of the slice that iteration 0 reads."""
+
+
+class CarryWrittenSlice(Rule[ReadBuffer]):
+    """Carries the slice of a buffer that the next iteration reads as a value of its own."""
+
+    root = "Loop"
+    promise = Promise(accepts="those that read after the end of a buffer of no elements")
+    fires = """g (float[5,3] b0, int64 n) => (float[5,3] ys) <int64 one = {1}, int64[1] zero = {0}, int64[2] at = {1, 1}> {
+      ys = Loop (n, , b0) <body = b (int64 i, bool ci, float[5,3] q) => (bool co, float[5,3] qo) {
+        co = Identity(ci) h = Gather(q, i) f = Sin(h) p = Add(i, one) k = Reshape(p, at) u = Unsqueeze(f, zero)
+        qo = ScatterND(q, k, u) }> }"""
+    spares = {
+        "does not write": """g (float[T,3] x, float[1,3] r, int64 n) => (float[T,3] ys) <int64[2] at = {1, 1}> {
+      ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
+        co = Identity(ci) k = Reshape(i, at) qo = ScatterND(q, k, r) }> }""",
+        "that the previous iteration wrote": """g (float[T,3] x, int64 n) => (float[T,3] ys) <int64 two = {2}, int64[1] zero = {0}, int64[2] at = {1, 1}> {
+      ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
+        co = Identity(ci) h = Gather(q, i) f = Sin(h) u = Unsqueeze(f, zero) p = Add(i, two)
+        k = Reshape(p, at) qo = ScatterND(q, k, u) }> }""",
+    }
+
+    def match(self, m: Match) -> ReadBuffer:
+        view = m.loop()
+        miss = Miss("it does not write to a buffer that it reads", at=m.node)
+        for carried in view.carried:
+            try:
+                found = _read_buffer(m, view, carried)
+            except Miss as reason:
+                miss = reason
+                continue
+            if found is not None:
+                return found
+        raise miss
+
+    def apply(self, patch: Patch, found: ReadBuffer) -> None:
+        carried, axis = found.carried, found.write.axis
+        loop = counted_loop(patch.facts, patch.root)
+        if loop is not None:
+            patch.loop(patch.root).declare_scan_outputs(loop)
+        emit = patch.builder(found.reads[0].outputs[0])
+        initial = emit("Gather", carried.initial, emit.scalar(found.first), axis=axis)
+        value = Variable(found.reads[0].outputs[0].name)
+        for read in found.reads:
+            rank = patch.facts.rank(read.inputs[1]) or 0
+            like = patch.builder(read.outputs[0], read)
+            patch.replace_node(read, [like.unsqueeze(value, range(axis, axis + rank))])
+        written = found.write.slice(patch.builder(found.write.values, found.write.scatter))
+        patch.loop(patch.root).add_carried([CarriedValue(initial, value, written, None)])
+        patch.toward_normal_form()
+
+
+def _read_buffer(m: Match, view: LoopView, carried: CarriedValue) -> ReadBuffer | None:
+    """A carried value as such a buffer; None if it is only written to, or not at all.
+
+    Raises Miss where another slice is read.
+    """
+    scatter = buffer_scatter(m, carried)
+    if scatter is None:
+        return None
+    update = Use(scatter.reader, 0)
+    reads = [use.reader for use in m.index.uses(carried.input) if use != update]
+    if not reads:
+        return None
+    write = need_write(m, view, carried, scatter)
+    shape = m.facts.known_shape(carried.input)
+    m.need(view.iteration_shape == (), "the iteration number is not a scalar in the body")
+    position = need_progression(m, view, write.position, write.scatter.inputs[1])
+    first = position.first
+    if not isinstance(first, int) or first < 1 or position.step != 1:
+        raise Miss(
+            "slices are written from {} in steps of {}, not in steps of 1 from a known one",
+            first,
+            position.step,
+            at=write.scatter,
+        )
+    gathers = [_need_previous_slice(m, view, reader, write, first - 1) for reader in reads]
+    length = shape[write.axis]
+    inside = symbolic.le(first, length) is True or view.runs_at_least_once(m.facts)
+    m.need(inside, "{} may be empty, and the loop may have no iteration", carried.initial)
+    if m.options.strict:
+        # A scatter to a buffer of no elements does not fail at any position.
+        trips = view.trips(m.facts)
+        fits = trips is not None and symbolic.le(symbolic.add(trips, first - 1), length) is True
+        m.need(fits, "--strict: the loop may read after the end of {}", carried.input)
+    return ReadBuffer(carried, write, gathers, first - 1)
+
+
+def _need_previous_slice(
+    m: Match, view: LoopView, reader: object, write: SliceWrite, first: int
+) -> Node:
+    """A Gather of the slice that the previous iteration wrote. Raises Miss for another reader."""
+    other = (
+        "the body reads other slices of the buffer than the one that the previous iteration wrote"
+    )
+    if not isinstance(reader, Node) or reader.op != "Gather" or reader.domain:
+        raise Miss(other, at=write.scatter)
+    data, indices = reader.inputs
+    rank, sizes = m.facts.rank(data) or 0, m.facts.shape(indices)
+    same_axis = rank > 0 and int(reader.attrs.get("axis", 0)) % rank == write.axis
+    single = sizes is not None and all(size == 1 for size in sizes)
+    m.need(same_axis and single and m.index.graph_of(reader) is view.body, other, at=reader)
+    number = element(m.facts, indices, (0,) * len(sizes or ()))
+    number = m.need(number, "the position {} is not known", indices, at=reader)
+    read = need_progression(m, view, number, indices)
+    m.need((read.first, read.step) == (first, 1), other, at=reader)
+    return reader

@@ -1,0 +1,90 @@
+"""Traps: nodes of bodies that fail whenever they run, in a form that onnxruntime loads.
+
+y = Reshape(six_elements, [7])   ->   y = SequenceAt(SequenceEmpty(), 0)
+
+The run of a model succeeds if its loop has no iteration, or its If takes the other branch. But
+onnxruntime does not load a model in which type inference or constant folding fails, and a rewrite
+makes more shapes and constants known. It knows neither the shape of a trap nor its elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...rewrite.engine.miss import describe
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import ANY, Match, Rule
+from ...rewrite.facts.fact import BFLOAT16
+from ...rewrite.graph.index import Use
+from ...rewrite.graph.ir import Node, Tensor
+
+
+@dataclass(frozen=True)
+class CertainFailure:
+    """A node that always fails."""
+
+    reason: str
+    types: list[int]
+    """The element type of each result; 0 for a result that nothing reads."""
+
+
+class FailingNodeToTrap(Rule[CertainFailure]):
+    """Replaces a node of a body that always fails by a read of an empty sequence."""
+
+    root = ANY
+    fires = """g (float[6] x, int64 n) => (float[?] y) <int64[1] shape = {7}> {
+      y = Loop(n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
+        d = Identity(c) r = Reshape(x, shape) }> }"""
+    spares = {
+        "may succeed": """g (float[N] x, int64 n) => (float[?] y) <int64[1] shape = {7}> {
+      y = Loop(n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
+        d = Identity(c) r = Reshape(x, shape) }> }""",
+        "other branch": """g (float[6] x, bool c) => (float[?] y) <int64[1] shape = {7}> {
+      y = If(c) <then_branch = t () => (float[?] a) { a = Reshape(x, shape) },
+                 else_branch = e () => (float[?] b) { b = Neg(x) }> }""",
+        "is a trap": """g (float[6] x, int64 n) => (float[?] y) <int64 first = {0}> {
+      y = Loop(n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
+        d = Identity(c) none = SequenceEmpty() r = SequenceAt(none, first) }> }""",
+    }
+
+    def match(self, m: Match) -> CertainFailure:
+        node, index = m.node, m.index
+        reason = m.need(m.facts.failure(node), "it may succeed")
+        owner = m.need(index.owner(m.graph()), "it is not in a body: every run of the model fails")
+        m.need(node.op != "SequenceAt", "it is a trap")
+        m.need(not index.is_unused(node), "nothing reads the result")
+        m.need(
+            any(_reads_elements(use) for tensor in node.outputs for use in index.uses(tensor)),
+            "only the shape of the result is read: onnxruntime may not compute the rest",
+        )
+        m.need(
+            m.options.strict or owner.op != "If",
+            "the If can take the other branch instead",
+            at=owner,
+        )
+        facts = [m.facts.of(tensor) if index.use_count(tensor) else None for tensor in node.outputs]
+        for tensor, fact in zip(node.outputs, facts):
+            m.need(
+                fact is None or (fact.kind == "tensor" and fact.dtype not in (0, BFLOAT16)),
+                "no trap has the type of {}",
+                tensor,
+            )
+        return CertainFailure(reason, [0 if fact is None else fact.dtype for fact in facts])
+
+    def apply(self, patch: Patch, found: CertainFailure) -> None:
+        node = patch.root
+        patch.log.append(f"{describe(node)} always fails: {found.reason}")
+        pairs = zip(node.outputs, found.types)
+        traps = [_trap(patch, output, dtype) if dtype else None for output, dtype in pairs]
+        patch.replace_node(node, traps)
+        patch.toward_normal_form()
+
+
+def _reads_elements(use: Use) -> bool:
+    """Whether a value is read for more than its shape."""
+    return not isinstance(use.reader, Node) or use.reader.op not in ("Shape", "Size")
+
+
+def _trap(patch: Patch, like: Tensor, dtype: int) -> Tensor:
+    emit = patch.builder(like)
+    return emit("SequenceAt", emit("SequenceEmpty", dtype=dtype), emit.scalar(0))

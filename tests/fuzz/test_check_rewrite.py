@@ -1,0 +1,144 @@
+"""What the checks of random models leave open is as narrow as stated in docs/soundness.md."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from looplift.rewrite.engine.rule import Phase, Rule
+from looplift.rewrite.errors import ModelError
+from looplift.rewrite.running.runtime import (
+    ExecutionError,
+    ProcessCrashed,
+    SerializedModel,
+    Session,
+)
+
+from ..rules.test_promises import AbsToNeg
+from . import check_rewrite as checking
+from .check_rewrite import OPEN, check_rewrite, differences, run_in_fork
+
+WRONG: tuple[type[Rule], ...] = (AbsToNeg,)
+
+
+def _check(text: str, feeds: list[dict[str, Any]], tally: Counter[str] | None = None) -> list[str]:
+    """The findings about a rule that is wrong for positive numbers."""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    return check_rewrite(model, feeds, tally, rules=[Phase("wrong", WRONG, "Wrong.")])
+
+
+def _ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def test_only_runs_that_break_a_declaration_are_left_out() -> None:
+    text = "g (float[N] x) => (float[2] y) { a = Abs(x) y = Neg(a) }"
+    tally: Counter[str] = Counter()
+    assert _check(text, [{"x": _ones(3)}], tally) == []
+    assert tally["runs whose outputs have other sizes than declared"] == 1
+    assert len(_check(text, [{"x": _ones(3)}, {"x": _ones(2)}])) == 1
+
+
+STACKS = """g (float[N] x, float[2] z) => (float[K,L] y, float[2] u, float[2] v) <float[2] two = {5, 6}> {
+    s = SequenceConstruct(x, two) y = ConcatFromSequence<axis = 0, new_axis = 1>(s)
+    u = Neg(z) v = Exp(z) }"""
+
+
+def test_a_run_that_the_reference_refuses_is_left_out() -> None:
+    """onnxruntime stacks parts of sizes 0 and 2."""
+    feeds: list[dict[str, Any]] = [{"x": _ones(0), "z": _ones(2)}]
+    tally: Counter[str] = Counter()
+    assert _check(STACKS, feeds, tally) == []
+    assert tally["runs that break the specification"] == 1
+
+
+def test_of_a_run_with_empty_inputs_all_that_is_defined_is_compared() -> None:
+    """A stack of empty tensors is defined, and so are the other outputs."""
+    text = """g (float[N] x, float[2] z) => (float[K,L] y, float[2] u) {
+        s = SequenceConstruct(x, x) y = ConcatFromSequence<axis = 0, new_axis = 1>(s)
+        a = Abs(z) u = Neg(a) }"""
+    found = _check(text, [{"x": _ones(0), "z": _ones(2)}])
+    assert len(found) == 1
+    assert "'u'" in found[0]
+
+
+def _differences(text: str, expected: Any, actual: Any) -> list[str]:
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    session = Session(SerializedModel(model))
+    return differences(model, session, {"x": _ones(0)}, [expected], [actual])
+
+
+LOOP = """g (float[N] x) => (float[T,K] y) <int64 none = {0}> {
+    f, y = Loop (none, "", x) <body = b (int64 i, bool c, float[K] s)
+        => (bool d, float[K] t, float[K] r) { d = Identity(c) t = Neg(s) r = Neg(x) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ((0, 0), (0, 3), True),
+        ((0, 3), (0, 0), False),
+        ((0, 2), (0, 3), False),
+        ((0, 2), (2, 0), False),
+        ((0, 0), (0, 3, 1), False),
+    ],
+)
+def test_sizes_of_a_scan_output_of_no_iterations(
+    monkeypatch: pytest.MonkeyPatch, old: tuple[int, ...], new: tuple[int, ...], same: bool
+) -> None:
+    monkeypatch.setattr(checking, "is_sensitive", lambda *_: False)
+    assert (not _differences(LOOP, _ones(*old), _ones(*new))) == same
+
+
+def test_sizes_of_other_empty_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "is_sensitive", lambda *_: False)
+    text = "g (float[N] x) => (float[T,K] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"
+    assert _differences(text, _ones(0, 0), _ones(0, 1))
+
+
+def test_open_outputs_are_not_compared() -> None:
+    assert _differences(LOOP, OPEN, _ones(7)) == []
+
+
+def test_an_internal_error_is_a_finding_whatever_the_model_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refusal is none if the checker of onnx refuses the model, too."""
+    error: Exception = KeyError("x")
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(checking, "rewrite", fails)
+    monkeypatch.setattr(checking, "is_valid", lambda model: False)
+    text = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
+    assert _check(text, []) == ["rewrite raised KeyError: 'x'"]
+    error = ModelError("wrong", where="here", remedy="none")
+    assert _check(text, []) == []
+    monkeypatch.setattr(checking, "is_valid", lambda model: True)
+    assert len(_check(text, [])) == 1
+
+
+class _Session:
+    """Fails in one of several ways."""
+
+    def run(self, feed: Mapping[str, Any], seconds: float | None = None) -> list[Any]:
+        if feed["way"] == "crash":
+            os.abort()
+        if feed["way"] == "refuse":
+            raise ExecutionError("refused")
+        return [feed["way"]]
+
+
+def test_runs_in_a_fork() -> None:
+    assert run_in_fork(_Session(), {"way": "right"}, 1.0) == ["right"]
+    with pytest.raises(ProcessCrashed):
+        run_in_fork(_Session(), {"way": "crash"}, 1.0)
+    with pytest.raises(ExecutionError, match="refused"):
+        run_in_fork(_Session(), {"way": "refuse"}, 1.0)

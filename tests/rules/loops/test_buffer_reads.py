@@ -1,0 +1,114 @@
+"""Reads of the slice of a buffer that the previous iteration wrote."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from looplift.rewrite.engine.rule import Options
+from looplift.rules.loops.buffer_reads import CarryWrittenSlice
+
+from ...equivalence import assert_equivalent, ops, rewritten, run_rules
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+from ..reasons import reason_of
+
+FEEDS = Feeds(sizes=(0, 1, 2, 5), values={"m": [0, 1, 2, 5]}, most=60)
+READ = "s = Gather(q, i)"
+FIRST = "k = Reshape(p, square) u = Unsqueeze(r, at0) qo = ScatterND(q, k, u)"
+ELEMENTS = """u = Unsqueeze(r, at0) su = Shape(u) f = Reshape(p, cube) k = Expand(f, su)
+    qo = ScatterElements<axis=0>(q, k, u)"""
+SECOND = """u = Unsqueeze(r, at1) su = Shape(u) f = Reshape(p, cube) k = Expand(f, su)
+    qo = ScatterElements<axis=1>(q, k, u)"""
+TRANSPOSED = """qt = Transpose<perm=[1,0,2]>(q) k = Reshape(p, square) u = Unsqueeze(r, at0)
+    w1 = ScatterND(qt, k, u) qo = Transpose<perm=[1,0,2]>(w1)"""
+
+
+def _model(
+    write: str = FIRST,
+    read: str = READ,
+    position: str = "p = Add(i, one)",
+    trip: str = "n",
+    shape: str = "first",
+    going: str = "co = Identity(ci)",
+) -> onnx.ModelProto:
+    """A loop over x [T, B, 3] whose iteration i reads slice i of q, and writes slice i + 1."""
+    return parse(f"""g (float[T,B,3] x, int64 m) => (float[P,Q,3] w)
+        <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64[1] at0 = {{0}}, int64[1] at1 = {{1}},
+         int64[1] one1 = {{1}}, int64[1] three1 = {{3}}, int64[2] square = {{1, 1}},
+         int64[3] cube = {{1, 1, 1}}, float half = {{0.5}}> {{
+        all = Shape(x) nt = Gather(all, at0) nb = Gather(all, at1) n = Squeeze(nt, at0)
+        longer = Add(nt, one1) first = Concat<axis=0>(longer, nb, three1)
+        second = Concat<axis=0>(nb, longer, three1) zeros = ConstantOfShape({shape})
+        start = Add(zeros, half)
+        w = Loop ({trip}, , start) <body = b (int64 i, bool ci, float[P,Q,3] q)
+            => (bool co, float[P,Q,3] qo) {{
+            {going} xt = Gather(x, i) {read} h = Mul(s, s) d = Sub(h, xt) r = Tanh(d)
+            {position} {write} }}> }}""")
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "shape"),
+    [
+        (FIRST, READ, "first"),
+        (ELEMENTS, READ, "first"),
+        (FIRST, "j = Unsqueeze(i, at0) s0 = Gather(q, j) s = Squeeze(s0, at0)", "first"),
+        (FIRST, "j = Sub(p, one) s1 = Gather(q, j) s0 = Gather(q, i) s = Max(s0, s1)", "first"),
+        (SECOND, "s = Gather<axis=1>(q, i)", "second"),
+        (TRANSPOSED, "s = Gather<axis=-2>(q, i)", "second"),
+    ],
+)
+@pytest.mark.parametrize("trip", ["n", "m"])
+def test_the_slice_is_carried(write: str, read: str, shape: str, trip: str) -> None:
+    position = "" if "p, one" in read else "p = Add(i, one)"
+    read = read if position else f"p = Add(i, one) {read}"
+    model = _model(write, read, position, trip, shape)
+    result, trace, _ = run_rules(model, [CarryWrittenSlice])
+    assert trace.defects() == []
+    assert [commit.rule for commit in trace.commits()] == ["CarryWrittenSlice"]
+    assert_equivalent(model, result, FEEDS)
+    assert not {"ScatterND", "ScatterElements"} & set(ops(rewritten(model, FEEDS, 1e-5).model))
+
+
+def test_a_loop_that_ends_early() -> None:
+    model = _model(going="j = Add(i, one) co = Less(j, m)")
+    result, trace, _ = run_rules(model, [CarryWrittenSlice])
+    assert len(trace.commits()) == 1
+    assert_equivalent(model, result, FEEDS)
+
+
+OTHER = "other slices of the buffer"
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"read": "s = Gather(q, zero)"}, "by a fixed step"),
+        ({"position": "p = Add(i, two)"}, OTHER),
+        ({"position": "p = Identity(i)"}, "slices are written from 0"),
+        ({"read": "j = Mul(i, two) s = Gather(q, j)"}, OTHER),
+        ({"read": "j = Add(i, one) s = Gather(q, j)"}, OTHER),
+        ({"read": "s0 = Gather(q, i) a = Neg(q) s1 = Gather(a, i) s = Add(s0, s1)"}, OTHER),
+        ({"read": "j = Concat<axis=0>(at0, at0) s0 = Gather(q, j) s = ReduceMax<keepdims=0>(s0)"}, OTHER),
+        ({"read": "s0 = Gather<axis=1>(q, i) s = ReduceMax<keepdims=0>(s0)"}, OTHER),
+        ({"position": "j = Sub(n, i) p = Sub(j, one)"}, "slices are written from"),
+    ],
+)  # fmt: skip
+def test_other_reads_stay(parts: dict[str, str], words: str) -> None:
+    assert words in reason_of(CarryWrittenSlice, _model(**parts))
+
+
+def test_strict_keeps_a_loop_that_may_leave_the_buffer() -> None:
+    words = reason_of(CarryWrittenSlice, _model(trip="m"), Options(strict=True))
+    assert "after the end" in words
+    _, trace, _ = run_rules(_model(), [CarryWrittenSlice], options=Options(strict=True))
+    assert len(trace.commits()) == 1
+
+
+def test_a_buffer_that_may_be_empty_stays() -> None:
+    model = parse("""g (float[P,3] x, int64 m) => (float[P,3] w)
+        <int64 one = {1}, int64[1] at0 = {0}, int64[2] square = {1, 1}> {
+        w = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] q) => (bool co, float[P,3] qo) {
+            co = Identity(ci) s = Gather(q, i) r = Sin(s) p = Add(i, one) k = Reshape(p, square)
+            u = Unsqueeze(r, at0) qo = ScatterND(q, k, u) }> }""")
+    assert "may be empty" in reason_of(CarryWrittenSlice, model)

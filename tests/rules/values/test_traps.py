@@ -1,0 +1,105 @@
+"""Nodes of bodies that always fail: onnxruntime must not see it in the file."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto
+
+from looplift.rewrite.engine.miss import Miss
+from looplift.rewrite.engine.rule import Match
+from looplift.rules.values.traps import FailingNodeToTrap
+
+from ...equivalence import assert_equivalent, ops, rewritten, run_rules
+from ...rewrite.fact_oracle import Feeds
+from ...small_models import parse
+
+_BODY = """g (float[6] x, int64 n) => (float[?] y)
+    <int64 one = {{1}}, int64[2] parts = {{3, 4}}, int64[1] seven = {{7}}> {{
+    y = Loop (n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {{
+        d = Identity(c) e = SequenceConstruct(s, x) p = SequenceAt(e, one) {} }}> }}"""
+
+_NONE = Feeds(values={"n": [0]})
+
+
+def _reason(text: str, op: str) -> str:
+    """Why the rule declines at the only node with an operator."""
+    _, _, engine = run_rules(parse(text, 17, 8), [])
+    (node,) = (node for node in engine.index.walk() if node.op == op)
+    with pytest.raises(Miss) as miss:
+        FailingNodeToTrap().match(Match(node, engine.facts, engine.options))
+    return str(miss.value)
+
+
+def test_a_loop_without_iterations_runs_and_others_fail() -> None:
+    """onnxruntime knows no shape of an element of a sequence, and folds none."""
+    text = _BODY.format("r = Reshape(p, seven)")
+    result = rewritten(parse(text, 17, 8), _NONE)
+    assert ops(result.model)["SequenceEmpty"] == 1
+    edits = [e for c in result.trace.commits() if c.rule == "FailingNodeToTrap" for e in c.edits]
+    assert any("always fails: Reshape: " in edit for edit in edits)
+    assert_equivalent(
+        parse(text, 17, 8), result.model, Feeds(values={"n": [0, 1]}), fails_alike=True
+    )
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_every_result_of_the_node(strict: bool) -> None:
+    text = _BODY.format("a, b = Split<axis = 0>(p, parts) t = Add(a, b) r = Add(t, s)")
+    result = rewritten(parse(text, 13, 7), _NONE, strict=strict)
+    assert ops(result.model)["SequenceAt"] >= 1
+    assert_equivalent(parse(text, 13, 7), result.model, _NONE, fails_alike=True)
+
+
+def test_both_branches_inside_a_loop() -> None:
+    text = _BODY.format(
+        "r = If (c) <then_branch = t () => (float[?] u) { u = Reshape(x, seven) }, "
+        "else_branch = e () => (float[?] q) { m = Neg(x) q = Reshape(m, seven) }>"
+    )
+    result = rewritten(parse(text, 17, 8), _NONE)
+    assert "If" not in ops(result.model)
+    assert_equivalent(parse(text, 17, 8), result.model, _NONE, fails_alike=True)
+
+
+def test_the_main_graph_keeps_its_error() -> None:
+    text = "g (float[6] x) => (float[?] y) <int64[1] shape = {7}> { y = Reshape(x, shape) }"
+    assert "not in a body" in _reason(text, "Reshape")
+
+
+def test_a_failure_that_nothing_reads() -> None:
+    text = _BODY.format("dead = Reshape(x, seven) r = Identity(s)")
+    assert "nothing reads" in _reason(text, "Reshape")
+
+
+def test_a_failure_whose_shape_alone_is_read() -> None:
+    """onnxruntime's optimizer knows the shape, and removes the node that fails."""
+    text = _BODY.format("t = Reshape(x, seven) u = Shape(t) r = Cast<to = 1>(u)")
+    assert "only the shape" in _reason(text, "Reshape")
+
+
+def test_opsets_without_sequences() -> None:
+    text = """g (float[6] x, int64 n) => (float[?] y) <int64[1] seven = {7}> {
+        y = Loop (n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
+            d = Identity(c) r = Reshape(x, seven) }> }"""
+    model = parse(text, 10, 5)
+    result, trace, _ = run_rules(model, [FailingNodeToTrap])
+    assert not trace.commits()
+    assert not trace.defects()
+    assert "SequenceAt" not in ops(result)
+
+
+def test_types_of_which_onnxruntime_has_no_sequences() -> None:
+    text = _BODY.format(
+        f"z = Cast<to = {TensorProto.BFLOAT16}>(x) v = Reshape(z, seven) r = Cast<to = 1>(v)"
+    )
+    assert "has the type" in _reason(text, "Reshape")
+
+
+def test_constants_of_a_body_that_always_fails_are_folded() -> None:
+    """The rule leaves nothing that folding has to avoid, so that a second rewrite changes nothing."""
+    text = """g (float[6] x, int64 n) => (float[?] y) <int64[1] a = {3}, int64[1] b = {4}> {
+        seven = Add(a, b)
+        y = Loop (n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
+            d = Identity(c) r = Reshape(x, seven) }> }"""
+    result = rewritten(parse(text, 17, 8), _NONE)
+    assert not rewritten(result.model, _NONE).report.commits
+    assert "Add" not in ops(result.model)
