@@ -85,10 +85,10 @@ def rows(name: str) -> list[dict[str, Any]]:
 def updated(readme: str) -> str:
     """The README with the published tables."""
     for name, write in TABLES.items():
+        table = write(rows(name))
         mark = f"<!-- benchmarks/published/{name}.json -->"
-        text = f"{mark}\n\n{write(rows(name))}\n".replace("\\", r"\\")
         pattern = re.compile(rf"{re.escape(mark)}\n\n(\|.*\n)*")
-        readme, count = pattern.subn(text, readme)
+        readme, count = pattern.subn(f"{mark}\n\n{table}\n".replace("\\", r"\\"), readme)
         if count != 1:
             raise ValueError(f"the README has {count} places for the table {name}")
     return readme
