@@ -32,8 +32,8 @@ class FailingNodeToTrap(Rule[CertainFailure]):
     """Replaces a node of a body that always fails by a read of an empty sequence."""
 
     root = ANY
-    fires = """g (float[6] x, int64 n) => (float[?] y) <int64[1] shape = {7}> {
-      y = Loop(n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
+    fires = """g (float[6] x, float[N] rows) => (float[?] y) <int64[1] shape = {7}> {
+      n = Size(rows) y = Loop(n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {
         d = Identity(c) r = Reshape(x, shape) }> }"""
     spares = {
         "may succeed": """g (float[N] x, int64 n) => (float[?] y) <int64[1] shape = {7}> {

@@ -28,9 +28,9 @@ LATE = """g (float[T,W] x, int64 n) => (float[P] y)
     all = Shape(x) w = Gather(all, minus) t = Gather(all, at0) start = ConstantOfShape(t)
     k = Sub(minus, w) trips = Div(k, behind)
     y = Loop (trips, , start) <body = b (int64 i, bool ci, float[P] s) => (bool co, float[Q] so) {
-        from = Unsqueeze(w, at0) cut = Slice(x, from, far, at1) column = Squeeze(cut, at1)
+        from = Unsqueeze(minus, at0) cut = Slice(x, from, far, at1) column = Squeeze(cut, at1)
         so = Mul(s, column) j = Add(i, one) co = Less(j, n) }> }"""
-"""The shape of the carried value is known only after a rule turns the Slice into a Gather."""
+"""Rules turn the Slice into a Gather, from which the shape of the carried value follows anew."""
 
 
 class Checked(Engine):

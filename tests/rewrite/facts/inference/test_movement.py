@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ....small_models import parse
 from ...fact_cases import Case, cases
-from ...fact_oracle import facts_of
 
 SHAPES = {
     "shape": Case("g (float[N,3] x) => (y) { y = Shape(x) }", {"y=": "(N, 3)"}),
@@ -144,8 +142,3 @@ CONCAT = {
 @cases(CONCAT)
 def test_concat(case: Case) -> None:
     case.check()
-
-
-def test_an_axis_that_perm_names_twice() -> None:
-    facts = facts_of(parse("g (float[3,2] x) => (y) { y = Transpose<perm = [1, 1]>(x) }"))
-    assert facts.failure(next(iter(facts.index.walk()))) is not None
