@@ -70,7 +70,8 @@ in the next wider type, which holds each of their values:
 Parameters and results of `main` have the wider type. Casts and quantisation round, wrap and
 saturate as ONNX defines it for the small type.
 
-**Random numbers.** The generator of TVM's runtime draws them, on the CPU; a `seed` is ignored.
+**Random numbers.** With a `seed`, each is a function of the seed and of its position: the same in
+every run and on every target. Without one, the generator of TVM's runtime draws them, on the CPU.
 """
 
 
@@ -195,6 +196,10 @@ def _contrib_table() -> str:
                 if domain == "com.microsoft":
                     stock = "yes" if name in operators() else _NONE
                     rows.append(f"| {name} | {rule.name()} | {stock} |")
+    for key in CONVERTERS:
+        domain, _, name = key.rpartition("::")
+        if domain == "com.microsoft":
+            rows.append(f"| {name} | {_NONE}; a converter translates it | {_NONE} |")
     head = ["| operator | decomposed by the rule | TVM |", "|---|---|---|"]
     return "\n".join([*head, *sorted(set(rows))]) + "\n"
 
@@ -262,8 +267,8 @@ def markdown() -> str:
             "## ai.onnx.ml\n",
             _table(learning),
             "## com.microsoft\n",
-            "Rules decompose these operators into standard ones, so that the rewritten model runs\n"
-            "on any runtime. TVM converts others, without regard to the domain.\n",
+            "Rules decompose most of these operators into standard ones, so that the rewritten\n"
+            "model runs on any runtime. TVM converts others, without regard to the domain.\n",
             _contrib_table(),
             "## Refused\n",
             "One error lists all nodes of a model that have no translation.\n",

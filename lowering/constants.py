@@ -19,7 +19,7 @@ from .small_types import stored_array
 def array(tensor: Constant) -> npt.NDArray[Any]:
     """The content of a tensor, as Relax stores it.
 
-    Raises UnsupportedError for strings.
+    Raises UnsupportedError for strings, and ModelError for data that does not fit the shape.
     """
     values = tensor._values
     if values.dtype.kind in "OUS":

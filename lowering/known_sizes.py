@@ -37,17 +37,19 @@ class KnownSizes:
         self._facts = facts
         self._sizes: dict[Symbol, Any] = {}
         self._present: set[Any] = set()
-        """The symbols in types of values of the function."""
+        """Symbols that are in types of values of the function already."""
 
     def learn(self, tensor: Tensor, value: Value) -> None:
         """Relates the fact of a tensor to the type of its value."""
         if self._facts is None or not is_tensor(value):
             return
-        self._present.update(relax.analysis.tir_vars_in_type(value.ty))
-        shape = self._shape(tensor, value.ty.ndim)
-        if shape is None or not isinstance(value.ty.shape, relax.ShapeExpr):
+        shape = self._shape(tensor, value.ty.ndim) or ()
+        if all(isinstance(dim, int) for dim in shape):
+            return
+        if not isinstance(value.ty.shape, relax.ShapeExpr):
             return
         for dim, size in zip(shape, value.ty.shape.values, strict=True):
+            self._present.update(tirx.analysis.undefined_vars(size))
             symbol = symbolic.single_symbol(dim)
             if symbol is not None and dim != symbolic.VARYING:
                 self._sizes.setdefault(symbol, size)

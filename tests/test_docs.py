@@ -205,11 +205,12 @@ def _spelled(trip: str, before: str, begin: str, end: str) -> onnx.ModelProto:
 
 
 def _loop_and_body(model: onnx.ModelProto) -> tuple[int, bool, Counter[str]]:
-    """The only loop: its inputs, whether a condition may end it, and the operators of its body."""
+    """The only loop: its inputs, whether its condition is computed, and the operators of its body."""
     (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
     (body,) = [attribute.g for attribute in loop.attribute]
-    given = {"", *(t.name for t in model.graph.initializer if onnx.numpy_helper.to_array(t).all())}
-    return len(loop.input), loop.input[1] not in given, Counter(node.op_type for node in body.node)
+    constants = {"", *(constant.name for constant in model.graph.initializer)}
+    is_computed = loop.input[1] not in constants
+    return len(loop.input), is_computed, Counter(node.op_type for node in body.node)
 
 
 def test_links_lead_somewhere() -> None:

@@ -235,9 +235,9 @@ def _suppress(buffers: _Buffers, batch: Any, category: Any, best: Any, is_centre
         first, second = (_corners(buffers.boxes, batch, box, is_centred) for box in boxes)
         _set(stays, tirx.Select(other != selected[0], ONE, ZERO))
         # Few boxes meet: the quotient is computed for those only.
-        with ib.If(_meet(first, second)), ib.Then():
-            with ib.If(_overlaps(first, second, buffers.overlap[0])), ib.Then():
-                _set(stays, 0)
+        overlaps = _overlaps(first, second, buffers.overlap[0])
+        with ib.If(_meet(first, second)), ib.Then(), ib.If(overlaps), ib.Then():
+            _set(stays, 0)
         with ib.If(stays[0] > 0), ib.Then():
             _wait(buffers, batch, category, other, best)
 

@@ -178,9 +178,14 @@ def prelu(ctx: ConverterContext) -> Value:
 def power(ctx: ConverterContext) -> Value:
     """Pow, see https://onnx.ai/onnx/operators/onnx__Pow.html.
 
-    The base and the exponent may differ in type. Powers of integers are computed in float64.
+    The base and the exponent may differ in type. Powers of integers are computed in float64. A
+    square is a product, which is as exact.
     """
     dtype = ctx.inputs[0].ty.dtype
+    exponent = ctx.known_elements(ctx.inputs[1])
+    is_square = exponent is not None and exponent.shape in ((), (1,)) and exponent.item() == 2
+    if is_square and "float" in str(dtype) and known_dims(ctx.inputs[0]):
+        return relax.op.multiply(ctx.inputs[0], ctx.inputs[0])
     kind = str(dtype) if "float" in str(dtype) else "float64"
     operands = [
         value if str(value.ty.dtype) == kind else ctx.bb.normalize(relax.op.astype(value, kind))

@@ -1,4 +1,4 @@
-"""Operators of feature extraction: ArrayFeatureExtractor, Binarizer and TfIdfVectorizer."""
+"""Feature extraction and linear models: operators of ai.onnx.ml, and TfIdfVectorizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value
+from ..values import Value, as_int
 from .broadcasting import dims_of
 from .registry import ConverterContext, converts
 
@@ -34,6 +34,97 @@ def binarizer(ctx: ConverterContext) -> Value:
     data = ctx.inputs[0]
     threshold = relax.const(ctx.attr("threshold", 0.0), data.ty.dtype)
     return ctx.cast(ctx.bb.emit(relax.op.greater(data, threshold)), str(data.ty.dtype))
+
+
+@converts("ai.onnx.ml::Scaler")
+def scaler(ctx: ConverterContext) -> Value:
+    """Scaler, see https://onnx.ai/onnx/operators/onnx_aionnxml_Scaler.html."""
+    data = ctx.cast(ctx.inputs[0], "float32")
+    offset, scale = (_floats(ctx, name) for name in ("offset", "scale"))
+    return ctx.apply("Mul", ctx.apply("Sub", data, offset), scale)
+
+
+@converts("ai.onnx.ml::Normalizer")
+def normalizer(ctx: ConverterContext) -> Value:
+    """Normalizer: divides each row by its norm; a row whose norm is 0 stays as it is.
+
+    See https://onnx.ai/onnx/operators/onnx_aionnxml_Normalizer.html.
+    """
+    bb, data = ctx.bb, ctx.cast(ctx.inputs[0], "float32")
+    norm = ctx.attr("norm", "MAX")
+    if norm == "MAX":
+        size = bb.emit(relax.op.max(data, axis=-1, keepdims=True))
+    elif norm == "L1":
+        size = bb.emit(relax.op.sum(bb.normalize(relax.op.abs(data)), axis=-1, keepdims=True))
+    else:
+        squares = bb.normalize(relax.op.multiply(data, data))
+        size = bb.normalize(relax.op.sum(squares, axis=-1, keepdims=True))
+        size = bb.emit(relax.op.sqrt(size))
+    is_zero = bb.normalize(relax.op.equal(size, relax.const(0.0)))
+    divisor = bb.normalize(relax.op.where(is_zero, relax.const(1.0), size))
+    return relax.op.divide(data, divisor)
+
+
+@converts("ai.onnx.ml::LinearRegressor")
+def linear_regressor(ctx: ConverterContext) -> Value:
+    """LinearRegressor, see https://onnx.ai/onnx/operators/onnx_aionnxml_LinearRegressor.html."""
+    return _transformed(ctx, _linear(ctx, ctx.attr("targets", 1)))
+
+
+@converts("ai.onnx.ml::LinearClassifier")
+def linear_classifier(ctx: ConverterContext) -> Value:
+    """LinearClassifier: the label with the highest score of each row, and all scores.
+
+    See https://onnx.ai/onnx/operators/onnx_aionnxml_LinearClassifier.html.
+    """
+    labels = np.asarray(ctx.attr("classlabels_ints", ()), "int64")
+    if not labels.size:
+        raise UnsupportedError("the labels are strings, and TVM has no tensors of strings")
+    scores = _linear(ctx, len(labels))
+    best = ctx.apply("ArgMax", scores, axis=-1, keepdims=0)
+    label = ctx.bb.emit(relax.op.take(relax.const(labels, "int64"), best, 0))
+    return relax.Tuple([label, ctx.bb.emit(_transformed(ctx, scores))])
+
+
+def _linear(ctx: ConverterContext, count: int) -> Value:
+    """[n, features] -> [n, count], the sums of products with the coefficients."""
+    data = ctx.cast(ctx.inputs[0], "float32")
+    if len(dims_of(data, "data")) == 1:
+        data = ctx.bb.normalize(relax.op.expand_dims(data, 0))
+    weights = np.asarray(ctx.attrs["coefficients"], "float32")
+    width = as_int(dims_of(data, "data")[-1])
+    if width is None:
+        raise UnsupportedError("the number of features is not known")
+    if weights.size != count * width:
+        # Two labels may share one row of coefficients: the scores are then s and 1 - s, or -s.
+        raise UnsupportedError(
+            f"there are {weights.size} coefficients for {count} results of {width} features"
+        )
+    matrix = np.ascontiguousarray(weights.reshape(count, -1).T)
+    result = ctx.bb.emit(relax.op.matmul(data, relax.const(matrix)))
+    intercepts = ctx.attr("intercepts", ())
+    if len(intercepts):
+        if len(intercepts) != count:
+            raise UnsupportedError(f"there are {len(intercepts)} intercepts for {count} results")
+        result = ctx.bb.emit(relax.op.add(result, _floats(ctx, "intercepts")))
+    return result
+
+
+def _transformed(ctx: ConverterContext, scores: Value) -> Value:
+    """The scores after `post_transform`."""
+    name = ctx.attr("post_transform", "NONE")
+    if name == "SOFTMAX":
+        return ctx.apply("Softmax", scores, axis=-1)
+    if name == "LOGISTIC":
+        return ctx.apply("Sigmoid", scores)
+    if name != "NONE":
+        raise UnsupportedError(f"`post_transform` is {name}, and must be NONE, SOFTMAX or LOGISTIC")
+    return scores
+
+
+def _floats(ctx: ConverterContext, name: str) -> Value:
+    """An attribute of numbers as a constant vector."""
+    return relax.const(np.asarray(ctx.attrs[name], "float32"))
 
 
 @converts("TfIdfVectorizer")

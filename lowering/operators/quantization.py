@@ -93,6 +93,29 @@ def qlinear_matmul(ctx: ConverterContext) -> Value:
     return _requantize(ctx, total, (left_scale, right_scale, scale), zero)
 
 
+@converts("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul")
+def qlinear_elementwise(ctx: ConverterContext) -> Value:
+    """QLinearAdd and QLinearMul of onnxruntime's `docs/ContribOperators.md`."""
+    left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = (
+        ctx.inputs[slot] for slot in range(8)
+    )
+    factors = [ctx.cast(value, "float32") for value in (left_scale, right_scale, scale)]
+    wide = [
+        ctx.cast(_centred(ctx, value, own), "float32")
+        for value, own in ((left, left_zero), (right, right_zero))
+    ]
+    if ctx.op_type == "QLinearMul":
+        factor = ctx.apply("Div", ctx.apply("Mul", factors[0], factors[1]), factors[2])
+        total = ctx.apply("Mul", ctx.apply("Mul", *wide), factor)
+    else:
+        parts = [
+            ctx.apply("Mul", value, ctx.apply("Div", factor, factors[2]))
+            for value, factor in zip(wide, factors)
+        ]
+        total = ctx.apply("Add", *parts)
+    return _saturate(ctx, total, zero, str(left.ty.dtype))
+
+
 def _integer_conv(
     ctx: ConverterContext, data: Value, data_zero: Value, kernel: Value, kernel_zero: Value
 ) -> Value:
@@ -151,8 +174,11 @@ def _aligned(ctx: ConverterContext, value: Value, data: Value) -> Value:
     axis, block = ctx.attr("axis", 1), ctx.attr("block_size", 0)
     if len(own) == 1 and as_int(own[0]) == 1:
         return ctx.bb.emit(relax.op.reshape(value, ()))
+    if (block or len(own) == 1) and not -len(dims) <= axis < len(dims):
+        raise UnsupportedError(f"axis {axis} is outside rank {len(dims)}")
     if block:
         axis %= len(dims)
+        _check_blocks(dims[axis], own[axis] if axis < len(own) else None, block)
         places = ctx.bb.emit(relax.op.arange(0, dims[axis], 1, "int64"))
         blocks = relax.op.floor_divide(places, relax.const(block, "int64"))
         return ctx.bb.emit(relax.op.take(value, ctx.bb.normalize(blocks), axis))
@@ -164,6 +190,16 @@ def _aligned(ctx: ConverterContext, value: Value, data: Value) -> Value:
     if own:
         raise UnsupportedError(f"the scale has {len(own)} axes, but `block_size` is not given")
     return value
+
+
+def _check_blocks(size: Any, count: Any, block: int) -> None:
+    """Raises UnsupportedError unless there is a scale for each block of the axis."""
+    known = as_int(size), as_int(count)
+    needed = -(-known[0] // block) if known[0] is not None and block > 0 else None
+    if block < 0 or (None not in (needed, known[1]) and needed != known[1]):
+        raise UnsupportedError(
+            f"an axis of size {known[0]} does not have {known[1]} blocks of size {block}"
+        )
 
 
 def _per_channel(ctx: ConverterContext, value: Value, rank: int) -> Value:

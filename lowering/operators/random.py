@@ -1,15 +1,18 @@
-"""Random operators, drawn by the generator of TVM's runtime, which each run continues.
+"""Random operators.
 
-ONNX does not define the generator, so that a `seed` has no meaning across runtimes. It is ignored:
-TVM 0.27 seeds its generator itself.
+Without a `seed` the generator of TVM's runtime draws the numbers, and each run continues it. With
+a `seed` each number is a hash of the seed and of the position in the result: the same in every run
+and on every target. ONNX defines no generator, so the numbers are not those of other runtimes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, tirx
+import numpy as np
+from tvm import relax, te, tirx
 
 from ..small_types import dtype_name
 from ..values import Value, as_tensor
@@ -74,6 +77,54 @@ def _draw(
     ctx: ConverterContext, name: str, first: float, second: float, dims: Sequence[Any]
 ) -> Value:
     """float32 numbers of a distribution with two parameters."""
+    if "seed" in ctx.attrs:
+        return ctx.bb.emit(_seeded(ctx, name, first, second, dims))
     parameters = relax.Tuple([tirx.FloatImm("float64", number) for number in (first, second)])
     kind = relax.TensorType(dims, "float32")
     return ctx.bb.emit(relax.op.call_dps_packed(name, parameters, kind))
+
+
+def _seeded(
+    ctx: ConverterContext, name: str, first: float, second: float, dims: Sequence[Any]
+) -> Value:
+    """Numbers that are functions of the seed and of their position."""
+    seed = int(np.float32(ctx.attrs["seed"]).view("uint32"))
+
+    def compute(dims: Sequence[Any]) -> Any:
+        def element(*at: Any) -> Any:
+            position: Any = tirx.const(0, "int64")
+            for place, size in zip(at, dims, strict=True):
+                position = position * size + place
+            number = tirx.Cast("uint32", position) * _uint32(2)
+            start = _hash(_hash(_uint32(seed)) ^ number)
+            if name == _UNIFORM:
+                return _share(start) * _float(second - first) + _float(first)
+            # Box, Muller: A note on the generation of random normal deviates, 1958.
+            angle = _share(_hash(_hash(_uint32(seed)) ^ (number + _uint32(1))))
+            radius = tirx.sqrt(_float(-2) * tirx.log(_float(1) - _share(start)))
+            normal = radius * tirx.cos(_float(2 * math.pi) * angle)
+            return normal * _float(second) + _float(first)
+
+        return te.compute(list(dims), element, name="random")
+
+    return ctx.call_te(compute, list(dims), name="random")
+
+
+def _hash(number: Any) -> Any:
+    """A bijection of 32-bit integers whose bits look independent (Wellons: hash-prospector)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        number = (number ^ (number >> _uint32(shift))) * _uint32(factor)
+    return number ^ (number >> _uint32(16))
+
+
+def _share(number: Any) -> Any:
+    """A 32-bit integer as a float32 from 0 up to, but not including, 1."""
+    return tirx.Cast("float32", number >> _uint32(8)) * _float(2.0**-24)
+
+
+def _uint32(number: int) -> Any:
+    return tirx.const(number, "uint32")
+
+
+def _float(number: float) -> Any:
+    return tirx.const(number, "float32")

@@ -28,8 +28,8 @@ _PRODUCT_SUMS = {MOST_VECTOR_BYTES: 24}
 """The number of vectors of sums in the product of all inputs, by the size of a register."""
 _CACHED = 1 << 18
 """Elements of the inputs that stay in the second-level cache while the weight passes over them."""
-_GRAIN = 1 << 14
-"""Multiply-adds for one row from which on the panels run on all cores."""
+_GRAIN = 1 << 20
+"""Multiply-adds from which on the panels run on all cores."""
 
 
 def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.PrimFunc:
@@ -51,17 +51,27 @@ def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.Pri
         x = ib.decl_buffer((rows, columns), dtype, data=x.data)
         product = ib.decl_buffer((rows, panels * panel), dtype, data=product.data)
         chunk = _row_chunk(columns)
-        is_parallel = columns * panels * panel >= _GRAIN and not is_for_gpu()
-        with ib.serial((rows + chunk - 1) // chunk) as part:
-            first = part * chunk
-            count = tirx.min(rows - first, tirx.IntImm("int64", chunk))
-            with (ib.parallel if is_parallel else ib.serial)(tirx.IntImm("int64", panels)) as block:
-                _multiply(x, weight, bias, product, block, first, count)
+
+        def multiply(loop: Any) -> None:
+            with ib.serial((rows + chunk - 1) // chunk) as part:
+                first = part * chunk
+                count = tirx.min(rows - first, tirx.IntImm("int64", chunk))
+                with loop(tirx.IntImm("int64", panels)) as block:
+                    _multiply(x, weight, bias, product, block, first, count)
+
+        if is_for_gpu():
+            multiply(ib.serial)
+        else:
+            with ib.If(rows * (columns * panels * panel) >= _GRAIN):
+                with ib.Then():
+                    multiply(ib.parallel)
+                with ib.Else():
+                    multiply(ib.serial)
     return builder.get()
 
 
 def _row_chunk(columns: int) -> int:
-    """The number of rows that each panel of the weight is multiplied with in a row."""
+    """The number of rows that one panel of the weight is multiplied with before the next."""
     tile = _tiles(1)[0][0]
     return max(1, _CACHED // max(columns, 1) // tile) * tile
 

@@ -183,6 +183,10 @@ def _from_centre(along: _KernelAxis, place: Any, before: Any) -> Any:
     return (place + 0.5) / along.scale - 0.5
 
 
+def _from_shifted_corner(along: _KernelAxis, place: Any, before: Any) -> Any:
+    return (place + 0.5) / along.scale
+
+
 def _from_centre_or_first(along: _KernelAxis, place: Any, before: Any) -> Any:
     return tirx.Select(along.after > 1, _from_centre(along, place, before), _number(0))
 
@@ -209,6 +213,7 @@ _COORDINATES: dict[str, Callable[[_KernelAxis, Any, Any], Any]] = {
     "half_pixel": _from_centre,
     "pytorch_half_pixel": _from_centre_or_first,
     "half_pixel_symmetric": _from_middle,
+    "tf_half_pixel_for_nn": _from_shifted_corner,  # only before opset 13
     "align_corners": _from_corner_to_corner,
     "tf_crop_and_resize": _from_window,
 }

@@ -537,7 +537,11 @@ class _Emission:
             parts = bound(tirx.min(panels, int64(_ITEMS)))
             blocks = bound(tirx.min(groups, pieces(int64(_ITEMS), tirx.max(parts, int64(1)))))
         panels_each = bound(pieces(panels, tirx.max(parts, int64(1))))
-        tiles_each = bound(pieces(groups, blocks) * self._together)
+        groups_each = bound(pieces(groups, blocks))
+        # Rounded up, parts of this size may be fewer.
+        parts = bound(ceil_div(panels, panels_each))
+        blocks = bound(ceil_div(groups, groups_each))
+        tiles_each = groups_each * self._together
         work = self._rows * chunk.positions * self._channels * self._taps
 
         def item(number: Any) -> None:

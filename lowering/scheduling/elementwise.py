@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 from .affine import product
 from .emission import Store, bound, compute_block, for_items, pieces, rewritten
 from .micro_kernels import native_tile
-from .nests import Nest, inlined, nests_of
+from .nests import Nest, depends, inlined, loads, nests_of
 
 _CHUNK = 1 << 14
 """Elements of an item: enough that handing it to another core is worth it."""
@@ -94,6 +94,18 @@ def _is_plain(nest: Nest) -> bool:
     """Whether a nest computes float32 from float32, without choices, at each output index."""
     if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) != "float32":
         return False
+    variables = nest.variables
+    return is_plain_value(nest.value, variables) and all(
+        any(index.same_as(v) for v in variables) or isinstance(index, tirx.IntImm)
+        for index in nest.indices
+    )
+
+
+def is_plain_value(value: Any, variables: Sequence[Any]) -> bool:
+    """Whether an expression computes float32 from float32, without choices.
+
+    It may convert sizes, but not the variables of loops.
+    """
     others: list[Any] = []
 
     def visit_load(load: Any) -> None:
@@ -104,15 +116,14 @@ def _is_plain(nest: Nest) -> bool:
         if getattr(call.op, "name", "") in ("prim.if_then_else", "tirx.if_then_else"):
             others.append(call)
 
-    kinds = [(kind, others.append) for kind in (tirx.Cast, tirx.Not, tirx.And, tirx.Or)]
-    tvm_ffi.structural_walk(
-        nest.value, [(ir.TensorLoad, visit_load), (ir.Call, visit_call), *kinds]
-    )
-    variables = nest.variables
-    return not others and all(
-        any(index.same_as(v) for v in variables) or isinstance(index, tirx.IntImm)
-        for index in nest.indices
-    )
+    def visit_cast(cast: Any) -> None:
+        if loads(cast.value) or depends(cast.value, variables):
+            others.append(cast)
+
+    kinds = [(kind, others.append) for kind in (tirx.Not, tirx.And, tirx.Or)]
+    kinds.append((tirx.Cast, visit_cast))
+    tvm_ffi.structural_walk(value, [(ir.TensorLoad, visit_load), (ir.Call, visit_call), *kinds])
+    return not others
 
 
 def _lines(nest: Nest) -> Lines | None:

@@ -22,9 +22,9 @@ from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
-GRAIN = 1 << 17
-"""Multiply-adds below which a kernel stays on one core: handing work to another core takes some
-microseconds."""
+GRAIN = 1 << 20
+"""Multiply-adds below which a kernel stays on one core: 20 microseconds of work, of which handing
+half of it to another core takes some."""
 
 
 def rewritten(

@@ -30,13 +30,14 @@ from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
+from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .size_names import OPAQUE, name_sizes
 from .transposed_convolution import split_into_phases
 
 NAME = "looplift"
-RULES = (MatrixProduct(), Convolution(), Elementwise())
+RULES = (MatrixProduct(), Convolution(), Elementwise(), RowReduction())
 """The schedule rules for CPUs, in the order in which they are tried."""
 
 

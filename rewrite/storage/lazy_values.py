@@ -6,6 +6,7 @@ fails on 2, 4 and 6 bit types, and does not find external data next to the model
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from ..graph.declarations import numpy_type
 from ..graph.ir import LazyArray
 from .external import is_external, read
 
+_PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+"""The bits of an element, for types of which several share a byte."""
+
 
 class StoredValues(LazyArray):
     """A TensorProto of the file; external data stays on disk until `load`."""
@@ -27,7 +31,7 @@ class StoredValues(LazyArray):
         self.base_dir = base_dir
 
     def decode(self) -> np.ndarray[Any, Any]:
-        return _decode(self.tensor, self.base_dir)
+        return decode(self.tensor, self.base_dir)
 
 
 class StoredSparseValues(LazyArray):
@@ -40,8 +44,8 @@ class StoredSparseValues(LazyArray):
 
     def decode(self) -> np.ndarray[Any, Any]:
         """The dense array; indices are linear, or have a row of coordinates each."""
-        values = _decode(self.tensor.values, self.base_dir)
-        indices = _decode(self.tensor.indices, self.base_dir)
+        values = decode(self.tensor.values, self.base_dir)
+        indices = decode(self.tensor.indices, self.base_dir)
         dense = np.zeros(self.shape, self.dtype)
         if indices.ndim == 2:
             dense[tuple(indices.T)] = values
@@ -62,10 +66,12 @@ def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:
     return found
 
 
-def _decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:
+def decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:
+    """The values of a tensor. Raises ModelError if they do not fit the shape and type."""
     if is_external(tensor):
         tensor = read(tensor, base_dir)
     try:
+        _check_packed_size(tensor)
         return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError) as error:
         raise ModelError(
@@ -73,3 +79,16 @@ def _decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:
             where=f"tensor '{tensor.name}' of shape {list(tensor.dims)}",
             remedy="The file is damaged: copy or export it again",
         ) from error
+
+
+def _check_packed_size(tensor: onnx.TensorProto) -> None:
+    """Raises ValueError for elements of less than a byte in more bytes than they take.
+
+    onnx checks only that there are enough of them.
+    """
+    bits = _PACKED_BITS.get(onnx.TensorProto.DataType.Name(tensor.data_type))
+    if bits is None or not tensor.HasField("raw_data"):
+        return
+    size = -(-math.prod(tensor.dims) * bits // 8)
+    if len(tensor.raw_data) != size:
+        raise ValueError(f"{len(tensor.raw_data)} bytes instead of {size}")

@@ -4,8 +4,8 @@ y = MultiHeadAttention(q, k, v, bias, mask)
  -> heads of q, k and v: [batch, length, heads * size] -> [batch, heads, length, size]
     y = Softmax(q kᵀ / √size + mask) v, with the heads joined again
 
-y = Attention(x, weights, bias, mask)
- -> q, k, v = Split(x weights + bias), and the same
+y, present = Attention(x, weights, bias, mask, past)
+ -> q, k, v = Split(x weights + bias), and the same with the keys and values after those of `past`
 """
 
 from __future__ import annotations
@@ -201,15 +201,17 @@ class DecomposeAttention(Rule[Heads]):
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Gelu(v)
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
-        "its output": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[B,S,6] x, float[6,24] w, float[24] b) => (float[B,S,8] y, float[2,B,2,S,4] present) {
-      y, present = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
+        "has 1 axes": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,6] x, float[6,24] w, float[24] b, int32[B] lengths) => (float[B,S,8] y) {
+      y = com.microsoft.Attention<num_heads = 2>(x, w, b, lengths) }""",
     }
 
     def match(self, m: Match) -> Heads:
         node = m.node
-        need_unread(m, 1)
-        need_omitted(m, 4, 6)
+        need_omitted(m, 6)
+        past = operand(node, 4)
+        returned = len(node.outputs) > 1 and bool(node.outputs[1].name)
+        m.need(past is None or returned, "it does not return the earlier keys", at=past)
         m.need(not node.attrs.get("do_rotary", 0), "it rotates its operands")
         x, weights = node.inputs[:2]
         m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
@@ -222,6 +224,8 @@ class DecomposeAttention(Rule[Heads]):
         sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
         fits = len(sizes) == 3 and sum(sizes) == width and not any(s % count for s in sizes)
         m.need(fits, "{} columns cannot be shared by {} heads", width, count)
+        same = not returned or sizes[1] == sizes[2]
+        m.need(same, "it returns keys and values of different sizes together")
         mask, mask_rank = operand(node, 3), None
         if mask is not None:
             mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
@@ -241,11 +245,19 @@ class DecomposeAttention(Rule[Heads]):
         heads = [
             _heads(emit, part, None, found.count, size) for part, size in zip(parts, found.sizes)
         ]
+        past, present = operand(node, 4), None
+        if past is not None:
+            earlier = emit.split(past, 0, [1, 1], [past, past])
+            for slot, part in zip((1, 2), earlier):
+                heads[slot] = emit("Concat", emit.squeeze(part, [0]), heads[slot], axis=2)
+        if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
+            both = [emit.unsqueeze(head, [0]) for head in heads[1:]]
+            present = emit("Concat", *both, axis=0)
         scores = Scores(
             operand(node, 5),
             operand(node, 3),
             bool(node.attrs.get("unidirectional", 0)),
             node.attrs.get("mask_filter_value", _FILTER_VALUE),
         )
-        patch.replace_node(node, [_attention(emit, heads, found, scores), None])
+        patch.replace_node(node, [_attention(emit, heads, found, scores), present])
         patch.decompose_operator()

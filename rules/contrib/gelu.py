@@ -42,6 +42,8 @@ class DecomposeGelu(Rule[int]):
     }
 
     def match(self, m: Match) -> int:
+        count = len(m.node.inputs)
+        m.need(1 <= count <= 2, "it has {} inputs, the operator takes a bias at most", count)
         return need_type(m, m.node.inputs[0])
 
     def apply(self, patch: Patch, found: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -17,7 +19,9 @@ from typing import IO
 BLOCK = 500
 """The models of one process, which bounds what a leak of memory can cost."""
 PATIENCE = 120.0
-"""After this many seconds without a result, a model counts as endless."""
+"""A model that computes for this many seconds without a result counts as endless."""
+MOST_WAITS = 10
+"""The same for one that waits this many times as long, for other processes or for ever."""
 Say = Callable[[str], None]
 
 
@@ -132,15 +136,33 @@ def _lines(first: int, count: int, on_tvm: int) -> Iterator[str]:
     reader = threading.Thread(target=_forward, args=(worker.stdout, lines), daemon=True)
     reader.start()
     try:
-        while line := lines.get(timeout=PATIENCE):
+        while line := _next_line(worker, lines):
             yield line
-    except queue.Empty:
-        pass
     finally:
         worker.kill()
         worker.wait()
         reader.join()
         worker.stdout.close()
+
+
+def _next_line(worker: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> str:
+    """The next line; "" if the worker ends, or prints none for too long."""
+    before = _processor_time(worker)
+    for _ in range(MOST_WAITS):
+        with contextlib.suppress(queue.Empty):
+            return lines.get(timeout=PATIENCE)
+        if _processor_time(worker) - before >= PATIENCE:
+            break
+    return ""
+
+
+def _processor_time(worker: subprocess.Popen[str]) -> float:
+    """The seconds that a process has computed; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _forward(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:

@@ -26,7 +26,7 @@ from looplift.rewrite.running.runtime import (
     SerializedModel,
     Session,
 )
-from looplift.rewrite.running.verify import is_empty_stack
+from looplift.rewrite.running.verify import is_empty_stack, is_unranked_stack
 from looplift.rewrite.storage.summary import count_operators
 from looplift.rules.recurrence.emission import ENDS_PROCESS
 from looplift.rules.recurrence.fuse import BROADCASTS
@@ -259,11 +259,14 @@ def differences(
 ) -> list[str]:
     """How the outputs of a run differ from the right ones, unless rounding explains it."""
     scanned = scan_outputs(model)
-    same = [
-        (name, right, right if name in scanned and is_empty_stack(right, given) else given)
-        for name, right, given in zip(original.outputs, expected, actual)
-        if right is not OPEN
-    ]
+    unranked = original.unranked.intersection(scanned)
+    same = []
+    for name, right, given in zip(original.outputs, expected, actual):
+        is_open = (name in scanned and is_empty_stack(right, given)) or (
+            name in unranked and is_unranked_stack(right, given)
+        )
+        if right is not OPEN:
+            same.append((name, right, right if is_open else given))
     tolerances = Tolerances(max("float32", working_precision(model), key=PRECISIONS.index))
     names, right, given = ([each[k] for each in same] for k in range(3))
     found = compare(names, right, given, tolerances)

@@ -154,6 +154,25 @@ def test_a_model_that_ends_the_process_is_found(monkeypatch: pytest.MonkeyPatch)
     assert tally["models"] == 5
 
 
+@pytest.mark.parametrize(("work", "endless"), [("time.sleep(0.6); break", False), ("0", True)])
+def test_a_model_is_endless_if_it_computes_for_long(
+    monkeypatch: pytest.MonkeyPatch, work: str, endless: bool
+) -> None:
+    """One that waits for a processor is not."""
+
+    def worker(first: int, count: int, on_tvm: int) -> subprocess.Popen[str]:
+        line = """print('{"seed": %d, "tally": {"models": 1}, "test": "", "shrinks": false}')\n"""
+        code = f"import time\nwhile {count} > 1: {work}\n" if first == 0 else ""
+        code += "".join(line % seed for seed in range(first, first + count))
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(campaign, "_worker", worker)
+    monkeypatch.setattr(campaign, "PATIENCE", 0.4)
+    monkeypatch.setattr(campaign, "MOST_WAITS", 50)
+    _, findings = check_block(range(3), 0)
+    assert list(findings) == ([0] if endless else [])
+
+
 def test_a_smaller_model_that_ends_the_process_is_no_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

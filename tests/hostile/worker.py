@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from looplift.cli import app
 
-from . import files, options, rules
+from . import files, operators, options, rules
 from .case import Case
 
 MOST_SECONDS = 10
@@ -30,7 +30,7 @@ MOST_MEMORY = 1 << 30
 ADDRESS_SPACE = 2 << 30
 """The address space of a process, libraries included."""
 
-CASES: list[Case] = [*files.cases(), *options.cases(), *rules.cases()]
+CASES: list[Case] = [*files.cases(), *operators.cases(), *options.cases(), *rules.cases()]
 
 
 class Hangs(BaseException):

@@ -22,6 +22,7 @@ from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.elementwise import Elementwise
 from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
+from looplift.lowering.scheduling.reduction import RowReduction
 
 from .conftest import parse
 
@@ -152,6 +153,33 @@ def test_static_depthwise_convolutions() -> None:
     nodes = "p = Conv <pads = [2, 2, 2, 2], group = 32> (x, f, c) y = HardSwish (p)"
     weights = {"f": weight(32, 1, 5, 5), "c": weight(32)}
     check(f"model (float[b, 32, 7, 7] x) => (y) {{ {nodes} }}", weights, [{"b": 1}, {"b": 3}])
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_convolutions_whose_channels_are_read_in_parts(taps: int) -> None:
+    """Sums of several parts of the channels, tiles on several cores, and chunks of many lines."""
+    pad = taps // 2
+    nodes = f"p = Conv <pads = [{pad}, {pad}, {pad}, {pad}]> (x, f, c) y = Relu (p)"
+    weights = {"f": weight(68, 150, taps, taps), "c": weight(68)}
+    sizes = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 7, 7), (1, 23, 31), (0, 3, 3))]
+    check(f"model (float[b, 150, h, w] x) => (y) {{ {nodes} }}", weights, sizes)
+
+
+def test_convolutions_with_more_weights_than_the_cache_holds() -> None:
+    sizes = [{"w": w} for w in (1, 7, 30)]
+    text = "model (float[1, 130, 5, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
+    check(text, {"f": weight(130, 130, 3, 3)}, sizes)
+
+
+def test_products_of_one_row_and_what_spreads_them_over_planes() -> None:
+    """As in a block that squeezes and excites."""
+    nodes = """
+        m = GlobalAveragePool (x) p = Conv (m, f, c) q = Relu (p) r = Conv (q, g)
+        s = HardSigmoid (r) y = Mul (s, x)"""
+    weights = {"f": weight(9, 40, 1, 1), "c": weight(9), "g": weight(40, 9, 1, 1)}
+    sizes = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (3, 7, 9), (0, 8, 8), (1, 33, 20))]
+    check(f"model (float[b, 40, h, w] x) => (y) {{ {nodes} }}", weights, sizes)
+    check(f"model (float[1, 40, h, w] x) => (y) {{ {nodes} }}", weights, sizes[:1] + sizes[3:])
 
 
 TRANSPOSED = {
@@ -350,6 +378,45 @@ def test_a_size_of_values_has_a_name_where_it_is_known() -> None:
         s = Sigmoid (e)
         y = Mul (s, e) }"""
     check(text, {}, [{"n": n, "m": m} for n, m in ((1, 1), (5, 3))])
+
+
+ROW_REDUCTIONS = {
+    "softmax": "y = Softmax <axis = -1> (x)",
+    "log softmax": "y = LogSoftmax <axis = -1> (x)",
+    "norm": """m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) q = Mul (d, d)
+        v = ReduceMean <axes = [-1]> (q) e = Constant <value_float = 0.1> () w = Add (v, e)
+        r = Sqrt (w) y = Div (d, r)""",
+    "plane": "y = ReduceMean <axes = [1, 2]> (x)",
+    "square": "y = ReduceSumSquare <axes = [-1], keepdims = 0> (x)",
+}
+
+
+@pytest.mark.parametrize("name", ROW_REDUCTIONS)
+def test_reductions_of_rows_of_any_length(name: str) -> None:
+    lengths = (1, 7, 16, 64, 65, 130, 1001)
+    sizes = [{"b": b, "n": n} for n in lengths for b in (1, 3)]
+    check(f"model (float[b, 2, n] x) => (y) {{ {ROW_REDUCTIONS[name]} }}", {}, sizes)
+
+
+def test_a_row_reduction_is_computed_in_vectors() -> None:
+    target = as_target("native")
+    model = parse("model (float[b, n] x) => (float[b, n] y) { y = Softmax (x) }")
+    with target:
+        module = lower_to_kernels(looplift.from_onnx(model))
+        kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+        schedules = [RowReduction().apply(kernel, target, False) for kernel in kernels]
+    assert any(schedule and "T.vectorized" in schedule.mod.script() for schedule in schedules)
+
+
+def test_a_reshape_to_a_product_of_computed_sizes_is_a_view() -> None:
+    text = """model (float[b, 4, h, w] x) => (y) {
+        p = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, f)
+        s = Constant <value_ints = [0, 6, -1]> () q = Reshape (p, s) y = Softmax (q) }"""
+    weights = {"f": weight(6, 4, 3, 3)}
+    check(text, weights, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 8, 7))])
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+    assert "R.reshape" in module.script()
 
 
 def test_an_empty_result_is_not_reshaped() -> None:

@@ -299,12 +299,13 @@ loop (int64 n, float[a, b] table, float[a] s0) => (float[a] s)
     }>
 }""",
     "its body calls relax.topk, which is not a loop nest": """
-loop (int64 n, float[4] a) => (float[4] x)
+loop (int64 n, float[4, 2] a) => (float[4, 2] x)
 {
-    x = Loop (n, "", a) <body = step (int64 i, bool go, float[4] p) => (bool goes, float[4] q) {
+    x = Loop (n, "", a) <
+        body = step (int64 i, bool go, float[4, 2] p) => (bool goes, float[4, 2] q) {
         goes = Identity (go)
         four = Constant <value = int64[1] {4}> ()
-        q, order = TopK (p, four)
+        q, order = TopK <axis = 0> (p, four)
     }>
 }""",
 }

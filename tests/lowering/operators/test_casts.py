@@ -114,3 +114,13 @@ def test_cast_like(imported: Load) -> None:
         y = CastLike (x, i) f = CastLike (x, like) z = CastLike (f, x)
     }""")
     model.check(np.array([1.5, -2.25, 1e9], np.float32)[:2], np.array([1], np.int32))
+
+
+@pytest.mark.parametrize(("code", "dtype"), [(7, np.int64), (6, np.int32), (10, np.float16)])
+def test_bfloat16(imported: Load, code: int, dtype: type) -> None:
+    name = np.dtype(dtype).name
+    model = imported(f"g (bfloat16[n] x) => ({name}[n] y) {{ y = Cast <to = {code}> (x) }}")
+    x = np.array([-3.5, 0.0, 1.25, 7.75], np.float32).astype(ml_dtypes.bfloat16)
+    for values in (x, x[:1], x[:0]):
+        (y,) = model.run(values)
+        np.testing.assert_array_equal(y, values.astype(np.float32).astype(dtype))

@@ -63,6 +63,23 @@ def test_top_k_among_equal_elements_takes_the_first(imported: Load, dtype: str) 
         model.check(drawn.astype(np.float32 if dtype == "float" else np.int64), np.array([count]))
 
 
+def test_top_k_in_a_loop(imported: Load) -> None:
+    model = imported(
+        """
+        g (int64 n, float[5] a) => (float[5] x) {
+            x = Loop (n, "", a) <body = turn (int64 i, bool go, float[5] p) => (bool on, float[5] q) {
+                on = Identity (go)
+                five = Constant <value = int64[1] {5}> ()
+                sorted, places = TopK (p, five)
+                moved = Cast <to = 1> (places)
+                q = Add (sorted, moved)
+            }>
+        }"""
+    )
+    for count in (0, 1, 4):
+        model.check(np.array(count), random(5))
+
+
 def test_top_k_of_a_computed_k(imported: Load) -> None:
     model = imported(
         """

@@ -1,4 +1,4 @@
-"""ArrayFeatureExtractor, Binarizer and TfIdfVectorizer against onnxruntime."""
+"""Operators of ai.onnx.ml and TfIdfVectorizer against onnxruntime."""
 
 from __future__ import annotations
 
@@ -24,6 +24,61 @@ def test_array_feature_extractor_and_binarizer(imported: Load) -> None:
     model.check(random(3, 4), random(4), np.array([3, 0, 3]))
     (_, _, bits) = model.run(np.array([[0.5, 0.6]], np.float32), random(2), np.array([0]))
     np.testing.assert_array_equal(bits, [[0, 1]])
+
+
+def test_scaler_and_normalizer(imported: Load) -> None:
+    model = imported(
+        LEARNING
+        + """g (float[n, 3] x, int64[n, 3] k) => (float[n, 3] s, float[n, 3] t, float[n, 3] a, float[n, 3] b, float[n, 3] c) {
+            s = ai.onnx.ml.Scaler <offset = [1.0, 2.0, 3.0], scale = [0.5, 2.0, -1.0]> (x)
+            t = ai.onnx.ml.Scaler <offset = [1.0], scale = [0.5]> (k)
+            a = ai.onnx.ml.Normalizer <norm = "MAX"> (x)
+            b = ai.onnx.ml.Normalizer <norm = "L1"> (x)
+            c = ai.onnx.ml.Normalizer <norm = "L2"> (x)
+        }"""
+    )
+    model.check(random(4, 3), np.arange(12).reshape(4, 3))
+    model.check(np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64))
+
+
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+def test_linear_models(imported: Load, transform: str) -> None:
+    weights = "coefficients = [0.5, -1.0, 2.0, 0.25, 1.5, -0.5, -2.0, 1.0, 0.0]"
+    model = imported(
+        LEARNING
+        + f"""g (float[n, 3] x, int64[n, 3] k) => (float[n, 3] y, float[n, 1] z, int64[n] l, float[n, 3] s, int64[n] m, float[n, 3] t) {{
+            y = ai.onnx.ml.LinearRegressor <{weights}, intercepts = [0.5, 0.0, -1.0], targets = 3> (x)
+            z = ai.onnx.ml.LinearRegressor <coefficients = [0.5, -1.0, 2.0]> (x)
+            l, s = ai.onnx.ml.LinearClassifier <{weights}, intercepts = [0.5, 0.0, -1.0],
+                classlabels_ints = [7, 3, 5], post_transform = "{transform}"> (x)
+            m, t = ai.onnx.ml.LinearClassifier <{weights}, intercepts = [0.0, 0.0, 0.0],
+                classlabels_ints = [0, 1, 2], post_transform = "{transform}"> (k)
+        }}"""
+    )
+    model.check(random(4, 3), np.arange(12).reshape(4, 3) % 5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ('classlabels_strings = ["a", "b"], coefficients = [1.0, 2.0]', "labels are strings"),
+        ("classlabels_ints = [0, 1], coefficients = [1.0, 2.0, 3.0]", "3 coefficients for 2"),
+        ("classlabels_ints = [0, 1], coefficients = [1.0]", "1 coefficients for 2"),
+        (
+            "classlabels_ints = [0, 1], coefficients = [1.0, 2.0], intercepts = [1.0]",
+            "1 intercepts",
+        ),
+        (
+            'classlabels_ints = [0, 1], coefficients = [1.0, 2.0], post_transform = "PROBIT"',
+            "must be NONE",
+        ),
+    ],
+)
+def test_other_classifiers_are_refused(imported: Load, attributes: str, words: str) -> None:
+    text = f"""g (float[n, 1] x) => (int64[n] l, float[n, 2] s) {{
+        l, s = ai.onnx.ml.LinearClassifier <{attributes}> (x) }}"""
+    with pytest.raises(UnsupportedError, match=words):
+        imported(LEARNING + text)
 
 
 VECTORIZE = """TfIdfVectorizer <mode = "{}", min_gram_length = 1, max_gram_length = 2,

@@ -176,3 +176,21 @@ def test_four_bits(imported: Load) -> None:
     assert q.dtype == np.int8
     np.testing.assert_array_equal(q, [-8, -8, -7, 1, 3, 7, 7, 7])
     np.testing.assert_array_equal(y, q - 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_quantised_elementwise_operators(imported: Load, op: str, dtype: str) -> None:
+    model = imported(f"""
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g ({dtype}[n, m] a, float s, {dtype} z, {dtype}[m] b, float t, float u, {dtype} w) => ({dtype}[n, m] c) {{
+            c = com.microsoft.{op} (a, s, z, b, t, z, u, w)
+        }}""")
+    numbers = np.random.default_rng(1)
+    limits = np.iinfo(dtype)
+    for rows, columns in ((3, 4), (1, 1), (0, 2)):
+        a = numbers.integers(limits.min, limits.max, (rows, columns)).astype(dtype)
+        b = numbers.integers(limits.min, limits.max, columns).astype(dtype)
+        scales = [np.array(value, np.float32) for value in (0.11, 0.03, 0.07)]
+        zeros = [np.array(value, dtype) for value in (5, 3)]
+        model.check(a, scales[0], zeros[0], b, scales[1], scales[2], zeros[1])

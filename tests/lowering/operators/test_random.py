@@ -43,3 +43,48 @@ def test_multinomial_and_bernoulli(imported: Load) -> None:
     assert not z[:1000].any()
     assert abs(z[1000:2000].mean() - 0.25) < 0.06
     assert z[2000:].all()
+
+
+def test_seeded_numbers(imported: Load) -> None:
+    """They are the same in every run, differ between seeds and positions, and have no period."""
+    model = imported("""
+    g (float[n, m] like) => (float[n, m] a, float[n, m] b, float[n, m] c, float[n, m] d, float[?] e) {
+        a = RandomNormalLike <mean = 1.0, scale = 2.0, seed = 7.0> (like)
+        b = RandomNormalLike <mean = 1.0, scale = 2.0, seed = 8.0> (like)
+        c = RandomUniformLike <low = -1.0, high = 3.0, seed = 7.0> (like)
+        d = RandomNormalLike <mean = 1.0, scale = 2.0> (like)
+        e = RandomUniform <shape = [5], seed = 0.5> ()
+    }""")
+    first, second = (model.run(np.zeros((200, 300), np.float32)) for _ in range(2))
+    for number, (x, y) in enumerate(zip(first, second)):
+        assert (x == y).all() == (number != 3)
+    a, b, c, _, e = first
+    assert (a != b).mean() > 0.99
+    assert abs(a.mean() - 1) < 0.05
+    assert abs(a.std() - 2) < 0.05
+    assert abs(np.mean((a - 1) ** 4) / 48 - 1) < 0.1  # 3 std**4 for a normal distribution
+    assert abs(np.corrcoef(a[:, 1:].ravel(), a[:, :-1].ravel())[0, 1]) < 0.02
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.02
+    np.testing.assert_allclose(np.histogram(c, 4, (-1, 3))[0] / c.size, 0.25, atol=0.01)
+    assert len(np.unique(e)) == 5
+    for shape in ((0, 3), (1, 1)):
+        assert model.run(np.zeros(shape, np.float32))[0].shape == shape
+
+
+def test_seeded_draws(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (float[b, c] x, float[n] p) => (int64[?, ?] y, bool[n] z) {
+        y = Multinomial <sample_size = 2000, dtype = 7, seed = 3.0> (x)
+        z = Bernoulli <dtype = 9, seed = 3.0> (p)
+    }""")
+    odds = np.array([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]], np.float32)
+    probabilities = np.repeat(np.array([0, 0.25, 1], np.float32), 1000)
+    (y, z), again = (model.run(np.log(odds), probabilities) for _ in range(2))
+    assert (y == again[0]).all()
+    assert (z == again[1]).all()
+    shares = [np.bincount(row, minlength=3) / 2000 for row in y]
+    np.testing.assert_allclose(shares, odds, atol=0.05)
+    assert abs(z[1000:2000].mean() - 0.25) < 0.06
+    assert not z[:1000].any()
+    assert z[2000:].all()

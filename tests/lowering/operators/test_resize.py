@@ -41,6 +41,20 @@ def test_nearest(imported: Load, coordinates: str, nearest: str) -> None:
         model.check(random(2, 1, 4, 2))
 
 
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "floor"])
+def test_the_centres_of_an_old_version(imported: Load, nearest: str) -> None:
+    """Opset 13 lacks tf_half_pixel_for_nn."""
+    mode = "tf_half_pixel_for_nn"
+    attributes = f'coordinate_transformation_mode = "{mode}", nearest_mode = "{nearest}"'
+    for scales in ((1, 1, 2, 3), (1, 1, 0.6, 1.5)):
+        text = '<ir_version: 7, opset_import: ["" : 12]>' + by_scales(attributes, *scales)
+        imported(
+            text.replace('(x, "", scales)', "(x, roi, scales)").replace(
+                "(float[d0, d1, d2, d3] x)", "(float[d0, d1, d2, d3] x, float[0] roi)"
+            )
+        ).check(random(1, 2, 5, 7), np.zeros(0, np.float32))
+
+
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_interpolation(imported: Load, coordinates: str, mode: str) -> None:

@@ -102,6 +102,16 @@ def _replace_unread(m: Edited) -> None:
     assert all(output.name for output in m.loop.outputs)
 
 
+def _add_carried(m: Edited) -> None:
+    """Readers of s read a new carried value that is updated in the same way."""
+    carried = m.edit.carried[0]
+    new = CarriedValue(carried.initial, Variable("v"), carried.output, None)
+    m.patch.replace(carried.input, new.input)
+    m.edit.add_carried([new])
+    assert m.edit.carried[-1].input is new.input
+    assert all(output.name for output in m.loop.outputs)
+
+
 WHILE = """g (float[3] s0, int64 n) => (float[3] y) <int64 four = {4}, bool true = {1}> {
     y = Loop (n, true, s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Less(i, four) so = Sin(s) }> }"""
@@ -198,6 +208,8 @@ EDITS: dict[str, tuple[str, Callable[[Edited], None]]] = {
     "replace_carried of a Loop": (LOOP_OF_TWO, _replace_carried),
     "replace_carried of a Scan": (SCAN_OF_TWO, _replace_carried),
     "replace_carried without a final value": (LOOP_OF_TWO, _replace_unread),
+    "add_carried to a Loop": (LOOP_OF_TWO, _add_carried),
+    "add_carried to a Scan": (SCAN_OF_TWO, _add_carried),
     "drop_trip_count": (WHILE.replace("(n,", "(many,").replace("<int64", "<int64 many = {99}, int64"),
                         lambda m: m.edit.drop_trip_count()),
     "drop_condition": (WHILE, lambda m: m.edit.drop_condition()),

@@ -155,10 +155,33 @@ def test_of_one_value(case: str) -> None:
         assert_decomposed(one_node("Attention", feed, num_heads=2, **attributes), feed, 1e-4)
 
 
-def test_an_attention_with_its_past_stays() -> None:
+PAST: dict[str, tuple[Arrays, dict[str, Any]]] = {
+    "plain": (_self_attention(past=floats(2, 2, 2, 3, 4)), {}),
+    "one": (_self_attention(1, 1, past=floats(2, 1, 2, 5, 4)), {}),
+    "nothing earlier": (_self_attention(past=floats(2, 2, 2, 0, 4)), {}),
+    "no later key": (_self_attention(past=floats(2, 2, 2, 3, 4)), {"unidirectional": 1}),
+    "mask of keys": (_self_attention(mask=_mask(2, 7), past=floats(2, 2, 2, 3, 4)), {}),
+    "masked": (
+        _self_attention(mask=_mask(2, 7), past=floats(2, 2, 2, 3, 4)),
+        {"unidirectional": 1},
+    ),
+    "no past": (_self_attention(), {"unidirectional": 1}),
+}
+
+
+@pytest.mark.parametrize("case", PAST)
+def test_earlier_keys_and_values(case: str) -> None:
+    feed, attributes = PAST[case]
+    for read in ((0, 1), (0,)):
+        model = one_node("Attention", feed, 2, read=read, symbolic=False, num_heads=2, **attributes)
+        assert_decomposed(model, feed, 1e-4)
+
+
+def test_forms_of_attention_that_stay() -> None:
     past = np.zeros((2, 2, 2, 3, 4), np.float32)
     assert_kept(one_node("Attention", _self_attention(past=past), num_heads=2))
-    assert_kept(one_node("Attention", _self_attention(), 2, read=(0, 1), num_heads=2))
+    sizes: dict[str, Any] = {"qkv_hidden_sizes": [6, 6, 12]}
+    assert_kept(one_node("Attention", _self_attention(), 2, read=(0, 1), num_heads=2, **sizes))
     mask = np.array([2, 4], np.int32)
     assert_kept(one_node("Attention", _self_attention(mask=mask), num_heads=2))
 
