@@ -24,7 +24,7 @@ def run_cell(source: str, names: dict[str, Any]) -> str:
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
             if value is not None:
-                print(repr(value))
+                printed.write(f"{value!r}\n")
     return printed.getvalue()
 
 

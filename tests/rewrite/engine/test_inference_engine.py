@@ -52,7 +52,7 @@ def test_the_reason_names_the_engine() -> None:
     result = looplift.rewrite(parse(RNN.replace("FUNCTION", "Tanh")), engine="tract")
     (scan,) = (node for node in result.engine.index.walk() if node.op == "Scan")
     (reason,) = (r for r in result.reasons(scan) if r.rule == "FuseRecurrence")
-    assert reason.sentence == "tract does not take RNN with a batch whose size is not known"
+    assert reason.sentence == "tract does not take RNN with initial_h"
 
 
 def test_a_known_batch_lifts_the_limit() -> None:
