@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -225,7 +226,10 @@ def run_in_fork(session: Executable, feed: Feed, seconds: float) -> list[Any]:
     Raises ProcessCrashed if the run ends the process, and ExecutionError if it fails.
     """
     reader, writer = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads. The copy has none, and sessions of one thread need none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if not child:
         answer: object = None
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # A crash prints the stacks of all threads.
