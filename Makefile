@@ -62,6 +62,7 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/large_body.py
 	$(BIN)/python benchmarks/whole_networks.py
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/optimizers.py
 
 docs: $(READY)  ## build the documentation site in build/site; a broken link is an error
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"

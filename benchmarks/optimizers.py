@@ -1,6 +1,6 @@
 """looplift beside other tools that simplify ONNX models.
 
-    python benchmarks/optimizers.py CORPUS [--filter TEXT]
+    python benchmarks/optimizers.py [CORPUS] [--filter TEXT]
 
 CORPUS is a folder of models with recorded runs, as for `engines.py`. For each tool: the control
 flow and nodes that are left, including those in bodies, the CPU seconds of all calls, and on how
@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx
 import onnxruntime
-from engines import is_right, runs_of
+from engines import bundled, is_right, runs_of
 from harness import is_installed, report
 from optimizer_runners import TOOLS, Tool
 
@@ -76,29 +76,40 @@ def difference(model: onnx.ModelProto, runs: list[Any]) -> str:
     return ""
 
 
-def main() -> None:
-    """Measures and reports."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("--filter", default="", help="only models whose name contains this")
-    options = parser.parse_args()
-    onnxruntime.set_default_logger_severity(4)
-    paths = [path for path in sorted(options.corpus.glob("*.onnx")) if options.filter in path.name]
+def compare(paths: list[Path], folder: Path) -> tuple[list[dict[str, object]], list[str]]:
+    """A row for the originals and for each tool that is installed, and what went wrong."""
     operators = sum((count_operators(onnx.load(path)) for path in paths), Counter[str]())
     loops, ifs = control_flow(operators)
     original = {"loops and scans": loops, "ifs": ifs, "nodes": operators.total()}
     rows: list[dict[str, object]] = [{"tool": "original", **original, "right": len(paths)}]
     notes = [f"{len(paths)} models"]
+    for name in TOOLS:
+        if not is_installed(name):
+            notes.append(f"{name} is not installed")
+            continue
+        row, problems = measure(name, paths, folder)
+        rows.append(row)
+        notes += problems
+    return rows, notes
+
+
+def main() -> None:
+    """Measures and reports."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path, nargs="?")
+    parser.add_argument("--filter", default="", help="only models whose name contains this")
+    options = parser.parse_args()
+    onnxruntime.set_default_logger_severity(4)
     with tempfile.TemporaryDirectory() as folder:
-        for name in TOOLS:
-            if not is_installed(name):
-                notes.append(f"{name} is not installed")
-                continue
-            row, problems = measure(name, paths, Path(folder))
-            rows.append(row)
-            notes += problems
+        corpus = options.corpus
+        if corpus is None:
+            corpus = Path(folder, "corpus")
+            corpus.mkdir()
+            bundled(corpus)
+        paths = [path for path in sorted(corpus.glob("*.onnx")) if options.filter in path.name]
+        rows, notes = compare(paths, Path(folder))
     report("optimizers", "Tools that simplify ONNX models", rows, notes)
 
 

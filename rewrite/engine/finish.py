@@ -12,7 +12,7 @@ from ..facts.facts import Facts
 from ..graph.body_forms import BodyForms
 from ..graph.declarations import without_false_sizes
 from ..graph.index import Index
-from ..graph.ir import Constant, Graph, Node, Tensor, Variable
+from ..graph.ir import Constant, Graph, Node, Tensor
 from ..graph.names import UniqueNames, defined
 from ..symbolic import Dim, symbols
 
@@ -151,8 +151,9 @@ def _declare_interface(body: Graph, facts: Facts) -> None:
     else (see `without_shape`).
     """
     for tensor in (*body.inputs, *body.outputs):
-        element, shape = facts.dtype(tensor), facts.shape(tensor)
-        declared = body.output_info.get(tensor, tensor.info)
-        if declared is None and isinstance(tensor, Variable) and element and shape is not None:
-            sizes = [size if isinstance(size, int) else None for size in shape]
-            tensor.info = onnx.helper.make_tensor_value_info(tensor.name, element, sizes)
+        if body.output_info.get(tensor, tensor.info) is not None or isinstance(tensor, Constant):
+            continue
+        fact = facts.of(tensor)
+        if fact.kind == "tensor" and fact.dtype and fact.shape is not None:
+            sizes = [size if isinstance(size, int) else None for size in fact.shape]
+            tensor.info = onnx.helper.make_tensor_value_info(tensor.name, fact.dtype, sizes)

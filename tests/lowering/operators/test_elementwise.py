@@ -135,3 +135,23 @@ def test_bit_cast(imported: Load) -> None:
     bits = np.array([True, False]), np.array([255, 7], np.uint8)
     check_reference(model, x, *bits)
     assert model.run(x[:0], bits[0][:0], bits[1][:0])[0].shape == (0, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float"])
+def test_hard_swish(imported: Load, dtype: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 14]> g ({dtype}[n] x) => ({dtype}[n] y) {{ y = HardSwish (x) }}'
+    edges = np.array([-1e4, -3.5, -3, -1.5, -0.0, 0, 1e-3, 1.5, 3, 3.5, 1e4, np.nan])
+    check_reference(
+        imported(text),
+        edges.astype(np.float16 if dtype == "float16" else np.float32),
+        tolerance=2e-3,
+    )
+
+
+def test_powers_that_are_constants(imported: Load) -> None:
+    """A square is a product, also of negative numbers; other powers are not."""
+    model = imported("""g (float[n] x) => (float[n] square, float[n] cube, float[n] root)
+        <float two = {2}, float three = {3}, float half = {0.5}> {
+        square = Pow (x, two)  cube = Pow (x, three)  root = Pow (x, half) }""")
+    model.check(np.array([-2.5, -0.0, 0, 0.5, 3, np.inf, np.nan], np.float32))
+    model.check(np.zeros(0, np.float32))
