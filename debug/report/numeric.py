@@ -27,7 +27,9 @@ from ..verify_commits import (
 CHEAP = 20.0
 """The seconds that running the model after each commit may take by default."""
 CUT_OUT = 0.03
-"""The seconds for one commit of a large model, most of them for a session of onnxruntime."""
+"""The seconds for one commit of a large model, most of them for a session of onnxruntime,"""
+WRITES = 4
+"""without those for copying the graph before and after it, in units of writing the model."""
 
 
 class Runs(Enum):
@@ -69,9 +71,12 @@ class NumericChecks:
         """The check of the model before the first commit, as it was read and written."""
         if self._reference is None:
             return
-        model, began = replay.model(), time.perf_counter()
+        began = time.perf_counter()
+        model = replay.model()
+        made = time.perf_counter()
         self.start = self._check(model)
-        seconds = _estimate(model, len(replay.commits), time.perf_counter() - began)
+        run = time.perf_counter() - made
+        seconds = _estimate(model, len(replay.commits), made - began, run)
         if runs is Runs.IF_CHEAP and seconds > CHEAP:
             self._why_not = (
                 f"running the model after every commit would take about {seconds:.0f} s; --verify "
@@ -151,8 +156,8 @@ def _without_optimizer(crash: str) -> str:
     return ", with graph optimizations off" + (f" ({crash})" if crash else "")
 
 
-def _estimate(model: onnx.ModelProto, commits: int, run: float) -> float:
-    """The seconds that checking all commits takes, if one run of the model takes `run`."""
+def _estimate(model: onnx.ModelProto, commits: int, write: float, run: float) -> float:
+    """The seconds that checking all commits takes, from those of writing and running the model."""
     if size(model) < LARGE:
-        return commits * run
-    return commits * (run / WHOLE + CUT_OUT)
+        return commits * (write + run)
+    return commits * (run / WHOLE + CUT_OUT + WRITES * write)
