@@ -313,7 +313,7 @@ def test_other_floating_point_types(dtype: str, tolerance: float) -> None:
 
     numpy_type = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     rng = np.random.default_rng(0)
-    models = [Layer(op, {"direction": "bidirectional"}, ("B", "initial_h")) for op in GATES]
+    models = [Layer(op, {"direction": "reverse"}, ("B", "initial_h")) for op in GATES]
     weights = [
         {n: a.astype(numpy_type).astype("float64") for n, a in layer.weights(rng).items()}
         for layer in models
