@@ -16,7 +16,7 @@ import pytest
 from .programs import run_program
 
 ROOT = Path(__file__).parents[1]
-NOT_PACKAGED = {"tests", "examples", "benchmarks", "build", "dist"}
+NOT_PACKAGED = {"tests", "examples", "benchmarks", "docs", "build", "dist"}
 
 
 @cache

@@ -84,6 +84,11 @@ class _Names:
         for variable in self.dimensions:
             self._analyzer.bind(variable, _ANY_SIZE)
 
+    @property
+    def replaces_anything(self) -> bool:
+        """Whether a size has a name or a simpler form."""
+        return bool(self._values)
+
     def add(self, size: Any) -> None:
         """Names a size, if it is a sum of one expression that is no polynomial, and of others."""
         if _is_plain(size) or self._value(size) is not None:
@@ -303,7 +308,7 @@ def _function_with_named_sizes(function: relax.Function) -> relax.Function:
         if _variables(size) <= visible:
             names.add(size)
     computed = [_atoms(size) for p in function.params for size in _sizes(p.ty)]
-    if not names.sizes or any(computed):
+    if not names.replaces_anything or any(computed):
         return function
     named = names.applied(function.body)
     blocks = list(_with_definitions(named.blocks, names.sizes, taken))

@@ -345,6 +345,29 @@ def test_a_tuning_database_takes_precedence_over_rules() -> None:
         assert not any("looplift_tile" in script for script in scripts)
 
 
+def test_sizes_that_need_no_name_are_simplified() -> None:
+    """The size of the slice is max(0, max(n, -3)), which is n: FuseTIR cannot compare the two."""
+    model = with_weights(
+        """model (float[b, 4, n] x, float[4] scale) => (y) {
+            longer = Pad (x, pads)  part = Slice (longer, first, end, axis)
+            rows = Transpose <perm = [0, 2, 1]> (part)  gate = Sigmoid (rows)  g = Mul (rows, gate)
+            turned = Transpose <perm = [0, 2, 1]> (x)  sum = Add (turned, g)  y = Mul (sum, scale)
+        }""",
+        {
+            "pads": np.array([0, 0, 3, 0, 0, 0]),
+            **{name: np.array([k]) for name, k in (("first", 0), ("end", -3), ("axis", 2))},
+        },
+    )
+    machine = relax.VirtualMachine(looplift.compile(looplift.from_onnx(model)), tvm.cpu())
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    scale = weight(4)
+    for n in (0, 1, 5):
+        x = np.random.default_rng(0).standard_normal((2, 4, n)).astype(np.float32)
+        got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(scale)).numpy()
+        (want,) = session.run(None, {"x": x, "scale": scale})
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 SIZED = {
     "quotient": "p = Conv <pads = [1, 1], strides = [2]> (x, f) q = Sigmoid (p) y = Mul (p, q)",
     "twice": """p = ConvTranspose <strides = [2]> (x, f) q = Sigmoid (p) s = Mul (p, q)
