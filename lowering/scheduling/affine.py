@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
@@ -79,3 +79,15 @@ def flat(buffer: Any) -> Any:
     from tvm.tirx.script import builder as ib
 
     return ib.decl_buffer((product(list(buffer.shape)),), buffer.dtype, data=buffer.data)
+
+
+def unflattened(
+    variables: Sequence[Any], extent: Callable[[Any], Any], number: Any
+) -> dict[Any, Any]:
+    """The values of variables for a number counted over all of them, the last one fastest."""
+    values: dict[Any, Any] = {}
+    for position, variable in enumerate(reversed(variables)):
+        is_outermost = position == len(variables) - 1
+        values[variable] = number if is_outermost else tirx.floormod(number, extent(variable))
+        number = tirx.floordiv(number, extent(variable))
+    return values

@@ -12,29 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir, s_tir, sym, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import affine, flat, int64, product
-from .emission import (
-    Store,
-    bound,
-    ceil_div,
-    compute_block,
-    epilogue_of,
-    for_items,
-    pieces,
-    rewritten,
-)
+from .affine import affine, flat, int64, product, unflattened
+from .convolution_form import Convolved, SpatialAxis, convolution_of, static_size
+from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
 from .micro_kernels import Tile, call_copy_row, call_tile, line_tile, native_tile
-from .nests import Nest, depends, inlined, nests_of, substituted
+from .nests import inlined, substituted
 from .packing import is_constant_operand
-from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
@@ -50,7 +41,6 @@ _COST_OF_COPY = 4
 """The time to copy an element, in multiply-adds."""
 _SHARED = 1 << 13
 """Multiply-adds for a position from which on tiles of one chunk run on several cores."""
-_MOST_TAPS = 4096
 _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
@@ -65,231 +55,9 @@ class Convolution(ScheduleRule):  # type: ignore[misc]
         found = convolution_of(kernel)
         if found is None:
             return None
-        is_depthwise = _static(found.product.count(found.product.rows)) == 1
+        is_depthwise = static_size(found.product.count(found.product.rows)) == 1
         emission = _Emission(kernel, found, line_tile() if is_depthwise else native_tile())
         return s_tir.Schedule(rewritten(kernel, emission.emit))
-
-
-@dataclass(frozen=True)
-class SpatialAxis:
-    """One axis of the image: output position o and tap t read `o * stride + t * dilation`."""
-
-    column: Any
-    """The variable of the output position; None for a single position."""
-    tap: Any
-    """The variable of the tap; None for a single tap."""
-    size: Any
-    """The number of output positions."""
-    taps: int
-    stride: int
-    dilation: int
-    low: Any
-    """The elements of padding before the first element of the input."""
-    high: Any
-    """Where padding begins after the last."""
-
-    @property
-    def phases(self) -> int:
-        """How many phases of the stride the taps read."""
-        period = self.stride // math.gcd(self.stride, self.dilation)
-        return min(self.taps, period)
-
-    def residue(self, phase: int) -> int:
-        """The first padded element of a phase; the others follow at the stride."""
-        return phase * self.dilation % self.stride
-
-    @property
-    def reach(self) -> int:
-        """How far the last tap reaches beyond the first in its phase."""
-        return (self.taps - 1) * self.dilation // self.stride
-
-    @property
-    def extent(self) -> Any:
-        """The number of elements of a phase that are read."""
-        return self.size + self.reach
-
-
-@dataclass(frozen=True)
-class Convolved:
-    """A convolution by role, and the nests after it."""
-
-    product: SumOfProducts
-    store: Store
-    source: Any
-    """The input without padding."""
-    source_indices: list[Any]
-    """Its indices in the batch variables, the channel and the padded positions."""
-    channel: Any
-    """The reduced variable of input channels; None for one channel in a group."""
-    axes: list[SpatialAxis]
-    positions: list[Any]
-    """The variables in `source_indices` that stand for padded positions, one for each axis."""
-    fill: Any
-    """The value of the padding."""
-
-
-def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
-    """The convolution that a kernel computes; None for another kernel."""
-    nests = nests_of(kernel)
-    if not nests:
-        return None
-    padding = nests[0] if not nests[0].reduced else None
-    rest = nests[1:] if padding is not None else nests
-    if not rest:
-        return None
-    product_ = sum_of_products(rest[0])
-    if product_ is None or (padding is not None and not product_.b.buffer.same_as(padding.buffer)):
-        return None
-    epilogue = epilogue_of(rest[0], product_.c, rest[1:])
-    if epilogue is None:
-        return None
-    variables = [*product_.batch, *product_.rows, *product_.columns]
-    store = Store(epilogue, variables, product_.extents, product_.columns)
-    return _by_axis(product_, store, padding) if store.is_storable else None
-
-
-def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Convolved | None:
-    """Reads the axes of the image from the indices of the operand."""
-    indices = product_.b.indices
-    axes: list[SpatialAxis] = []
-    channel = None
-    first = None
-    for place, index in enumerate(indices):
-        columns = [v for v in product_.columns if depends(index, [v])]
-        taps = [v for v in product_.reduced if depends(index, [v])]
-        if not columns:
-            if len(taps) == 1 and channel is None and not axes and _is_free_of(index, taps[0]):
-                channel = taps[0]
-                continue
-            if not taps:
-                continue
-        if len(columns) > 1 or len(taps) > 1:
-            return None
-        first = place if first is None else first
-        axis = _axis(product_, index, columns, taps)
-        if axis is None or place != first + len(axes):
-            return None
-        axes.append(axis)
-    if not axes or first is None or first + len(axes) != len(indices):
-        return None
-    if axes[-1].column is None:
-        # Lines of the output run along the last axis.
-        return None
-    if sum(axis.column is not None for axis in axes) != len(product_.columns):
-        return None
-    if len(axes) > 2 and any(axis.taps > 1 for axis in axes):
-        return None
-    return _with_padding(product_, store, padding, axes, channel, first)
-
-
-def _is_free_of(index: Any, variable: Any) -> bool:
-    found = sym.detect_linear_equation(index, [variable])
-    return len(found) == 2 and _static(found[0]) == 1
-
-
-def _axis(
-    product_: SumOfProducts, index: Any, columns: Sequence[Any], taps: Sequence[Any]
-) -> SpatialAxis | None:
-    found = sym.detect_linear_equation(index, [*columns, *taps])
-    if len(found) != len(columns) + len(taps) + 1 or _static(found[-1]) != 0:
-        return None
-    numbers = [_static(coefficient) for coefficient in found[:-1]]
-    if None in numbers:
-        return None
-    count = _static(product_.extent(taps[0])) if taps else 1
-    if count is None:
-        return None
-    stride = numbers[0] if columns else 1
-    dilation = numbers[-1] if taps else 1
-    size = product_.extent(columns[0]) if columns else int64(1)
-    column, tap = (columns[0] if columns else None), (taps[0] if taps else None)
-    if not stride or not dilation or stride < 1 or dilation < 1:
-        return None
-    return SpatialAxis(column, tap, size, count, stride, dilation, int64(0), None)
-
-
-def _static(expression: Any) -> int | None:
-    simple = sym.Analyzer().simplify(expression)
-    return int(simple) if isinstance(simple, tirx.IntImm) else None
-
-
-def _with_padding(
-    product_: SumOfProducts,
-    store: Store,
-    padding: Nest | None,
-    axes: list[SpatialAxis],
-    channel: Any,
-    first: int,
-) -> Convolved | None:
-    total = math.prod(axis.taps for axis in axes)
-    if total > _MOST_TAPS:
-        return None
-    positions = [tirx.Var(f"position_{place}", "int64") for place in range(len(axes))]
-    indices = list(product_.b.indices[:first]) + positions
-    if padding is None:
-        sizes = list(product_.b.buffer.shape)[first:]
-        plain = [replace(axis, high=size) for axis, size in zip(axes, sizes, strict=True)]
-        zero = tirx.const(0.0, "float32")
-        return Convolved(
-            product_, store, product_.b.buffer, indices, channel, plain, positions, zero
-        )
-    found = _padded(padding)
-    if found is None:
-        return None
-    load, bounds, fill = found
-    values = dict(zip(padding.spatial, indices, strict=True))
-    padded = []
-    for axis, variable in zip(axes, padding.spatial[first:], strict=True):
-        low, high = bounds.get(variable, (int64(0), padding.extent(variable)))
-        padded.append(replace(axis, low=low, high=high))
-    if any(variable in bounds for variable in padding.spatial[:first]):
-        return None
-    source_indices = [substituted(index, values) for index in load.indices]
-    return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
-
-
-def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:
-    """The load of a padding nest, where each variable is inside, and the value outside."""
-    zero = tirx.const(0.0, "float32")
-    value = nest.value
-    if isinstance(value, ir.TensorLoad):
-        return value, {}, zero
-    if getattr(getattr(value, "op", None), "name", "") != "prim.if_then_else":
-        return None
-    condition, load, fill = value.args
-    if not isinstance(load, ir.TensorLoad) or not isinstance(fill, tirx.FloatImm):
-        return None
-    bounds = {v: (int64(0), nest.extent(v)) for v in nest.spatial}
-    touched = set()
-    for term in _terms(condition):
-        limit = _limit(term, nest.spatial)
-        if limit is None:
-            return None
-        variable, low, high = limit
-        before = bounds[variable]
-        bounds[variable] = (before[0] if low is None else low, before[1] if high is None else high)
-        touched.add(variable)
-    return load, {v: b for v, b in bounds.items() if v in touched}, fill
-
-
-def _terms(condition: Any) -> list[Any]:
-    if isinstance(condition, tirx.And):
-        return _terms(condition.a) + _terms(condition.b)
-    return [condition]
-
-
-def _limit(term: Any, variables: Sequence[Any]) -> tuple[Any, Any, Any] | None:
-    """A comparison as (variable, first inside or None, first after or None)."""
-    sides = {tirx.LE: 1, tirx.LT: 0}
-    kind = next((k for k in sides if isinstance(term, k)), None)
-    if kind is None:
-        return None
-    for variable in variables:
-        if term.b.same_as(variable):  # low <= v, or low < v
-            return variable, term.a + (0 if kind is tirx.LE else 1), None
-        if term.a.same_as(variable):  # v <= last, or v < high
-            return variable, None, term.b + (1 if kind is tirx.LE else 0)
-    return None
 
 
 @dataclass(frozen=True)
@@ -309,12 +77,12 @@ class _Chunk:
 
 
 def _even_part(total: Any, most: Any) -> Any:
-    """The size of equal parts of a whole, none of which is larger than `most`."""
+    """The size of a part if a whole is cut into the fewest equal parts of at most `most`."""
     return ceil_div(total, pieces(total, most))
 
 
 def _odd_lines(elements: Any) -> Any:
-    """A number of elements from `elements` on that is an odd number of cache lines."""
+    """The least number of elements above `elements` that fills an odd number of cache lines."""
     return ceil_div(elements, 2 * _LINE) * (2 * _LINE) + _LINE
 
 
@@ -338,7 +106,7 @@ class _Emission:
         self._taps = math.prod(axis.taps for axis in self._axes)
         self._phases = math.prod(axis.phases for axis in self._axes)
         self._rows = product_.count(product_.rows)
-        count = _static(self._rows)
+        count = static_size(self._rows)
         if count is None:
             self._tile_rows = tile.rows
         else:
@@ -354,7 +122,7 @@ class _Emission:
             return True
         analyzer = sym.Analyzer()
         return all(
-            axis.taps == 1 and axis.stride == 1 and _static(axis.low) == 0
+            axis.taps == 1 and axis.stride == 1 and static_size(axis.low) == 0
             and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
             for axis in self._axes
         )  # fmt: skip
@@ -399,7 +167,7 @@ class _Emission:
             ib.reads([source[indices]])
             ib.writes([packed[group, tile, channel, tap, row]])
             element = source[indices]
-            if _static(self._rows) is None or int(self._rows) % rows:
+            if static_size(self._rows) is None or int(self._rows) % rows:
                 element = tirx.if_then_else(f < self._rows, element, tirx.const(0.0, "float32"))
             ib.buffer_store(packed, element, [group, tile, channel, tap, row])
         return packed
@@ -416,14 +184,7 @@ class _Emission:
         return [v for v in self._product.batch if v not in self._groups]
 
     def _unflattened(self, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
-        """The values of variables for a number counted over all of them."""
-        values: dict[Any, Any] = {}
-        for position, variable in enumerate(reversed(variables)):
-            outermost = position == len(variables) - 1
-            extent = self._product.extent(variable)
-            values[variable] = number if outermost else tirx.floormod(number, extent)
-            number = tirx.floordiv(number, extent)
-        return values
+        return unflattened(variables, self._product.extent, number)
 
     def _tap_values(self, number: Any) -> dict[Any, Any]:
         values = {}
@@ -510,20 +271,20 @@ class _Emission:
 
     def _most_positions(self) -> int:
         """How many positions a chunk has at most."""
-        per_position = (_static(self._channels) or 256) * self._phases
+        per_position = (static_size(self._channels) or 256) * self._phases
         most = max(self._tile.width, _CACHED // per_position)
         return most if self._is_depthwise else min(most, _MOST_POSITIONS)
 
     def _is_shared(self) -> bool:
         """Whether the tiles of one chunk run on several cores, rather than chunks."""
-        rows, channels = _static(self._rows), _static(self._channels)
+        rows, channels = static_size(self._rows), static_size(self._channels)
         if rows is None or channels is None:
             return True
         return rows > self._tile_rows and rows * channels * self._taps >= _SHARED
 
     def _has_large_weights(self) -> bool:
         """Whether the weights do not stay in the second-level cache."""
-        rows, channels = _static(self._rows), _static(self._channels)
+        rows, channels = static_size(self._rows), static_size(self._channels)
         return rows is None or channels is None or rows * channels * self._taps > _CACHED // 2
 
     def _shared(self, chunk: _Chunk, panels: Any, tiles: Any) -> None:
@@ -723,7 +484,7 @@ class _Emission:
         taps = math.prod(axis.taps for axis in outer)
         near = taps * last.phases * (self._tile.width + last.reach + _LINE)
         most = max(_NEAR // near, 1)
-        channels = _static(self._channels)
+        channels = static_size(self._channels)
         return most if channels is None else max(-(-channels // -(-channels // most)), 1)
 
     def _write(

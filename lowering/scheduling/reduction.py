@@ -16,7 +16,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product
+from .affine import Affine, affine, flat, int64, product, unflattened
 from .blocks import has_scalar_functions
 from .elementwise import Lines, is_plain_value, lines_of
 from .emission import bound, compute_block, for_items, rewritten
@@ -135,14 +135,8 @@ class _Rows:
 
 
 def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
-    """The values of variables for a number counted over all of them."""
-    values: dict[Any, Any] = {}
-    for position, variable in enumerate(reversed(variables)):
-        is_outermost = position == len(variables) - 1
-        extent = nest.extent(variable)
-        values[variable] = bound(number if is_outermost else tirx.floormod(number, extent))
-        number = tirx.floordiv(number, extent)
-    return values
+    values = unflattened(variables, nest.extent, number)
+    return {variable: bound(value) for variable, value in values.items()}
 
 
 def _rows(nest: Nest) -> _Rows | None:

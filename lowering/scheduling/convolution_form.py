@@ -1,0 +1,239 @@
+"""Convolutions as they stand in a kernel: a sum of products over taps of a padded operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import ir, sym, tirx
+
+from .affine import int64
+from .emission import Store, epilogue_of
+from .nests import Nest, depends, nests_of, substituted
+from .products import SumOfProducts, sum_of_products
+
+_MOST_TAPS = 4096
+
+
+@dataclass(frozen=True)
+class SpatialAxis:
+    """One axis of the image: output position o and tap t read `o * stride + t * dilation`."""
+
+    column: Any
+    """The variable of the output position; None for a single position."""
+    tap: Any
+    """The variable of the tap; None for a single tap."""
+    size: Any
+    """The number of output positions."""
+    taps: int
+    stride: int
+    dilation: int
+    low: Any
+    """The elements of padding before the first element of the input."""
+    high: Any
+    """Where padding begins after the last."""
+
+    @property
+    def phases(self) -> int:
+        """How many phases of the stride the taps read."""
+        period = self.stride // math.gcd(self.stride, self.dilation)
+        return min(self.taps, period)
+
+    def residue(self, phase: int) -> int:
+        """The first padded element of a phase; the others follow at the stride."""
+        return phase * self.dilation % self.stride
+
+    @property
+    def reach(self) -> int:
+        """How far the last tap reaches beyond the first in its phase."""
+        return (self.taps - 1) * self.dilation // self.stride
+
+    @property
+    def extent(self) -> Any:
+        """The number of elements of a phase that are read."""
+        return self.size + self.reach
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """A convolution by role, and the nests after it."""
+
+    product: SumOfProducts
+    store: Store
+    source: Any
+    """The input without padding."""
+    source_indices: list[Any]
+    """Its indices in the batch variables, the channel and the padded positions."""
+    channel: Any
+    """The reduced variable of input channels; None for one channel in a group."""
+    axes: list[SpatialAxis]
+    positions: list[Any]
+    """The variables in `source_indices` that stand for padded positions, one for each axis."""
+    fill: Any
+    """The value of the padding."""
+
+
+def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The convolution that a kernel computes; None for another kernel."""
+    nests = nests_of(kernel)
+    if not nests:
+        return None
+    padding = nests[0] if not nests[0].reduced else None
+    rest = nests[1:] if padding is not None else nests
+    if not rest:
+        return None
+    product_ = sum_of_products(rest[0])
+    if product_ is None or (padding is not None and not product_.b.buffer.same_as(padding.buffer)):
+        return None
+    epilogue = epilogue_of(rest[0], product_.c, rest[1:])
+    if epilogue is None:
+        return None
+    variables = [*product_.batch, *product_.rows, *product_.columns]
+    store = Store(epilogue, variables, product_.extents, product_.columns)
+    return _by_axis(product_, store, padding) if store.is_storable else None
+
+
+def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Convolved | None:
+    """Reads the axes of the image from the indices of the operand."""
+    indices = product_.b.indices
+    axes: list[SpatialAxis] = []
+    channel = None
+    first = None
+    for place, index in enumerate(indices):
+        columns = [v for v in product_.columns if depends(index, [v])]
+        taps = [v for v in product_.reduced if depends(index, [v])]
+        if not columns:
+            if len(taps) == 1 and channel is None and not axes and _is_free_of(index, taps[0]):
+                channel = taps[0]
+                continue
+            if not taps:
+                continue
+        if len(columns) > 1 or len(taps) > 1:
+            return None
+        first = place if first is None else first
+        axis = _axis(product_, index, columns, taps)
+        if axis is None or place != first + len(axes):
+            return None
+        axes.append(axis)
+    if not axes or first is None or first + len(axes) != len(indices):
+        return None
+    if axes[-1].column is None:
+        # Lines of the output run along the last axis.
+        return None
+    if sum(axis.column is not None for axis in axes) != len(product_.columns):
+        return None
+    if len(axes) > 2 and any(axis.taps > 1 for axis in axes):
+        return None
+    return _with_padding(product_, store, padding, axes, channel, first)
+
+
+def _is_free_of(index: Any, variable: Any) -> bool:
+    found = sym.detect_linear_equation(index, [variable])
+    return len(found) == 2 and static_size(found[0]) == 1
+
+
+def _axis(
+    product_: SumOfProducts, index: Any, columns: Sequence[Any], taps: Sequence[Any]
+) -> SpatialAxis | None:
+    found = sym.detect_linear_equation(index, [*columns, *taps])
+    if len(found) != len(columns) + len(taps) + 1 or static_size(found[-1]) != 0:
+        return None
+    numbers = [static_size(coefficient) for coefficient in found[:-1]]
+    if None in numbers:
+        return None
+    count = static_size(product_.extent(taps[0])) if taps else 1
+    if count is None:
+        return None
+    stride = numbers[0] if columns else 1
+    dilation = numbers[-1] if taps else 1
+    size = product_.extent(columns[0]) if columns else int64(1)
+    column, tap = (columns[0] if columns else None), (taps[0] if taps else None)
+    if not stride or not dilation or stride < 1 or dilation < 1:
+        return None
+    return SpatialAxis(column, tap, size, count, stride, dilation, int64(0), None)
+
+
+def static_size(expression: Any) -> int | None:
+    simple = sym.Analyzer().simplify(expression)
+    return int(simple) if isinstance(simple, tirx.IntImm) else None
+
+
+def _with_padding(
+    product_: SumOfProducts,
+    store: Store,
+    padding: Nest | None,
+    axes: list[SpatialAxis],
+    channel: Any,
+    first: int,
+) -> Convolved | None:
+    total = math.prod(axis.taps for axis in axes)
+    if total > _MOST_TAPS:
+        return None
+    positions = [tirx.Var(f"position_{place}", "int64") for place in range(len(axes))]
+    indices = list(product_.b.indices[:first]) + positions
+    if padding is None:
+        sizes = list(product_.b.buffer.shape)[first:]
+        plain = [replace(axis, high=size) for axis, size in zip(axes, sizes, strict=True)]
+        zero = tirx.const(0.0, "float32")
+        return Convolved(
+            product_, store, product_.b.buffer, indices, channel, plain, positions, zero
+        )
+    found = _padded(padding)
+    if found is None:
+        return None
+    load, bounds, fill = found
+    values = dict(zip(padding.spatial, indices, strict=True))
+    padded = []
+    for axis, variable in zip(axes, padding.spatial[first:], strict=True):
+        low, high = bounds.get(variable, (int64(0), padding.extent(variable)))
+        padded.append(replace(axis, low=low, high=high))
+    if any(variable in bounds for variable in padding.spatial[:first]):
+        return None
+    source_indices = [substituted(index, values) for index in load.indices]
+    return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
+
+
+def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:
+    """The load of a padding nest, where each variable is inside, and the value outside."""
+    zero = tirx.const(0.0, "float32")
+    value = nest.value
+    if isinstance(value, ir.TensorLoad):
+        return value, {}, zero
+    if getattr(getattr(value, "op", None), "name", "") != "prim.if_then_else":
+        return None
+    condition, load, fill = value.args
+    if not isinstance(load, ir.TensorLoad) or not isinstance(fill, tirx.FloatImm):
+        return None
+    bounds = {v: (int64(0), nest.extent(v)) for v in nest.spatial}
+    touched = set()
+    for term in _terms(condition):
+        limit = _limit(term, nest.spatial)
+        if limit is None:
+            return None
+        variable, low, high = limit
+        before = bounds[variable]
+        bounds[variable] = (before[0] if low is None else low, before[1] if high is None else high)
+        touched.add(variable)
+    return load, {v: b for v, b in bounds.items() if v in touched}, fill
+
+
+def _terms(condition: Any) -> list[Any]:
+    if isinstance(condition, tirx.And):
+        return _terms(condition.a) + _terms(condition.b)
+    return [condition]
+
+
+def _limit(term: Any, variables: Sequence[Any]) -> tuple[Any, Any, Any] | None:
+    """A comparison as (variable, first inside or None, first after or None)."""
+    sides = {tirx.LE: 1, tirx.LT: 0}
+    kind = next((k for k in sides if isinstance(term, k)), None)
+    if kind is None:
+        return None
+    for variable in variables:
+        if term.b.same_as(variable):  # low <= v, or low < v
+            return variable, term.a + (0 if kind is tirx.LE else 1), None
+        if term.a.same_as(variable):  # v <= last, or v < high
+            return variable, None, term.b + (1 if kind is tirx.LE else 0)
+    return None
