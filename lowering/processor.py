@@ -5,6 +5,9 @@ from __future__ import annotations
 import tvm
 from tvm.target.codegen import llvm_cpu_has_features
 
+GRAIN = 1 << 20
+"""Multiply-adds below which a kernel stays on one core. They take 20 microseconds, and handing half
+of them to another core takes several."""
 MOST_VECTOR_BYTES = 64
 """One AVX-512 register, two AVX registers; also the alignment TVM gives its tensors."""
 _LEAST_VECTOR_BYTES = 16

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from ..processor import MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
+from ..processor import GRAIN, MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
 from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, span
 from .recurrent_layout import Buffers, Recurrence, declare_buffers, vector_lanes
 
@@ -28,8 +28,6 @@ _PRODUCT_SUMS = {MOST_VECTOR_BYTES: 24}
 """The number of vectors of sums in the product of all inputs, by the size of a register."""
 _CACHED = 1 << 18
 """Elements of the inputs that stay in the second-level cache while the weight passes over them."""
-_GRAIN = 1 << 20
-"""Multiply-adds from which on the panels run on all cores."""
 
 
 def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.PrimFunc:
@@ -62,7 +60,7 @@ def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.Pri
         if is_for_gpu():
             multiply(ib.serial)
         else:
-            with ib.If(rows * (columns * panels * panel) >= _GRAIN):
+            with ib.If(rows * (columns * panels * panel) >= GRAIN):
                 with ib.Then():
                     multiply(ib.parallel)
                 with ib.Else():

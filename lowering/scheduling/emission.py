@@ -16,15 +16,13 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..processor import GRAIN
 from .affine import Affine, affine, flat, int64
 from .blocks import has_scalar_functions
 from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
-GRAIN = 1 << 20
-"""Multiply-adds below which a kernel stays on one core: 20 microseconds of work, of which handing
-half of it to another core takes some."""
 
 
 def rewritten(
