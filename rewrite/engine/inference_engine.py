@@ -124,7 +124,7 @@ class UnsupportedNodes:
 
     def check(self, patch: Edits) -> None:
         """Raises Miss if a patch adds a form that the engine does not take and removes none."""
-        changed = [node for each in (*patch.added, *patch.touched) for node in _with_inner(each)]
+        changed = [*patch.touched, *(node for each in patch.added for node in _with_inner(each))]
         after = {node: self._refused(node) for node in changed if node in patch.index}
         gone = Counter(
             reason for node in patch.removed if node not in after for reason in self._of(node)
