@@ -4,7 +4,7 @@ wrongly for empty tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx
 from onnx import TensorProto, helper
@@ -18,13 +18,18 @@ REDUCTIONS = frozenset(
      "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
 )  # fmt: skip
 
-STACK = "ConcatFromSequence"
-SCAN_OUTPUTS = frozenset({"Loop"})
+Sources = Callable[[onnx.NodeProto], Iterable[str]]
+"""The outputs of a node that count whatever its inputs are."""
 
 
 def random_outputs(model: onnx.ModelProto) -> list[str]:
     """The outputs that depend on a random operator, in the order of the graph."""
-    return _depending(model, RANDOM)
+    booleans = _constant_booleans(model.graph)
+
+    def sources(node: onnx.NodeProto) -> Iterable[str]:
+        return node.output if node.op_type in RANDOM or _may_train(node, booleans) else ()
+
+    return _depending(model, sources)
 
 
 def recurrent_outputs(model: onnx.ModelProto) -> list[str]:
@@ -33,7 +38,7 @@ def recurrent_outputs(model: onnx.ModelProto) -> list[str]:
     The final states of these operators are not specified for an empty sequence; onnxruntime returns
     uninitialised memory.
     """
-    return _depending(model, RECURRENT)
+    return _depending(model, lambda node: node.output if node.op_type in RECURRENT else ())
 
 
 def reduced_outputs(model: onnx.ModelProto) -> list[str]:
@@ -42,7 +47,13 @@ def reduced_outputs(model: onnx.ModelProto) -> list[str]:
     For an empty tensor and a negative axis, onnxruntime 1.31 returns an empty tensor of the same
     shape instead of the reduced shape (ONNX operator specification: ReduceSum and others).
     """
-    return _depending(model, REDUCTIONS)
+    constants = _constant_integers(model)
+
+    def sources(node: onnx.NodeProto) -> Iterable[str]:
+        is_source = node.op_type in REDUCTIONS and _may_have_negative_axes(node, constants)
+        return node.output if is_source else ()
+
+    return _depending(model, sources)
 
 
 def stacked_outputs(model: onnx.ModelProto) -> list[str]:
@@ -51,7 +62,12 @@ def stacked_outputs(model: onnx.ModelProto) -> list[str]:
     onnxruntime 1.31 does not check the sizes of elements if one is empty: it returns memory that
     nothing wrote (ONNX operator specification, ConcatFromSequence: all have the same shape).
     """
-    return _depending(model, frozenset({STACK}))
+
+    def sources(node: onnx.NodeProto) -> Iterable[str]:
+        stacks = any(each.name == "new_axis" and each.i for each in node.attribute)
+        return node.output if node.op_type == "ConcatFromSequence" and stacks else ()
+
+    return _depending(model, sources)
 
 
 def scan_outputs(model: onnx.ModelProto) -> list[str]:
@@ -61,21 +77,24 @@ def scan_outputs(model: onnx.ModelProto) -> list[str]:
     onnxruntime takes them from declarations, and 0 for those that it does not know. It refuses a
     Scan of no iterations, and a carried value always has sizes.
     """
-    return _depending(model, SCAN_OUTPUTS)
+
+    def sources(node: onnx.NodeProto) -> Iterable[str]:
+        carried = len(node.input) - 2
+        return node.output[carried:] if node.op_type == "Loop" else ()
+
+    return _depending(model, sources)
 
 
-def _depending(model: onnx.ModelProto, sources: frozenset[str]) -> list[str]:
+def _depending(model: onnx.ModelProto, sources: Sources) -> list[str]:
     dependent = _Dependence(model, sources).graph(model.graph)
     return [info.name for info in model.graph.output if info.name in dependent]
 
 
 class _Dependence:
-    """Follows the dependence on some operators through the graphs and functions of a model."""
+    """Follows the dependence on some values through the graphs and functions of a model."""
 
-    def __init__(self, model: onnx.ModelProto, sources: frozenset[str]) -> None:
+    def __init__(self, model: onnx.ModelProto, sources: Sources) -> None:
         self._sources = sources
-        self._booleans = _constant_booleans(model.graph)
-        self._axes = _constant_integers(model) if sources is REDUCTIONS else {}
         self._functions: set[tuple[str, str]] = set()
         # Functions may call each other in any order: repeat until no more are found.
         changed = True
@@ -96,36 +115,25 @@ class _Dependence:
         """The dependent values that nodes compute; `outer` are those of the graphs around them."""
         dependent = set(outer)
         for node in nodes:
-            if self._is_dependent(node, dependent):
-                dependent.update(node.output)
-            elif node.op_type == "Loop" and self._sources is SCAN_OUTPUTS:
-                carried = len(node.input) - 2
-                dependent.update(node.output[carried:])
+            reads = self._reads(node, dependent)
+            dependent.update(node.output if reads else self._sources(node))
         dependent.discard("")
         return dependent - outer
 
-    def _is_dependent(self, node: onnx.NodeProto, dependent: set[str]) -> bool:
-        if node.op_type in REDUCTIONS and node.op_type in self._sources:
-            if _may_have_negative_axes(node, self._axes):
-                return True
-        elif node.op_type == STACK and STACK in self._sources:
-            if any(each.name == "new_axis" and each.i for each in node.attribute):
-                return True
-        elif (node.domain, node.op_type) in self._functions or (
-            node.op_type in self._sources and self._sources is not SCAN_OUTPUTS
-        ):
+    def _reads(self, node: onnx.NodeProto, dependent: set[str]) -> bool:
+        """Whether a node reads a dependent value, itself or in its bodies or function."""
+        if (node.domain, node.op_type) in self._functions:
             return True
-        if not dependent.isdisjoint(node.input) or self._is_training(node):
+        if not dependent.isdisjoint(node.input):
             return True
         return any(self._nodes(body.node, dependent) for body in body_protos(node))
 
-    def _is_training(self, node: onnx.NodeProto) -> bool:
-        """Whether random values are searched for and the node is a Dropout that may be training."""
-        if self._sources is not RANDOM:
-            return False
-        if node.op_type != "Dropout" or len(node.input) < 3 or not node.input[2]:
-            return False
-        return self._booleans.get(node.input[2], True)
+
+def _may_train(node: onnx.NodeProto, constants: Mapping[str, bool]) -> bool:
+    """Whether a node is a Dropout that may be in training mode."""
+    if node.op_type != "Dropout" or len(node.input) < 3 or not node.input[2]:
+        return False
+    return constants.get(node.input[2], True)
 
 
 def _may_have_negative_axes(node: onnx.NodeProto, constants: Mapping[str, list[int]]) -> bool:
