@@ -12,7 +12,9 @@ from contextlib import contextmanager
 
 from .rewrite.errors import LoopliftError
 
-_LISTS = re.compile(r"""--(dim|shape|prefix-mask|input) ("[^"]+"|[^\s"`;]+=[^\s"`;]*[^\s"`;,.])""")
+_LISTS = re.compile(
+    r"""--(dim|shape|prefix-mask|input) ("[^"]+"|[^\s"`;()]+=[^\s"`;()]*[^\s"`;(),.])"""
+)
 _WORDS = {
     "--dim": "dims",
     "--shape": "shapes",
@@ -39,7 +41,7 @@ def _argument(match: re.Match[str]) -> str:
         return f'prefix_masks={{"{name}": {axis}}}' if axis else f'prefix_masks=["{name}"]'
     name, _, given = value.partition("=")
     if option == "shape":
-        sizes = ", ".join(s if s.isdigit() else f'"{s}"' for s in given.split(","))
+        sizes = ", ".join(s if s.isdigit() or s == "…" else f'"{s}"' for s in given.split(","))
         return f'shapes={{"{name}": [{sizes}]}}'
     return f'inputs={{"{name}": {given}}}'
 

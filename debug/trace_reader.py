@@ -90,7 +90,7 @@ class RecordedTrace:
             about["shapes"],
             about["prefix_masks"],
         )
-        return Settings(assertions, about["strict"], about["engine"], tuple(about["rules"]))
+        return Settings(assertions, about["strict"], about.get("engine"), tuple(about["rules"]))
 
     @property
     def defect_texts(self) -> list[str]:

@@ -208,8 +208,8 @@ def _loop_and_body(model: onnx.ModelProto) -> tuple[int, bool, Counter[str]]:
     """The only loop: its inputs, whether its condition is computed, and the operators of its body."""
     (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
     (body,) = [attribute.g for attribute in loop.attribute]
-    constants = {"", *(constant.name for constant in model.graph.initializer)}
-    is_computed = loop.input[1] not in constants
+    true = {t.name for t in model.graph.initializer if onnx.numpy_helper.to_array(t).all()}
+    is_computed = loop.input[1] not in {"", *true}
     return len(loop.input), is_computed, Counter(node.op_type for node in body.node)
 
 

@@ -24,6 +24,8 @@ from .small_models import model
         ("`--shape x=1,T`", '`shapes={"x": [1, "T"]}`'),
         ('`--prefix-mask "m axis 1"`', '`prefix_masks={"m": 1}`'),
         ("`--input sr=16000`", '`inputs={"sr": 16000}`'),
+        ("(--input NAME=VALUE)", '(inputs={"NAME": VALUE})'),
+        ("(--dim NAME=N, --shape NAME=…)", '(dims=["NAME=N"], shapes={"NAME": […]})'),
         ("--strict: {} may be empty", "strict=True: {} may be empty"),
         ("or give --follow-links", "or give follow_links=True"),
         ("--strictly speaking", "--strictly speaking"),
