@@ -71,7 +71,7 @@ class CommitVerification:
     commits: int
     checked: int = 0
     """The versions of the model that were run, including that before the first commit."""
-    cut_out: list[int] = field(default_factory=list)
+    cut_out: set[int] = field(default_factory=set)
     """The commits of a large model that were judged by the nodes that they touched."""
     cases: int = 0
     sizes: str = ""
@@ -81,7 +81,7 @@ class CommitVerification:
     crashes: dict[int, str] = field(default_factory=dict)
     """Commits after which onnxruntime's own optimizer fails, although the model computes the same
     without it: a defect of onnxruntime, not of the commit."""
-    not_optimized: list[int] = field(default_factory=list)
+    not_optimized: set[int] = field(default_factory=set)
     """Commits after which only runs without the optimizer were made, because it failed before."""
     original_crash: str = ""
     """How the optimizer failed on the original; then all runs were made without it."""
@@ -173,7 +173,7 @@ def _compare_cut_outs(
             progress(line.number, result.commits)
         same = cut_outs.is_same_after(replay.advance())
         if same and line.number % WHOLE and line.number < result.commits:
-            result.cut_out.append(line.number)
+            result.cut_out.add(line.number)
             continue
         if not _compared(result, cut_outs.reference, line.number, replay.model(), optimizes=True):
             good = line.number
@@ -251,7 +251,7 @@ def _compared(
     if reference.crash:
         result.crashes[number] = reference.crash
     elif not optimizes:
-        result.not_optimized.append(number)
+        result.not_optimized.add(number)
     return found
 
 

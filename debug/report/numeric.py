@@ -27,9 +27,10 @@ from ..verify_commits import (
 CHEAP = 20.0
 """The seconds that running the model after each commit may take by default."""
 CUT_OUT = 0.03
-"""The seconds for one commit of a large model, most of them for a session of onnxruntime,"""
-WRITES = 4
-"""without those for copying the graph before and after it, in units of writing the model."""
+"""The seconds that checking one commit of a large model takes apart from copying its graph, most of
+them for a session of onnxruntime."""
+COPIES = 4
+"""The time to copy the graph for that, in units of the time to write the model."""
 
 
 class Runs(Enum):
@@ -160,4 +161,4 @@ def _estimate(model: onnx.ModelProto, commits: int, write: float, run: float) ->
     """The seconds that checking all commits takes, from those of writing and running the model."""
     if size(model) < LARGE:
         return commits * (write + run)
-    return commits * (run / WHOLE + CUT_OUT + WRITES * write)
+    return commits * (run / WHOLE + CUT_OUT + COPIES * write)
