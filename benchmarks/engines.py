@@ -100,6 +100,15 @@ def bundled(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", **runs)  # type: ignore[arg-type]
 
 
+def models(corpus: Path | None, text: str, folder: Path) -> list[Path]:
+    """The models of a corpus whose names contain a text; of bundled ones where none is given."""
+    if corpus is None:
+        corpus = folder / "corpus"
+        corpus.mkdir()
+        bundled(corpus)
+    return [path for path in sorted(corpus.glob("*.onnx")) if text in path.name]
+
+
 def main() -> None:
     """Measures and reports."""
     parser = argparse.ArgumentParser(
@@ -115,12 +124,7 @@ def main() -> None:
         wanted = " ".join(PACKAGES.get(name, name) for name in missing or ENGINES)
         parser.error(f"install the engines: pip install {wanted}")
     with tempfile.TemporaryDirectory() as folder:
-        corpus = options.corpus
-        if corpus is None:
-            corpus = Path(folder, "corpus")
-            corpus.mkdir()
-            bundled(corpus)
-        paths = [path for path in sorted(corpus.glob("*.onnx")) if options.filter in path.name]
+        paths = models(options.corpus, options.filter, Path(folder))
         rows, notes = compare(paths, engines, Path(folder))
     report("engines", "Models that engines compute right", rows, notes)
 

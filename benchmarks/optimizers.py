@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx
 import onnxruntime
-from engines import bundled, is_right, runs_of
+from engines import is_right, models, runs_of
 from harness import is_installed, report
 from optimizer_runners import TOOLS, Tool
 
@@ -103,12 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)
     with tempfile.TemporaryDirectory() as folder:
-        corpus = options.corpus
-        if corpus is None:
-            corpus = Path(folder, "corpus")
-            corpus.mkdir()
-            bundled(corpus)
-        paths = [path for path in sorted(corpus.glob("*.onnx")) if options.filter in path.name]
+        paths = models(options.corpus, options.filter, Path(folder))
         rows, notes = compare(paths, Path(folder))
     report("optimizers", "Tools that simplify ONNX models", rows, notes)
 

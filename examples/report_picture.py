@@ -17,8 +17,8 @@ from pathlib import Path
 HEIGHT = 1000
 
 
-def take(page: Path, picture: Path, width: int = 1400, *, dark: bool = False) -> float:
-    """Writes the picture; returns the seconds until the page had drawn its graphs."""
+def take(page: Path, picture: Path, width: int = 1400, *, dark: bool = False) -> None:
+    """Writes the picture, once the page has drawn its graphs."""
     from selenium import webdriver
 
     with tempfile.TemporaryDirectory() as profile:
@@ -32,15 +32,12 @@ def take(page: Path, picture: Path, width: int = 1400, *, dark: bool = False) ->
         service = webdriver.ChromeService(shutil.which("chromedriver"))
         session = webdriver.Chrome(options=options, service=service)
         try:
-            started = time.monotonic()
             session.get(page.absolute().as_uri())
             session.execute_script("return document.body.offsetHeight")
-            seconds = time.monotonic() - started
             time.sleep(1.0)  # until transitions have ended
             session.save_screenshot(str(picture))
         finally:
             session.quit()
-    return seconds
 
 
 def main() -> None:
