@@ -1,9 +1,9 @@
 """Facts in the types of one Relax function: sizes as expressions such as `2*n`.
 
-A fact describes sizes by the rewriter's symbols, a Relax type by those of its function. Each value
-that a function works with relates the two: where the fact of a parameter says `T` and its type says
-`T_1`, that is what `T` is in this function. The type of a later value, of which Relax knows little,
-can then say what the fact says. A match_cast checks it when the module runs.
+A fact describes sizes by the rewriter's symbols, a Relax type by the symbols of its function. Each
+value of a function relates the two: where the fact of a parameter says `T` and its type says `T_1`,
+the symbol `T` is `T_1` in this function. Where Relax cannot infer the shape of a later value, its
+type then says what the fact says. A match_cast checks the sizes when the module runs.
 """
 
 from __future__ import annotations

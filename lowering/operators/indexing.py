@@ -93,7 +93,7 @@ def scatter_nd(ctx: ConverterContext) -> Value:
 
 
 _SELECTED = ("float32", "float64", "int32", "int64")
-"""The types of which the kernel `top_k` selects elements."""
+"""The element types that the kernel `top_k` takes."""
 
 
 @converts("TopK", accepts=Accepts.SIZES)

@@ -19,7 +19,7 @@ from ..graph.ir import LazyArray
 from .external import is_external, read
 
 _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-"""The bits of an element, for types of which several share a byte."""
+"""The bits of an element, for types that pack several elements into a byte."""
 
 
 class StoredValues(LazyArray):

@@ -28,7 +28,7 @@ from .scatter_accumulation import SliceWrite, buffer_scatter, need_write
 
 @dataclass(frozen=True)
 class ReadBuffer:
-    """A buffer of which each iteration reads the slice that the previous one wrote."""
+    """A buffer: each iteration reads the slice that the previous one wrote."""
 
     carried: CarriedValue
     write: SliceWrite

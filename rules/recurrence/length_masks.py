@@ -11,8 +11,8 @@ all iterations, before the loop:
     m = Less(Unsqueeze(Range(0, T, 1)), lengths)    Loop(…) { m_t = Gather(m, i) … }
 
 Any other mask is data. It has lengths only if it is a prefix mask, true first and false from some
-time step on: a constant with such elements, a part of one, or a value of which the user asserts it.
-The length of a row is then its number of true elements.
+time step on: a constant with such elements, a part of one, or a value that the user asserts to be
+one. The length of a row is then its number of true elements.
 """
 
 from __future__ import annotations

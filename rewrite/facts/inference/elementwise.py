@@ -281,7 +281,7 @@ def comparison(ctx: NodeContext) -> Sequence[Fact]:
 
 
 def _open_bools(fact: Fact) -> Fact:
-    """The fact, with unknown elements for a bool tensor of which only the shape is known."""
+    """The fact, where a bool tensor of known shape has unknown elements instead of none."""
     if fact.values is not None or fact.dtype != BOOL:
         return fact
     return replace(fact, values=_unknown_bools(fact.shape))
