@@ -88,6 +88,7 @@ from .reductions.closed_form_rules import (
     LoopToProduct,
     LoopToSum,
 )
+from .reductions.linear_attention import ChunkLinearAttention
 from .reductions.linear_recurrence import SimplifyLinearRecurrence
 from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
 from .values.cast_like import CastLikeToCast
@@ -216,6 +217,7 @@ PHASES: tuple[Phase, ...] = (
         (
             VectorizeSlidingWindows,
             RaggedRepeat,
+            ChunkLinearAttention,
             SimplifyLinearRecurrence,
             VectorizeBeforeLoop,
             LoopToSum,

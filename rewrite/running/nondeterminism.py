@@ -70,6 +70,16 @@ def stacked_outputs(model: onnx.ModelProto) -> list[str]:
     return _depending(model, sources)
 
 
+def concatenated_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on a Concat.
+
+    onnxruntime 1.31 does not check the other sizes of an empty operand, but counts its elements
+    along the axis: it returns memory that nothing wrote (ONNX operator specification, Concat: all
+    sizes but that of the axis are equal).
+    """
+    return _depending(model, lambda node: node.output if node.op_type == "Concat" else ())
+
+
 def scan_outputs(model: onnx.ModelProto) -> list[str]:
     """The outputs that depend on a scan output of a Loop, in the order of the graph.
 

@@ -217,7 +217,7 @@ class _Chunks:
         ]
         names = ("product", "local", "factor", "offset")
         product, local, factor, offset = map(Variable, names)
-        body = _BodyBuilder([product, local, factor, offset])
+        body = BodyBuilder([product, local, factor, offset])
         next_product = body("Mul", product, factor)
         next_local = body("Add", body("Mul", factor, local), offset)
         slices = [body("Identity", t) for t in (next_product, next_local)]
@@ -232,7 +232,7 @@ class _Chunks:
         ends = [emit("Gather", t, last, axis=0) for t in (products, locals_)]
         start = emit("Reshape", self._initial, emit.vector(self._elements))
         carried, product, local = map(Variable, ("carried", "product", "local"))
-        body = _BodyBuilder([carried, product, local])
+        body = BodyBuilder([carried, product, local])
         following = body("Add", body("Mul", product, carried), local)
         graph = body.finish([following, body("Identity", carried)])
         final, starts = self._scan([start, *ends], graph)
@@ -251,7 +251,7 @@ class _Chunks:
         return self._emit.outputs("Scan", inputs, like, body=body, num_scan_inputs=2)
 
 
-class _BodyBuilder:
+class BodyBuilder:
     """Builds the body of a Scan."""
 
     def __init__(self, parameters: list[Variable]) -> None:
