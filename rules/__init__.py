@@ -101,6 +101,7 @@ from .values.traps import FailingNodeToTrap
 from .vectorization.after_loop import VectorizeAfterLoop
 from .vectorization.before_loop import VectorizeBeforeLoop
 from .vectorization.independent_scan_outputs import VectorizeScanOutputs
+from .vectorization.loop_distribution import DistributeLoop
 from .vectorization.ragged_repeat import RaggedRepeat
 from .vectorization.sliding_windows import VectorizeSlidingWindows
 
@@ -229,6 +230,7 @@ PHASES: tuple[Phase, ...] = (
             DelayLineToShift,
             VectorizeScanOutputs,
             VectorizeAfterLoop,
+            DistributeLoop,
         ),
         "Computes what depends on no carried value for all iterations at once, outside the loop.",
     ),

@@ -85,7 +85,7 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
         m.need(may_materialize(added, replaced), many, added, replaced)
         sizes = {}
         if not loop.runs_at_least_once:
-            sizes = {t: _need_sizes(m, loop, t) for t in collected}
+            sizes = {t: need_sizes(m, loop, t) for t in collected}
         return WorkAfterLoop(loop, plans, collected, computed, sizes)
 
     def apply(self, patch: Patch, found: WorkAfterLoop) -> None:
@@ -97,7 +97,7 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
             stacked = _existing_scan_output(loop, inner) or edit.add_scan_outputs([inner])[0]
             emit = hoisted.builder(inner)
             sizes = found.sizes.get(inner)
-            hoisted[inner] = stacked if sizes is None else _with_slice_shape(emit, stacked, sizes)
+            hoisted[inner] = stacked if sizes is None else with_slice_shape(emit, stacked, sizes)
         for node in sorted(found.plans, key=lambda n: n.order):
             hoisted.build(node)
         for output, stacked in found.computed:
@@ -203,7 +203,7 @@ def _existing_scan_output(loop: CountedLoop, inner: Tensor) -> Tensor | None:
     return None
 
 
-def _need_sizes(m: Match, loop: CountedLoop, inner: Tensor) -> list[Size]:
+def need_sizes(m: Match, loop: CountedLoop, inner: Tensor) -> list[Size]:
     """The shape of a value of the body, known outside; raises Miss if it is not.
 
     If a loop does not run, onnxruntime sets all sizes of a scan output to 0 that are not declared.
@@ -231,7 +231,7 @@ def _size_outside(facts: Facts, loop: CountedLoop, size: symbolic.Dim) -> Size |
     return None
 
 
-def _with_slice_shape(emit: Builder, stacked: Tensor, sizes: list[Size]) -> Tensor:
+def with_slice_shape(emit: Builder, stacked: Tensor, sizes: list[Size]) -> Tensor:
     """Reshapes stacked slices to their shape, which an empty scan output does not have yet."""
     static = [size for size in sizes if isinstance(size, int) and size > 0]
     if len(static) == len(sizes):
