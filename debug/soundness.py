@@ -37,8 +37,8 @@ The runs in which a rewritten model may differ although no row says so:
 - Elements after a Concat of an empty operand whose other sizes differ, where again nothing wrote
   the memory. `make fuzz` leaves such an output out only where it depends on a Concat and the
   reference evaluator computes another shape.
-- A recurrent operator that ends onnxruntime's process on an empty input, or operands of an empty
-  sequence whose batches do not broadcast, where a note of the rewrite says so.
+- A recurrent operator that ends onnxruntime's process on an empty input, where a note of the
+  rewrite says so.
 - Floats, and what a comparison or a rounding makes of them, where a change of the inputs by a
   rounding error changes the original by more than the tolerance.
 - Operators of com.microsoft have no specification: what onnxruntime computes for a non-empty

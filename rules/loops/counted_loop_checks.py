@@ -6,6 +6,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.counted_loop import CountedLoop, counted_loop
+from ...rewrite.graph.views import ScanOutput
 
 
 def need_counted_loop(m: Match) -> CountedLoop:
@@ -49,3 +50,23 @@ def _need_reads_in_range(m: Match, loop: CountedLoop) -> None:
             read.sequence,
             at=read.sequence,
         )
+
+
+def need_declared_sizes(m: Match, loop: CountedLoop, output: ScanOutput) -> None:
+    """Raises Miss if a scan output of no iterations has declared sizes that its slices may not have.
+
+    onnxruntime takes the sizes of a scan output of no iterations from the declaration in the body,
+    which nothing checks unless there is an iteration.
+    """
+    info = loop.body.output_info.get(output.slice, output.slice.info)
+    if loop.runs_at_least_once or info is None or not info.type.tensor_type.HasField("shape"):
+        return
+    declared, shape = info.type.tensor_type.shape.dim, m.facts.shape(output.slice)
+    if shape is None:
+        return
+    same = len(shape) == len(declared) and all(
+        not dim.HasField("dim_value") or symbolic.eq(size, dim.dim_value) is True
+        for size, dim in zip(shape, declared)
+    )
+    sentence = "{} has the shape ({}), the body declares other sizes, and the loop may not run"
+    m.need(same, sentence, output.slice, shape, at=output.slice)

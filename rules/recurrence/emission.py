@@ -6,6 +6,7 @@ X has the shape (time, batch, features), sequence_lens (batch,), initial_h, init
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...rewrite import symbolic
-from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.builder import TO_THE_END, Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
@@ -211,13 +212,23 @@ class BatchedOperand:
 class BatchBroadcast:
     """Broadcasts operands to one common batch."""
 
-    def __init__(self, emit: Builder, operands: Sequence[BatchedOperand]) -> None:
-        """`operands` are all operands of the operator that have a batch."""
+    def __init__(
+        self, emit: Builder, operands: Sequence[BatchedOperand], trips: Tensor | None
+    ) -> None:
+        """`operands` are all operands of the operator that have a batch.
+
+        `trips` is the number of iterations if it may be 0. A loop without iterations never
+        broadcasts its operands, so then batches that do not fit are cut to one row or none.
+        """
         self._emit = emit
+        self._most: Tensor | None = None
         by_size = {operand.size: operand for operand in operands if operand.size != 1}
         self._size = next(iter(by_size)) if len(by_size) == 1 else None
         counts = [emit.shape(o.value, o.axis, o.axis + 1) for o in by_size.values()]
         self._count = counts[0] if counts else emit.vector(1)
+        if len(counts) > 1 and trips is not None:
+            self._most = self._most_rows(counts, trips)
+            counts = [emit.min(count, self._most) for count in counts]
         if len(counts) > 1:
             common = emit.vector(1)
             for count in counts:
@@ -228,10 +239,24 @@ class BatchBroadcast:
         """The operand with the common batch."""
         if operand.size == self._size:
             return operand.value
-        emit = self._emit
+        emit, value = self._emit, operand.value
+        if self._most is not None and operand.size != 1:
+            axis = emit.vector(operand.axis)
+            value = emit("Slice", value, emit.vector(0), self._most, axis)
         sizes = [emit.vector(1)] * operand.rank
         sizes[operand.axis] = self._count
-        return emit("Expand", operand.value, emit.concat(sizes))
+        return emit("Expand", value, emit.concat(sizes))
+
+    def _most_rows(self, counts: Sequence[Tensor], trips: Tensor) -> Tensor:
+        """1 if there is no iteration and the batches do not broadcast; no bound otherwise."""
+        emit = self._emit
+        zero, one = emit.vector(0), emit.vector(1)
+        smallest, largest = (functools.reduce(least, counts) for least in (emit.min, emit.max))
+        common = emit("Where", emit("Equal", smallest, zero), zero, largest)
+        fitting = [emit("Or", emit("Equal", c, one), emit("Equal", c, common)) for c in counts]
+        fit = emit.combine("And", fitting)
+        runs = emit("Greater", emit("Reshape", trips, one), zero)
+        return emit("Where", emit("Or", fit, runs), emit.vector(TO_THE_END), one)
 
 
 # --- sequence_lens ---

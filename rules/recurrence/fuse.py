@@ -48,7 +48,7 @@ class FuseRecurrence(Rule[LoopCell]):
     promise = Promise(
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
-        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones; batches that broadcast, also where the sequence is empty",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
         accepts="those that read after the end of the sequence",
         always_accepts="empty sequences that the loop cannot run on",
     )
@@ -157,7 +157,9 @@ def _broadcast(
         _batched_state(facts, value, state, layout)
         for value, state, layout in zip(initial, found.states, found.layouts)
     ]
-    common = BatchBroadcast(emit, [*batched, *states, *([] if lengths is None else [lengths])])
+    trips = None if found.loop.runs_at_least_once else found.loop.trip
+    operands = [*batched, *states, *([] if lengths is None else [lengths])]
+    common = BatchBroadcast(emit, operands, trips)
     expanded = [
         None if value is None else common.expand(state) for value, state in zip(initial, states)
     ]
@@ -240,8 +242,7 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
     note_empty_sequence(patch, op, loop)
     note_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:
-        empty = "" if loop.runs_at_least_once else ", also where it has none"
-        patch.note(f"the operands are {BROADCASTS}, as in the first iteration of the loop{empty}")
+        patch.note(f"the operands are {BROADCASTS}, as in the first iteration of the loop")
     if found.masks is not None:
         lengths = found.masks.lengths
         if lengths.is_rounded and not _is_exact_in_float(loop):

@@ -22,7 +22,7 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.ir import Node, Tensor, bodies
 from ...rewrite.graph.views import ScanOutput
-from ..loops.counted_loop_checks import need_counted_loop
+from ..loops.counted_loop_checks import need_counted_loop, need_declared_sizes
 from .batching import BatchedNode, Plan, batching_rule_of, relative_cost
 from .independent_work import HoistedValues, may_materialize, static_size
 
@@ -79,6 +79,8 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
         collected = candidates.collected()
         outputs = loop.read_scan_outputs(m.index)
         computed = [(o, stacked) for o, stacked in outputs if m.index.producer(o.slice) in plans]
+        for output, _ in computed:
+            need_declared_sizes(m, loop, output)
         added = sum(static_size(m.facts, t) for t in collected)
         replaced = sum(static_size(m.facts, output.slice) for output, _ in computed)
         many = "the loop would collect {} elements in each iteration instead of {}"

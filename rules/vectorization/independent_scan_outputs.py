@@ -16,7 +16,7 @@ from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Tensor
 from ...rewrite.graph.views import ScanOutput
-from ..loops.counted_loop_checks import need_counted_loop
+from ..loops.counted_loop_checks import need_counted_loop, need_declared_sizes
 from .independent_work import HoistedValues
 
 
@@ -55,6 +55,8 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
             if _is_known_outside(m.facts, loop, source)
         ]
         m.need(bool(outputs), "no scan output collects slice reads or an invariant value")
+        for output, _, _ in outputs:
+            need_declared_sizes(m, loop, output)
         return IndependentScanOutputs(loop, outputs)
 
     def apply(self, patch: Patch, found: IndependentScanOutputs) -> None:

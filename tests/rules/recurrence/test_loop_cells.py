@@ -130,6 +130,12 @@ def test_a_state_and_a_sequence_with_different_batches(outputs: str) -> None:
     _assert_broadcast(_loop(f"{RNN} hn = Tanh(a) r = Identity(hn)", given, outputs), feeds)
 
 
+def test_without_an_iteration_the_batches_need_not_broadcast() -> None:
+    given = "float[T,B,2] x, float[N,3] h0"
+    feeds = Feeds(sizes=(0, 2, 3), most=30)
+    _assert_broadcast(_loop(f"{RNN} hn = Tanh(a) r = Identity(hn)", given, OUTPUTS["last"]), feeds)
+
+
 @pytest.mark.parametrize("row", ["r = Where(m, h1, zero)", "r = Identity(hn)"])
 def test_lengths_with_another_batch(row: str) -> None:
     nodes = f"{RNN} h1 = Tanh(a) c = Less(t, l) m = Unsqueeze(c, one) hn = Where(m, h1, h) {row}"

@@ -51,3 +51,13 @@ def test_the_rule_alone() -> None:
     assert [c.rule for c in trace.commits()] == ["VectorizeScanOutputs"]
     assert ops(result)["Loop"] == 1
     assert_equivalent(model, result, Feeds(sizes=(7,), values={"n": [0, 1, 2, 7]}), 1e-5)
+
+
+@pytest.mark.parametrize(("declared", "stays"), [("1", True), ("T", False), ("?", False)])
+def test_sizes_that_the_body_declares_hold_without_an_iteration(declared: str, stays: bool) -> None:
+    """onnxruntime gives a scan output of no iterations the declared sizes, true or not."""
+    text = f"""g (float[T] x, int64 n) => (int64[?,?] y) {{
+        y = Loop (n, "") <body = b (int64 i, bool c) => (bool go, int64[{declared}] o) {{
+            k = Cast<to = 7>(x) o = Identity(k) go = Identity(c) }}> }}"""
+    feeds = Feeds(sizes=(1,) if not stays else (0, 1, 3), values={"n": [0, 1] if stays else [1, 2]})
+    assert ("Loop" in ops(rewritten(parse(text), feeds).model)) == stays
