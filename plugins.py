@@ -131,7 +131,7 @@ def _phases_of_entry(entry: EntryPoint) -> tuple[Phase, ...]:
             where=where,
             remedy="Repair or uninstall the package",
         ) from error
-    return _checked(getattr(found, "PHASES", found), where)
+    return _checked(_phases_attribute(found, where, found), where)
 
 
 def _phases_of(name: str) -> tuple[Phase, ...]:
@@ -153,10 +153,10 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     return _checked(_phases_attribute(module, f"--rules {name}"), f"--rules {name}")
 
 
-def _phases_attribute(module: object, where: str) -> object:
+def _phases_attribute(module: object, where: str, default: object = ()) -> object:
     """The PHASES of a module, which may compute them. Raises LoopliftError if that fails."""
     try:
-        return getattr(module, "PHASES", ())
+        return getattr(module, "PHASES", default)
     except RULE_ERRORS as error:
         raise LoopliftError(
             f"The rules cannot be imported: {_import_error(error)}",

@@ -14,6 +14,7 @@ from tvm import relax
 from ..rewrite.errors import UnsupportedError
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Node, Tensor
+from ..rewrite.graph.operators import operator
 from .attributes import attributes
 from .bodies import Body, Step, place
 from .constants import array, constant
@@ -139,6 +140,7 @@ class Emitter:
         converter = find(node.domain, node.op)
         assert converter is not None, "the model was searched for unknown operators beforehand"
         try:
+            _need_required_inputs(node, self.opset)
             inputs = InputList(
                 [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
             )
@@ -221,3 +223,16 @@ def identifier(name: str) -> str:
     """A name that Relax's text form takes."""
     cleaned = re.sub(r"\W", "_", name, flags=re.ASCII)
     return cleaned if cleaned[:1].isalpha() else f"f{cleaned}"
+
+
+def _need_required_inputs(node: Node, opset: int) -> None:
+    """Raises UnsupportedError for a node without an input that its operator needs.
+
+    TVM ends the process for some. A composition lacks inputs that a node of a valid model omits,
+    if the attributes of that node make them necessary.
+    """
+    found = operator(node.op, node.domain, opset)
+    for slot, formal in enumerate(found.inputs if found is not None else ()):
+        given = slot < len(node.inputs) and node.inputs[slot].name
+        if formal.required and not given:
+            raise UnsupportedError(f"it lacks its input {formal.name!r}")

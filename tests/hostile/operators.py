@@ -34,6 +34,7 @@ def cases() -> Iterator[Case]:
 def models() -> Iterator[tuple[str, onnx.ModelProto]]:
     """Models for the import, by name."""
     yield from _attention()
+    yield from _linear_attention()
     yield from _quantized()
     yield from _narrow()
 
@@ -175,6 +176,56 @@ def _attention() -> Iterator[tuple[str, onnx.ModelProto]]:
     for extra in ([(_INT8, ["S", "S"])], [None, _Q], [None, None, _Q], [(_FLOAT, [1] * 7)]):
         model = _one("Attention", [_Q, _Q, _Q, *extra], opset=23)
         yield f"Attention with {extra}", model
+
+
+# --- LinearAttention -----------------------------------------------------------------------------
+
+
+def _linear_attention() -> Iterator[tuple[str, onnx.ModelProto]]:
+    flat: Declared = (_FLOAT, ["B", "S", 8])
+    decay: Declared = (_FLOAT, ["B", "S", 2])
+    state: Declared = (_FLOAT, ["B", 2, 4, 4])
+    heads = {"q_num_heads": 2, "kv_num_heads": 2}
+    for name, value in (
+        ("q_num_heads", 0),
+        ("q_num_heads", 3),
+        ("q_num_heads", 2**40),
+        ("kv_num_heads", -1),
+        ("kv_num_heads", 4),
+        ("update_rule", ""),
+        ("update_rule", "nosuch"),
+        ("update_rule", "\x1b[2J"),
+        ("update_rule", "gated"),
+        ("update_rule", "delta"),
+        ("update_rule", 7),
+        ("scale", _NAN),
+        ("scale", _INFINITE),
+        ("chunk_size", 0),
+        ("chunk_size", -1),
+        ("chunk_size", 2**40),
+    ):
+        given: dict[str, Any] = {**heads, name: value}
+        yield (
+            f"LinearAttention with {name} {value!r}",
+            _one("LinearAttention", [flat] * 3, 2, opset=27, **given),
+        )
+    for shape in ([], [8], ["B", 8], ["B", "S", 7], [0, 0, 0], ["B", "S", 2, 4, 1]):
+        inputs: list[Declared | None] = [(_FLOAT, shape)] * 3
+        model = _one("LinearAttention", inputs, 2, opset=27, **heads)
+        yield f"LinearAttention of the shape {shape}", model
+    extras: list[list[Declared | None]] = [
+        [(_FLOAT, [2, 2])],
+        [(_INT64, ["B", 2, 4, 4])],
+        [state, (_FLOAT, [7])],
+        [None, decay, (_FLOAT, ["B", "S", 99])],
+        [state] * 9,
+    ]
+    for rule in ("gated", "delta", "gated_delta"):
+        for extra in extras:
+            inputs = [flat, flat, flat, *extra]
+            model = _one("LinearAttention", inputs, 2, opset=27, update_rule=rule, **heads)
+            yield f"LinearAttention, {rule}, with {extra[:3]}", model
+    yield "LinearAttention of nothing", _one("LinearAttention", [], 2, opset=27, **heads)
 
 
 # --- quantised operators -------------------------------------------------------------------------

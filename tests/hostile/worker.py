@@ -7,6 +7,7 @@ Runs every STEP-th case from FIRST on and prints a JSON object for each.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -19,8 +20,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from looplift.cli import app
+from looplift.plugins import installed_phases
 
-from . import files, operators, options, rules
+from . import files, operators, options, plugins, rules
 from .case import Case
 
 MOST_SECONDS = 10
@@ -30,7 +32,13 @@ MOST_MEMORY = 1 << 30
 ADDRESS_SPACE = 2 << 30
 """The address space of a process, libraries included."""
 
-CASES: list[Case] = [*files.cases(), *operators.cases(), *options.cases(), *rules.cases()]
+CASES: list[Case] = [
+    *files.cases(),
+    *operators.cases(),
+    *options.cases(),
+    *plugins.cases(),
+    *rules.cases(),
+]
 
 
 class Hangs(BaseException):
@@ -46,6 +54,9 @@ def run(case: Case, folder: Path) -> dict[str, object]:
     folder.mkdir(parents=True)
     os.chdir(folder)
     case.write(folder)
+    installed_phases.cache_clear()
+    sys.modules.pop("plugin_rules", None)
+    importlib.invalidate_caches()
     began = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
     try:
