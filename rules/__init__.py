@@ -74,6 +74,7 @@ from .recurrence import (
     AbsorbInputProjection,
     AbsorbReversal,
     AbsorbReversalOfWholeSequence,
+    CarryUnprojectedState,
     ConcatOfSlices,
     FuseRecurrence,
     MergeRecurrentChunks,
@@ -203,6 +204,7 @@ PHASES: tuple[Phase, ...] = (
         "recurrences",
         (
             SplitCarriedValue,
+            CarryUnprojectedState,
             FuseRecurrence,
             MergeRecurrentChunks,
             RerollRecurrence,

@@ -67,7 +67,7 @@ RECIPES = (
     ),
     Recipe(
         "no operator has a projection",
-        "ONNX's LSTM has no projection; without it the loop fuses",
+        "ONNX's LSTM has no projection; the loop fuses if its initial state is known to be zero",
         "`nn.LSTM` without `proj_size`, followed by `nn.Linear`, if the model can be trained again",
         "`LSTMCell` without `num_proj`, followed by `Dense`, if the model can be trained again",
         "drop the projection of the carried state, if the model can be trained again",

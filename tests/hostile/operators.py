@@ -185,7 +185,7 @@ def _linear_attention() -> Iterator[tuple[str, onnx.ModelProto]]:
     flat: Declared = (_FLOAT, ["B", "S", 8])
     decay: Declared = (_FLOAT, ["B", "S", 2])
     state: Declared = (_FLOAT, ["B", 2, 4, 4])
-    heads = {"q_num_heads": 2, "kv_num_heads": 2}
+    heads: dict[str, Any] = {"q_num_heads": 2, "kv_num_heads": 2}
     for name, value in (
         ("q_num_heads", 0),
         ("q_num_heads", 3),
