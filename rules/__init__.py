@@ -101,6 +101,7 @@ from .values.squeeze_axes import InferSqueezeAxes
 from .values.traps import FailingNodeToTrap
 from .vectorization.after_loop import VectorizeAfterLoop
 from .vectorization.before_loop import VectorizeBeforeLoop
+from .vectorization.concat_products import SplitProductOfConcat
 from .vectorization.independent_scan_outputs import VectorizeScanOutputs
 from .vectorization.loop_distribution import DistributeLoop
 from .vectorization.ragged_repeat import RaggedRepeat
@@ -222,6 +223,7 @@ PHASES: tuple[Phase, ...] = (
             RaggedRepeat,
             ChunkLinearAttention,
             SimplifyLinearRecurrence,
+            SplitProductOfConcat,
             VectorizeBeforeLoop,
             LoopToSum,
             LoopToProduct,
