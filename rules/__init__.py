@@ -104,6 +104,7 @@ from .vectorization.before_loop import VectorizeBeforeLoop
 from .vectorization.concat_products import SplitProductOfConcat
 from .vectorization.independent_scan_outputs import VectorizeScanOutputs
 from .vectorization.loop_distribution import DistributeLoop
+from .vectorization.one_step_lstm import DecomposeOneStepLstm
 from .vectorization.ragged_repeat import RaggedRepeat
 from .vectorization.sliding_windows import VectorizeSlidingWindows
 
@@ -223,6 +224,7 @@ PHASES: tuple[Phase, ...] = (
             RaggedRepeat,
             ChunkLinearAttention,
             SimplifyLinearRecurrence,
+            DecomposeOneStepLstm,
             SplitProductOfConcat,
             VectorizeBeforeLoop,
             LoopToSum,
