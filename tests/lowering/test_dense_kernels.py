@@ -24,10 +24,11 @@ from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
 
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 Array = np.ndarray[Any, Any]
-TARGETS = ("native", {"kind": "llvm", "mcpu": "haswell"}, {"kind": "llvm", "mcpu": "x86-64"})
+TARGETS = (NATIVE, {"kind": "llvm", "mcpu": "haswell"}, {"kind": "llvm", "mcpu": "x86-64"})
 
 
 def weight(*shape: int) -> Array:
@@ -45,12 +46,12 @@ def with_weights(text: str, weights: dict[str, Array]) -> onnx.ModelProto:
 
 
 def check(
-    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = "native"
+    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = NATIVE
 ) -> None:
     """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
     model = with_weights(text, weights)
     compiled = looplift.compile(looplift.from_onnx(model), target)
-    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    machine = virtual_machine(compiled)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for given in sizes:
         feed = {value.name: random(value, given) for value in model.graph.input}

@@ -18,7 +18,7 @@ from looplift.lowering import emit
 from looplift.lowering.operators.recurrent_mark import RecurrentOperator
 from looplift.transform import FuseLoops, InlineLoops, LowerRecurrent
 
-from .compiled import compile_quickly
+from .compiled import compile_quickly, virtual_machine
 from .conftest import parse
 
 WHILE = """g (float[n] x, float limit) => (float[n] y) {
@@ -92,7 +92,7 @@ def _wanted(text: str) -> list[Array]:
 
 def _check(module: Any, text: str, tolerance: float = 1e-5, more: tuple[Any, ...] = ()) -> None:
     """Compiled by TVM's default pipeline, the module computes what onnxruntime does."""
-    machine = relax.VirtualMachine(compile_quickly(module), tvm.cpu())
+    machine = virtual_machine(compile_quickly(module))
     results = machine["main"](*(tvm.runtime.tensor(value) for value in INPUTS[text]), *more)
     results = [results] if hasattr(results, "numpy") else list(results)
     for got, want in zip(results, _wanted(text), strict=True):
