@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from looplift.lowering import emit
 from looplift.lowering.operators.recurrent_mark import RecurrentOperator
 from looplift.transform import FuseLoops, InlineLoops, LowerRecurrent
 
+from ..samples import one_of
 from .compiled import compile_quickly, virtual_machine
 from .conftest import parse
 
@@ -112,8 +114,11 @@ PASSES: dict[str, Callable[[], Any]] = {
 }
 
 
-@each_model
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize(
+    ("text", "name"),
+    one_of(3, itertools.product(INPUTS, PASSES)),
+    ids=lambda key: NAMES.get(key, key),
+)
 def test_passes_of_tvm_keep_the_results(text: str, name: str) -> None:
     with tvm.target.Target("llvm"):
         module = PASSES[name]()(_imported(text))
