@@ -77,6 +77,10 @@ def _windowed(kernel: tirx.PrimFunc) -> _Windowed | None:
     if weights is None or (weights is product.b and len(product.reduced) == 1):
         return None  # a matrix product as it stands
     windows = product.a if weights is product.b else product.b
+    if padding is not None and any(
+        load.source.same_as(padding.buffer) for nest in rest[1:] for load in loads(nest.value)
+    ):
+        return None
     element = _element(windows, padding)
     epilogue = epilogue_of(rest[0], product.c, rest[1:])
     if element is None or epilogue is None:
