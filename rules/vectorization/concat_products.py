@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
@@ -126,6 +127,8 @@ def _concat_product(m: Match, work: IndependentWork, node: Node, concat: Node) -
         width = (m.facts.shape(part) or (None,))[-1]
         if not isinstance(width, int):
             raise Miss("the number of features of {} is not known", part, at=concat)
+        same = symbolic.equal_shapes((m.facts.shape(part) or ())[:-1], shape[:-1])
+        m.need(same, "{} is not known to have the batch of the other parts", part)
         is_known = work.is_independent(m.index, part)
         (known if is_known else rest).append(part)
         rows[0 if is_known else 1].extend(range(first, first + width))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
@@ -110,6 +111,12 @@ def _distribution(
     """The distribution with these carried values in the first loop; raises Miss if it costs more."""
     carried = [loop.carried[number] for number in numbers]
     inputs, outputs = [c.input for c in carried], [c.output for c in carried]
+    for value in carried:
+        shape = m.facts.shape(value.initial)
+        same = shape is not None and all(
+            symbolic.equal_shapes(m.facts.shape(t), shape) for t in (value.input, value.output)
+        )
+        m.need(same, "the shape of {} may change in the loop", value.input)
     first = _needed(m, nodes, outputs, ())
     others = [c.output for number, c in enumerate(loop.carried) if number not in numbers]
     others += [output.slice for output, _ in loop.read_scan_outputs(m.index)]

@@ -97,6 +97,10 @@ def test_fails_where_the_original_fails() -> None:
 
 DECLINED = {
     "another axis": (_decoder("p = MatMul(z, w) g = Add(p, b)", axis=0), "not along the last axis"),
+    "another batch": (
+        _decoder().replace("float[T,B,2] x", "float[T,N,2] x"),
+        "is not known to have the batch of the other parts",
+    ),
     "a scaled Gemm": (_decoder("g = Gemm<alpha=2.0>(z, w, b)"), "is scaled or transposed"),
     "a computed matrix": (_decoder("v = Neg(w) p = MatMul(z, v) g = Add(p, b)"), "is not a constant"),
     "read elsewhere": (

@@ -85,6 +85,10 @@ def test_three_carried_values_in_a_row() -> None:
 
 DECLINED = {
     "both depend on each other": (SCAN.replace("Max(si, xt)", "Max(ui, xt)"), "on all the others"),
+    "a shape that changes": (
+        SCAN.replace("float[3] s0", "float[N] s0"),
+        "the shape of `si` may change in the loop",
+    ),
     "little to spare": (
         SCAN.replace("f = Sub(si, sn) g = Exp(f)", "g = Tanh(ui)").replace("h = Mul(e, xt)", "h = Mul(ui, e)"),
         "too little for a second loop",
