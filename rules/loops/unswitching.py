@@ -89,6 +89,9 @@ class UnswitchLoop(Rule[Tensor]):
                 patch.touch(inner)
         for old, new in zip(outputs, results):
             patch.replace(old, new)
+        for reader in index.consumers(found):
+            if reader.op == "If":
+                patch.touch(reader)  # MergeSiblingIfs may merge it with the new If.
         patch.remove(node)
         patch.split_loop()
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from looplift import rewrite
 from looplift.rules.loops.unswitching import UnswitchLoop
 
 from ...equivalence import ops, rewritten, run_rules
@@ -155,3 +156,17 @@ def test_a_removed_node_of_a_branch_is_not_copied() -> None:
     assert result.report.commits["UnswitchLoop"] == 1
     places = [c for c in result.trace.commits() if "`dead`" in c.node]
     assert len(places) == 1
+
+
+def test_a_later_if_on_the_condition_merges_in_the_same_run() -> None:
+    model = parse("""g (float[3] x, float[2,3] z, bool c, int64 n) => (float[3] y, float[K,3] v) {
+        y = Loop (n, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+            co = Identity(ci)
+            u = If (c) <then_branch = t () => (float[3] p) { p = Neg(s) },
+                        else_branch = e () => (float[3] q) { a = Sin(s) w = Cos(a) q = Tanh(w) }>
+            so = Mul(u, s) }>
+        v = If (c) <then_branch = t2 () => (float[2,3] p2) { p2 = Exp(z) },
+                    else_branch = e2 () => (float[1,3] q2) <int64[1] zero = {0}> { q2 = Unsqueeze(x, zero) }> }""")
+    result = rewritten(model, FEEDS, 1e-5)
+    assert ops(result.model)["If"] == 1
+    assert not rewrite(result.model).report.commits
