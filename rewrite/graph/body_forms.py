@@ -181,6 +181,9 @@ class BodyForms:
                     self.removed_copies.setdefault((body, source), []).append(copy)
                     outputs[slot] = source
                     removed.append(copy)
+                    declared = body.output_info.get(tensor, tensor.info)
+                    if declared is not None:  # A scan output of no iterations has these sizes.
+                        body.output_info.setdefault(source, declared)
             returned.add(outputs[slot])
         if removed:
             self._index.set_graph_outputs(body, outputs)

@@ -61,7 +61,8 @@ def need_declared_sizes(m: Match, loop: CountedLoop, output: ScanOutput) -> None
     info = loop.body.output_info.get(output.slice, output.slice.info)
     if loop.runs_at_least_once or info is None or not info.type.tensor_type.HasField("shape"):
         return
-    declared, shape = info.type.tensor_type.shape.dim, m.facts.shape(output.slice)
+    # The facts about a copy that the body returns follow from the declaration.
+    declared, shape = info.type.tensor_type.shape.dim, m.facts.shape(m.index.original(output.slice))
     if shape is None:
         return
     same = len(shape) == len(declared) and all(
