@@ -35,9 +35,10 @@ from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .size_names import OPAQUE, name_sizes
 from .transposed_convolution import split_into_phases
+from .winograd import Winograd
 
 NAME = "looplift"
-RULES = (MatrixProduct(), Convolution(), Elementwise(), RowReduction())
+RULES = (MatrixProduct(), Winograd(), Convolution(), Elementwise(), RowReduction())
 """The schedule rules for CPUs, in the order in which they are tried."""
 
 
