@@ -32,7 +32,7 @@ from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 _SQUARE = POINTS * POINTS
 _CHANNELS = 16
 """Channels of input and of output from which on the transforms cost less than they save."""
-_WEIGHTS = 256 * 512
+_WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
 _CACHED = 1 << 17
 """Elements of transformed input that a chunk keeps in the second-level cache."""
