@@ -69,6 +69,7 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
     """
     with IRBuilder() as builder, _function():
         data, numbers = _arguments(3, 5)
+        keep_apart(INPUT, numbers[0] < 0, [*data, *numbers])
         planes, out, finite = _buffers(data)
         plane, pitch, panels, panel, point = numbers
         zero = _span(tirx.IntImm("int64", 0), lanes)
@@ -133,6 +134,7 @@ def recovered_taps() -> tirx.PrimFunc:
     """
     with IRBuilder() as builder, _function():
         data, (channels, rows) = _arguments(2, 2)
+        keep_apart(TAPS, rows < 0, [*data, channels, rows])
         points, out = _buffers(data)
         with ib.serial(channels) as channel, ib.serial(rows) as row:
             element = channel * rows + row

@@ -24,6 +24,7 @@ from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
 
+from .compiled import virtual_machine
 from .conftest import parse
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +51,7 @@ def check(
     """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
     model = with_weights(text, weights)
     compiled = looplift.compile(looplift.from_onnx(model), target)
-    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    machine = virtual_machine(compiled)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for given in sizes:
         feed = {value.name: random(value, given) for value in model.graph.input}
@@ -94,7 +95,7 @@ def _soaking(cases: Iterable[str], *long: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", _soaking(PRODUCTS, "bias", "odd width"))
 def test_products_with_any_number_of_rows(name: str) -> None:
     inputs, nodes, shape = PRODUCTS[name]
     weights = {"w": weight(*shape), "c": weight(shape[1])}
@@ -169,6 +170,40 @@ def test_convolutions_with_more_weights_than_the_cache_holds() -> None:
     sizes = [{"w": w} for w in (1, 7, 30)]
     text = "model (float[1, 130, 5, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
     check(text, {"f": weight(130, 130, 3, 3)}, sizes)
+
+
+WINOGRAD = {
+    "groups": "pads = [1, 1, 1, 1], group = 2",
+    "uneven padding": "pads = [0, 2, 1, 0]",
+}
+SQUARES = [
+    {"b": b, "h": h, "w": w}
+    for b, h, w in ((1, 3, 3), (1, 7, 9), (0, 4, 4), (2, 14, 5), (1, 4, 300))
+]
+
+
+@pytest.mark.parametrize("name", _soaking(WINOGRAD, "uneven padding"))
+def test_convolutions_by_winograd(name: str) -> None:
+    """Squares of outputs that reach past the last line and column, several chunks and tiles."""
+    nodes = f"p = Conv <{WINOGRAD[name]}> (x, f, c) r = Relu (p) y = Add (p, r)"
+    shape = (66, 16, 3, 3) if name == "groups" else (33, 32, 3, 3)
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    check(f"model (float[b, 32, h, w] x) => (y) {{ {nodes} }}", weights, SQUARES)
+
+
+def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
+    """The transforms alone would make NaN of a whole square, and of its neighbours."""
+    text = "model (float[1, 16, h, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
+    model = with_weights(text, {"f": weight(20, 16, 3, 3)})
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for height, width in ((7, 8), (40, 40), (2, 200)):
+        for special in (np.inf, -np.inf, np.nan, 3e38):
+            x = np.random.default_rng(width).standard_normal((1, 16, height, width)).astype("f4")
+            x[0, 3, 1, 4], x[0, 15, height - 1, width - 1] = special, -special
+            got, (want,) = machine["main"](tvm.runtime.tensor(x)).numpy(), session.run(None, {"x": x})
+            scale = np.float32(1e38) if special == 3e38 else np.float32(1)
+            np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6)
 
 
 def test_products_of_one_row_and_what_spreads_them_over_planes() -> None:
