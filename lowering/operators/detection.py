@@ -231,7 +231,8 @@ class _Heap:
         self._node, self._child, self._box = (_counter() for _ in range(3))
 
     def _is_better(self, box: Any, other: Any) -> Any:
-        score, other_score = (self._buffers.scores[(*self._class, b)] for b in (box, other))
+        places = [(*self._class, b) for b in (box, other)]
+        score, other_score = (self._buffers.scores[place] for place in places)
         return tirx.any(score > other_score, tirx.all(score == other_score, box < other))
 
     def sift(self, box: Any, start: Any) -> None:

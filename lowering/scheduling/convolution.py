@@ -150,7 +150,9 @@ class Emission:
         packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
         source = self._product.a.buffer
         with ib.grid(*shape) as loops, ib.sblock("pack"):
-            places = [ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)]
+            places = [
+                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
+            ]
             if is_constant_operand(self._kernel, source) and all(
                 isinstance(s, tirx.IntImm) for s in shape
             ):

@@ -1,12 +1,13 @@
-"""Convolutions of 3×3 taps by Winograd's F(2×2, 3×3): 16 products in place of 36.
+"""Convolutions of 3x3 taps by Winograd's F(2x2, 3x3): 16 products in place of 36.
 
-The planes are those of a convolution of 4×4 taps at stride 2, whose positions are squares of four
+The planes are those of a convolution of 4x4 taps at stride 2, whose positions are squares of four
 outputs. Their input is transformed panel by panel; the products of its 16 points with those of the
 weights are computed by the same register tiles as every convolution.
 
-Rounding errors are relative to the largest of the 4×4 elements that a square reads. So that an
-infinity or NaN stays where it belongs, a chunk that contains one is computed tap by tap, from the
-taps that the transformed weights give back.
+Rounding errors are relative to the largest of the 4x4 elements that a square reads. An infinity or
+NaN in the input reaches only the outputs that read it: a chunk that contains one is computed tap by
+tap, with the taps that the transformed weights give back. An infinite weight makes every output of
+its channel NaN.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CORNERS = ((0, 1), (POINTS - 1, -1), (_SQUARE - POINTS, -1), (_SQUARE - 1, 1))
 
 
 class Winograd(ScheduleRule):  # type: ignore[misc]
-    """Convolutions of 3×3 taps at stride 1 whose weights are constant."""
+    """Convolutions of 3x3 taps at stride 1 whose weights are constant."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
@@ -55,7 +56,7 @@ class Winograd(ScheduleRule):  # type: ignore[misc]
 
 
 def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
-    """Whether a convolution has 3×3 taps, constant weights, and enough channels."""
+    """Whether a convolution has 3x3 taps, constant weights, and enough channels."""
     if len(found.axes) != 2 or not is_constant_operand(kernel, found.product.a.buffer):
         return False
     if any((a.taps, a.stride, a.dilation) != (3, 1, 1) or a.column is None for a in found.axes):
@@ -68,7 +69,7 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
 
 
 class _Emission(Emission):
-    """The kernel of a convolution of 3×3 taps at stride 1."""
+    """The kernel of a convolution of 3x3 taps at stride 1."""
 
     def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
         squares = [
@@ -161,7 +162,9 @@ class _Emission(Emission):
         most_line = odd_lines(2 * self._most_row)
         products = ib.alloc_buffer((together * _SQUARE * rows * width,), "float32")
         taps = ib.alloc_buffer((self._channels * (together * 2 * 9 * rows),), "float32")
-        scratch = ib.alloc_buffer((most_line * (2 * together * rows) + self._tile.lanes,), "float32")
+        scratch = ib.alloc_buffer(
+            (most_line * (2 * together * rows) + self._tile.lanes,), "float32"
+        )
         line = bound(odd_lines((panel_end - panel) * (2 * width)))
         with ib.serial(ceil_div(tile_end - tile, together)) as number:
             first = bound(tile + number * together)

@@ -1,7 +1,7 @@
-"""The transforms of Winograd's convolution F(2×2, 3×3), as functions shared by a module's kernels.
+"""The transforms of Winograd's convolution F(2x2, 3x3), as functions shared by a module's kernels.
 
-Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016). Four outputs of a 3×3
-convolution take 16 products in place of 36: `A'((G g G') * (B' d B))A` for the taps g and the 4×4
+Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016). Four outputs of a 3x3
+convolution take 16 products in place of 36: `A'((G g G') * (B' d B))A` for the taps g and the 4x4
 elements d of the input, where * multiplies element by element.
 """
 
