@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+PUBLISHED = Path(__file__).parent / "published"
+"""The results that the README shows, which are committed."""
 PACKAGES = (
     "looplift",
     "onnx",
@@ -28,6 +30,8 @@ PACKAGES = (
     "tract",
     "opencv-python-headless",
     "iree-base-compiler",
+    "MNN",
+    "tinygrad",
     "onnxscript",
     "polygraphy",
 )
