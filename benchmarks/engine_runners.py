@@ -96,6 +96,7 @@ class Iree:
 
 IREE_FLAGS = ["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O1"]
 
+
 class Mnn:
     """A model converted by MNN."""
 

@@ -5,16 +5,16 @@
 CORPUS is a folder of models `x.onnx`, each with its runs in `x.npz`: `RUN|in|INPUT` are the inputs
 and `RUN|out|OUTPUT` the results of onnxruntime. Without one, the models are those of the benchmarks
 `fused` and `many_loops`. The results of engines that are not measured this time are kept. For TVM,
-the last column is the original imported by `looplift.from_onnx` instead of TVM's importer. An engine computes a model right if all outputs of all runs have the
-expected shape and differ by at most 1e-3 of the largest element. Engines run in a child process,
-because some end it.
+the last column is the original imported by `looplift.from_onnx` instead of TVM's importer.
+
+An engine computes a model right if all outputs of all runs have the expected shape and differ by at
+most 1e-3 of the largest element. Engines run in a child process, because some end it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -26,13 +26,13 @@ import numpy as np
 import onnx
 import onnxruntime
 from engine_runners import ENGINES, IMPORTERS, MODULES, PACKAGES, Array
-from harness import PUBLISHED, RESULTS, is_installed, report
+from harness import is_installed, previous, report
 
 import looplift
 from looplift.rewrite.engine import inference_engine
 from looplift.rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 
-SECONDS = 60.0
+SECONDS = 180.0
 TOLERANCE = 1e-3
 COLUMNS = ("before", "after", "gained", "lost", "for", "gained for", "lost for")
 
@@ -130,23 +130,13 @@ def main() -> None:
         parser.error(f"install the engines: pip install {wanted}")
     with tempfile.TemporaryDirectory() as folder:
         paths = models(options.corpus, options.filter, Path(folder))
-        rows, notes = previous()
         for name in engines:
             row, changes = compare(paths, name, Path(folder))
+            rows, notes = previous("engines")
             rows = [each for each in rows if each["engine"] != name] + [row]
             notes = [note for note in notes if note.partition(",")[0] not in (name, f"{name} for")]
             notes += changes
             report("engines", "Models that engines compute right", ordered(rows), notes)
-
-
-def previous() -> tuple[list[dict[str, object]], list[str]]:
-    """The last results, of which the rows of other engines are kept."""
-    for folder in (RESULTS, PUBLISHED):
-        path = folder / "engines.json"
-        if path.exists():
-            content = json.loads(path.read_text())
-            return content["rows"], content["notes"]
-    return [], []
 
 
 def ordered(rows: list[dict[str, object]]) -> list[dict[str, object]]:

@@ -81,6 +81,16 @@ def report(
     console.print(f"written to {path}\n")
 
 
+def previous(name: str) -> tuple[list[dict[str, object]], list[str]]:
+    """The rows and notes of the last run of a benchmark: of this machine, or the published ones."""
+    for folder in (RESULTS, PUBLISHED):
+        path = folder / f"{name}.json"
+        if path.exists():
+            content = json.loads(path.read_text())
+            return content["rows"], content["notes"]
+    return [], []
+
+
 def _text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 

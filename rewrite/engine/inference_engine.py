@@ -106,8 +106,8 @@ ENGINES = MappingProxyType(
                     _ACTIVATIONS,
                 ),
             ),
-            # 5.0 fails on a GRU without initial_h when the batch changes, and returns only its last
-            # time step where Y_h is not read; in `reverse`, Y_h is the state of the wrong time step.
+            # 5.0 has no RNN; it fails on a GRU without initial_h when the batch changes, returns its
+            # last time step as Y where Y_h is not read, and a wrong Y_h for `reverse`.
             InferenceEngine(
                 "opencv",
                 frozenset(("RNN", "GRU", "Scan"))

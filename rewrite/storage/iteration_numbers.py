@@ -12,10 +12,10 @@ _FIRST_OPSET = 5
 
 
 def reshape_iteration_numbers(model: onnx.ModelProto) -> None:
-    """Adds to each Loop body a Reshape of the iteration number to a scalar, and reads that instead.
+    """Makes each Loop body read its iteration number through a Reshape to a scalar.
 
-    By the ONNX specification of Loop the number is a scalar, and the Reshape changes nothing. Leaves
-    bodies alone that declare another shape or do not read the number.
+    The number is a scalar by the ONNX specification of Loop, so the Reshape changes nothing. Bodies
+    that declare another shape or do not read the number stay as they are.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     if opsets.get("", 1) >= _FIRST_OPSET:
