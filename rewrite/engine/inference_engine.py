@@ -106,8 +106,8 @@ ENGINES = MappingProxyType(
                     _ACTIVATIONS,
                 ),
             ),
-            # 5.0 has no RNN; it fails on a GRU without initial_h when the batch changes, returns its
-            # last time step as Y where Y_h is not read, and a wrong Y_h for `reverse`.
+            # 5.0 has no RNN. A GRU without initial_h fails when the batch changes; where its Y_h is
+            # not read, Y is only the last time step. In `reverse`, Y_h is wrong.
             InferenceEngine(
                 "opencv",
                 frozenset(("RNN", "GRU", "Scan"))
