@@ -530,8 +530,9 @@ class TestRecipes:
         self, condition: str, branch: str, words: str
     ) -> None:
         appends = "SequenceInsert" in branch
+        fails = "f = Gather(x, i) p = Add(x, f)"
         kind, other = ("seq(float[2])", "p = Identity(l)") if appends else ("float[2]", fails)
-        text = f"""g (int64 n, bool yes, float[2] x0) => (float[2] y) {{
+        text = f"""g (int64 n, bool yes, float[2] x0) => (float[2] y, float[N] z) {{
             empty = SequenceEmpty()
             y, s = Loop(n, yes, x0, empty) <body = b (int64 i, bool go, float[2] x, seq(float[2]) l)
                 => (bool on, float[2] xo, seq(float[2]) lo) {{
@@ -541,7 +542,8 @@ class TestRecipes:
                     else_branch = o () => (bool b, {kind} q) {{ b = Identity(go) {branch} }}>
                 {condition}
                 xo = Sin(x)
-                lo = {"Identity(r)" if appends else "SequenceInsert(l, r)"} }}> }}"""
+                lo = {"Identity(r)" if appends else "SequenceInsert(l, r)"} }}>
+            z = ConcatFromSequence<axis = 0>(s) }}"""
         given = model(text)
         given.producer_name = "pytorch"
         (left,) = (each for each in explain(Request.of(given)).remaining if each.op == "If")
