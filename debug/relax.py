@@ -258,18 +258,31 @@ def _read(packed: SerializedModel) -> onnx.ModelProto:
 
 
 def _operators(module: Any) -> Counter[str]:
+    """The operators that `main` reaches; a marked recurrence is one, whatever its body holds."""
     from tvm import ir, relax
 
+    from ..lowering.operators.recurrent_mark import RecurrentOperator
+
     found: Counter[str] = Counter()
+    pending = [module.get_global_var("main")]
+    reached = set(pending)
 
     def visit(expression: Any) -> None:
         if isinstance(expression, relax.If):
             found["If"] += 1
-        if isinstance(expression, relax.Call) and isinstance(expression.op, ir.Op):
+        elif isinstance(expression, relax.Call) and isinstance(expression.op, ir.Op):
             found[expression.op.name] += 1
+        elif isinstance(expression, relax.Call) and isinstance(expression.op, ir.GlobalVar):
+            mark = RecurrentOperator.of(module[expression.op])
+            if mark is not None:
+                found[mark.operator] += 1
+        elif isinstance(expression, ir.GlobalVar) and expression not in reached:
+            reached.add(expression)
+            pending.append(expression)
 
-    for function in module.functions.values():
-        if isinstance(function, relax.Function):
+    while pending:
+        function = module[pending.pop()]
+        if isinstance(function, relax.Function) and RecurrentOperator.of(function) is None:
             relax.analysis.post_order_visit(function, visit)
     return found
 

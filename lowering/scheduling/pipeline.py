@@ -24,6 +24,7 @@ from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
+from .few_positions import FewPositions
 from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .math_functions import with_fast_math
@@ -37,7 +38,7 @@ from .size_names import OPAQUE, name_sizes
 from .transposed_convolution import split_into_phases
 
 NAME = "looplift"
-RULES = (MatrixProduct(), Convolution(), Elementwise(), RowReduction())
+RULES = (FewPositions(), MatrixProduct(), Convolution(), Elementwise(), RowReduction())
 """The schedule rules for CPUs, in the order in which they are tried."""
 
 

@@ -60,6 +60,11 @@ class Page:
     def shown(self, selector: str) -> list[Any]:
         return [each for each in self.all(selector) if each.is_displayed()]
 
+    def values(self, selector: str, name: str) -> list[str]:
+        """A property of all elements; one request, where `all` makes one for each element."""
+        script = f"return [...document.querySelectorAll(arguments[0])].map(each => each.{name})"
+        return list(self.session.execute_script(script, selector))
+
     def text(self, selector: str) -> str:
         return str(self.session.find_element("css selector", selector).text)
 

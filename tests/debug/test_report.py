@@ -250,7 +250,7 @@ def test_a_commit_that_changes_what_is_computed() -> None:
     assert (found.result.state, found.status) == ("different", 1)
 
 
-@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("wrong", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_large_model_runs_as_a_whole_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:

@@ -310,11 +310,11 @@ def test_rules_by_attempts_hits_and_time(page: Page, report: ReportData) -> None
     page.wait(lambda: page.shown("#rules"))
     tried = [rule for rule in report.rules if rule.attempts]
     rows = "#rules > tbody > tr > td:first-child summary"
-    assert [row.text for row in page.all(rows)] == [rule.name for rule in tried]
+    assert page.values(rows, "innerText") == [rule.name for rule in tried]
     page.run("document.querySelectorAll('#rules th button')[3].click()")
     hits = [
-        int(c.get_attribute("data-value"))
-        for c in page.all("#rules > tbody > tr > td:nth-child(4)")
+        int(value)
+        for value in page.values("#rules > tbody > tr > td:nth-child(4)", "dataset.value")
     ]
     assert hits == sorted((rule.hits for rule in tried), reverse=True)
     page.press("/")

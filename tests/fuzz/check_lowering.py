@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
 
 import looplift
 from looplift.rewrite.errors import LoopliftError, UnsupportedError
 
-from ..lowering.compiled import UNOPTIMIZED
+from ..lowering.compiled import UNOPTIMIZED, virtual_machine
 from .check_rewrite import Feed, differences, runs_of, shown
 
 
@@ -48,7 +47,7 @@ def check_lowering(
     except Exception as error:  # noqa: BLE001  any other error is a finding
         return [f"compilation raised {type(error).__name__}: {str(error)[-300:]}"]
     tally["models on TVM"] += 1
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine = virtual_machine(executable)
     findings = []
     for feed, expected in runs:
         tally["runs on TVM"] += 1

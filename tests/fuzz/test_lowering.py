@@ -15,7 +15,7 @@ import pytest
 import looplift
 from looplift.lowering import emit
 
-from ..lowering.compiled import compile_quickly
+from ..lowering.compiled import UNOPTIMIZED, compile_quickly
 from .cases import make_case, make_feeds
 from .check_lowering import check_lowering, rewritten
 
@@ -25,7 +25,7 @@ def _stock(model: onnx.ModelProto) -> Any:
 
 
 def _with_pipeline(model: onnx.ModelProto) -> Any:
-    return looplift.compile(emit(model))
+    return looplift.compile(emit(model), UNOPTIMIZED)
 
 
 SAMPLE = [

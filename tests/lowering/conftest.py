@@ -16,7 +16,7 @@ from tvm import relax
 
 from looplift.lowering import emit
 
-from .compiled import compile_quickly
+from .compiled import compile_quickly, virtual_machine
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
@@ -32,7 +32,7 @@ class Imported:
 
     @cached_property
     def machine(self) -> Any:
-        return relax.VirtualMachine(self.compiled(), tvm.cpu())
+        return virtual_machine(self.compiled())
 
     def compiled(self) -> Any:
         """The executable, by the pipeline."""

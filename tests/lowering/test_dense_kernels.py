@@ -24,6 +24,7 @@ from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
 
+from .compiled import virtual_machine
 from .conftest import parse
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +51,7 @@ def check(
     """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
     model = with_weights(text, weights)
     compiled = looplift.compile(looplift.from_onnx(model), target)
-    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    machine = virtual_machine(compiled)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for given in sizes:
         feed = {value.name: random(value, given) for value in model.graph.input}
@@ -94,7 +95,7 @@ def _soaking(cases: Iterable[str], *long: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", _soaking(PRODUCTS, "bias", "odd width"))
 def test_products_with_any_number_of_rows(name: str) -> None:
     inputs, nodes, shape = PRODUCTS[name]
     weights = {"w": weight(*shape), "c": weight(shape[1])}

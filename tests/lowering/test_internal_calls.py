@@ -15,7 +15,7 @@ from looplift.lowering.scheduling.internal_calls import mark_proven_arguments
 from looplift.lowering.scheduling.pipeline import looplift_pipeline
 from looplift.lowering.values import fresh_dim
 
-from .compiled import compile_quickly
+from .compiled import compile_quickly, virtual_machine
 from .conftest import parse
 from .test_transform import WHILE
 
@@ -36,7 +36,7 @@ def test_the_functions_of_a_loop_do_not_check_each_other() -> None:
         text = _text(executable, function)
         assert "call  y_" in text or "call  fused_" in text
         assert not any(check in text for check in CHECKS)
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine = virtual_machine(executable)
     x = np.ones(3, np.float32)
     y = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(np.float32(20))).numpy()
     np.testing.assert_array_equal(y, np.full(3, 7, np.float32))
@@ -76,7 +76,7 @@ def test_what_types_do_not_prove_is_checked(
     marked = mark_proven_arguments(relax.transform.Normalize()(module))
     assert ("looplift.arguments_proven" in (marked["part"].attrs or {})) is is_proven
     executable = compile_quickly(module, relax_pipeline="looplift")
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine = virtual_machine(executable)
     two, three = (tvm.runtime.tensor(np.ones(size, np.float32)) for size in (2, 3))
     np.testing.assert_array_equal(machine["main"](two, two).numpy(), np.full(2, 2, np.float32))
     with pytest.raises(Exception, match=r"(?i)shape|match"):

@@ -9,13 +9,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
-from tvm import relax
 
 import looplift
 from looplift.lowering import emit
 
 from ..small_models import parse
-from .compiled import compile_quickly
+from .compiled import compile_quickly, virtual_machine
 
 LOOP = """y0, rows = Loop(trips, , h) <
     body = b (int64 i, bool c, float[3] s) => (bool c1, float[3] s1, float[3] r) {
@@ -69,7 +68,7 @@ def test_sizes_of_results(name: str) -> None:
     model = parse(text)
     module = looplift.from_onnx(model)
     assert _result_sizes(module) == sizes
-    machine = relax.VirtualMachine(compile_quickly(module, relax_pipeline="default"), tvm.cpu())
+    machine = virtual_machine(compile_quickly(module, relax_pipeline="default"))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for rows in (0, 1, 4):
         x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)

@@ -10,12 +10,11 @@ import onnx
 import onnxruntime
 import pytest
 import tvm
-from tvm import relax
 
 import looplift
 from looplift.lowering import emit
 
-from .compiled import compile_quickly
+from .compiled import compile_quickly, virtual_machine
 
 
 class Model:
@@ -25,7 +24,7 @@ class Model:
         self.session = onnxruntime.InferenceSession(path)
         self.rewritten = looplift.rewrite(path, **assertions).model
         module = emit(self.rewritten, base_dir=str(path.parent))
-        self.machine = relax.VirtualMachine(compile_quickly(module), tvm.cpu())
+        self.machine = virtual_machine(compile_quickly(module))
 
     def operators(self) -> list[str]:
         pending, found = [self.rewritten.graph], []

@@ -9,11 +9,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
-from tvm import relax
 
 import looplift
 
-from .compiled import UNOPTIMIZED
+from .compiled import UNOPTIMIZED, virtual_machine
 from .networks import kokoro, style_tts, yolo
 
 SIZES: list[tuple[ModuleType, list[dict[str, Any]]]] = [
@@ -43,7 +42,7 @@ def test_network(network: ModuleType, sizes: list[dict[str, Any]]) -> None:
     model = network.model()
     session = onnxruntime.InferenceSession(model.SerializeToString())
     module = looplift.from_onnx(model)
-    machine = relax.VirtualMachine(looplift.compile(module, UNOPTIMIZED), tvm.cpu())
+    machine = virtual_machine(looplift.compile(module, UNOPTIMIZED))
     shapes = set()
     for size in sizes:
         feed = network.feed(**size)

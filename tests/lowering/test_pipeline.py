@@ -20,6 +20,8 @@ from looplift.lowering.scheduling.dataflow import split_blocks
 from looplift.lowering.scheduling.math_functions import with_fast_math
 from looplift.lowering.scheduling.schedule import schedule_kernel
 
+from ..samples import one_of
+from .compiled import NATIVE, virtual_machine
 from .conftest import Imported
 from .test_kernels import COUNTED, count, floats
 
@@ -80,11 +82,11 @@ MODELS = {
 SIZES = ({"n": 1, "m": 1, "k": 1}, {"n": 33, "m": 20, "k": 48}, {"n": 64, "m": 16, "k": 5})
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_of(2, MODELS))
 def test_scheduled_kernels_compute_the_same(name: str, imported: Callable[..., Imported]) -> None:
     inputs, outputs, nodes = MODELS[name]
     model = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}")
-    machine = relax.VirtualMachine(looplift.compile(model.module, "native"), tvm.cpu())
+    machine = virtual_machine(looplift.compile(model.module, NATIVE))
     for sizes in SIZES:
         feed = [
             random_tensor(value, sizes, seed) for seed, value in enumerate(model.model.graph.input)

@@ -19,7 +19,7 @@ from looplift.rewrite.errors import UnsupportedError
 
 from ..equivalence import assert_equivalent, ops, run_rules
 from ..small_models import parse
-from .compiled import compile_quickly
+from .compiled import compile_quickly, virtual_machine
 
 CONSTANTS = "<int64 zero = {0}, int64 one = {1}, int64[1] zeros = {0}, int64[1] ones = {1}>"
 
@@ -99,7 +99,7 @@ def model(name: str) -> onnx.ModelProto:
 def check(proto: onnx.ModelProto) -> tvm.IRModule:
     """Imports a model; its results are those of onnxruntime for all shapes."""
     module = looplift.from_onnx(proto)
-    machine = relax.VirtualMachine(compile_quickly(module, relax_pipeline="default"), tvm.cpu())
+    machine = virtual_machine(compile_quickly(module, relax_pipeline="default"))
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     for shape in SHAPES:
         if "ReduceMax" in ops(proto) and 0 in shape:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from ...samples import one_of
 from .inputs import Load, random
 
 
-@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("auto_pad", "stride"),
+    one_of(4, itertools.product(("SAME_UPPER", "SAME_LOWER"), (1, 2, 3))),
+)
 def test_padding_that_depends_on_sizes(imported: Load, auto_pad: str, stride: int) -> None:
     model = imported(
         f"""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ...samples import one_of
 from .inputs import Load, check_reference, random
 
 Array = np.ndarray[Any, Any]
@@ -84,8 +86,10 @@ def test_other_operators_read_the_selection(imported: Load) -> None:
         model.check(*boxes(1, 2, count), np.array([4]))
 
 
-@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
-@pytest.mark.parametrize("scale", [1.0, 0.25, 2.0])
+@pytest.mark.parametrize(
+    ("mode", "scale"),
+    one_of(4, itertools.product(("half_pixel", "output_half_pixel"), (1.0, 0.25, 2.0))),
+)
 def test_roi_align_scales_regions_before_it_moves_them(
     imported: Load, mode: str, scale: float
 ) -> None:

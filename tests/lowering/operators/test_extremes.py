@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+
+from ...samples import one_of
 
 Load = Callable[..., Any]
 
@@ -18,9 +21,12 @@ def rows() -> Any:
     return x
 
 
-@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("dtype", ["float", "double", "float16"])
+@pytest.mark.parametrize(
+    ("op_type", "keepdims", "dtype"),
+    one_of(
+        5, itertools.product(("ReduceMax", "ReduceMin"), (0, 1), ("float", "double", "float16"))
+    ),
+)
 def test_extremes(imported: Load, op_type: str, keepdims: int, dtype: str) -> None:
     result = f"{dtype}[?, ?]" if keepdims else f"{dtype}[?]"
     everything = f"{dtype}[1, 1]" if keepdims else dtype
@@ -35,9 +41,10 @@ def test_extremes(imported: Load, op_type: str, keepdims: int, dtype: str) -> No
     model.check(rows()[:1].astype(kind))
 
 
-@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
-@pytest.mark.parametrize("last", [0, 1])
-@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("op_type", "last", "keepdims"),
+    one_of(3, itertools.product(("ArgMax", "ArgMin"), (0, 1), (0, 1))),
+)
 def test_positions(imported: Load, op_type: str, last: int, keepdims: int) -> None:
     result = "int64[?, ?]" if keepdims else "int64[?]"
     attributes = f"select_last_index = {last}, keepdims = {keepdims}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from ...samples import one_of
 from .inputs import check_reference
 
 Load = Callable[..., Any]
@@ -28,11 +30,13 @@ def by_scales(attributes: str, *scales: float) -> str:
     > {{ y = Resize <{attributes}> (x, "", scales) }}"""
 
 
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
 
 
-@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize(
+    ("coordinates", "nearest"), one_of(3, itertools.product(COORDINATES, ROUNDINGS))
+)
 def test_nearest(imported: Load, coordinates: str, nearest: str) -> None:
     attributes = f'coordinate_transformation_mode = "{coordinates}", nearest_mode = "{nearest}"'
     for scales in ((1, 1, 2, 3), (1, 1, 0.6, 1.5)):
@@ -55,8 +59,9 @@ def test_the_centres_of_an_old_version(imported: Load, nearest: str) -> None:
         ).check(random(1, 2, 5, 7), np.zeros(0, np.float32))
 
 
-@pytest.mark.parametrize("mode", ["linear", "cubic"])
-@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize(
+    ("coordinates", "mode"), one_of(3, itertools.product(COORDINATES, ("linear", "cubic")))
+)
 def test_interpolation(imported: Load, coordinates: str, mode: str) -> None:
     attributes = f'mode = "{mode}", coordinate_transformation_mode = "{coordinates}"'
     for scales in ((1, 1, 2, 3), (1, 1, 0.6, 1.5)):

@@ -16,6 +16,8 @@ from onnx.backend.test.case.node import collect_testcases
 
 from looplift.rewrite.storage.model import export_model, import_model
 
+pytestmark = pytest.mark.soak
+
 _EVERY = 10
 """One of so many cases is also run."""
 _RANDOM = ("bernoulli", "dropout", "random", "multinomial")

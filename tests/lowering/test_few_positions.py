@@ -1,0 +1,87 @@
+"""Convolutions of few output positions, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm import tirx
+
+import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.few_positions import FewPositions
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
+
+from ..samples import one_of
+from .test_dense_kernels import check, weight, with_weights
+
+CASES: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "frames of a signal": ("float[b, 1, 640] x", "strides = [128]", (258, 1, 256)),
+    "padding": ("float[b, 9, 4] x", "pads = [1, 1]", (128, 9, 3)),
+    "one position": ("float[b, 40, 2] x", "pads = [1, 1], strides = [2]", (64, 40, 3)),
+    "dilation": ("float[b, 6, 9] x", "dilations = [3]", (70, 6, 2)),
+    "plane": ("float[b, 5, 7, 5] x", "pads = [1, 0, 0, 1], strides = [2, 3]", (50, 5, 3, 2)),
+    "as many as rows": ("float[b, 8, 12] x", "", (100, 8, 1)),
+}
+"""Input, attributes and the shape of the weight."""
+BATCHES = [{"b": b} for b in (1, 0, 3)]
+
+
+def model_of(name: str, batch: str) -> tuple[str, dict[str, Any]]:
+    inputs, attributes, shape = CASES[name]
+    inputs = inputs.replace("[b", f"[{batch}")
+    conv = f"Conv <{attributes}> (x, f, c)" if attributes else "Conv (x, f, c)"
+    text = f"model ({inputs}) => (y) {{ p = {conv} q = Sigmoid (p) y = Mul (p, q) }}"
+    return text, {"f": weight(*shape), "c": weight(shape[0])}
+
+
+def kernels_of(text: str, weights: dict[str, Any]) -> list[Any]:
+    """The kernels that the rule takes."""
+    target = as_target("native")
+    with target:
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+        functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+        found = [FewPositions().apply(function, target, False) for function in functions]
+    return [schedule for schedule in found if schedule is not None]
+
+
+@pytest.mark.parametrize("name", one_of(2, CASES))
+def test_a_batch_of_any_size(name: str) -> None:
+    text, weights = model_of(name, "b")
+    assert len(kernels_of(text, weights)) == 1
+    check(text, weights, BATCHES)
+
+
+@pytest.mark.parametrize("name", one_of(3, CASES))
+def test_one_image(name: str) -> None:
+    text, weights = model_of(name, "1")
+    assert len(kernels_of(text, weights)) == 1
+    check(text, weights, [{}])
+
+
+def test_images_share_a_tile() -> None:
+    text, weights = model_of("padding", "2")
+    assert len(kernels_of(text, weights)) == 1
+    check(text, weights, [{}])
+
+
+def test_on_two_cores() -> None:
+    text = "model (float[1, 256, 8] x) => (y) { y = Conv <pads = [1, 1]> (x, f) }"
+    weights = {"f": weight(300, 256, 3)}
+    assert len(kernels_of(text, weights)) == 1
+    check(text, weights, [{}])
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("model (float[1, 8, 40] x) => (y) { y = Conv (x, f) }", (100, 8, 3)),
+        ("model (float[1, 8, n] x) => (y) { y = Conv (x, f) }", (100, 8, 3)),
+        ("model (float[1, 8, 6] x) => (y) { y = Conv <group = 2> (x, f) }", (100, 4, 3)),
+        ("model (float[1, 64, 12] x) => (y) { y = Conv (x, f) }", (3, 64, 3)),
+        ("model (float[4, 8] x) => (y) { y = MatMul (x, f) }", (8, 100)),
+    ],
+    ids=["more positions", "unknown positions", "groups", "few channels", "a product"],
+)
+def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:
+    assert kernels_of(text, {"f": weight(*shape)}) == []
