@@ -124,6 +124,7 @@ ENGINES = MappingProxyType(
             InferenceEngine("mnn", frozenset((*_RECURRENT, "LSTM without Y_c", "Scan"))),
             # 0.14 has none of these.
             InferenceEngine("tinygrad", frozenset((*_RECURRENT, "Loop", "Scan"))),
+            # 3.13 takes the forms that rules choose; some LSTMs compile for more than a minute.
             InferenceEngine("iree"),
         )
     }
