@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER / "published"
 README = FOLDER.parent / "README.md"
 NAMES = {
-    "tvm": "TVM",
+    "tvm": "TVM, its own importer, then `looplift.from_onnx`",
     "openvino": "OpenVINO",
     "opencv": "OpenCV",
     "mnn": "MNN",
