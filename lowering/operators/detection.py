@@ -136,7 +136,7 @@ class _Buffers:
     count: Any
     """The number of entries of `selected` that are filled, [1]."""
     waiting: Any
-    """The boxes that are neither selected nor suppressed, in order, [n]."""
+    """The boxes that have not been compared yet, as a heap, [n]."""
     left: Any
     """The number of waiting boxes, [1]."""
 
@@ -185,61 +185,96 @@ def _append(items: Any, counter: Any, item: Any) -> None:
 def _select(
     buffers: _Buffers, batch: Any, category: Any, boxes: Any, limit: Any, is_centred: bool
 ) -> None:
-    """Emits the selection among the boxes of one class in one batch entry."""
-    taken, best = _counter(), _counter()
-    _collect(buffers, batch, category, boxes, best)
+    """Emits the selection among the boxes of one class in one batch entry.
+
+    The waiting boxes form a heap whose root is the best of them. Each root is compared with the
+    boxes that are already selected.
+    """
+    first, taken, best, stays = (_counter() for _ in range(4))
+    _collect(buffers, batch, category, boxes)
+    heap = _Heap(buffers, batch, category)
+    with ib.serial(buffers.left[0] // 2) as number:
+        start = buffers.left[0] // 2 - 1 - number
+        heap.sift(buffers.waiting[start], start)
+    _set(first, buffers.count[0])
     _set(taken, 0)
     with ib.While(tirx.all(buffers.left[0] > 0, taken[0] < limit)):
-        for column, value in enumerate((batch, category, best[0])):
-            ib.buffer_store(buffers.selected, value, [buffers.count[0], column])
-        _set(buffers.count, buffers.count[0] + 1)
-        _set(taken, taken[0] + 1)
-        _suppress(buffers, batch, category, best, is_centred)
+        _set(best, buffers.waiting[0])
+        _set(buffers.left, buffers.left[0] - 1)
+        heap.sift(buffers.waiting[buffers.left[0]], ZERO)
+        _set(stays, 1)
+        _compare(buffers, batch, (first[0], taken[0]), best[0], stays, is_centred)
+        with ib.If(stays[0] > 0), ib.Then():
+            for column, value in enumerate((batch, category, best[0])):
+                ib.buffer_store(buffers.selected, value, [buffers.count[0], column])
+            _set(buffers.count, buffers.count[0] + 1)
+            _set(taken, taken[0] + 1)
 
 
-def _wait(buffers: _Buffers, batch: Any, category: Any, box: Any, best: Any) -> None:
-    """Emits that a box waits, and is the best one if its score exceeds those before it."""
-
-    def score(box: Any) -> Any:
-        return buffers.scores[batch, category, box]
-
-    is_best = tirx.any(buffers.left[0] == 0, score(box) > score(best[0]))
-    _set(best, tirx.Select(is_best, box, best[0]))
-    _append(buffers.waiting, buffers.left, box)
-
-
-def _collect(buffers: _Buffers, batch: Any, category: Any, boxes: Any, best: Any) -> None:
-    """Emits the loop that makes the boxes with a sufficient score wait, in order."""
+def _collect(buffers: _Buffers, batch: Any, category: Any, boxes: Any) -> None:
+    """Emits the loop that makes the boxes with a sufficient score wait."""
     _set(buffers.left, 0)
-    _set(best, 0)
     with ib.serial(boxes) as box:
         if buffers.least is None:
-            _wait(buffers, batch, category, box, best)
+            _append(buffers.waiting, buffers.left, box)
             return
         with ib.If(buffers.scores[batch, category, box] > buffers.least[0]), ib.Then():
-            _wait(buffers, batch, category, box, best)
+            _append(buffers.waiting, buffers.left, box)
 
 
-def _suppress(buffers: _Buffers, batch: Any, category: Any, best: Any, is_centred: bool) -> None:
-    """Emits the loop that removes the best box, and those it suppresses, from the waiting ones.
+class _Heap:
+    """The waiting boxes of one class: no box is worse than the two below it."""
 
-    It finds the best of those that remain.
+    def __init__(self, buffers: _Buffers, batch: Any, category: Any) -> None:
+        self._buffers = buffers
+        self._class = (batch, category)
+        self._node, self._child, self._box = (_counter() for _ in range(3))
+
+    def _is_better(self, box: Any, other: Any) -> Any:
+        places = [(*self._class, b) for b in (box, other)]
+        score, other_score = (self._buffers.scores[place] for place in places)
+        return tirx.any(score > other_score, tirx.all(score == other_score, box < other))
+
+    def sift(self, box: Any, start: Any) -> None:
+        """Emits that a box sinks from a node to where no box below it is better."""
+        node, child, kept = self._node, self._child, self._box
+        waiting, size = self._buffers.waiting, self._buffers.left
+        _set(kept, box)
+        _set(node, start)
+        _set(child, start * 2 + 1)
+        with ib.While(child[0] < size[0]):
+            with ib.If(child[0] + 1 < size[0]), ib.Then():
+                pair = [waiting[child[0] + 1], waiting[child[0]]]
+                with ib.If(self._is_better(*pair)), ib.Then():
+                    _set(child, child[0] + 1)
+            with ib.If(self._is_better(waiting[child[0]], kept[0])):
+                with ib.Then():
+                    ib.buffer_store(waiting, waiting[child[0]], [node[0]])
+                    _set(node, child[0])
+                    _set(child, node[0] * 2 + 1)
+                with ib.Else():
+                    _set(child, size[0])
+        ib.buffer_store(waiting, kept[0], [node[0]])
+
+
+def _compare(
+    buffers: _Buffers, batch: Any, selected: tuple[Any, Any], box: Any, stays: Any, is_centred: bool
+) -> None:
+    """Emits that a box does not stay if one of the selected boxes suppresses it.
+
+    `selected` is the first of them in the result, and their number.
     """
-    before, selected, stays = _counter(), _counter(), _counter()
-    _set(before, buffers.left[0])
-    _set(selected, best[0])
-    _set(buffers.left, 0)
-    with ib.serial(before[0]) as place:
-        other = buffers.waiting[place]
-        boxes = (selected[0], other)
-        first, second = (_corners(buffers.boxes, batch, box, is_centred) for box in boxes)
-        _set(stays, tirx.Select(other != selected[0], ONE, ZERO))
+    place = _counter()
+    first, count = selected
+    _set(place, 0)
+    with ib.While(tirx.all(place[0] < count, stays[0] > 0)):
+        boxes = (buffers.selected[first + place[0], 2], box)
+        one, other = (_corners(buffers.boxes, batch, box, is_centred) for box in boxes)
         # Few boxes meet: the quotient is computed for those only.
-        overlaps = _overlaps(first, second, buffers.overlap[0])
-        with ib.If(_meet(first, second)), ib.Then(), ib.If(overlaps), ib.Then():
+        overlaps = _overlaps(one, other, buffers.overlap[0])
+        with ib.If(_meet(one, other)), ib.Then(), ib.If(overlaps), ib.Then():
             _set(stays, 0)
-        with ib.If(stays[0] > 0), ib.Then():
-            _wait(buffers, batch, category, other, best)
+        _set(place, place[0] + 1)
 
 
 def _meet(first: list[tuple[Any, Any]], second: list[tuple[Any, Any]]) -> Any:

@@ -56,12 +56,12 @@ class Convolution(ScheduleRule):  # type: ignore[misc]
         if found is None:
             return None
         is_depthwise = static_size(found.product.count(found.product.rows)) == 1
-        emission = _Emission(kernel, found, line_tile() if is_depthwise else native_tile())
+        emission = Emission(kernel, found, line_tile() if is_depthwise else native_tile())
         return s_tir.Schedule(rewritten(kernel, emission.emit))
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """A number of output positions of one image and group."""
 
     values: dict[Any, Any]
@@ -81,12 +81,12 @@ def _even_part(total: Any, most: Any) -> Any:
     return ceil_div(total, pieces(total, most))
 
 
-def _odd_lines(elements: Any) -> Any:
+def odd_lines(elements: Any) -> Any:
     """The least number of elements above `elements` that fills an odd number of cache lines."""
     return ceil_div(elements, 2 * _LINE) * (2 * _LINE) + _LINE
 
 
-class _Emission:
+class Emission:
     """The kernel of a convolution.
 
     An item of work is a chunk of output positions and a block of tiles of output channels. It
@@ -94,12 +94,16 @@ class _Emission:
     which stay in the second-level cache while all its tiles pass over them.
     """
 
-    def __init__(self, kernel: tirx.PrimFunc, found: Convolved, tile: Tile) -> None:
+    def __init__(
+        self, kernel: tirx.PrimFunc, found: Convolved, tile: Tile,
+        axes: Sequence[SpatialAxis] | None = None,
+    ) -> None:  # fmt: skip
+        """`axes` are those of the planes, if they differ from those of the convolution."""
         self._kernel = kernel
         self._found = found
         self._product = found.product
         self._tile = tile
-        self._axes = found.axes
+        self._axes = found.axes if axes is None else list(axes)
         product_ = found.product
         channel = found.channel
         self._channels = int64(1) if channel is None else product_.extent(channel)
@@ -139,38 +143,45 @@ class _Emission:
 
     def _pack_weights(self) -> Any:
         """Packs the weights into `[group, tile, channel, tap, row]`."""
-        product_ = self._product
-        groups = product_.count(self._groups)
         rows = self._tile_rows
         self._tiles = pieces(self._rows, rows)
-        shape = [
-            sym.Analyzer().simplify(size)
-            for size in (groups, self._tiles, self._channels, int64(self._taps), int64(rows))
-        ]
+        groups = self._product.count(self._groups)
+        shape = [sym.Analyzer().simplify(size) for size in self._packed_shape(groups)]
         packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
-        source = product_.a.buffer
+        source = self._product.a.buffer
         with ib.grid(*shape) as loops, ib.sblock("pack"):
-            group, tile, channel, tap, row = (
+            places = [
                 ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
-            )
+            ]
             if is_constant_operand(self._kernel, source) and all(
                 isinstance(s, tirx.IntImm) for s in shape
             ):
                 ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
-            f = tile * rows + row
-            values = self._unflattened(self._groups, group)
-            values.update(self._unflattened(product_.rows, f))
-            if self._found.channel is not None:
-                values[self._found.channel] = channel
-            values.update(self._tap_values(tap))
-            indices = tuple(substituted(index, values) for index in product_.a.indices)
-            ib.reads([source[indices]])
-            ib.writes([packed[group, tile, channel, tap, row]])
-            element = source[indices]
+            f = places[1] * rows + places[-1]
+            ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
+            ib.writes([packed[tuple(places)]])
+            element = self._packed_element(places, f)
             if static_size(self._rows) is None or int(self._rows) % rows:
                 element = tirx.if_then_else(f < self._rows, element, tirx.const(0.0, "float32"))
-            ib.buffer_store(packed, element, [group, tile, channel, tap, row])
+            ib.buffer_store(packed, element, places)
         return packed
+
+    def _packed_shape(self, groups: Any) -> list[Any]:
+        taps, rows = int64(self._taps), int64(self._tile_rows)
+        return [groups, self._tiles, self._channels, taps, rows]
+
+    def _packed_element(self, places: Sequence[Any], f: Any) -> Any:
+        """The packed weight at some places, which is for output channel f."""
+        group, _, channel, tap, _ = places
+        return self._weight(group, f, channel, self._tap_values(tap))
+
+    def _weight(self, group: Any, f: Any, channel: Any, taps: dict[Any, Any]) -> Any:
+        values = self._unflattened(self._groups, group) | taps
+        values.update(self._unflattened(self._product.rows, f))
+        if self._found.channel is not None:
+            values[self._found.channel] = channel
+        operand = self._product.a
+        return operand.buffer[tuple(substituted(index, values) for index in operand.indices)]
 
     @property
     def _groups(self) -> list[Any]:
@@ -220,16 +231,16 @@ class _Emission:
             most_positions = tirx.max(int64(most), pitch)
             most_copied = most_positions + pitch * reach
         # Odd numbers of cache lines, so that neither channels nor rows compete for the same ones.
-        channel_stride = _odd_lines(lines * pitch * self._phases)
-        out_row = _odd_lines(ceil_div(longest, tile.width) * tile.width)
+        channel_stride = odd_lines(lines * pitch * self._phases)
+        out_row = odd_lines(ceil_div(longest, tile.width) * tile.width)
         self._together = 1 if self._is_depthwise else _TOGETHER
         # Sizes of buffers are expressions of the kernel's own sizes (see `bound`), and simple ones:
         # TVM takes seconds over others. Vectors of the last positions reach past the end, and the
         # epilogue reads whole vectors, too.
-        most_stride = _odd_lines(most_copied * self._phases)
-        most_row = _odd_lines(ceil_div(most_positions, tile.width) * tile.width)
+        most_stride = odd_lines(most_copied * self._phases)
+        self._most_row = odd_lines(ceil_div(most_positions, tile.width) * tile.width)
         self._plane_elements = self._channels * most_stride + 2 * tile.width
-        self._out_elements = most_row * (self._together * self._tile_rows) + tile.lanes
+        self._out_elements = self._most_row * (self._together * self._tile_rows) + tile.lanes
         self._length, self._pitch, self._out_row = bound(length), bound(pitch), bound(out_row)
         self._plane = bound(lines * pitch)
         self._channel_stride = bound(channel_stride)
@@ -253,7 +264,7 @@ class _Emission:
             positions = count if self._is_line else bound(count * self._pitch)
             panels = bound(ceil_div(positions, tile.width))
             tiles = bound(self._tiles)
-            here = _Chunk(values, group, first, count, positions, planes)
+            here = Chunk(values, group, first, count, positions, planes)
             if is_shared:
                 self._shared(here, panels, tiles)
             else:
@@ -282,12 +293,21 @@ class _Emission:
             return True
         return rows > self._tile_rows and rows * channels * self._taps >= _SHARED
 
+    @property
+    def _writes_panels(self) -> bool:
+        """Whether each panel is written at once, beside the products of the next.
+
+        The weights of a few tiles pass over every panel, so they must be few. Panels of lines would
+        be written in small pieces.
+        """
+        return self._is_line and self._taps == 1 and not self._is_depthwise
+
     def _has_large_weights(self) -> bool:
         """Whether the weights do not stay in the second-level cache."""
         rows, channels = static_size(self._rows), static_size(self._channels)
         return rows is None or channels is None or rows * channels * self._taps > _CACHED // 2
 
-    def _shared(self, chunk: _Chunk, panels: Any, tiles: Any) -> None:
+    def _shared(self, chunk: Chunk, panels: Any, tiles: Any) -> None:
         """Cuts the panels and tiles of a chunk into items."""
         groups = pieces(tiles, int64(self._together))
         if self._has_large_weights():
@@ -437,21 +457,31 @@ class _Emission:
     # --- output ---
 
     def _tiles_over_panels(
-        self, chunk: _Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
+        self, chunk: Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
     ) -> None:
         """Computes and writes a range of tiles of output channels at a range of panels."""
         rows, together = self._tile_rows, self._together
-        scratch = ib.alloc_buffer((self._out_elements,), "float32")
-        with ib.serial(ceil_div(tile_end - tile, together)) as number:
+        if self._writes_panels:
+            width = self._tile.width
+            elements, at_once, self._out_row = together * rows * width, int64(1), int64(width)
+        else:
+            elements, at_once = self._out_elements, panel_end - panel
+        scratch = ib.alloc_buffer((elements,), "float32")
+        with (
+            ib.serial(ceil_div(tile_end - tile, together)) as number,
+            ib.serial(pieces(panel_end - panel, at_once)) as part,
+        ):
             first_tile = bound(tile + number * together)
             tiles = bound(tirx.min(tile_end - first_tile, int64(together)))
-            self._sums(chunk, panel, panel_end, first_tile, tiles, scratch)
+            first = bound(panel + part * at_once)
+            last = bound(tirx.min(first + at_once, panel_end))
+            self._sums(chunk, first, last, first_tile, tiles, scratch)
             start = bound(first_tile * rows)
             count = bound(tirx.min(self._rows - start, tiles * rows))
-            self._write(chunk, start, count, panel, panel_end, scratch)
+            self._write(chunk, start, count, first, last, scratch)
 
     def _sums(
-        self, chunk: _Chunk, panel: Any, panel_end: Any, first_tile: Any, tiles: Any, scratch: Any
+        self, chunk: Chunk, panel: Any, panel_end: Any, first_tile: Any, tiles: Any, scratch: Any
     ) -> None:
         """Computes a few tiles; a panel of the input stays in the cache while they pass over it."""
         tile, rows = self._tile, self._tile_rows
@@ -488,7 +518,7 @@ class _Emission:
         return most if channels is None else max(-(-channels // -(-channels // most)), 1)
 
     def _write(
-        self, chunk: _Chunk, start: Any, rows: Any, panel: Any, panel_end: Any, scratch: Any
+        self, chunk: Chunk, start: Any, rows: Any, panel: Any, panel_end: Any, scratch: Any
     ) -> None:
         """Writes the results of some rows at a range of panels."""
         store, lanes = self._found.store, self._tile.lanes

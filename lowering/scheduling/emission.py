@@ -319,13 +319,19 @@ class Store:
             with ib.serial(count) as offset:
                 store(offset, int64(0))
             return
-        whole, rest = tirx.floordiv(count, lanes), tirx.floormod(count, lanes)
-        if not _is_number(whole, 0):
-            with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:
-                store(number * lanes + lane, lane)
-        if not _is_number(rest, 0):
-            with ib.If(rest > 0), ib.Then():
-                self._run_tail(values, bound(whole * lanes), bound(rest), element, lanes)
+        fills = sym.Analyzer().simplify(count >= int64(lanes))
+        if _is_false(fills):
+            self._run_tail(values, int64(0), count, element, lanes)
+            return
+        with ib.If(fills):
+            with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:
+                # The last vector ends with the last element: it writes some elements again.
+                first = bound(tirx.min(number * lanes, count - lanes))
+                with ib.vectorized(int64(lanes)) as lane:
+                    store(first + lane, lane)
+            if not _is_true(fills):
+                with ib.Else():
+                    self._run_tail(values, int64(0), bound(count), element, lanes)
 
     def _stages(self, lanes: int) -> list[Any]:
         """A buffer for the argument of each function in the value that is stored."""

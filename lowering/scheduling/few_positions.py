@@ -92,6 +92,8 @@ def _windowed(kernel: tirx.PrimFunc) -> _Windowed | None:
         return None
     store = Store(epilogue, variables, product.extents, product.columns)
     images, positions = _split(product, others)
+    if any(v.same_as(column) for v in images for column in product.columns):
+        return None  # more positions than a tile has rows
     count, depth, channels = (
         static_size(product.count(part)) for part in (positions, product.reduced, own)
     )

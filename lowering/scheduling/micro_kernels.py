@@ -23,6 +23,15 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
+from .winograd_transforms import (
+    INPUT,
+    OUTPUT,
+    TAPS,
+    input_transform,
+    keep_apart,
+    output_transform,
+    recovered_taps,
+)
 
 _ANY = (1 << 48,)
 """The shape of a buffer that is only a pointer."""
@@ -94,6 +103,11 @@ def _argument(value: Any) -> Any:
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
+def call_function(name: str, *arguments: Any) -> None:
+    """Emits a call of another shared function."""
+    ib.evaluate(tirx.call_extern("int32", name, *map(_argument, arguments)))
+
+
 def call_copy_row(
     target: Any, source: Any, before: Any, count: Any, after: Any, stride: Any, fill: Any
 ) -> None:
@@ -102,8 +116,7 @@ def call_copy_row(
     It writes `before` times `fill`, `count` elements of the source at a stride, and `after` times
     `fill`. `target` and `source` are addresses.
     """
-    arguments = [target, source, *map(_argument, (before, count, after, stride)), fill]
-    ib.evaluate(tirx.call_extern("int32", _COPY_ROW, *arguments))
+    call_function(_COPY_ROW, target, source, before, count, after, stride, fill)
 
 
 _COPY_ROW = "looplift_copy_row"
@@ -121,7 +134,14 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         for name, (tile, _) in names.items()
         for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
     }
-    variables[_COPY_ROW] = ir.GlobalVar(_COPY_ROW)
+    lanes, vectors = native_tile().lanes, native_tile().vectors
+    others = {
+        _COPY_ROW: lambda: _copy_row(lanes),
+        INPUT: lambda: input_transform(lanes, vectors),
+        OUTPUT: lambda: output_transform(lanes, vectors),
+        TAPS: recovered_taps,
+    }
+    variables |= {name: ir.GlobalVar(name) for name in others}
     called: set[str] = set()
 
     def bind(call: Any) -> Any:
@@ -144,8 +164,9 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         if name in called:
             for part, function in _functions(tile, packed):
                 module[variables[part]] = bound(function)
-    if _COPY_ROW in called:
-        module[variables[_COPY_ROW]] = _copy_row()
+    for name, function_of in others.items():
+        if name in called:
+            module[variables[name]] = bound(function_of())
     return module
 
 
@@ -165,21 +186,13 @@ def _parameters() -> tuple[list[Any], list[Any]]:
 
 
 def _selector(tile: Tile, name: str) -> tirx.PrimFunc:
-    """The function that calls the micro-kernel for a number of rows.
-
-    It contains a call of itself that never runs, which keeps LLVM from inlining it. In its caller
-    it would be wrong: TVM tells LLVM that accesses by way of different variables never meet (TBAA).
-    That holds within a kernel, but not between `out` and the buffer that the caller reads after it.
-    """
+    """The function that calls the micro-kernel for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         rows = ib.arg("rows", ib.int64())
         pointers, numbers = _parameters()
         table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
-        with ib.If(table[tirx.IntImm("int64", 0)] < 0), ib.Then():
-            # Two, because the last one would become a loop.
-            for _ in range(2):
-                ib.evaluate(tirx.call_extern("int32", name, rows, *pointers, *numbers))
+        keep_apart(name, table[tirx.IntImm("int64", 0)] < 0, [rows, *pointers, *numbers])
 
         def select(first: int, last: int) -> None:
             if first == last:
@@ -233,7 +246,10 @@ def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
     return builder.get()
 
 
-def _copy_row() -> tirx.PrimFunc:
+def _copy_row(lanes: int) -> tirx.PrimFunc:
+    def span(first: Any, count: int) -> Any:
+        return tirx.Ramp(first, tirx.IntImm("int64", 1), count)
+
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
@@ -246,8 +262,20 @@ def _copy_row() -> tirx.PrimFunc:
         with ib.If(stride == 1):
             with ib.Then(), ib.serial(count) as k:
                 ib.buffer_store(target, source[k], [before + k])
-            with ib.Else(), ib.serial(count) as k:
-                ib.buffer_store(target, source[k * stride], [before + k])
+            with ib.Else():
+                done = ib.alloc_buffer((1,), "int64")
+                zero = tirx.IntImm("int64", 0)
+                ib.buffer_store(done, zero, [zero])
+                with ib.If(tirx.all(stride == 2, count > 0)), ib.Then():
+                    # The last element is copied alone: a vector of two strides ends after it.
+                    ib.buffer_store(done, tirx.floordiv(count - 1, lanes) * lanes, [zero])
+                    with ib.serial(tirx.floordiv(count - 1, lanes)) as k:
+                        pairs = source[span(k * 2 * lanes, 2 * lanes)]
+                        every_second = tirx.Shuffle([pairs], list(range(0, 2 * lanes, 2)))
+                        ib.buffer_store(target, every_second, [span(before + k * lanes, lanes)])
+                with ib.serial(count - done[zero]) as k:
+                    here = done[zero] + k
+                    ib.buffer_store(target, source[here * stride], [before + here])
         with ib.serial(after) as k:
             ib.buffer_store(target, fill, [before + count + k])
     return builder.get()

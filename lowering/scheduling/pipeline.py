@@ -34,11 +34,19 @@ from .packing import mark_constant_operands, pack_constants
 from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
-from .size_names import OPAQUE, name_sizes
+from .size_names import OPAQUE, name_kernel_sizes, name_sizes
 from .transposed_convolution import split_into_phases
+from .winograd import Winograd
 
 NAME = "looplift"
-RULES = (FewPositions(), MatrixProduct(), Convolution(), Elementwise(), RowReduction())
+RULES = (
+    FewPositions(),
+    MatrixProduct(),
+    Winograd(),
+    Convolution(),
+    Elementwise(),
+    RowReduction(),
+)
 """The schedule rules for CPUs, in the order in which they are tried."""
 
 
@@ -135,6 +143,8 @@ def _to_kernels() -> Any:
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
             _module_pass(restore_reshapes),
+            # Fused kernels that differ in sizes only are compiled once.
+            _module_pass(name_kernel_sizes),
             _module_pass(mark_constant_operands),
         ]
     )

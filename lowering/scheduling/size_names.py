@@ -38,6 +38,15 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
 
     Requires that every `match_cast` lies outside of dataflow blocks.
     """
+    module = name_kernel_sizes(module)
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function):
+            module[variable] = _function_with_named_sizes(function)
+    return relax.transform.Normalize()(module)
+
+
+def name_kernel_sizes(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with named sizes in kernels, and equal kernels merged."""
     module, shorter = _with_named_kernels(module)
 
     def shorten(call: Any) -> Any:
@@ -54,9 +63,8 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
-            named = _function_with_named_sizes(function)
-            body = tvm_ffi.structural_map(named.body, (ir.Call, shorten), order="post")
-            module[variable] = with_body(named, body)
+            body = tvm_ffi.structural_map(function.body, (ir.Call, shorten), order="post")
+            module[variable] = with_body(function, body)
     kept = {replacement for replacement, _ in shorter.values()}
     for variable in shorter:
         if variable not in kept:

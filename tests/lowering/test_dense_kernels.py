@@ -172,6 +172,41 @@ def test_convolutions_with_more_weights_than_the_cache_holds() -> None:
     check(text, {"f": weight(130, 130, 3, 3)}, sizes)
 
 
+WINOGRAD = {
+    "groups": "pads = [1, 1, 1, 1], group = 2",
+    "uneven padding": "pads = [0, 2, 1, 0]",
+}
+SQUARES = [
+    {"b": b, "h": h, "w": w}
+    for b, h, w in ((1, 3, 3), (1, 7, 9), (0, 4, 4), (2, 14, 5), (1, 4, 300))
+]
+
+
+@pytest.mark.parametrize("name", _soaking(WINOGRAD, "uneven padding"))
+def test_convolutions_by_winograd(name: str) -> None:
+    """Squares of outputs that reach past the last line and column, several chunks and tiles."""
+    nodes = f"p = Conv <{WINOGRAD[name]}> (x, f, c) r = Relu (p) y = Add (p, r)"
+    shape = (66, 16, 3, 3) if name == "groups" else (33, 32, 3, 3)
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    check(f"model (float[b, 32, h, w] x) => (y) {{ {nodes} }}", weights, SQUARES)
+
+
+def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
+    """The transforms alone would make NaN of a whole square, and of its neighbours."""
+    text = "model (float[1, 16, h, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
+    model = with_weights(text, {"f": weight(20, 16, 3, 3)})
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for height, width in ((7, 8), (40, 40), (2, 200)):
+        for special in (np.inf, -np.inf, np.nan, 3e38):
+            x = np.random.default_rng(width).standard_normal((1, 16, height, width)).astype("f4")
+            x[0, 3, 1, 4], x[0, 15, height - 1, width - 1] = special, -special
+            got = machine["main"](tvm.runtime.tensor(x)).numpy()
+            (want,) = session.run(None, {"x": x})
+            scale = np.abs(want[np.isfinite(want)]).max()
+            np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6)
+
+
 def test_products_of_one_row_and_what_spreads_them_over_planes() -> None:
     """As in a block that squeezes and excites."""
     nodes = """
