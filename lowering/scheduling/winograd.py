@@ -5,9 +5,9 @@ outputs. Their input is transformed panel by panel; the products of its 16 point
 weights are computed by the same register tiles as every convolution.
 
 Rounding errors are relative to the largest of the 4x4 elements that a square reads. An infinity or
-NaN in the input reaches only the outputs that read it: a chunk that contains one is computed tap by
-tap, with the taps that the transformed weights give back. An infinite weight makes every output of
-its channel NaN.
+NaN in the input reaches only the outputs that read it: a chunk that contains one, or a number above
+a quarter of the largest, is computed tap by tap, with the taps that the transformed weights give
+back. An infinite weight makes every output of its channel NaN.
 """
 
 from __future__ import annotations

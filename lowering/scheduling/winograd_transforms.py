@@ -65,7 +65,8 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
 
     `planes` holds the four phases of the channel `plane` elements apart, lines at `pitch`. Point p
     of panel n is written to `out[n * panel + p * point]`. One vector of `finite` becomes 0 in
-    every lane, or NaN where the channel contains an infinity or a NaN.
+    every lane, or NaN where the channel contains an infinity, a NaN, or a number so large that a
+    sum of four of them may be infinite.
     """
     with IRBuilder() as builder, _function():
         data, numbers = _arguments(3, 5)
@@ -75,6 +76,7 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
         zero = _span(tirx.IntImm("int64", 0), lanes)
         total = ib.alloc_buffer((lanes,), "float32")
         nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
+        most = tirx.Broadcast(tirx.const(4.0, "float32"), lanes)
         ib.buffer_store(total, nothing, [zero])
         points = list(itertools.product(range(POINTS), repeat=2))
         with ib.serial(panels) as number, ib.serial(tirx.IntImm("int64", vectors)) as vector:
@@ -86,7 +88,7 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                 elements.append(_kept(planes[_span(phase, lanes)], lanes))
             for (_, j), element in zip(points, elements, strict=True):
                 if j < 2:  # The others are those of the next position.
-                    ib.buffer_store(total, total[zero] + element * nothing, [zero])
+                    ib.buffer_store(total, total[zero] + element * most * nothing, [zero])
             rows = [elements[4 * i : 4 * i + 4] for i in range(4)]
             columns = [
                 [_kept(value, lanes) for value in _of_input(list(column_))]

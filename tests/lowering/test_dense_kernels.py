@@ -205,6 +205,13 @@ def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
             (want,) = session.run(None, {"x": x})
             scale = np.abs(want[np.isfinite(want)]).max()
             np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6)
+    # The transforms would add up four of these, the convolution multiplies them by small weights.
+    signs = np.random.default_rng(0).choice([-1, 1], (1, 16, 7, 8))
+    x = (signs * 3e38).astype("f4")
+    x[0, 1:] = 0
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    (want,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(got / 3e38, want / 3e38, rtol=0, atol=2e-6)
 
 
 def test_products_of_one_row_and_what_spreads_them_over_planes() -> None:
