@@ -25,6 +25,7 @@ from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
 from .rewrite.storage.files import ModelSource, save
 from .rewrite.storage.in_memory import like
+from .rewrite.storage.iteration_numbers import reshape_iteration_numbers
 from .rewrite.storage.model import export_model, read_model
 from .rewrite.storage.summary import (
     brief,
@@ -244,6 +245,8 @@ def rewrite_request(
     engine = request.engine(observer, step_limit, on_event)
     engine.run()
     result = export_model(engine.model)
+    if request.options.engine.reshapes_iteration_numbers:
+        reshape_iteration_numbers(result)
     trace = engine.trace
     report = Report(
         before=count_operators(request.proto),

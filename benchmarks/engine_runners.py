@@ -96,19 +96,115 @@ class Iree:
 
 IREE_FLAGS = ["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O1"]
 
+
+class Mnn:
+    """A model converted by MNN."""
+
+    def __init__(self, path: str) -> None:
+        # Of the package only its converter: the command `mnnconvert` installs a package that sends
+        # usage data.
+        import _tools
+        from MNN import nn
+
+        graph = onnx.load(path).graph
+        self._inputs = [value.name for value in graph.input]
+        with tempfile.TemporaryDirectory() as folder:
+            converted = str(Path(folder, "model.mnn"))
+            options = ["-f", "ONNX", "--modelFile", path, "--MNNModel", converted]
+            _tools.mnnconvert(["", *options, "--bizCode", "none", "--keepInputFormat", "1"])
+            outputs = [value.name for value in graph.output]
+            self._module = nn.load_module_from_file(converted, self._inputs, outputs)
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, in the order of the model; all integers are 32 bits wide."""
+        from MNN import expr
+
+        given = []
+        for name in self._inputs:
+            value = inputs[name]
+            is_float = value.dtype.kind == "f"
+            elements = value.astype(np.float32 if is_float else np.int32).ravel().tolist()
+            kind = expr.float if is_float else expr.int
+            given.append(expr.const(elements, list(value.shape), expr.NCHW, kind))
+        results = self._module.forward(given if len(given) > 1 else given[0])
+        several = results if isinstance(results, list) else [results]
+        return [np.array(expr.convert(result, expr.NCHW).read()) for result in several]
+
+
+class Tinygrad:
+    """A model run by tinygrad's ONNX frontend on its CPU device, which needs a clang (CC)."""
+
+    def __init__(self, path: str) -> None:
+        from tinygrad.nn.onnx import OnnxRunner
+
+        self._runner = OnnxRunner(path)
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, in the order of the model."""
+        from tinygrad import Tensor
+
+        results = self._runner({name: Tensor(value) for name, value in inputs.items()})
+        return [result.numpy() for result in results.values()]
+
+
+class Tvm:
+    """A model that TVM's own ONNX importer converts, compiled for the CPU."""
+
+    def __init__(self, path: str) -> None:
+        self._inputs = [value.name for value in onnx.load(path).graph.input]
+        self._machine = self._compiled(path)
+
+    def _compiled(self, path: str) -> Any:
+        import tvm
+        from tvm import relax
+        from tvm.relax.frontend.onnx import from_onnx
+
+        module = from_onnx(onnx.load(path), keep_params_in_input=False)
+        return relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, in the order of the model."""
+        import tvm
+
+        given = [tvm.runtime.tensor(np.ascontiguousarray(inputs[name])) for name in self._inputs]
+        results = self._machine["main"](*given)
+        return [results.numpy()] if hasattr(results, "numpy") else [r.numpy() for r in results]
+
+
+class TvmByLooplift(Tvm):
+    """A model that `looplift.from_onnx` converts, compiled for the CPU."""
+
+    def _compiled(self, path: str) -> Any:
+        import tvm
+        from tvm import relax
+
+        import looplift
+
+        module = looplift.compile(looplift.from_onnx(path), "llvm")
+        return relax.VirtualMachine(module, tvm.cpu())
+
+
 ENGINES = {
+    "tvm": Tvm,
     "openvino": OpenVino,
     "tract": Tract,
     "opencv": OpenCv,
     "iree": Iree,
+    "mnn": Mnn,
+    "tinygrad": Tinygrad,
 }
 """The engines by the name that `--for` has for them."""
 
-MODULES = {"opencv": "cv2", "iree": "iree.compiler"}
+IMPORTERS = {"tvm": TvmByLooplift}
+"""Engines into which looplift imports the original itself."""
+
+MODULES = {"opencv": "cv2", "iree": "iree.compiler", "mnn": "MNN"}
 """The Python module of an engine, where it is not the name."""
 
 PACKAGES = {
+    "tvm": "apache-tvm",
     "opencv": "opencv-python-headless",
     "iree": "iree-base-compiler[onnx] iree-base-runtime",
+    "mnn": "MNN",
 }
 """What pip installs for an engine, where it is not the name."""

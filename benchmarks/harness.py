@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+PUBLISHED = Path(__file__).parent / "published"
+"""The results that the README shows, which are committed."""
 PACKAGES = (
     "looplift",
     "onnx",
@@ -28,6 +30,8 @@ PACKAGES = (
     "tract",
     "opencv-python-headless",
     "iree-base-compiler",
+    "MNN",
+    "tinygrad",
     "onnxscript",
     "polygraphy",
 )
@@ -75,6 +79,16 @@ def report(
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(content, indent=2) + "\n")
     console.print(f"written to {path}\n")
+
+
+def previous(name: str) -> tuple[list[dict[str, object]], list[str]]:
+    """The rows and notes of the last run of a benchmark: of this machine, or the published ones."""
+    for folder in (RESULTS, PUBLISHED):
+        path = folder / f"{name}.json"
+        if path.exists():
+            content = json.loads(path.read_text())
+            return content["rows"], content["notes"]
+    return [], []
 
 
 def _text(value: object) -> str:

@@ -4,7 +4,8 @@
 
 FOLDER holds, for each network, NAME.onnx (or NAME.onnx.gz without weights, which `hydrate.py` in
 the folder `tools` beside it brings back) and NAME.feed0.npz, NAME.feed1.npz, …, inputs of different
-sizes; the last is timed. Each network runs in a process of its own.
+sizes; the last is timed. Each network runs in a process of its own. The results of networks that
+are not measured this time are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import report
+from harness import previous, report
 
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = (1, 2)
@@ -65,6 +66,7 @@ def measure(name: str, networks: Path) -> dict[str, object]:
     compiled = time.process_time()
     row: dict[str, object] = {
         "network": name,
+        "date": time.strftime("%Y-%m-%d"),
         "import s": imported - start,
         "compile s": compiled - imported,
     }
@@ -165,15 +167,17 @@ def main() -> None:
     if not names:
         print(f"No networks in {given.networks}: nothing to measure (--networks FOLDER)")
         return
-    rows = []
+    rows, _ = previous("whole_networks")
     for name in names:
         command = [sys.executable, __file__, name, "--one", "--networks", str(given.networks)]
         environment = os.environ | {"TVM_NUM_THREADS": str(max(THREADS))}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
         failed = {"network": name, "slowest kernels": f"failed: {done.stderr.strip()[-200:]}"}
-        rows.append(json.loads(lines[-1][4:]) if lines else failed)
-    report("whole_networks", "Whole networks: time of looplift / time of onnxruntime", rows)
+        row = json.loads(lines[-1][4:]) if lines else failed
+        rows = [each for each in rows if each["network"] != name] + [row]
+    title = "Whole networks: time of looplift / time of onnxruntime, and CPU seconds"
+    report("whole_networks", title, rows)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ _WORDS = {
     "nan": float("nan"),
     "inf": float("inf"),
     "-inf": float("-inf"),
+    "infinity": float("inf"),
+    "-infinity": float("-inf"),
 }
 _KINDS = ("input", "dim", "shape", "prefix mask")
 """The first words of what `--assume` takes, in the order of `parse_assertions`."""
@@ -81,8 +84,8 @@ def _parse_masks(texts: Iterable[str]) -> dict[str, int | None]:
 
 
 def parse_value(text: str) -> Any:
-    """Parses `16000`, `0.5`, `true`, `1,2,3`, `[[1, 2], [3, 4]]` or `@file.npy`; any other text
-    stands for itself.
+    """Parses `16000`, `0.5`, `true`, `1,2,3`, `[[1, 2], [3, 4]]`, `[true]` or `@file.npy`; any
+    other text stands for itself.
     """
     if text.startswith("@"):
         return _read_array(Path(text[1:]))
@@ -91,6 +94,16 @@ def parse_value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return _parse_json(text)
+
+
+def _parse_json(text: str) -> Any:
+    """Parses a list as JSON, in which messages write values: `[true]`, `[NaN]`."""
+    if not text.startswith("["):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return text
 
 

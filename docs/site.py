@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
@@ -14,24 +15,27 @@ _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the README as the page `index.md`."""
-    text = (ROOT / "README.md").read_text()
-    files.append(File.generated(config, "index.md", content=_rebased(text, ROOT)))
+    readme = ROOT / "README.md"
+    content = _rebased(readme.read_text(), readme)
+    files.append(File.generated(config, "index.md", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Adapts links to files outside of docs/."""
-    return markdown if page.file.src_uri == "index.md" else _rebased(markdown, ROOT / "docs")
+    name = page.file.src_uri
+    return markdown if name == "index.md" else _rebased(markdown, ROOT / "docs" / name)
 
 
-def _rebased(text: str, folder: Path) -> str:
-    """A page of a folder with links that work on the site. Raises ValueError for a broken link."""
+def _rebased(text: str, page: Path) -> str:
+    """A page with links that work on the site. Raises PluginError for a broken link."""
 
     def target(match: re.Match[str]) -> str:
         words, link, anchor = match.groups()
-        path = (folder / link).resolve()
+        path = (page.parent / link).resolve()
         if not path.exists():
-            raise ValueError(f"a link leads to {link}, which does not exist")
+            where = page.relative_to(ROOT)
+            raise PluginError(f"{where} links to {link}, which does not exist")
         if path == ROOT / "README.md":
             return f"[{words}](index.md{anchor or ''})"
         if path.parent == ROOT / "docs":

@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise MissingTvmError(
         f"lowering to Relax needs TVM, which cannot be imported: {error}",
-        remedy='Install it with: pip install "looplift[tvm]"',
+        remedy='In your clone of looplift, run: pip install ".[tvm]"',
     ) from error
 
 from .emit import emit

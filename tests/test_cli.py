@@ -407,7 +407,7 @@ class TestTheRest:
         monkeypatch.syspath_prepend(tmp_path / "hidden")
         error = complaint(call("import", gated, "-o", tmp_path / "out.py"))
         assert "needs TVM" in error
-        assert 'pip install "looplift[tvm]"' in error
+        assert 'pip install ".[tvm]"' in error
         assert not (tmp_path / "out.py").exists()
 
 

@@ -189,7 +189,7 @@ def test_without_tvm_the_lowering_says_how_to_install_it(installed: Path, tmp_pa
     )
     operator, message = succeed(installed, script, cwd=tmp_path).splitlines()
     assert operator == "Relu"
-    assert 'pip install "looplift[tvm]"' in message
+    assert 'pip install ".[tvm]"' in message
 
 
 def test_collecting_tests_does_not_import_the_package_under_a_second_name() -> None:

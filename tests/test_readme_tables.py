@@ -35,3 +35,17 @@ def test_a_changed_number_is_noticed(script: Any) -> None:
     wrong = readme.replace(f"{number:,}", "1")
     assert wrong != readme
     assert script.updated(wrong) == readme
+
+
+def test_networks_are_ordered_by_time_and_failures_left_out(script: Any) -> None:
+    table = script.whole_networks(
+        [
+            {"network": "slow", "ratio, 1 thread(s)": 1.5, "compile s": 2.4, "difference": 2e-6},
+            {"network": "failed", "slowest kernels": "failed: no memory"},
+            {"network": "gpt2", "ratio, 1 thread(s)": 0.8, "compile s": 9.6, "difference": 1.4},
+        ]
+    )
+    assert table.splitlines()[2:] == [
+        "| GPT-2, one token | 0.80 | 10 |  |",
+        "| slow | 1.50 | 2 | 2e-6 |",
+    ]

@@ -23,7 +23,7 @@ from ...rewrite.graph.ir import Node
 from ...rewrite.storage.summary import CONTROL_FLOW
 from ..command_options import settings_options
 from .reasons import ExplainedReason, Reasons
-from .recipes import cost, framework_of, recipe
+from .recipes import cost, framework_of, recipe, words_for_if
 from .trials import RemovalObserver, Trial, Trials, outcome
 
 _MOST_NODES = 5
@@ -124,11 +124,12 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
         rule=rule if by_rule else "",
     )  # fmt: skip
     framework = framework_of(request.proto.producer_name)
-    for left in explained.remaining:
+    for left, (each, _) in zip(explained.remaining, found):
         if left.op in CONTROL_FLOW and left.why and not by_rule:
             first = left.why[0]
             decides = left.op == "If" and not first.unassertable
-            left.recipe = recipe(first.reason, first.remedies if decides else (), framework)
+            words = words_for_if(engine.index, each) or first.reason
+            left.recipe = recipe(words, first.remedies if decides else (), framework)
             left.cost = cost(left.op)
     return explained
 

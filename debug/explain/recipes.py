@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ...rewrite.graph.index import Index
+from ...rewrite.graph.ir import Node, bodies
+from ...rewrite.graph.views import LoopView
 from ...rules.recurrence.length_masks import UNKNOWN_MASK
 
 _EXPORTERS = (("tf2onnx", "TensorFlow"), ("jax2onnx", "JAX"), ("pytorch", "PyTorch"))
@@ -34,9 +37,12 @@ class Recipe:
         return f"{self.advice}: {code}" if code else self.advice
 
 
+_ENDS_EARLY = "may end early"
+_APPENDS = "an operator other than SequenceInsert"
+
 RECIPES = (
     Recipe(
-        "may end early",
+        _ENDS_EARLY,
         "bound the loop, and keep the state once it is done",
         "`for i in range(limit)` with `h = torch.where(done, h, new_h)` instead of `while` or "
         "`break`",
@@ -108,14 +114,15 @@ RECIPES = (
     ),
     Recipe(
         "no carried value keeps its shape",
-        "only a recurrence of floats of a fixed shape can become an LSTM, GRU or RNN; collect what "
-        "the iterations compute in one tensor, and use operators over it after the loop",
+        "only a recurrence of floats of a fixed shape can become an LSTM, GRU or RNN; if each "
+        "iteration follows the one before, as in backtracking, a loop is right, otherwise collect "
+        "what the iterations compute in one tensor, and use operators over it after the loop",
         "`torch.cumsum`, `torch.cummax`, `Tensor.scatter`",
         "`tf.cumsum`, `tf.scan`, `tf.scatter_nd`",
         "`jnp.cumsum`, `lax.cummax`, `.at[...].set`",
     ),
     Recipe(
-        "an operator other than SequenceInsert",
+        _APPENDS,
         "append in every iteration, and select what is needed after the loop",
         "`out.append(x)` without an `if`, then `torch.stack(out)[keep]`",
         "`ta.write(i, x)` in every iteration, then `tf.boolean_mask`",
@@ -153,6 +160,26 @@ SIZES = Recipe(
 def framework_of(producer: str) -> str:
     """The framework that a model was exported from, by the name of its exporter; may be empty."""
     return next((name for word, name in _EXPORTERS if word in producer.lower()), "")
+
+
+def words_for_if(index: Index, node: Node) -> str:
+    """The words of the recipe for an If that ends a loop, or that appends to a list in one.
+
+    The source has a `break`, or an `append` under a condition. Empty for other Ifs.
+    """
+    owner = index.owner(index.graph_of(node))
+    if node.op != "If" or owner is None or owner.op != "Loop":
+        return ""
+    waiting = [LoopView(owner).condition_out]
+    while waiting:
+        producer = index.producer(waiting.pop())
+        if producer is node:
+            return _ENDS_EARLY
+        if producer is not None and producer.op in ("And", "Or", "Not", "Cast", "Identity"):
+            waiting += producer.inputs
+    branches = bodies(node)
+    appends = any(each.op == "SequenceInsert" for body in branches for each in body.nodes)
+    return _APPENDS if appends else ""
 
 
 def recipe(reason: str, decided_by: Collection[str], framework: str) -> str:

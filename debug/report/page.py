@@ -19,7 +19,7 @@ from ...rewrite.errors import ModelError
 from ...rewrite.storage.summary import rows
 from .build import ReportData
 from .rule_sources import highlighting
-from .story import bars, bookkeeping, rules_in_order, stories
+from .story import BOOKKEEPING, bars, bookkeeping, rules_in_order, stories
 
 SCRIPTS = ("history", "regions", "layout", "drawing", "lists", "details", "search", "page")
 """The scripts of the page, each after those that it uses."""
@@ -41,10 +41,13 @@ LIBRARIES = (
 
 MOST_NODES = 12
 """The control-flow nodes that the first screen lists; the others can be unfolded."""
+MOST_BOOKKEEPING = 20
+"""More bookkeeping commits than these are hidden in the list until the reader asks for them."""
 
 
 def render(report: ReportData) -> str:
     """The page."""
+    tidy = frozenset(n for n, c in enumerate(report.commits, 1) if c["rule"] in BOOKKEEPING)
     page = (
         _environment()
         .get_template("report.html.jinja")
@@ -54,6 +57,7 @@ def render(report: ReportData) -> str:
             stories=stories(report.explanation, report.commits),
             steps=rules_in_order(report.commits),
             bookkeeping=bookkeeping(report.commits),
+            hidden=tidy if len(tidy) > MOST_BOOKKEEPING else frozenset(),
             bars=bars(report.before, report.after),
             data=_data(report),
             style=_style(),
@@ -105,11 +109,18 @@ def _environment() -> Environment:
         "allow_nan": False,
     }
     environment.filters["milliseconds"] = _milliseconds
+    environment.filters["duration"] = _duration
     return environment
 
 
 def _milliseconds(seconds: float, digits: int = 1) -> str:
     return f"{seconds * 1000:,.{digits}f}"
+
+
+def _duration(seconds: float) -> str:
+    """Three digits: `0.18 ms`, `53.2 ms`, `4.08 s`."""
+    value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
 
 
 def _style() -> str:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from zlib import crc32
 
 from ...rules import PHASES
 from ..explain.explain import Explanation
@@ -17,6 +16,9 @@ BOOKKEEPING = frozenset(
 """Rules that tidy up; their commits are counted in one line."""
 _MOST_OPERATORS = 12
 """The operators with a part of their own in a bar; the others share one."""
+_ALWAYS_NAMED = ("If", "Loop", "Scan", "LSTM", "GRU", "RNN")
+_GOLDEN_ANGLE = 137.5
+"""Degrees between the hues of neighbours, so that any few of them differ."""
 
 
 @dataclass
@@ -67,9 +69,12 @@ def stories(explanation: Explanation, commits: Sequence[Mapping[str, Any]]) -> l
 
 
 def _commits_at(label: str, commits: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
-    """The numbers and rules of the commits whose root is a node."""
-    numbered = enumerate(commits, 1)
-    return [(number, commit["rule"]) for number, commit in numbered if commit["node"] == label]
+    """The numbers and rules of the commits whose root is a node, without bookkeeping."""
+    return [
+        (number, commit["rule"])
+        for number, commit in enumerate(commits, 1)
+        if commit["node"] == label and commit["rule"] not in BOOKKEEPING
+    ]
 
 
 def rules_in_order(commits: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
@@ -91,11 +96,15 @@ def bookkeeping(commits: Sequence[Mapping[str, Any]]) -> str:
 
 def bars(before: Counter[str], after: Counter[str]) -> list[Bar]:
     """A bar for each of two models; an operator has the same place and colour in both."""
-    common = [op for op, _ in (before + after).most_common(_MOST_OPERATORS)]
+    total = before + after
+    common = [op for op in _ALWAYS_NAMED if total[op]]
+    common += [op for op, _ in total.most_common() if op not in common]
+    common = common[:_MOST_OPERATORS]
+    hues = {op: round(place * _GOLDEN_ANGLE) % 360 for place, op in enumerate(common)}
     found = []
     for name, counts in (("before", before), ("after", after)):
         bar = Bar(name, counts.total())
-        bar.parts = [(op, counts[op], crc32(op.encode()) % 360) for op in common if counts[op]]
+        bar.parts = [(op, counts[op], hues[op]) for op in common if counts[op]]
         rest = sum(n for op, n in counts.items() if op not in common)
         bar.parts += [("other", rest, 0)] if rest else []
         found.append(bar)

@@ -29,50 +29,57 @@ _DEFAULT_ACTIVATIONS = frozenset(("Sigmoid", "Tanh"))
 
 @dataclass(frozen=True)
 class InferenceEngine:
-    """The forms that an engine lacks, in the terms of the ONNX operator specification.
+    """The forms that an engine refuses or computes wrongly.
 
-    The default lacks nothing, as onnxruntime and TVM.
+    A form is an operator, such as `Loop`, or a use of LSTM, GRU or RNN, such as
+    `LSTM with sequence_lens`; `_recurrent_forms` lists the uses. The default lacks nothing, as
+    onnxruntime and TVM.
     """
 
     name: str = ""
-    operators: frozenset[str] = frozenset()
-    """The operators that it lacks."""
-    operands: frozenset[str] = frozenset()
-    """The operands and results of LSTM, GRU and RNN that it lacks, such as `sequence_lens`."""
-    other_activations: bool = True
-    """Whether these take activations other than Sigmoid and Tanh."""
-    reverse: bool = True
-    """Whether these take the direction `reverse`."""
-    open_batch: bool = True
-    """Whether these take a batch whose size is not known before the run."""
+    lacks: frozenset[str] = frozenset()
+    reshapes_iteration_numbers: bool = False
+    """Whether it gives the iteration number of a Loop the shape [1], so that a Reshape is added."""
 
     def refusals(self, node: Node, facts: Facts) -> Iterator[str]:
         """What the engine does not take about a node, apart from its bodies."""
-        if node.domain:
-            return
-        if node.op in self.operators:
-            yield node.op
-        if node.op in _RECURRENT:
-            yield from self._recurrent_refusals(node, facts)
+        if self.lacks and not node.domain:
+            yield from (form for form in _forms(node, facts) if form in self.lacks)
 
-    def _recurrent_refusals(self, node: Node, facts: Facts) -> Iterator[str]:
-        given = {
-            formal
-            for formals, tensors in ((_OPERANDS, node.inputs), (_RESULTS, node.outputs))
-            for formal, tensor in zip(formals, tensors)
-            if tensor.name
-        }
-        yield from (f"{node.op} with {formal}" for formal in sorted(given & self.operands))
-        functions = {str(name) for name in node.attrs.get("activations", ())}
-        if not self.other_activations and not functions <= _DEFAULT_ACTIVATIONS:
-            yield f"{node.op} with activations {', '.join(sorted(functions))}"
-        if not self.reverse and node.attrs.get("direction") == "reverse":
-            yield f"{node.op} with direction reverse"
-        shape = facts.shape(node.inputs[0])
-        batch = None if shape is None else shape[0 if node.attrs.get("layout") else 1]
-        if not self.open_batch and not isinstance(batch, int):
-            yield f"{node.op} with a batch whose size is not known"
 
+def _forms(node: Node, facts: Facts) -> Iterator[str]:
+    yield node.op
+    if node.op in _RECURRENT:
+        yield from (f"{node.op} {form}" for form in _recurrent_forms(node, facts))
+
+
+def _recurrent_forms(node: Node, facts: Facts) -> Iterator[str]:
+    operands = {formal for formal, tensor in zip(_OPERANDS, node.inputs) if tensor.name}
+    results = {formal for formal, tensor in zip(_RESULTS, node.outputs) if tensor.name}
+    yield from (f"with {formal}" for formal in sorted(operands | results))
+    if "Y_c" in results and "Y_h" not in results:
+        yield "with Y_c but not Y_h"
+    if "Y_c" not in results:
+        yield "without Y_c"
+    functions = {str(name) for name in node.attrs.get("activations", ())}
+    if not functions <= _DEFAULT_ACTIVATIONS:
+        yield "with activations other than Sigmoid and Tanh"
+    if node.attrs.get("direction") == "reverse":
+        yield "with direction reverse"
+        if "Y_h" in results:
+            yield "with direction reverse and Y_h"
+    shape = facts.shape(node.inputs[0])
+    batch = None if shape is None else shape[0 if node.attrs.get("layout") else 1]
+    if not isinstance(batch, int):
+        yield "with a batch whose size is not known"
+
+
+def _recurrent(*uses: str) -> frozenset[str]:
+    """The uses of LSTM, GRU and RNN alike."""
+    return frozenset(f"{op} {use}" for op in _RECURRENT for use in uses)
+
+
+_ACTIVATIONS = "with activations other than Sigmoid and Tanh"
 
 ANY_ENGINE = InferenceEngine()
 
@@ -83,19 +90,42 @@ ENGINES = MappingProxyType(
             InferenceEngine("onnxruntime"),
             InferenceEngine("tvm"),
             # 2026.4 ignores sequence_lens and peepholes, and does not compile HardSigmoid.
-            InferenceEngine(
-                "openvino", operands=frozenset(("sequence_lens", "P")), other_activations=False
-            ),
+            InferenceEngine("openvino", _recurrent("with sequence_lens", "with P", _ACTIVATIONS)),
             # 0.23 ends the process for an open batch, ignores `activations` and computes `reverse`
             # forward; an LSTM of a batch other than 1 takes no initial state and returns no Y_c.
             InferenceEngine(
                 "tract",
-                operators=frozenset(("Loop",)),
-                operands=frozenset(("sequence_lens", "initial_h", "initial_c", "Y_c")),
-                other_activations=False,
-                reverse=False,
-                open_batch=False,
+                frozenset(("Loop",))
+                | _recurrent(
+                    "with sequence_lens",
+                    "with initial_h",
+                    "with initial_c",
+                    "with Y_c",
+                    "with direction reverse",
+                    "with a batch whose size is not known",
+                    _ACTIVATIONS,
+                ),
             ),
+            # 5.0 has no RNN. A GRU without initial_h fails when the batch changes; where its Y_h is
+            # not read, Y is only the last time step. In `reverse`, Y_h is wrong.
+            InferenceEngine(
+                "opencv",
+                frozenset(("RNN", "GRU", "Scan"))
+                | _recurrent(
+                    "with sequence_lens",
+                    "with Y_c but not Y_h",
+                    "with direction reverse and Y_h",
+                    _ACTIVATIONS,
+                ),
+                reshapes_iteration_numbers=True,
+            ),
+            # 3.6 ends the process on most GRUs and on an LSTM whose Y_c is not read; it computes an
+            # RNN with `reverse` or Relu wrongly.
+            InferenceEngine("mnn", frozenset((*_RECURRENT, "LSTM without Y_c", "Scan"))),
+            # 0.14 has none of these.
+            InferenceEngine("tinygrad", frozenset((*_RECURRENT, "Loop", "Scan"))),
+            # 3.13 takes the forms that rules choose; some LSTMs compile for more than a minute.
+            InferenceEngine("iree"),
         )
     }
 )

@@ -67,7 +67,7 @@ class UnrollShortLoop(Rule[ShortLoop]):
             same = shape is not None and not any(m.facts.varies_in(d, view.body) for d in shape)
             m.need(same, "{} may differ in shape between iterations", value, at=value)
         size = count * max(1, len(nodes) + len(view.scan_outputs))
-        has_loop = "Loop" not in m.options.engine.operators
+        has_loop = "Loop" not in m.options.engine.lacks
         most = _MOST_NODES if has_loop else _MOST_NODES_WITHOUT_LOOP
         m.need(size <= most, "the unrolled loop would have {} nodes, more than {}", size, most)
         return ShortLoop(count)

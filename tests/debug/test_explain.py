@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -13,12 +15,13 @@ from rich.console import Console
 from looplift import AssumptionError, LoopliftError, Match, Miss, Phase, Rule, rewrite
 from looplift.api import rewrite_request
 from looplift.commands.arguments import parse_assumptions
+from looplift.debug.command_options import settings_options
 from looplift.debug.explain.explain import Explanation, explain, most_common_reasons
 from looplift.debug.explain.recipes import RECIPES, framework_of, recipe
 from looplift.debug.explain.render import render, render_summary
 from looplift.debug.explain.rule_effects import effect_of
 from looplift.debug.rule_reasons import sentences
-from looplift.request import Request
+from looplift.request import Request, Settings
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
@@ -514,6 +517,38 @@ class TestRecipes:
         assert "choice by size" in recipe(unknown, ["--dim T=…"], "PyTorch")
         assert recipe("there is no such reason", (), "") == ""
 
+    @pytest.mark.parametrize(
+        ("condition", "branch", "words"),
+        [
+            ("on = And(more, more)", "q = Neg(x)", "bound the loop"),
+            ("on = Identity(more)", "q = Neg(x)", "bound the loop"),
+            ("on = Identity(go)", "e = Neg(x) q = SequenceInsert(l, e)", "append in every"),
+            ("on = Identity(go)", "q = Neg(x)", "compute both results"),
+        ],
+    )
+    def test_an_if_in_a_loop_that_ends_it_or_appends(
+        self, condition: str, branch: str, words: str
+    ) -> None:
+        appends = "SequenceInsert" in branch
+        fails = "f = Gather(x, i) p = Add(x, f)"
+        kind, other = ("seq(float[2])", "p = Identity(l)") if appends else ("float[2]", fails)
+        text = f"""g (int64 n, bool yes, float[2] x0) => (float[2] y, float[N] z) {{
+            empty = SequenceEmpty()
+            y, s = Loop(n, yes, x0, empty) <body = b (int64 i, bool go, float[2] x, seq(float[2]) l)
+                => (bool on, float[2] xo, seq(float[2]) lo) {{
+                total = ReduceSum<keepdims = 0>(x)
+                big = Cast<to = 9>(total)
+                more, r = If(big) <then_branch = t () => (bool a, {kind} p) {{ a = Not(go) {other} }},
+                    else_branch = o () => (bool b, {kind} q) {{ b = Identity(go) {branch} }}>
+                {condition}
+                xo = Sin(x)
+                lo = {"Identity(r)" if appends else "SequenceInsert(l, r)"} }}>
+            z = ConcatFromSequence<axis = 0>(s) }}"""
+        given = model(text)
+        given.producer_name = "pytorch"
+        (left,) = (each for each in explain(Request.of(given)).remaining if each.op == "If")
+        assert words in left.recipe
+
     def test_the_exporter(self) -> None:
         names = ("pytorch", "tf2onnx", "jax2onnx", "somebody")
         assert [*map(framework_of, names)] == ["PyTorch", "TensorFlow", "JAX", ""]
@@ -523,6 +558,15 @@ class TestRecipes:
             for left in explain(Request.of(path), tries=False).remaining:
                 assert left.recipe, f"{path.name}: {left.node}: {left.why[0].reason}"
                 assert left.cost
+
+
+class TestAdviceAsText:
+    @pytest.mark.parametrize("value", [[True], [[False, True]], [1.5, math.inf], [[-math.inf]], 3])
+    def test_the_command_line_reads_what_advice_writes(self, value: object) -> None:
+        (option,) = settings_options(Settings(Assertions.of({"x": np.array(value)}, (), None, ())))
+        _, text = shlex.split(option)
+        read = parse_assumptions([f"input {text}"]).inputs["x"]
+        np.testing.assert_array_equal(read, value)
 
 
 class TestManyModels:

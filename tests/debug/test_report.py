@@ -389,6 +389,13 @@ class TestStory:
         assert sum(count for _, count, _ in before.parts) == 6
         assert all(colours.get(op, hue) == hue for op, _, hue in after.parts)
 
+    def test_bars_name_control_flow_and_recurrences_however_few(self) -> None:
+        others = Counter({f"Op{number}": 5 for number in range(20)})
+        before, after = bars(others + Counter(Loop=1), Counter(LSTM=1, Op3=1))
+        assert before.parts[0][:2] == ("Loop", 1)
+        assert [op for op, _, _ in after.parts] == ["LSTM", "Op3"]
+        assert len({hue for _, _, hue in before.parts[:-1]}) == len(before.parts) - 1
+
     def test_the_latency_of_both(self) -> None:
         found = report(report_models.model(), Runs.IF_CHEAP)
         assert found.latency is not None

@@ -66,7 +66,7 @@ def drawn(page: Page, pane: str) -> dict[int, str]:
 
 
 def go_to(page: Page, number: int) -> None:
-    page.click(f"#commit-{number}")
+    page.run(f"window.location.hash = 'commits={number}'")
     page.wait(lambda: f"commit {number} of" in page.text("#commit-head"))
     settle(page)
 
@@ -323,3 +323,39 @@ def test_rules_by_attempts_hits_and_time(page: Page, report: ReportData) -> None
     texts = [str(row.get_attribute("data-text")).lower() for row in page.shown("#rules > tbody")]
     assert all("constant" in text for text in texts)
     assert texts
+
+
+# --- bookkeeping ---
+
+
+def many_constants(count: int) -> onnx.ModelProto:
+    constants = " ".join(f"c{n} = Constant <value_float = {n}.5> ()" for n in range(count))
+    sums = " ".join(f"s{n + 1} = Add(s{n}, c{n})" for n in range(count))
+    return report_models.model(
+        f"g (float[2] s0) => (float[2] y) {{ {constants} {sums} y = Neg(s{count}) }}"
+    )
+
+
+def test_many_bookkeeping_commits_are_hidden_until_asked_for(session: Any, tmp_path: Path) -> None:
+    report = written(many_constants(30), tmp_path / "many.html")
+    page = Page(session, tmp_path / "many.html")
+    page.wait(lambda: page.all("#before .node"))
+    assert len(page.shown("#commit-list [role=option]")) == 1
+    assert page.text("#bookkeeping") == f"show {len(report.commits)} bookkeeping commits"
+    page.click("#bookkeeping input")
+    assert len(page.shown("#commit-list [role=option]")) == len(report.commits) + 1
+    page.click("#bookkeeping input")
+    page.run("window.location.hash = 'commits=5'")
+    page.wait(lambda: "commit 5 of" in page.text("#commit-head"))
+    assert [each.get_attribute("id") for each in page.shown("#commit-list [role=option]")] == [
+        "commit-0",
+        "commit-5",
+    ]
+    page.run("document.getElementById('search').value = 'ConstantToInitializer'")
+    page.run("search('ConstantToInitializer')")
+    assert len(page.shown("#commit-list [role=option]")) == len(report.commits)
+
+
+def test_few_bookkeeping_commits_are_listed(page: Page, report: ReportData) -> None:
+    assert page.all("#bookkeeping") == []
+    assert len(page.shown("#commit-list [role=option]")) == len(report.commits) + 1

@@ -158,5 +158,5 @@ def test_without_tvm_the_error_says_how_to_install_it() -> None:
     command = [sys.executable, "-c", script]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output.startswith("lowering to Relax needs TVM")
-    assert 'pip install "looplift[tvm]"' in output
+    assert 'pip install ".[tvm]"' in output
     assert output.count("\n") == 1

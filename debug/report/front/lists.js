@@ -9,6 +9,7 @@ class ChoiceList {
     this.texts = this.items.map((item) => item.dataset.text.toLowerCase());
     this.onChoose = onChoose;
     this.chosen = -1;
+    this.showsBookkeeping = false;
     element.addEventListener("click", (event) => {
       const item = event.target.closest("[role=option]");
       if (item) this.choose(this.items.indexOf(item));
@@ -19,6 +20,7 @@ class ChoiceList {
     if (!this.items[index] || index === this.chosen) return;
     this.items[this.chosen]?.setAttribute("aria-selected", "false");
     this.chosen = index;
+    this.items[index].hidden = false;
     this.items[index].setAttribute("aria-selected", "true");
     this.element.setAttribute("aria-activedescendant", this.items[index].id);
     this.items[index].scrollIntoView({ block: "nearest" });
@@ -40,11 +42,14 @@ class ChoiceList {
     this.choose(this.items.findLastIndex((item) => !item.hidden));
   }
 
-  /** Hides the items that lack one of these words; returns the number of the others. */
+  /** Hides the items that lack one of these words, and without words those of bookkeeping; returns
+   * the number of the others. */
   filter(words) {
     let count = 0;
     this.items.forEach((item, index) => {
-      item.hidden = !words.every((word) => this.texts[index].includes(word));
+      const left = !this.showsBookkeeping && !words.length && index !== this.chosen;
+      const isFound = words.every((word) => this.texts[index].includes(word));
+      item.hidden = !isFound || (left && "bookkeeping" in item.dataset);
       if (!item.hidden) count += 1;
     });
     return count;

@@ -196,6 +196,10 @@ byId("theme").addEventListener("click", () => {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 });
 byId("search").addEventListener("input", (event) => search(event.target.value));
+byId("bookkeeping")?.addEventListener("change", (event) => {
+  commitList.showsBookkeeping = event.target.checked;
+  search(byId("search").value);
+});
 byId("help-button").addEventListener("click", () => byId("help").showModal());
 document.querySelectorAll("[role=tab]").forEach((tab) => {
   tab.addEventListener("click", () => showTab(tab.dataset.tab));

@@ -89,3 +89,48 @@ def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(LoopliftError, match="no inference engine that looplift knows") as raised:
         looplift.rewrite(parse(COUNTED), engine="open-vino")
     assert "openvino" in raised.value.remedy
+
+
+ITERATION = """g (float[3] x) => (float[3] y, float[20] z) <int64 m = {20}> {
+    y, z = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s)
+        => (bool co, float[3] so, float row) {
+        co = Identity(ci) row = Cast<to=1>(i) p = Sin(s) so = Add(p, row) }> }"""
+
+
+def test_an_iteration_number_becomes_a_scalar_where_the_engine_has_a_vector() -> None:
+    result = looplift.rewrite(parse(ITERATION), engine="opencv", verify=True).model
+    (loop,) = (node for node in result.graph.node if node.op_type == "Loop")
+    body = next(a.g for a in loop.attribute if a.name == "body")
+    first, *others = body.node
+    assert first.op_type == "Reshape"
+    assert first.input[0] == body.input[0].name
+    assert all(body.input[0].name not in node.input for node in others)
+    x = np.ones(3, np.float32)
+    for a, b in zip(run(parse(ITERATION), x=x), run(result, x=x)):
+        np.testing.assert_allclose(a, b)
+
+
+def test_a_body_that_does_not_read_its_iteration_number_gets_no_reshape() -> None:
+    text = COUNTED.replace("co = Identity(ci)", "co = Identity(ci) e = Exp(s)").replace(
+        "Sin(s)", "Sin(e)"
+    )
+    assert operators("opencv", text) == {"Loop": 1, "Sin": 1, "Exp": 1}
+
+
+@pytest.mark.parametrize(
+    ("engine", "form", "refused"),
+    [
+        ("opencv", "y, , z = LSTM <hidden_size = 3> (x, w, r)", ["LSTM with Y_c but not Y_h"]),
+        ("opencv", "y, h, z = LSTM <hidden_size = 3> (x, w, r)", []),
+        ("mnn", "y, h, z = LSTM <hidden_size = 3> (x, w, r)", ["LSTM"]),
+        ("mnn", "y, z = LSTM <hidden_size = 3> (x, w, r)", ["LSTM", "LSTM without Y_c"]),
+        ("tract", "y, z = LSTM <hidden_size = 3, direction = 'reverse'> (x, w, r)",
+         ["LSTM with direction reverse", "LSTM with a batch whose size is not known"]),
+    ],
+)  # fmt: skip
+def test_the_forms_that_an_engine_refuses(engine: str, form: str, refused: list[str]) -> None:
+    text = f"""g (float[T,B,2] x, float[1,12,2] w, float[1,12,3] r) => (float[T,1,B,3] y, float[1,B,3] z)
+        {{ {form} }}""".replace("'", '"')
+    engine_run = looplift.rewrite(parse(text)).engine
+    (node,) = (n for n in engine_run.index.walk() if n.op == "LSTM")
+    assert list(ENGINES[engine].refusals(node, engine_run.facts)) == refused
