@@ -29,14 +29,14 @@ def _with_pipeline(model: onnx.ModelProto) -> Any:
 
 
 SAMPLE = [
-    *((seed, _stock) for seed in (100, 101, 104, 105, 107)),
+    *((seed, _stock) for seed in (100, 104, 107)),
     *((seed, _with_pipeline) for seed in (144, 146, 148, 149)),
-    *((seed, rewritten) for seed in (192, 193, 194, 196, 198, 203)),
+    *((seed, rewritten) for seed in (192, 194, 198, 203)),
 ]
 MORE = [
-    *((seed, _stock) for seed in (102, 106, 108, 111)),
+    *((seed, _stock) for seed in (101, 102, 105, 106, 108, 111)),
     *((seed, _with_pipeline) for seed in (145, 150, 153)),
-    *((seed, rewritten) for seed in (199, 200, 201, 202)),
+    *((seed, rewritten) for seed in (193, 196, 199, 200, 201, 202)),
 ]
 
 

@@ -24,6 +24,7 @@ from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
 
+from ..samples import one_of
 from .compiled import virtual_machine
 from .conftest import parse
 
@@ -95,7 +96,7 @@ def _soaking(cases: Iterable[str], *long: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
 
 
-@pytest.mark.parametrize("name", _soaking(PRODUCTS, "bias", "odd width"))
+@pytest.mark.parametrize("name", _soaking(PRODUCTS, "bias", "odd width", "residual", "batch"))
 def test_products_with_any_number_of_rows(name: str) -> None:
     inputs, nodes, shape = PRODUCTS[name]
     weights = {"w": weight(*shape), "c": weight(shape[1])}
@@ -127,7 +128,9 @@ CONVOLUTIONS = {
 """Attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", _soaking(CONVOLUTIONS, "1x1", "dilation", "groups", "stride 3"))
+@pytest.mark.parametrize(
+    "name", _soaking(CONVOLUTIONS, "1x1", "dilation", "groups", "stride 3", "stride", "depthwise")
+)
 def test_convolutions_of_any_plane(name: str) -> None:
     attributes, shape = CONVOLUTIONS[name]
     nodes = f"p = Conv <{attributes}> (x, f, c) y = Relu (p)"
@@ -269,7 +272,7 @@ def test_elementwise_kernels_of_any_shape(name: str) -> None:
     check(f"model ({inputs}) => (y) {{ {nodes} }}", {}, SHAPES)
 
 
-@pytest.mark.parametrize("target", TARGETS[1:], ids=lambda target: target["mcpu"])
+@pytest.mark.parametrize("target", one_of(2, TARGETS[1:]), ids=lambda target: target["mcpu"])
 def test_other_processors(target: Any) -> None:
     text = """model (float[b, 16, h, 9] x) => (y) {
         p = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f)

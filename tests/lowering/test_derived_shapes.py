@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..samples import one_of
+
 Load = Callable[..., Any]
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -164,7 +166,7 @@ CASES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_of(2, CASES))
 def test_one_module_serves_all_lengths(name: str, imported: Load) -> None:
     text, feeds = CASES[name]
     model = imported(text)

@@ -27,6 +27,8 @@ from looplift.rewrite.engine.rule import Match, Phase, Rule
 from looplift.rewrite.graph.ir import Tensor
 from looplift.rewrite.storage.redeclare import redeclare
 
+from ..samples import one_of
+
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>\n'
 
 BRANCH = """
@@ -128,7 +130,9 @@ class TestDeclarations:
         (got,) = run(module, np.ones((4, 3), np.float32), np.array(True))
         np.testing.assert_array_equal(got, np.full((4, 3), 8, np.float32))
 
-    @pytest.mark.parametrize("size", ["rows", None, -1, tvm.tirx.Var("rows", "int64")], ids=str)
+    @pytest.mark.parametrize(
+        "size", one_of(2, ["rows", None, -1, tvm.tirx.Var("rows", "int64")]), ids=str
+    )
     def test_a_given_size_may_be_open(self, size: Any) -> None:
         module = looplift.from_onnx(parse(BRANCH), shape_dict={"x": [size, 3]})
         for rows in (1, 4):

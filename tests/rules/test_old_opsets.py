@@ -24,7 +24,7 @@ from .vectorization.test_batching import ALL, map_text
 
 MUST_FIRE = (12, 11)
 MAY_LACK = (10, 9, 8, 7)
-NEEDS_EMPTY_RESHAPES = {"ConcatToScanOutput", "MergeRecurrentChunks"}
+NEEDS_EMPTY_RESHAPES = {"ChunkLinearAttention", "ConcatToScanOutput", "MergeRecurrentChunks"}
 
 
 def _loads(model: onnx.ModelProto) -> bool:
