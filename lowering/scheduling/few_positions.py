@@ -99,6 +99,8 @@ def _windowed(kernel: tirx.PrimFunc) -> _Windowed | None:
     )
     if not store.is_storable or count is None or depth is None or channels is None:
         return None
+    if depth == 1:
+        return None  # nothing is summed
     # A column that does not stay with the positions would be written piece by piece.
     if product.columns[-1] not in (own[0], *positions):
         return None

@@ -80,8 +80,9 @@ def test_on_two_cores() -> None:
         ("model (float[1, 8, 6] x) => (y) { y = Conv <group = 2> (x, f) }", (100, 4, 3)),
         ("model (float[1, 64, 12] x) => (y) { y = Conv (x, f) }", (3, 64, 3)),
         ("model (float[4, 8] x) => (y) { y = MatMul (x, f) }", (8, 100)),
+        ("model (float[1, 1, 1] x) => (y) { y = Conv (x, f) }", (100, 1, 1)),
     ],
-    ids=["more positions", "unknown positions", "groups", "few channels", "a product"],
+    ids=["more positions", "unknown positions", "groups", "few channels", "a product", "no sum"],
 )
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:
     assert kernels_of(text, {"f": weight(*shape)}) == []
