@@ -105,12 +105,12 @@ def whole_networks(rows: Sequence[Row]) -> str:
 
 
 def _difference(relative: float) -> str:
-    """One digit; empty where the network draws random numbers."""
+    """One digit; empty where elements cannot be compared one by one."""
     return f"{relative:.0e}".replace("e-0", "e-") if relative < _RANDOM else ""
 
 
 _RANDOM = 1e-2
-"""Two runs of a network that draws random numbers differ by more than this."""
+"""What draws random numbers, or orders results in another way, differs by more than this."""
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
