@@ -279,6 +279,11 @@ class Store:
             if load.source not in self._views:
                 self._views[load.source] = flat(load.source)
 
+    @property
+    def _is_in_place(self) -> bool:
+        """Whether what is written is read, too, as in what `call_tir_inplace` calls."""
+        return any(load.source.same_as(self._epilogue.output) for load in self._loads)
+
     def target(self, values: Mapping[Any, Any]) -> Any:
         """The position of an element in the flat output."""
         assert self._target is not None
@@ -322,16 +327,22 @@ class Store:
         fills = sym.Analyzer().simplify(count >= int64(lanes))
         if _is_false(fills):
             self._run_tail(values, int64(0), count, element, lanes)
-            return
-        with ib.If(fills):
-            with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:
-                # The last vector ends with the last element: it writes some elements again.
-                first = bound(tirx.min(number * lanes, count - lanes))
-                with ib.vectorized(int64(lanes)) as lane:
-                    store(first + lane, lane)
-            if not _is_true(fills):
-                with ib.Else():
-                    self._run_tail(values, int64(0), bound(count), element, lanes)
+        elif self._is_in_place:
+            # An element that is written twice would be computed from its result.
+            whole = bound(tirx.floordiv(count, lanes))
+            with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:
+                store(number * lanes + lane, lane)
+            self._run_tail(values, bound(whole * lanes), bound(count - whole * lanes), element, lanes)
+        else:
+            with ib.If(fills):
+                with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:
+                    # The last vector ends with the last element: it writes some elements again.
+                    first = bound(tirx.min(number * lanes, count - lanes))
+                    with ib.vectorized(int64(lanes)) as lane:
+                        store(first + lane, lane)
+                if not _is_true(fills):
+                    with ib.Else():
+                        self._run_tail(values, int64(0), bound(count), element, lanes)
 
     def _stages(self, lanes: int) -> list[Any]:
         """A buffer for the argument of each function in the value that is stored."""

@@ -115,6 +115,21 @@ def kernels(module: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("size", [5, 20, 32])
+def test_kernels_that_write_in_place(size: int, imported: Callable[..., Imported]) -> None:
+    """Such a kernel must not compute an element twice: the second time it would read its result."""
+    shape = f"float[{size}]"
+    nodes = "a = Add (x, z) b = Mul (a, z) y = Add (b, z)"
+    model = imported(f"model ({shape} x, {shape} z) => ({shape} y) {{ {nodes} }}")
+    with tvm.target.Target("llvm"):
+        module = relax.transform.DataflowUseInplaceCalls()(model.module)
+    assert "call_tir_inplace" in module.script()
+    machine = virtual_machine(looplift.compile(module, NATIVE))
+    x, z = floats(size), floats(size, seed=1)
+    got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(z)).numpy()
+    np.testing.assert_allclose(got, (x + z) * z + z, rtol=1e-5)
+
+
 def test_the_pipeline_has_a_name(imported: Callable[..., Imported]) -> None:
     model = imported(PRODUCT)
     compiled = tvm.compile(model.module, target="llvm", relax_pipeline="looplift")
