@@ -14,6 +14,9 @@ NATIVE = "native"
 """The target that stands for the processor this runs on, with all its instructions."""
 
 
+CANNOT_COMPILE = "TVM cannot compile the module"
+
+
 def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "llvm") -> Any:
     """The module for a target, as an executable for `relax.VirtualMachine`.
 
@@ -27,7 +30,7 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.
         raise UnsupportedError(
-            f"TVM cannot compile the module for '{target}': {summary_line(error)}",
+            f"{CANNOT_COMPILE} for '{target}': {summary_line(error)}",
             remedy="Check the target; if it is right, please report the model",
         ) from error
 

@@ -110,6 +110,7 @@ def _for_cpu() -> Any:
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
+            _module_pass(_allocate_empty_constants),
             _module_pass(_plan_memory),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
@@ -182,6 +183,29 @@ def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
             if scheduled is not kernel:
                 module[variable] = with_fast_math(scheduled)
     return module
+
+
+def _allocate_empty_constants(module: tvm.IRModule) -> tvm.IRModule:
+    """Allocate the constants without elements, which need no values.
+
+    An executable of TVM 0.27 cannot be loaded from a file if the first size of one is not 0.
+    """
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function):
+            module[variable] = _EmptyConstants(module).visit_expr(function)
+    return module
+
+
+@relax.expr_functor.mutator
+class _EmptyConstants(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces constants without elements by allocations."""
+
+    def visit_generic_const_(self, constant: Any) -> Any:
+        value = constant.value
+        if not isinstance(value, tvm.runtime.Tensor) or 0 not in value.shape:
+            return constant
+        shape = relax.ShapeExpr(value.shape)
+        return self.builder_.emit(relax.op.builtin.alloc_tensor(shape, str(value.dtype), 0))
 
 
 def _plan_memory(module: tvm.IRModule) -> tvm.IRModule:

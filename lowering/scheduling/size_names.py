@@ -40,8 +40,8 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
     """
     module = name_kernel_sizes(module)
     for variable, function in list(module.functions_items()):
-        if isinstance(function, relax.Function):
-            module[variable] = _function_with_named_sizes(function)
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            module[variable] = _with_open_casts(_function_with_named_sizes(function))
     return relax.transform.Normalize()(module)
 
 
@@ -101,13 +101,15 @@ class _Names:
         """Names a size, if it is a sum of one expression that is no polynomial, and of others."""
         if _is_plain(size) or self._value(size) is not None:
             return
+        # Once: TVM simplifies some sizes to and fro between two forms.
         simple = self._analyzer.simplify(size)
+        self._add_simplified(simple)
         if not tvm_ffi.structural_equal(simple, size):
-            self.add(simple)
             self._set(size, self.applied(simple))
-            return
+
+    def _add_simplified(self, size: Any) -> None:
         inner = _atoms(size)
-        if not inner:
+        if not inner or self._value(size) is not None:
             return
         # Only sizes that are equal in an example can be equal, and a proof takes long.
         for name, known in self._names.get(self._example(size), ()):
@@ -299,8 +301,6 @@ def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[in
 
 
 def _function_with_named_sizes(function: relax.Function) -> relax.Function:
-    if not isinstance(function.body, relax.SeqExpr):
-        return function
     visible = _defined(function)
     sizes: list[Any] = []
 
@@ -321,6 +321,31 @@ def _function_with_named_sizes(function: relax.Function) -> relax.Function:
     named = names.applied(function.body)
     blocks = list(_with_definitions(named.blocks, names.sizes, taken))
     return with_body(function, relax.SeqExpr(blocks, named.body))
+
+
+def _with_open_casts(function: relax.Function) -> relax.Function:
+    """The function with a `match_cast` only of tensors whose types state no sizes.
+
+    FuseTIR in TVM 0.27 replaces the symbols of one type by those of the other, even before these
+    are computed.
+    """
+
+    def opened(binding: Any) -> list[Any]:
+        given = binding.value.ty if isinstance(binding, relax.MatchCast) else None
+        if not isinstance(given, relax.TensorType) or not isinstance(given.shape, relax.ShapeExpr):
+            return [binding]
+        kind = relax.TensorType(None, given.dtype, ndim=given.ndim)
+        copy = relax.op.call_pure_packed("vm.builtin.copy", binding.value, ty_args=[kind])
+        open_tensor = relax.Var("any_sizes", kind)
+        cast = relax.MatchCast(binding.var, open_tensor, binding.ty)
+        return [relax.VarBinding(open_tensor, copy), cast]
+
+    blocks = []
+    for block in function.body.blocks:
+        bindings = [each for binding in block.bindings for each in opened(binding)]
+        unchanged = len(bindings) == len(block.bindings)
+        blocks.append(block if unchanged else type(block)(bindings))
+    return with_body(function, relax.SeqExpr(blocks, function.body.body))
 
 
 def _tensor_sizes(type_: Any) -> list[Any]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, s_tir, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
@@ -128,6 +129,60 @@ def test_kernels_that_write_in_place(size: int, imported: Callable[..., Imported
     x, z = floats(size), floats(size, seed=1)
     got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(z)).numpy()
     np.testing.assert_allclose(got, (x + z) * z + z, rtol=1e-5)
+
+
+ROWS = """<ir_version: 10, opset_import: ["" : 20]>
+g (bool[A,B,C] x) => (bool[?,?,?] y) <int64[1] zero = {0}, int64[1] two = {2}, int64[1] open = {-1}> {
+  n = Shape<start=2>(x) s = Shape<start=0, end=2>(x) e = Concat<axis=0>(zero, s)
+  none = ConstantOfShape<value=bool[1]{0}>(e)
+  y = Loop(n, , none) <body = b (int64 i, bool ci, bool[?,?,?] r) => (bool co, bool[?,?,?] rn) {
+    co = Identity(ci) k = Reshape(i, open) p = Slice(x, k, two, two) q = Cast<to=6>(p)
+    t = ReduceSum<keepdims=0>(q, two) sh = Shape(t) z = ConstantOfShape<value=bool[1]{0}>(sh)
+    u = Unsqueeze(z, zero) rn = Concat<axis=0>(r, u) }> }"""
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 0), (0, 1, 1)])
+def test_sizes_are_computed_before_a_kernel_reads_them(shape: tuple[int, ...]) -> None:
+    """The type of the inlined loop has a size of its own, where the loop has a computed one."""
+    module = looplift.from_onnx(onnx.parser.parse_model(ROWS))
+    machine = virtual_machine(looplift.compile(module, NATIVE))
+    got = machine["main"](tvm.runtime.tensor(np.ones(shape, bool))).numpy()
+    np.testing.assert_array_equal(got, np.zeros((shape[2], *shape[:2]), bool))
+
+
+def test_a_module_with_empty_constants_can_be_exported(
+    imported: Callable[..., Imported], tmp_path: Path
+) -> None:
+    model = imported("""model (float[2, N] x, bool c) => (float[2, M] y, float[2, 0] z, float[2, ?] u)
+      <float[2, 0] none = {}> {
+        y = Concat<axis=1>(x, none) z = Identity(none)
+        u = If(c) <then_branch = t () => (float[2, ?] a) { a = Identity(none) },
+                   else_branch = e () => (float[2, ?] b) { b = Exp(x) }> }""")
+    library = tmp_path / "module.so"
+    looplift.compile(model.module).export_library(str(library))
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+    x = floats(2, 3)
+    for condition, columns in ((True, 0), (False, 3)):
+        y, z, u = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(np.array(condition)))
+        np.testing.assert_array_equal(y.numpy(), x)
+        assert (z.shape, u.shape) == ((2, 0), (2, columns))
+
+
+def test_sizes_that_tvm_simplifies_to_and_fro() -> None:
+    n = tirx.Var("n", "int64")
+    quotient = tirx.floordiv(n + 1, 3)
+    rest = tirx.max(n - quotient - 1, tirx.const(0, "int64"))
+    least = tirx.min(tirx.const(1, "int64"), n) - tirx.min(tirx.const(0, "int64"), n)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([n], "float32"))
+    with builder.function("main", [x]):
+        size = quotient + rest + least
+        made = builder.emit_te(lambda a: te.compute([size], lambda i: a[i % n]), x)
+        builder.emit_func_output(made)
+    machine = virtual_machine(looplift.compile(builder.get(), NATIVE))
+    given = floats(5)
+    got = machine["main"](tvm.runtime.tensor(given)).numpy()
+    np.testing.assert_array_equal(got, given[np.arange(2 + 2 + 1) % 5])
 
 
 def test_the_pipeline_has_a_name(imported: Callable[..., Imported]) -> None:
