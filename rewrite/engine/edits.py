@@ -473,6 +473,7 @@ class Edits:
         name, info = new.name, new.info
         declared = self.index.root.output_info
         new.name, new.info = old.name, old.info
+        self._unnamed_values.discard(new)
         if old in declared:
             declared[new] = declared[old]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looplift import rewrite
+from looplift.rules.values.dead_nodes import EliminateIdentity
 from looplift.rules.vectorization.independent_scan_outputs import VectorizeScanOutputs
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -34,6 +35,16 @@ def test_axes_and_directions_of_a_scan(axis: int, way: int, source: int, back: i
             scan_output_axes=[{axis},{axis}], scan_output_directions=[{way},{way}],
             body = b (float[2,3] x) => (r, q) {{ r = Neg(x) q = Identity(w) }}> (xs) }}"""
     assert "Scan" not in ops(rewritten(parse(text), LENGTHS).model)
+
+
+def test_an_output_keeps_its_name_beside_an_equal_value() -> None:
+    model = parse("""g (float[T,3] xs, int64 n) => (float[R,3] kept, float[R,3] e) <bool true = {1}> {
+        other, kept = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, float[3] x, float[3] y) {
+            co = Identity(ci) x = Gather(xs, i) y = Identity(x) }>
+        e = Exp(other) }""")
+    result, _, _ = run_rules(model, [EliminateIdentity, VectorizeScanOutputs])
+    assert "Loop" not in ops(result)
+    assert [output.name for output in result.graph.output] == ["kept", "e"]
 
 
 def test_slices_that_depend_on_a_carried_value_stay() -> None:
