@@ -378,7 +378,8 @@ class Engine:
         """The nodes at which rules may match differently after a commit; refreshes the facts.
 
         These are the touched nodes and their neighbours, nodes whose operands have new facts, the
-        owners of changed bodies, and the root, at which the remaining rules were not tried.
+        only reader that a value has left, the owners of changed bodies, and the root, at which the
+        remaining rules were not tried.
         """
         affected: dict[Node, None] = dict(patch.shrunk_owners)
         if patch.root in self.index:
@@ -401,6 +402,8 @@ class Engine:
             self._add(affected, self.index.owner(self.index.graph_of(node)))
         for tensor in patch.freed:
             self._add(affected, self.index.producer(tensor))
+            if self.index.use_count(tensor) == 1:  # Some rules need a value with one reader.
+                affected.update(dict.fromkeys(self.index.consumers(tensor)))
         self._add_with_bodies(affected, refresh(self.facts, patch.changed()))
         return list(affected)
 

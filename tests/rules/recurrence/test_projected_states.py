@@ -103,6 +103,17 @@ def test_a_projection_that_saves_many_products_stays() -> None:
     )
 
 
+def test_a_second_rewrite_changes_nothing() -> None:
+    """The input's product has another reader until the loop that projects is gone."""
+    model = parse(f"""g (float[T,1,2] x) => (float[T,1,2] y) <float[2,3] w = {{{_numbers(6)}}},
+        float[2,3] r = {{{_numbers(6)}}}, float[3,2] p = {{{_numbers(6)}}}, float[1,2] zero = {{0, 0}}> {{
+        h, y = Scan <num_scan_inputs=1, body = b (float[1,2] hi, float[1,2] xt) => (float[1,2] ho, float[1,2] row) {{
+            a = MatMul(xt, w) b = MatMul(hi, r) c = Add(a, b) g = Tanh(c) ho = MatMul(g, p) row = Exp(ho) }}> (zero, x) }}""")
+    result = rewrite(model)
+    assert result.report.commits["AbsorbInputProjection"] == 1
+    assert not rewrite(result.model).report.commits
+
+
 def test_a_projection_by_infinity_stays() -> None:
     """Zero times infinity is not zero."""
     model = parse(_lstm(), opset=18)
