@@ -34,7 +34,6 @@ from ..graph.ir import Constant, Node, Tensor, Variable
 from ..graph.operators import newest_known, operator
 from ..storage.attributes import decode
 from .edits import can_be_output
-from .miss import Miss
 from .patch import Patch
 from .rule import Match, Rule
 
@@ -236,15 +235,13 @@ def _reads(replacement: Replacement) -> set[str]:
 def _matched(m: Match, pattern: FunctionProto) -> Bindings:
     """The first way in which the pattern matches; raises the Miss of the first that fails."""
     producers = {name: node for node in pattern.node for name in node.output if name}
-    first: Miss | None = None
-    for swapped in _operand_orders(pattern):
+
+    def bindings(swapped: frozenset[str]) -> Bindings:
         attempt = _Attempt(m, producers, swapped)
-        try:
-            attempt.match_node(pattern.node[-1], m.node)
-            return attempt.found
-        except Miss as miss:
-            first = first or miss
-    raise first or Miss("the pattern has no nodes", at=m.node)
+        attempt.match_node(pattern.node[-1], m.node)
+        return attempt.found
+
+    return m.first(bindings, _operand_orders(pattern), "the pattern has no nodes")
 
 
 def _operand_orders(pattern: FunctionProto) -> Iterator[frozenset[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 import numpy as np
@@ -32,6 +32,7 @@ else:
     """What a rule's `match` returns and its `apply` takes."""
 
 T = TypeVar("T")
+Candidate = TypeVar("Candidate")
 
 ANY = "*"
 """The root of a rule that is tried at every node."""
@@ -84,6 +85,50 @@ class Match:
         if fact is None or fact is False or (isinstance(fact, np.bool_) and not fact):
             raise Miss(sentence, *values, at=at if at is not None else self.node)
         return fact
+
+    def first(
+        self,
+        find: Callable[[Candidate], T | None],
+        candidates: Iterable[Candidate],
+        sentence: str,
+    ) -> T:
+        """The first result of `find` for a candidate; it declines by None or a Miss.
+
+        If it declines all candidates, raises the first Miss, or one with the sentence.
+        """
+        return next(self._results(find, candidates, sentence))
+
+    def every(
+        self,
+        find: Callable[[Candidate], T | None],
+        candidates: Iterable[Candidate],
+        sentence: str,
+    ) -> list[T]:
+        """The results of `find` for all candidates that it does not decline: at least one.
+
+        Raises Miss as `first` does.
+        """
+        return list(self._results(find, candidates, sentence))
+
+    def _results(
+        self,
+        find: Callable[[Candidate], T | None],
+        candidates: Iterable[Candidate],
+        sentence: str,
+    ) -> Iterator[T]:
+        first: Miss | None = None
+        declined = True
+        for candidate in candidates:
+            try:
+                result = find(candidate)
+            except Miss as miss:
+                first = first or miss
+                continue
+            if result is not None:
+                declined = False
+                yield result
+        if declined:
+            raise first or Miss(sentence, at=self.node)
 
     def branches(self) -> IfView:
         """The root, an If, by role."""

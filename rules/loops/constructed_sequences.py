@@ -288,15 +288,16 @@ class UnpackCarriedSequence(Rule[CarriedSequence]):
     }
 
     def match(self, m: Match) -> CarriedSequence:
-        first: Miss | None = None
-        for number, carried in enumerate(m.loop().carried):
-            made = m.producer(carried.initial, "SequenceConstruct")
-            if made is not None:
-                try:
-                    return _need_fixed_length(m, number, carried, list(made.inputs))
-                except Miss as miss:
-                    first = first or miss
-        raise first or Miss("no carried value is a sequence of known tensors", at=m.node)
+        carried = m.loop().carried
+
+        def constructed(number: int) -> CarriedSequence | None:
+            made = m.producer(carried[number].initial, "SequenceConstruct")
+            if made is None:
+                return None
+            return _need_fixed_length(m, number, carried[number], list(made.inputs))
+
+        none = "no carried value is a sequence of known tensors"
+        return m.first(constructed, range(len(carried)), none)
 
     def apply(self, patch: Patch, found: CarriedSequence) -> None:
         loop = patch.loop(patch.root)

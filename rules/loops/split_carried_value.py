@@ -55,13 +55,12 @@ class SplitCarriedValue(Rule[ConcatenatedCarriedValue]):
     }
 
     def match(self, m: Match) -> ConcatenatedCarriedValue:
-        first: Miss | None = None
-        for number, carried in enumerate(m.carried()):
-            try:
-                return _concatenated_value(m, number, carried)
-            except Miss as miss:
-                first = first or miss
-        raise first or Miss("it carries no value")
+        carried = m.carried()
+        return m.first(
+            lambda number: _concatenated_value(m, number, carried[number]),
+            range(len(carried)),
+            "it carries no value",
+        )
 
     def apply(self, patch: Patch, found: ConcatenatedCarriedValue) -> None:
         carried = found.carried

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import helper
 
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.splat import is_zero
@@ -65,16 +64,11 @@ class CarryUnprojectedState(Rule[ProjectedState]):
 
     def match(self, m: Match) -> ProjectedState:
         loop = need_counted_loop(m)
-        first: Miss | None = None
-        for number, carried in enumerate(loop.carried):
-            try:
-                found = _projected_state(m, number, carried)
-            except Miss as miss:
-                first = first or miss
-                continue
-            if found is not None:
-                return found
-        raise first or Miss("no carried value is a product of a computed value and a constant")
+        return m.first(
+            lambda number: _projected_state(m, number, loop.carried[number]),
+            range(len(loop.carried)),
+            "no carried value is a product of a computed value and a constant",
+        )
 
     def apply(self, patch: Patch, found: ProjectedState) -> None:
         carried, product = found.carried, found.product

@@ -18,7 +18,6 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from ...rewrite import symbolic
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
@@ -120,18 +119,16 @@ class ClosedFormRule(Rule[ClosedForms]):
     def match(self, m: Match) -> ClosedForms:
         loop = need_counted_loop(m)
         work = find_independent_work(m.facts, loop)
-        forms: list[ClosedForm] = []
-        first: Miss | None = None
-        for number, carried in enumerate(loop.carried):
-            try:
-                chain = self.chain(m, work, carried)
-                if chain is not None:
-                    forms.append(self._need_closed_form(m, work, number, carried, chain))
-            except Miss as miss:
-                first = first or miss
-        if not forms:
-            raise first or Miss(self.no_chain)
-        return ClosedForms(work, forms)
+
+        def closed_form(number: int) -> ClosedForm | None:
+            carried = loop.carried[number]
+            chain = self.chain(m, work, carried)
+            if chain is None:
+                return None
+            return self._need_closed_form(m, work, number, carried, chain)
+
+        numbers = range(len(loop.carried))
+        return ClosedForms(work, m.every(closed_form, numbers, self.no_chain))
 
     def _need_closed_form(
         self,

@@ -151,15 +151,12 @@ class ChunkLinearAttention(Rule[LinearAttention]):
         none = "no carried value is read by contractions only"
         m.need(any(nodes), none)
         work = find_independent_work(m.facts, loop)
-        first: Miss | None = None
-        for number, node in enumerate(nodes):
-            if node is None:
-                continue
-            try:
-                return _Matcher(m, work, number).find(node)
-            except Miss as miss:
-                first = first or miss
-        raise first or Miss(none)
+
+        def attention(number: int) -> LinearAttention | None:
+            node = nodes[number]
+            return None if node is None else _Matcher(m, work, number).find(node)
+
+        return m.first(attention, range(len(nodes)), none)
 
     def apply(self, patch: Patch, found: LinearAttention) -> None:
         loop, carried = found.loop, found.carried
@@ -384,7 +381,10 @@ class _Matcher:
         return self._all_axes, axes[0], tuple(kept)
 
     def _product(self, query: Tensor, rank: int, is_left: bool) -> tuple[Axes, int, Axes] | None:
-        """The same for a MatMul of the carried value with a vector, which may be a matrix."""
+        """The axes, as `_summed` gives them, of a MatMul of the carried value and a vector.
+
+        The vector may be a matrix of one row or one column.
+        """
         shape, axes = self._m.facts.shape(query), self._all_axes
         if shape is None or not 0 < len(shape) <= rank or rank < 2:
             return None
@@ -412,7 +412,7 @@ def _einsum_terms(node: Node) -> tuple[list[str], str]:
 
 
 def _einsum_contraction(node: Node, rank: int, is_left: bool) -> tuple[Axes, int, Axes] | None:
-    """The same for an Einsum."""
+    """The axes of the query, the contracted axis and the axes kept by an Einsum."""
     terms, result = _einsum_terms(node)
     state, other = terms if is_left else terms[::-1]
     places = {letter: axis for axis, letter in enumerate(state)}

@@ -17,7 +17,6 @@ from onnx import helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -126,16 +125,11 @@ class SimplifyLinearRecurrence(Rule[LinearUpdate]):
     def match(self, m: Match) -> LinearUpdate:
         loop = need_counted_loop(m)
         work = find_independent_work(m.facts, loop)
-        first: Miss | None = None
-        for carried in loop.carried:
-            try:
-                update = _linear_update(m, work, carried)
-            except Miss as miss:
-                first = first or miss
-                continue
-            if update is not None:
-                return update
-        raise first or Miss("no carried value is linear in itself alone")
+        return m.first(
+            lambda carried: _linear_update(m, work, carried),
+            loop.carried,
+            "no carried value is linear in itself alone",
+        )
 
     def apply(self, patch: Patch, found: LinearUpdate) -> None:
         carried, form = found.carried, found.form

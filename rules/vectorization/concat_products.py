@@ -46,7 +46,7 @@ class ConcatProduct:
     rest_rows: list[int]
 
 
-class SplitProductOfConcat(Rule[ConcatProduct]):
+class SplitProductOfConcat(Rule[list[ConcatProduct]]):
     """Splits the product of a concatenation in a loop, so that the part known before leaves it."""
 
     root = ("Loop", "Scan")
@@ -66,24 +66,26 @@ class SplitProductOfConcat(Rule[ConcatProduct]):
         co = Identity(ci) t = Tanh(si) c = Concat<axis=1>(t, si) p = MatMul(c, w) so = Sin(p) }> }""",
     }
 
-    def match(self, m: Match) -> ConcatProduct:
+    def match(self, m: Match) -> list[ConcatProduct]:
         loop = need_counted_loop(m)
-        work: IndependentWork | None = None
-        first: Miss | None = None
+        none = "there is no product of a concatenation and a constant"
+        products = []
         for node in sorted(m.index.nodes(loop.body), key=lambda n: n.order):
-            if node.domain or node.op not in ("MatMul", "Gemm"):
-                continue
-            concat = m.producer(node.inputs[0], "Concat")
-            if concat is None or m.index.graph_of(concat) is not loop.body:
-                continue
-            work = work or find_independent_work(m.facts, loop)
-            try:
-                return _concat_product(m, work, node, concat)
-            except Miss as miss:
-                first = first or miss
-        raise first or Miss("there is no product of a concatenation and a constant")
+            if not node.domain and node.op in ("MatMul", "Gemm"):
+                concat = m.producer(node.inputs[0], "Concat")
+                if concat is not None and m.index.graph_of(concat) is loop.body:
+                    products.append((node, concat))
+        m.need(bool(products), none)
+        work = find_independent_work(m.facts, loop)
+        return m.every(lambda product: _concat_product(m, work, *product), products, none)
 
-    def apply(self, patch: Patch, found: ConcatProduct) -> None:
+    def apply(self, patch: Patch, found: list[ConcatProduct]) -> None:
+        # The last first: the parts of one may be computed from the result of another.
+        for product in reversed(found):
+            self._split(patch, product)
+        patch.toward_normal_form()
+
+    def _split(self, patch: Patch, found: ConcatProduct) -> None:
         product = found.product
         last = product if found.bias_sum is None else found.bias_sum
         emit = patch.builder(product.outputs[0], product)
@@ -105,7 +107,6 @@ class SplitProductOfConcat(Rule[ConcatProduct]):
         patch.replace(last.outputs[0], result)
         for node in dict.fromkeys((last, product)):
             patch.remove(node)
-        patch.toward_normal_form()
 
 
 def _concat_product(m: Match, work: IndependentWork, node: Node, concat: Node) -> ConcatProduct:

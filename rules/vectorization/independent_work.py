@@ -124,8 +124,7 @@ def _need_bounded_growth(op: BatchedNode) -> None:
     made = sum(static_size(op.facts, t) for t in op.node.outputs)
     sentence = "it makes {} elements from {} in each iteration, too many to hold for all iterations"
     is_product = relative_cost(op.node) > 1
-    small, growth = (_SMALL_PRODUCT, _PRODUCT_GROWTH) if is_product else (_SMALL, _MAX_GROWTH)
-    op.need(made <= max(small, growth * read), sentence, made, read)
+    op.need(may_materialize(made, read, is_product), sentence, made, read)
 
 
 def static_size(facts: Facts, tensor: Tensor) -> int:
@@ -136,12 +135,13 @@ def static_size(facts: Facts, tensor: Tensor) -> int:
     return count
 
 
-def may_materialize(added: int, replaced: int) -> bool:
+def may_materialize(added: int, replaced: int, is_product: bool = False) -> bool:
     """Whether a value of `added` elements per iteration may be held for all iterations at once.
 
     `replaced` is the number of elements that are held for each iteration otherwise.
     """
-    return added <= max(_SMALL, _MAX_GROWTH * replaced)
+    small, growth = (_SMALL_PRODUCT, _PRODUCT_GROWTH) if is_product else (_SMALL, _MAX_GROWTH)
+    return added <= max(small, growth * replaced)
 
 
 class HoistedValues:

@@ -11,11 +11,12 @@ The maximum that RWKV 4 keeps of its exponents is such a carried value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import operator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ...rewrite import symbolic
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -27,8 +28,15 @@ from ...rewrite.graph.views import CarriedValue, LoopView
 from ..loops.counted_loop_checks import need_counted_loop
 from .after_loop import Size, need_sizes, with_slice_shape
 from .batching import batching_rule_of, relative_cost
-from .independent_work import find_independent_work, may_materialize, static_size
+from .independent_work import (
+    IndependentWork,
+    find_independent_work,
+    may_materialize,
+    static_size,
+)
 
+_MOST_GROUPS = 8
+"""The sets of carried values that are tried in a first loop, the smallest first."""
 _LOOP_COST = 2
 """The time of one more loop, in nodes of its body; measured on onnxruntime."""
 
@@ -75,15 +83,13 @@ class DistributeLoop(Rule[DistributableLoop]):
         for node in nodes:
             movable = not bodies(node) and is_pure(node, m.index)
             m.need(movable, "{} has a body or is random", node)
-        groups = _Dependence(m, loop, nodes).groups()
-        m.need(bool(groups), "each carried value depends on all the others")
-        first: Miss | None = None
-        for numbers in groups:
-            try:
-                return _distribution(m, loop, nodes, numbers)
-            except Miss as miss:
-                first = first or miss
-        raise first or Miss("each carried value depends on all the others")
+        none = "each carried value depends on all the others"
+        groups = _closed_groups(loop, nodes)
+        m.need(bool(groups), none)
+        work = find_independent_work(m.facts, loop)
+        return m.first(
+            lambda numbers: _distribution(m, work, nodes, numbers), groups[:_MOST_GROUPS], none
+        )
 
     def apply(self, patch: Patch, found: DistributableLoop) -> None:
         loop = found.loop
@@ -106,9 +112,10 @@ class DistributeLoop(Rule[DistributableLoop]):
 
 
 def _distribution(
-    m: Match, loop: CountedLoop, nodes: list[Node], numbers: list[int]
+    m: Match, independent: IndependentWork, nodes: list[Node], numbers: list[int]
 ) -> DistributableLoop:
     """The distribution with these carried values in the first loop; raises Miss if it costs more."""
+    loop = independent.loop
     carried = [loop.carried[number] for number in numbers]
     inputs, outputs = [c.input for c in carried], [c.output for c in carried]
     for value in carried:
@@ -117,16 +124,15 @@ def _distribution(
             symbolic.equal_shapes(m.facts.shape(t), shape) for t in (value.input, value.output)
         )
         m.need(same, "the shape of {} may change in the loop", value.input)
-    first = _needed(m, nodes, outputs, ())
+    first = _needed(nodes, outputs, ())
     others = [c.output for number, c in enumerate(loop.carried) if number not in numbers]
     others += [output.slice for output, _ in loop.read_scan_outputs(m.index)]
     boundary = {*inputs, *outputs}
-    second = _needed(m, nodes, others, boundary)
+    second = _needed(nodes, others, boundary)
     reached = {t for node in second for t in node.inputs} | set(others)
     read = [t for t in dict.fromkeys((*inputs, *outputs)) if t in reached]
-    in_body = [m.index.producer(t) in first for t in outputs]
-    m.need(all(in_body), "{} is not computed in the body", outputs[0])
-    independent = find_independent_work(m.facts, loop)
+    computed = {t for node in first for t in node.outputs}
+    m.need(computed.issuperset(outputs), "{} is not computed in the body", outputs[0])
     known, saved = set(read), 0
     for node in second:
         varying = [t for t in node.inputs if t in known]
@@ -148,43 +154,44 @@ def _distribution(
     return DistributableLoop(loop, numbers, first, read, sizes)
 
 
-def _needed(
-    m: Match, nodes: list[Node], wanted: Iterable[Tensor], known: Iterable[Tensor]
-) -> list[Node]:
+def _needed(nodes: list[Node], wanted: Iterable[Tensor], known: Collection[Tensor]) -> list[Node]:
     """The nodes that these values need, in the order in which they run; `known` needs none."""
-    needed, found = set(wanted) - set(known), []
+    needed, found = set(wanted).difference(known), []
     for node in reversed(nodes):
         if any(t in needed for t in node.outputs):
             found.append(node)
-            needed.update(t for t in node.inputs if t.name and t not in set(known))
+            needed.update(t for t in node.inputs if t.name and t not in known)
     return found[::-1]
 
 
-class _Dependence:
-    """Which carried values the update of each carried value depends on."""
+def _closed_groups(loop: CountedLoop, nodes: list[Node]) -> list[list[int]]:
+    """The sets of carried values that depend on no others, without that of all, small first."""
+    count = len(loop.carried)
+    updated: dict[Tensor, int] = {}
+    """The carried values, as the bits of a number, whose updates need a value."""
+    for number, carried in enumerate(loop.carried):
+        updated[carried.output] = updated.get(carried.output, 0) | 1 << number
+    for node in reversed(nodes):
+        mask = functools.reduce(operator.or_, (updated.get(t, 0) for t in node.outputs), 0)
+        for tensor in node.inputs:
+            if tensor.name:
+                updated[tensor] = updated.get(tensor, 0) | mask
+    masks = [updated.get(carried.input, 0) for carried in loop.carried]
+    read = [
+        [other for other in range(count) if masks[other] >> number & 1] for number in range(count)
+    ]
+    found = {tuple(sorted(_reached(read, number))) for number in range(count)}
+    return [list(group) for group in sorted(found, key=len) if len(group) < count]
 
-    def __init__(self, m: Match, loop: CountedLoop, nodes: list[Node]) -> None:
-        numbers = {c.input: number for number, c in enumerate(loop.carried)}
-        self._reads: list[set[int]] = []
-        for carried in loop.carried:
-            needed = _needed(m, nodes, [carried.output], ())
-            read = {t for node in needed for t in node.inputs} | {carried.output}
-            self._reads.append({numbers[t] for t in read if t in numbers})
 
-    def groups(self) -> list[list[int]]:
-        """The sets of carried values that depend on no others, without that of all, small first."""
-        count = len(self._reads)
-        found = {tuple(self._closure(number)) for number in range(count)}
-        return [list(group) for group in sorted(found, key=len) if len(group) < count]
-
-    def _closure(self, number: int) -> list[int]:
-        """What a carried value depends on, over all iterations, and itself."""
-        reached, waiting = {number}, [number]
-        while waiting:
-            more = self._reads[waiting.pop()] - reached
-            reached |= more
-            waiting += more
-        return sorted(reached)
+def _reached(read: list[list[int]], number: int) -> set[int]:
+    """What a carried value depends on, over all iterations, and itself."""
+    reached, waiting = {number}, [number]
+    while waiting:
+        more = set(read[waiting.pop()]) - reached
+        reached |= more
+        waiting += more
+    return reached
 
 
 def _first_loop(

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rewrite.engine.builder import Builder
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -47,7 +46,7 @@ class OneStepLstm:
     """(4 * hidden,)"""
 
 
-class DecomposeOneStepLstm(Rule[OneStepLstm]):
+class DecomposeOneStepLstm(Rule[list[OneStepLstm]]):
     """Decomposes an LSTM of one time step in a loop if much of its input is known beforehand."""
 
     root = ("Loop", "Scan")
@@ -70,20 +69,22 @@ class DecomposeOneStepLstm(Rule[OneStepLstm]):
         co = Identity(ci) so = Sin(s) }> }""",
     }
 
-    def match(self, m: Match) -> OneStepLstm:
+    def match(self, m: Match) -> list[OneStepLstm]:
         loop = need_counted_loop(m)
+        none = "there is no LSTM in its body"
         nodes = [n for n in m.index.nodes(loop.body) if n.op == "LSTM" and not n.domain]
-        m.need(bool(nodes), "there is no LSTM in its body")
+        nodes.sort(key=lambda n: n.order)
+        m.need(bool(nodes), none)
         work = find_independent_work(m.facts, loop)
-        first: Miss | None = None
-        for node in sorted(nodes, key=lambda n: n.order):
-            try:
-                return _one_step_lstm(m, work, node)
-            except Miss as miss:
-                first = first or miss
-        raise first or Miss("there is no LSTM in its body")
+        return m.every(lambda node: _one_step_lstm(m, work, node), nodes, none)
 
-    def apply(self, patch: Patch, found: OneStepLstm) -> None:
+    def apply(self, patch: Patch, found: list[OneStepLstm]) -> None:
+        # The last first: the parts of one may be computed from the result of another.
+        for lstm in reversed(found):
+            self._decompose(patch, lstm)
+        patch.toward_normal_form()
+
+    def _decompose(self, patch: Patch, found: OneStepLstm) -> None:
         node = found.node
         like = next(t for t in node.outputs if t.name)
         emit = patch.builder(like, node)
@@ -96,7 +97,6 @@ class DecomposeOneStepLstm(Rule[OneStepLstm]):
             if output.name:
                 patch.replace(output, emit.unsqueeze(value, axes))
         patch.remove(node)
-        patch.toward_normal_form()
 
 
 def _one_step_lstm(m: Match, work: IndependentWork, node: Node) -> OneStepLstm:

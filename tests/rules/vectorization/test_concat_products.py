@@ -49,6 +49,9 @@ FIRING = {
     "the last axis from the end": _decoder(axis=-1),
     "the known part last": _decoder(parts="ctx, h, xt"),
     "the known part between": _decoder(parts="ctx, xt, h"),
+    "a product of a product": _decoder("""p = MatMul(z, w) pb = Add(p, b) t = Tanh(pb)
+        v = Concat<axis=1>(t, xt) pv = MatMul(v, w6) g = Add(b, pv)""",
+        weights=f"float[6,4] w6 = {{{_numbers(24)}}}, float[9,4] w"),
     "two known parts": _decoder(parts="xt, h, xs", more="xs = Tanh(xt)", weights="float[8,4] w")
     .replace(_numbers(36), _numbers(32)),
 }  # fmt: skip

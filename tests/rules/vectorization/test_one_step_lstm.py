@@ -84,6 +84,20 @@ def test_the_known_product_leaves_the_loop(given: dict[str, str]) -> None:
         assert_equal(expected[first:], actual[first:], 1e-5)
 
 
+def test_an_lstm_of_an_lstm() -> None:
+    """One match decomposes both; the second one reads what the first one gives."""
+    model, result = _rewritten(
+        operator="""Y1, h1n, c1n = LSTM<hidden_size=6>(xu, w, r, bias, , h, c) hq = Squeeze(h1n, nul)
+            z2 = Concat<axis=1>(xt, hq) xv = Unsqueeze(z2, nul)
+            Y, hn, cn = LSTM<hidden_size=6>(xv, w, r, bias, , h, c)"""
+    )
+    assert "LSTM" not in ops(result)
+    for length, batch, trips in ((1, 1, 1), (5, 3, 5)):
+        feed = _feed(length, batch, trips)
+        expected = session(model).run(None, feed)
+        assert_equal(expected, optimized_session(result).run(None, feed), 1e-5)
+
+
 def _lstm(attributes: str = "", inputs: str = "xu, w, r, bias, , h, c") -> onnx.ModelProto:
     return _decoder(f"Y, hn, cn = LSTM<hidden_size=6{attributes}>({inputs})")
 
