@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
-from onnx import AttributeProto, helper
+from onnx import helper
+
+from .protos import body_protos, containers, nodes
 
 _FIRST_OPSET = 5
 """The first opset in which Reshape takes its shape as an input."""
@@ -18,56 +20,41 @@ def reshape_iteration_numbers(model: onnx.ModelProto) -> None:
     that declare another shape or do not read the number stay as they are.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
-    if opsets.get("", 1) >= _FIRST_OPSET:
-        taken = _names(model.graph)
-        for graph in _graphs(model.graph):
-            for node in graph.node:
-                if node.op_type == "Loop" and not node.domain:
-                    _reshape(next(_bodies(node)), taken)
+    if opsets.get("", 1) < _FIRST_OPSET:
+        return
+    loops = [n for n in nodes(model.graph) if n.op_type == "Loop" and not n.domain]
+    taken = {name for node in nodes(model.graph) for name in (*node.input, *node.output)}
+    for graph in containers(model.graph):
+        taken.update(value.name for value in (*graph.input, *graph.initializer))
+    for body in (next(body_protos(loop)) for loop in loops):
+        _reshape(body, taken)
 
 
 def _reshape(body: onnx.GraphProto, taken: set[str]) -> None:
     iteration = body.input[0]
-    if iteration.type.tensor_type.shape.dim:
+    readers = list(_readers(body, iteration.name))
+    if iteration.type.tensor_type.shape.dim or not readers:
         return
-    scalar, shape = (_fresh(f"{iteration.name}_{suffix}", taken) for suffix in ("scalar", "shape"))
-    readers = [
-        (node, place)
-        for graph in _graphs(body)
-        for node in graph.node
-        for place, name in enumerate(node.input)
-        if name == iteration.name
-    ]
-    if not readers:
-        return
+    scalar, shape = (_unused(f"{iteration.name}_{suffix}", taken) for suffix in ("scalar", "shape"))
     for node, place in readers:
         node.input[place] = scalar
     body.initializer.append(helper.make_tensor(shape, onnx.TensorProto.INT64, [0], []))
     body.node.insert(0, helper.make_node("Reshape", [iteration.name, shape], [scalar]))
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    return (each.g for each in node.attribute if each.type == AttributeProto.GRAPH)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all bodies in it."""
-    yield graph
+def _readers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[onnx.NodeProto, int]]:
+    """The nodes that read a value, and where; not those that read another value of this name."""
     for node in graph.node:
-        for body in _bodies(node):
-            yield from _graphs(body)
+        yield from ((node, place) for place, read in enumerate(node.input) if read == name)
+        for body in body_protos(node):
+            defined = {value.name for value in (*body.input, *body.initializer)}
+            defined.update(output for inner in body.node for output in inner.output)
+            if name not in defined:
+                yield from _readers(body, name)
 
 
-def _names(graph: onnx.GraphProto) -> set[str]:
-    """The names of all values."""
-    found: set[str] = set()
-    for each in _graphs(graph):
-        found.update(value.name for value in (*each.input, *each.initializer))
-        found.update(name for node in each.node for name in (*node.input, *node.output))
-    return found
-
-
-def _fresh(name: str, taken: set[str]) -> str:
+def _unused(name: str, taken: set[str]) -> str:
+    """The name, with underscores until it is new."""
     while name in taken:
         name += "_"
     taken.add(name)

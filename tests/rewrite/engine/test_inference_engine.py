@@ -10,6 +10,7 @@ import pytest
 import looplift
 from looplift.rewrite.engine.inference_engine import ENGINES
 from looplift.rewrite.errors import LoopliftError
+from looplift.rewrite.storage.iteration_numbers import reshape_iteration_numbers
 
 from ...small_models import parse, run
 
@@ -115,6 +116,19 @@ def test_a_body_that_does_not_read_its_iteration_number_gets_no_reshape() -> Non
         "Sin(s)", "Sin(e)"
     )
     assert operators("opencv", text) == {"Loop": 1, "Sin": 1, "Exp": 1}
+
+
+def test_an_inner_value_of_the_same_name_is_no_iteration_number() -> None:
+    model = parse("""g (float[3] x, int64 m, bool c) => (float[3] y) {
+      y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+        co = Identity(ci) f = Cast<to=1>(i)
+        so = If (c) <then_branch = t () => (float[3] a) { i = Exp(s) a = Sin(i) },
+          else_branch = e () => (float[3] d) { j = Cast<to=1>(i) k = Add(j, f) d = Add(s, k) }> }> }""")
+    reshape_iteration_numbers(model)
+    body = model.graph.node[0].attribute[0].g
+    branch = {a.name: a.g.node for a in body.node[-1].attribute}
+    assert list(branch["then_branch"][1].input) == ["i"]
+    assert list(branch["else_branch"][0].input) == [body.node[0].output[0]] == ["i_scalar"]
 
 
 @pytest.mark.parametrize(

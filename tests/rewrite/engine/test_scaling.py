@@ -23,7 +23,7 @@ from ...equivalence import ops, run_rules
 from ...small_models import parse
 
 ROOT = Path(__file__).parents[3]
-FEW = 16
+FEW = 32
 KINDS = (
     "sums", "counters", "lists", "buffers", "equal states", "other states", "reads", "slices",
     "chain",
