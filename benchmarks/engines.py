@@ -164,9 +164,8 @@ def compare(paths: list[Path], name: str, folder: Path) -> tuple[dict[str, objec
                     model = looplift.rewrite(path, engine=name if known else None).proto
                     content = model.SerializeToString(deterministic=True)
                     if content != last:
-                        rewritten = (
-                            folder / f"{column}_{path.name}"
-                        )  # tinygrad caches files by name
+                        # tinygrad caches files by name.
+                        rewritten = folder / f"{column}_{path.name}"
                         rewritten.write_bytes(content)
                         after = outcome(process, ENGINES[name], rewritten, runs)
                         last = content

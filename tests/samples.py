@@ -1,4 +1,4 @@
-"""Test cases of which `make test` runs a sample, and `make soak` the others."""
+"""Splits test cases: `make test` runs a sample of them, and `make soak` runs the others."""
 
 from __future__ import annotations
 
