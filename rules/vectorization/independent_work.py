@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onnx import TensorProto
+
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
@@ -23,6 +25,7 @@ from . import (  # noqa: F401  they register batching rules
 )
 from .batching import BatchedNode, Plan, batching_rule_of, relative_cost, same_operator
 
+_CRASH = "onnxruntime 1.31 crashes when it loads a half-precision product of a transposed tensor"
 _INDEX_ELEMENTS = 4
 """The most elements of an index value, such as the bounds of a Slice."""
 _MAX_GROWTH = 8
@@ -97,10 +100,22 @@ def _plan(facts: Facts, work: IndependentWork, node: Node) -> Plan | None:
         op.need_speculatable(cannot_fail(node, facts), "it may fail")
         return Plan(same_operator(op), invariant=True)
     rule = op.need(batching_rule_of(node), "there is no batching rule for {}", node)
+    op.need(not _would_crash(op, work.loop), _CRASH)
     plan = rule(op)
     if not plan.invariant:
         _need_bounded_growth(op)
     return plan
+
+
+def _would_crash(op: BatchedNode, loop: CountedLoop) -> bool:
+    """Whether a node becomes a product of a transposed tensor in half precision."""
+    index = op.facts.index
+    if relative_cost(op.node) == 1 or op.facts.of(op.node.outputs[0]).dtype != TensorProto.FLOAT16:
+        return False
+    read = [each for each in loop.reads if each.slice in op.node.inputs]
+    sources = (index.producer(each.sequence) for each in read)
+    is_transposed = any(source is not None and source.op == "Transpose" for source in sources)
+    return is_transposed or any(each.axis for each in read)
 
 
 def _is_index_arithmetic(facts: Facts, work: IndependentWork, node: Node) -> bool:

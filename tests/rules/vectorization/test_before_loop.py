@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import onnxruntime
 import pytest
 
 from looplift.rewrite.engine.rule import Options
@@ -119,3 +120,23 @@ def test_strictly_every_read_must_be_in_range() -> None:
     model = _loop("p = MatMul(x, w) a = Sin(s) so = Add(a, p)")
     reason = reason_of(VectorizeBeforeLoop, model, Options(strict=True))
     assert "may have fewer slices" in reason
+
+
+TRANSPOSED = "Transpose<perm=[1,0,2]>(x)"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sequence", "stays"),
+    [("float16", TRANSPOSED, True), ("float16", "Neg(x)", False), ("float", TRANSPOSED, False)],
+)
+def test_half_precision_products_of_transposed_tensors_stay(
+    dtype: str, sequence: str, stays: bool
+) -> None:
+    """onnxruntime 1.31 crashes when it loads such a product."""
+    text = f"""g ({dtype}[B,T,2] x, {dtype}[B,2] s0) => ({dtype}[B,2] y) <{dtype}[2,2] w = {{1, 2, 3, 4}}> {{
+        t = {sequence}
+        y = Scan <num_scan_inputs=1, body = b ({dtype}[B,2] s, {dtype}[B,2] xt) => ({dtype}[B,2] so) {{
+            p = MatMul(xt, w) e = Exp(p) a = Sin(s) so = Add(a, e) }}> (s0, t) }}"""
+    result, _, _ = run_rules(parse(text), [VectorizeBeforeLoop])
+    assert ("MatMul" in body_ops(result)) == stays
+    assert onnxruntime.InferenceSession(result.SerializeToString())
