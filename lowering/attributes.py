@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import onnx
 from onnx import AttributeProto
 
 from ..rewrite.graph.ir import Constant, Graph, Node
@@ -28,9 +29,22 @@ _REPEATED: dict[int, str] = {
 }
 
 
+_ROUNDED_DEFAULTS: dict[str, dict[str, float]] = {
+    op: {
+        name: attribute.default_value.f
+        for name, attribute in onnx.defs.get_schema(op).attributes.items()
+        if attribute.default_value.type == AttributeProto.FLOAT
+    }
+    for op in ("HardSigmoid", "LRN", "LeakyRelu")
+}
+"""Defaults that differ from the numbers in TVM's converters, because attributes are float32."""
+
+
 def attributes(node: Node) -> dict[str, Any]:
     """Values by name: int, float, bytes, protos, or tuples of these. Bodies are left out."""
     values = dict(_hidden(node))
+    if not node.domain:
+        values.update(_ROUNDED_DEFAULTS.get(node.op, {}))
     for name, value in node.attrs.items():
         if isinstance(value, Constant):
             values[name] = tensor_proto(value)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from looplift.rewrite.errors import UnsupportedError
 
@@ -155,3 +158,12 @@ def test_powers_that_are_constants(imported: Load) -> None:
         square = Pow (x, two)  cube = Pow (x, three)  root = Pow (x, half) }""")
     model.check(np.array([-2.5, -0.0, 0, 0.5, 3, np.inf, np.nan], np.float32))
     model.check(np.zeros(0, np.float32))
+
+
+@pytest.mark.parametrize("operator", ["LeakyRelu", "HardSigmoid"])
+def test_attributes_left_out_have_their_float32_defaults(imported: Load, operator: str) -> None:
+    model = imported(f"g (double[n] x) => (double[n] y) {{ y = {operator} (x) }}")
+    x = np.linspace(-2, 2, 7)
+    (got,) = model.run(x)
+    want: list[Any] = list(ReferenceEvaluator(model.model).run(None, {"x": x}))
+    np.testing.assert_allclose(got, want[0], rtol=1e-14)
