@@ -53,6 +53,7 @@ from .loops.loop_invariant_code_motion import HoistLoopInvariantCode
 from .loops.loop_invariant_shapes import HoistLoopInvariantShape
 from .loops.loop_to_scan import LoopToPaddedScan, LoopToScan
 from .loops.pointwise_convolution import PointwiseConvToProduct
+from .loops.projected_states import CarryUnprojectedState
 from .loops.scatter_accumulation import ScatterToScanOutput
 from .loops.sequence_accumulation import SequenceInsertToScanOutput
 from .loops.slice_reads import GatherAtIteration, SliceToGather, SqueezedSliceToGather
@@ -74,7 +75,6 @@ from .recurrence import (
     AbsorbInputProjection,
     AbsorbReversal,
     AbsorbReversalOfWholeSequence,
-    CarryUnprojectedState,
     ConcatOfSlices,
     FuseRecurrence,
     MergeRecurrentChunks,

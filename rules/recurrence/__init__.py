@@ -9,7 +9,6 @@ from . import lifted_operators, time_steps  # noqa: F401  they register how oper
 from .absorb import AbsorbInputProjection, AbsorbReversal, AbsorbReversalOfWholeSequence
 from .chunks import MergeRecurrentChunks
 from .fuse import FuseRecurrence
-from .projected_states import CarryUnprojectedState
 from .reroll import ConcatOfSlices, RerollRecurrence
 from .unfuse import UNFUSE
 
@@ -18,7 +17,6 @@ __all__ = [
     "AbsorbInputProjection",
     "AbsorbReversal",
     "AbsorbReversalOfWholeSequence",
-    "CarryUnprojectedState",
     "ConcatOfSlices",
     "FuseRecurrence",
     "MergeRecurrentChunks",

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from looplift import rewrite
-from looplift.rules.recurrence import CarryUnprojectedState
+from looplift.rules.loops.projected_states import CarryUnprojectedState
 
 from ...equivalence import assert_equal, ops, optimized_session, session
 from ...small_models import parse

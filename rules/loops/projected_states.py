@@ -20,7 +20,7 @@ from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Constant, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
-from ..loops.counted_loop_checks import need_counted_loop
+from .counted_loop_checks import need_counted_loop
 
 _SMALL_STATE = 256
 _MOST_GROWTH = 2.5
