@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from ..facts.facts import Facts
-from ..graph.declarations import without_shape
+from ..graph.declarations import declares_shape, without_shape
 from ..graph.index import Index, Use
 from ..graph.ir import CONTROL_FLOW, Constant, Graph, LazyArray, Node, Tensor, Variable, bodies
 from ..graph.names import scope
@@ -459,8 +459,8 @@ class Edits:
     def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
         """Keeps the declaration of a body output, which a scan output of no iterations needs."""
         declared, before = body.output_info, dict(body.output_info)
-        info = declared.get(old, old.info)
-        if info is not None:
+        info, own = declared.get(old, old.info), declared.get(new, new.info)
+        if info is not None and (declares_shape(info) or not declares_shape(own)):
             declared.setdefault(new, info)
 
         def undo() -> None:

@@ -78,6 +78,11 @@ class CountedLoop:
         """Whether a value is a constant or is defined outside the body: it is loop-invariant."""
         return isinstance(tensor, Constant) or index.is_outside(tensor, self.body)
 
+    def carried_number(self, use: Use) -> int | None:
+        """The number of the carried value that the body returns there; None for another use."""
+        number = use.slot - (0 if self.iteration is None else 1)
+        return number if use.reader is self.body and 0 <= number < len(self.carried) else None
+
     def is_scan_output_use(self, use: Use) -> bool:
         """Whether the body returns a value there as the slice of a scan output."""
         first = len(self.carried) + (0 if self.iteration is None else 1)

@@ -21,6 +21,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from .declarations import declares_shape
 from .index import Index
 from .ir import Constant, Graph, Node, Tensor, Variable
 from .names import UniqueNames
@@ -182,7 +183,8 @@ class BodyForms:
                     outputs[slot] = source
                     removed.append(copy)
                     declared = body.output_info.get(tensor, tensor.info)
-                    if declared is not None:  # A scan output of no iterations has these sizes.
+                    # A scan output of no iterations has these sizes.
+                    if declares_shape(declared) or (declared is not None and source.info is None):
                         body.output_info.setdefault(source, declared)
             returned.add(outputs[slot])
         if removed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx
@@ -128,13 +128,18 @@ def _write_type(proto: onnx.TypeProto, tensor: ir.Tensor) -> None:
             dim.dim_value = int(size)
 
 
+def declares_shape(info: onnx.ValueInfoProto | None) -> TypeGuard[onnx.ValueInfoProto]:
+    """Whether a declaration gives the rank of a tensor."""
+    return info is not None and info.type.tensor_type.HasField("shape")
+
+
 def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | None:
     """The declaration with its element type only.
 
     The name of a dim in a body means something else outside. onnxruntime takes equal names for
     equal sizes and shares memory between such values.
     """
-    if info is None or not info.type.tensor_type.HasField("shape"):
+    if not declares_shape(info):
         return info
     plain = onnx.ValueInfoProto()
     plain.CopyFrom(info)

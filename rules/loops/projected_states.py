@@ -97,7 +97,7 @@ def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedS
         return None
     source, matrix = product.inputs[:2]
     computed = m.index.producer(source)
-    if not isinstance(matrix, Constant) or computed is None:
+    if not isinstance(matrix, Constant) or matrix.overridable or computed is None:
         return None
     if m.index.graph_of(computed) is not body:
         return None
@@ -105,14 +105,16 @@ def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedS
     m.need(plain, "{} adds a bias to the projection", product)
     m.need(matrix.values.ndim == 2, "{} is not a matrix", matrix)
     m.need(bool(np.isfinite(matrix.values).all()), "{} has elements that are not finite", matrix)
-    zero = is_zero(m.facts, carried.initial) and m.facts.rank(carried.initial) is not None
-    m.need(zero, "{} is not known to be zero", carried.initial)
+    m.need(is_zero(m.facts, carried.initial), "{} is not known to be zero", carried.initial)
     for use in m.index.uses(carried.output):
         is_copy = isinstance(use.reader, Node) and use.reader.op == "Identity"
         unread = use.reader is body or is_copy
         m.need(unread, "{} is also read in the same iteration", carried.output)
     sizes = matrix.values.shape
     features, kept = sizes[::-1] if product.attrs.get("transB", 0) else sizes
+    shape = m.facts.shape(carried.initial) or (None,)
+    fits = shape[-1] == kept and (product.op == "MatMul" or len(shape) == 2)
+    m.need(fits, "{} is not known to have the shape of the projection", carried.initial)
     grows = features > max(_SMALL_STATE, _MOST_GROWTH * kept)
     many = "{} has {} elements before its projection and {} after it, which saves many products"
     m.need(not grows, many, carried.output, features, kept)

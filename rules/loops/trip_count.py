@@ -365,7 +365,7 @@ def _trip_count(emit: Builder, counter: Counter, checks_start: bool) -> Tensor:
 
 def _as_int64(emit: Builder, value: Tensor, cast: bool) -> Tensor:
     """The only element of a tensor as an int64 scalar; `cast` says that it may have another type."""
-    if isinstance(value, Constant):
+    if isinstance(value, Constant) and not value.overridable:
         return emit.scalar(int(np.asarray(value.values).reshape(())))
     value = emit.squeeze(value, range(emit.patch.facts.rank(value) or 0))
     return emit("Cast", value, to=INT64) if cast else value

@@ -115,7 +115,8 @@ class ChunkLinearAttention(Rule[LinearAttention]):
     root = ("Loop", "Scan")
     promise = Promise(
         rounds="sums and products in another order",
-        nonfinite="an infinite or NaN slice reaches earlier iterations of its chunk",
+        nonfinite="an infinite or NaN slice reaches earlier iterations of its chunk, and so does a "
+        "product of a query and a later key that overflows",
         accepts="those that read after the end of the sequence",
     )
     fires = """g (float[T,16] q, float[T,16] k, float[T,16] v, float[T,1,1] f, float[16,16] s0) => (float[16,16] s, float[T,1,16] y)
@@ -211,6 +212,9 @@ class _Matcher:
         few = "{} has {} elements, fewer than {}"
         m.need(elements >= _MIN_ELEMENTS, few, carried.input, elements, _MIN_ELEMENTS)
         decay, own, added = self._decay_and_added(update)
+        if own is not None:
+            other = "something other than a contraction reads {}"
+            m.need(m.index.use_count(own.outputs[0]) == 1, other, own.outputs[0])
         reads = self._reads({update, own} if own is not None else {update})
         decays = [] if decay is None else [decay]
         if decay is not None:
@@ -269,6 +273,8 @@ class _Matcher:
             fits = len(places) == len(result) == len(axes)
             if not fits or any(c not in places for term in terms for c in term):
                 return None
+            if any(len(set(term)) < len(term) for term in terms):  # the diagonal of an operand
+                return None
             return [tuple(places[c] for c in term) for term in terms]
         shapes = [self._m.facts.shape(t) for t in node.inputs]
         if any(shape is None or len(shape) > len(axes) for shape in shapes):
@@ -317,8 +323,7 @@ class _Matcher:
                     continue
                 other = "something other than a contraction reads {}"
                 if not isinstance(use.reader, Node):
-                    is_next = reads_next and not self._loop.is_scan_output_use(use)
-                    m.need(is_next, other, state)
+                    m.need(self._loop.carried_number(use) == self._number, other, state)
                     continue
                 reads.append(self._read(use.reader, state, reads_next))
         m.need(bool(reads), "no carried value is read by contractions only")

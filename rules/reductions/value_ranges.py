@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -40,19 +41,24 @@ _ELEMENTS_OF_FIRST = frozenset(
 _ELEMENTS_OF_ALL = frozenset(("Concat", "Max", "Min"))
 
 
-def float_range(facts: Facts, tensor: Tensor, depth: int = _MAX_DEPTH) -> Range:
+def float_range(facts: Facts, tensor: Tensor) -> Range:
     """Bounds on all elements of a value that are not NaN; infinite where nothing is known."""
-    known = facts.constant(tensor)
-    if known is not None:
-        numbers = known.size and known.dtype.kind in "fiu" and not np.isnan(known).any()
-        return (float(known.min()), float(known.max())) if numbers else UNBOUNDED
-    node = facts.index.producer(tensor)
-    if node is None or node.domain or depth == 0:
-        return UNBOUNDED
-    return _intersect(
-        _RESULT_RANGES.get(node.op, UNBOUNDED),
-        _propagate(node, lambda slot: float_range(facts, node.inputs[slot], depth - 1)),
-    )
+
+    @functools.cache
+    def range_of(tensor: Tensor, depth: int) -> Range:
+        known = facts.constant(tensor)
+        if known is not None:
+            numbers = known.size and known.dtype.kind in "fiu" and not np.isnan(known).any()
+            return (float(known.min()), float(known.max())) if numbers else UNBOUNDED
+        node = facts.index.producer(tensor)
+        if node is None or node.domain or depth == 0:
+            return UNBOUNDED
+        return _intersect(
+            _RESULT_RANGES.get(node.op, UNBOUNDED),
+            _propagate(node, lambda slot: range_of(node.inputs[slot], depth - 1)),
+        )
+
+    return range_of(tensor, _MAX_DEPTH)
 
 
 def _propagate(node: Node, operand: Callable[[int], Range]) -> Range:

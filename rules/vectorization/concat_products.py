@@ -88,7 +88,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
     def _split(self, patch: Patch, found: ConcatProduct) -> None:
         product = found.product
         last = product if found.bias_sum is None else found.bias_sum
-        emit = patch.builder(product.outputs[0], product)
+        emit = patch.builder(product.outputs[0], last)
         matrix = found.matrix.values
         if product.attrs.get("transB", 0):
             matrix = matrix.T
@@ -112,7 +112,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
 def _concat_product(m: Match, work: IndependentWork, node: Node, concat: Node) -> ConcatProduct:
     """The product of a concatenation; raises Miss if it must stay."""
     matrix = node.inputs[1]
-    if not isinstance(matrix, Constant):
+    if not isinstance(matrix, Constant) or matrix.overridable:
         raise Miss("{} is not a constant", matrix, at=node)
     m.need(matrix.values.ndim == 2, "{} is not a matrix", matrix)
     m.need(m.index.use_count(concat.outputs[0]) == 1, "{} is read elsewhere", concat)
@@ -161,6 +161,7 @@ def _bias(m: Match, work: IndependentWork, node: Node) -> tuple[Node | None, Ten
     bias = b if a is node.outputs[0] else a
     shape, result = m.facts.shape(bias), m.facts.shape(node.outputs[0])
     vector = shape is not None and len(shape) <= 1 and result is not None
+    vector = vector and m.index.graph_of(reader) is work.loop.body
     usable = vector and work.is_independent(m.index, bias)
     return (reader, bias) if usable else (None, None)
 

@@ -78,6 +78,10 @@ def test_becomes_an_lstm(text: str, length: int, batch: int, trips: int) -> None
 
 DECLINED = {
     "an initial state": (_lstm(zero="h0"), "`h0` is not known to be zero"),
+    "a zero that broadcasts": (
+        _lstm(zero="one_zero").replace("int64[2] k3", "float[1,1] one_zero = {0}, int64[2] k3"),
+        "is not known to have the shape of the projection",
+    ),
     "read in the same iteration": (_lstm(row="row = Exp(ho)"), "also read in the same iteration"),
     "a bias": (_lstm("k = Shape(hi) z = ConstantOfShape(k) ho = Gemm(g, p, z)"), "adds a bias"),
     "a computed matrix": (_lstm("pt = Neg(p) ho = MatMul(g, pt)"), "no carried value is a product"),

@@ -11,7 +11,7 @@ import pytest
 from looplift.rewrite.engine.rule import Options
 from looplift.rules.loops.trip_count import InferTripCount
 
-from ...equivalence import assert_equivalent, run_rules
+from ...equivalence import assert_equal, assert_equivalent, run_rules, session
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 from ..downgrade import downgraded
@@ -301,3 +301,20 @@ def test_a_counter_counts_down_from_any_number_to_a_small_one() -> None:
     model = parse(text, 21, 10)
     feeds = Feeds(values={"n": [-(2**63), -(2**62), -1, 0, 1, 7]})
     assert_equivalent(model, _counts(model), feeds)
+
+
+@pytest.mark.parametrize("given", ["n", "z"])
+def test_a_default_that_the_caller_replaces(given: str) -> None:
+    """The limit or the start of the counter is an input with a default."""
+    inputs = "int64 n, int64 z" if given == "z" else "int64 z, int64 n"
+    text = f"""g (float x, {inputs}) => (float y, int64 k) <int64 {given} = {{4}}, int64 one = {{1}}> {{
+      c = Less(z, n)
+      k, y = Loop (, c, z, x) <body = b (int64 i, bool ci, int64 t, float s) => (bool co, int64 tn, float so) {{
+        tn = Add(t, one) so = Add(s, s) co = Less(tn, n) }}> }}"""
+    model = parse(text)
+    counted, x = session(_counts(model)), np.array(1.5, np.float32)
+    for other, own in itertools.product([0, 2, 6], [None, 0, 3, 5]):
+        feed = {"x": x, {"n": "z", "z": "n"}[given]: np.array(other)}
+        if own is not None:
+            feed[given] = np.array(own)
+        assert_equal(session(model).run(None, feed), counted.run(None, feed))

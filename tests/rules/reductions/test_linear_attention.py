@@ -173,6 +173,15 @@ DECLINED = {
         ).replace("Unsqueeze(qt, second)", "Unsqueeze(w, second)"),
         "depends on a carried value",
     ),
+    "the decayed state is read": (
+        _loop(read='o1 = Einsum<equation="bhde,bhd->bhe">(sn, qt) o2 = Einsum<equation="bhde,bhd->bhe">(d, qt) o = Sub(o1, o2)'),
+        "something other than a contraction reads `d`",
+    ),
+    "a diagonal is added": (
+        _loop(outer='kk = Unsqueeze(kt, last) ks = Mul(kk, kk) kv = Einsum<equation="bhe,bhdd->bhde">(vt, w)')
+        .replace("kk = Unsqueeze(kt, last) ks = Mul(kk, kk)", "w = Einsum<equation=\"bhd,bhc->bhdc\">(kt, kt)"),
+        "varies along every axis",
+    ),
     "reads over two axes": (
         _loop(read='o1 = Einsum<equation="bhde,bhd->bhe">(s, qt) r = ReduceMean<axes=[2], keepdims=0>(o1) '
         'o2 = Einsum<equation="bhde,bhe->bhd">(s, vt) t = ReduceMean<axes=[2], keepdims=0>(o2) o = Add(r, t)', result="B,H"),
@@ -184,6 +193,23 @@ DECLINED = {
 @pytest.mark.parametrize(("text", "words"), DECLINED.values(), ids=DECLINED)
 def test_other_recurrences_stay(text: str, words: str) -> None:
     assert words in reason_of(ChunkLinearAttention, parse(text, opset=17))
+
+
+def test_another_carried_value_that_keeps_the_state() -> None:
+    text = _loop(
+        read='old = Einsum<equation="bhde,bhd->bhe">(p, qt) '
+        'new = Einsum<equation="bhde,bhd->bhe">(sn, qt) o = Sub(new, old) pn = Identity(sn)'
+    )
+    shape = "float[B,H,D,E]"
+    for old, new in (
+        (f"{shape} s0) =>", f"{shape} s0, {shape} p0) =>"),
+        (f"y, {shape} s)", f"y, {shape} s, {shape} p1)"),
+        ("s, y = Loop (n, , s0)", "s, p1, y = Loop (n, , s0, p0)"),
+        (f"{shape} s) => (bool co, {shape} sn,", f"{shape} s, {shape} p) => (bool co, {shape} sn, {shape} pn,"),
+    ):  # fmt: skip
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    assert ops(_compare(text, _SIZES))["Scan"] == 1
 
 
 def test_needs_reshapes_to_empty_tensors() -> None:

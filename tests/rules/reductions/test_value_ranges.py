@@ -22,6 +22,10 @@ RANGES = {
     "a = Tanh(x) b = Sigmoid(x) y = Where(c, a, b)": (-1, 1),
     "a = Sigmoid(x) b = Relu(x) y = Concat<axis=0>(a, b)": (0, np.inf),
     "a = Sigmoid(x) b = Transpose(a) y = Reshape(b, flat)": (0, 1),
+    "a = Tanh(x) "
+    + " ".join(
+        f"{new} = Mul({old}, {old})" for old, new in zip("abdefghijklmnop", "bdefghijklmnopy")
+    ): (-1, 1),
     "y = Log(x)": (-np.inf, np.inf),
     "y = Identity(x)": (-np.inf, np.inf),
     "y = Div(x, half)": (-np.inf, np.inf),

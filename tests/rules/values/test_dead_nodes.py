@@ -83,6 +83,20 @@ class TestIdentities:
                 co = Identity(ci) so = Identity(t) to = Neg(s) r = Identity(s) }> }"""
         rewritten(parse(text, 21, 10), Feeds(values={"m": [0, 1, 3]}))
 
+    def test_a_copy_without_a_declared_shape(self) -> None:
+        """onnxruntime needs the shape, and cannot infer it from axes that are an input."""
+        model = parse(
+            """g (float[T,3] x, float[3] s0, int64[1] axes) => (float[3] s, float[T,1,3] y, float[T,1,3] z)
+            <int64[1] axes = {0}> {
+            s, y, z = Scan <num_scan_inputs=1, body = b (float[3] si, float[3] xt) => (float[3] so, float[1,3] o, float[1,3] p) {
+                u = Add(si, xt) so = Tanh(u) o = Unsqueeze(so, axes) p = Identity(o) }> (s0, x) }""",
+            21,
+            10,
+        )
+        (body,) = (a.g for a in model.graph.node[0].attribute if a.name == "body")
+        body.output[2].type.tensor_type.ClearField("shape")
+        rewritten(model, Feeds(sizes=(1, 5)), tolerance=1e-6)
+
     def test_a_body_that_returns_an_outer_value(self) -> None:
         text = """g (float[2] x, int64 m) => (float[2] y, float[K,2] ys) { u = Exp(x)
             y, ys = Loop (m, , x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] so, float[2] r) {

@@ -49,6 +49,7 @@ FIRING = {
     "the last axis from the end": _decoder(axis=-1),
     "the known part last": _decoder(parts="ctx, h, xt"),
     "the known part between": _decoder(parts="ctx, xt, h"),
+    "a bias computed after the product": _decoder("p = MatMul(z, w) bt = Exp(b) g = Add(p, bt)"),
     "a product of a product": _decoder("""p = MatMul(z, w) pb = Add(p, b) t = Tanh(pb)
         v = Concat<axis=1>(t, xt) pv = MatMul(v, w6) g = Add(b, pv)""",
         weights=f"float[6,4] w6 = {{{_numbers(24)}}}, float[9,4] w"),
@@ -98,6 +99,18 @@ def test_fails_where_the_original_fails() -> None:
     assert outcome(session(result), feed) is None
 
 
+def test_a_bias_in_a_branch_stays_there() -> None:
+    text = _decoder("""p = MatMul(z, w) g = If(on) <
+        then_branch = t () => (float[B,4] tt) <float[4] inner = {1, 2, 3, 4}> { tt = Add(p, inner) },
+        else_branch = e () => (float[B,4] ee) { ee = Neg(h) }>""").replace(
+        "int64 n)", "int64 n, bool on)"
+    )
+    model, result = _rewritten(text)
+    for on in (True, False):
+        feed = {**_feed(5, 2, 5), "on": np.array(on)}
+        assert_equal(session(model).run(None, feed), session(result).run(None, feed), 1e-5)
+
+
 DECLINED = {
     "another axis": (_decoder("p = MatMul(z, w) g = Add(p, b)", axis=0), "not along the last axis"),
     "another batch": (
@@ -106,6 +119,10 @@ DECLINED = {
     ),
     "a scaled Gemm": (_decoder("g = Gemm<alpha=2.0>(z, w, b)"), "is scaled or transposed"),
     "a computed matrix": (_decoder("v = Neg(w) p = MatMul(z, v) g = Add(p, b)"), "is not a constant"),
+    "a default": (
+        _decoder().replace("float[B,4] h0, int64 n", "float[B,4] h0, int64 n, float[9,4] w"),
+        "is not a constant",
+    ),
     "read elsewhere": (
         _decoder("p = MatMul(z, w) zs = ReduceMean<axes=[1]>(z) g = Add(p, zs)"),
         "is read elsewhere",
