@@ -276,7 +276,7 @@ def _write_at_indices(m: Match, scatter: Node, shape: tuple[Dim, ...]) -> SliceW
     """
     indices = scatter.inputs[1]
     sizes = m.need(m.facts.shape(indices), "the shape of {} is not known", indices)
-    depth = sizes[-1]
+    depth = sizes[-1] if sizes else None
     if not isinstance(depth, int):
         raise Miss("the number of indices per slice is not known", at=scatter)
     coordinate = tuple(symbolic.fresh(f"j{place}") for place in range(len(sizes) - 1))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from onnx import TensorProto
 
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Node, Tensor
@@ -38,7 +39,6 @@ _ELEMENTS_OF_FIRST = frozenset(
      "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )  # fmt: skip
 """Operators whose results lie in the range of their first operand."""
-_ELEMENTS_OF_ALL = frozenset(("Concat", "Max", "Min"))
 
 
 def float_range(facts: Facts, tensor: Tensor) -> Range:
@@ -52,7 +52,9 @@ def float_range(facts: Facts, tensor: Tensor) -> Range:
             return (float(known.min()), float(known.max())) if numbers else UNBOUNDED
         node = facts.index.producer(tensor)
         if node is None or node.domain or depth == 0:
-            return UNBOUNDED
+            return (0.0, 1.0) if facts.dtype(tensor) == TensorProto.BOOL else UNBOUNDED
+        if node.op == "Cast" and facts.dtype(node.inputs[0]) == TensorProto.BOOL:
+            return (0.0, 1.0)
         return _intersect(
             _RESULT_RANGES.get(node.op, UNBOUNDED),
             _propagate(node, lambda slot: range_of(node.inputs[slot], depth - 1)),
@@ -66,16 +68,27 @@ def _propagate(node: Node, operand: Callable[[int], Range]) -> Range:
     op = node.op
     if op in _ELEMENTS_OF_FIRST:
         return operand(0)
-    if op in _ELEMENTS_OF_ALL:
-        return _hull([operand(slot) for slot in range(len(node.inputs))])
+    if op in ("Concat", "Max", "Min"):
+        lows, highs = zip(*map(operand, range(len(node.inputs))))
+        return ((max if op == "Max" else min)(lows), (min if op == "Min" else max)(highs))
+    if op == "Clip":
+        return _clip(node, operand)
     if op == "Where":
         return _hull([operand(1), operand(2)])
     if op == "Neg":
         low, high = operand(0)
         return (-high, -low)
-    if op == "Exp":
-        low, high = operand(0)
-        return (_exp(low), _exp(high))
+    if op in _INCREASING:
+        low, high = map(_INCREASING[op], operand(0))
+        return (low, high)
+    if op == "Pow":
+        (low, high), (least, most) = operand(0), operand(1)
+        is_increasing = low >= 0 and least == most > 0
+        return (_power(low, most), _power(high, most)) if is_increasing else UNBOUNDED
+    if op == "Reciprocal":
+        return _quotient((1.0, 1.0), operand(0))
+    if op == "Div":
+        return _quotient(operand(0), operand(1))
     if op == "Add":
         (a, b), (c, d) = operand(0), operand(1)
         return (a + c, b + d)
@@ -83,13 +96,57 @@ def _propagate(node: Node, operand: Callable[[int], Range]) -> Range:
         (a, b), (c, d) = operand(0), operand(1)
         return (a - d, b - c)
     if op == "Mul":
-        products = [_multiply(x, y) for x in operand(0) for y in operand(1)]
-        return (min(products), max(products))
+        return _product(operand(0), operand(1))
     return UNBOUNDED
 
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _sqrt(value: float) -> float:
+    return math.sqrt(max(value, 0.0))
+
+
+def _power(value: float, exponent: float) -> float:
+    return math.exp(exponent * math.log(value)) if 0 < value < math.inf else value
+
+
+_INCREASING: dict[str, Callable[[float], float]] = {"Exp": _exp, "Log": _log, "Sqrt": _sqrt}
+
+
+def _clip(node: Node, operand: Callable[[int], Range]) -> Range:
+    """The range of a Clip, whose limits are optional inputs; attributes before opset 11."""
+
+    def limit(slot: int, attribute: str, absent: float) -> Range:
+        if slot < len(node.inputs) and node.inputs[slot].name:
+            return operand(slot)
+        given = float(node.attrs.get(attribute, absent))
+        return (given, given)
+
+    lows, highs = limit(1, "min", -math.inf), limit(2, "max", math.inf)
+    low, high = (min(max(*pair[:2]), pair[2]) for pair in zip(operand(0), lows, highs))
+    return (low, high)
+
+
+def _quotient(a: Range, b: Range) -> Range:
+    """The range of a quotient, if the divisor has one sign."""
+    if b[0] <= 0 <= b[1]:
+        return UNBOUNDED
+    return _product(a, (_inverse(b[1]), _inverse(b[0])))
+
+
+def _inverse(value: float) -> float:
+    return 0.0 if math.isinf(value) else 1 / value
+
+
+def _product(a: Range, b: Range) -> Range:
+    products = [_multiply(x, y) for x in a for y in b]
+    return (min(products), max(products))
 
 
 def _multiply(x: float, y: float) -> float:

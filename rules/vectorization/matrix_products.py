@@ -183,4 +183,8 @@ def einsum(op: BatchedNode) -> Plan:
     free = next((c for c in "TUVWXYZtuvwxyz" if c not in letters), None)
     new = op.need(free, "the equation leaves no letter free")
     stacked = [new + term if batched else term for term, batched in zip(terms, op.batched)]
-    return Plan(same_operator(op, equation=f"{','.join(stacked)}->{new}{result}"))
+    # onnxruntime 1.31 divides by zero in "Te,Tde->Td" where T is 0, not in "Tde,Te->Td".
+    order = sorted(range(len(terms)), key=lambda slot: -len(terms[slot]))
+    equation = f"{','.join(stacked[slot] for slot in order)}->{new}{result}"
+    build = same_operator(op, equation=equation)
+    return Plan(lambda emit, operands: build(emit, [operands[slot] for slot in order]))

@@ -224,3 +224,11 @@ def test_values_of_another_shape_than_the_indices() -> None:
     """onnxruntime accepts them, although the specification does not."""
     text = ScatterToScanOutput.fires.replace("value_ints=[0]", "value_ints=[1]")
     assert "another shape than its indices" in reason_of(ScatterToScanOutput, fixture(text))
+
+
+def test_indices_without_an_axis_stay() -> None:
+    """Such a model runs only without an iteration."""
+    model = parse("""g (float[T,3] x, float[1,3] r, int64 n) => (float[T,3] ys) {
+        ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
+            co = Identity(ci) qo = ScatterND(q, i, r) }> }""")
+    assert "the number of indices per slice" in reason_of(ScatterToScanOutput, model)

@@ -27,6 +27,21 @@ RANGES = {
         f"{new} = Mul({old}, {old})" for old, new in zip("abdefghijklmnop", "bdefghijklmnopy")
     ): (-1, 1),
     "y = Log(x)": (-np.inf, np.inf),
+    "a = Sigmoid(x) y = Log(a)": (-np.inf, 0),
+    "a = Sigmoid(x) b = Log(a) d = Div(b, sixteen) y = Exp(d)": (0, 1),
+    "a = Sigmoid(x) y = Sqrt(a)": (0, 1),
+    "a = Sigmoid(x) y = Pow(a, half)": (0, 1),
+    "a = Tanh(x) y = Pow(a, half)": (-np.inf, np.inf),
+    "a = Exp(x) b = Add(a, one) y = Reciprocal(b)": (0, 1),
+    "a = Exp(x) b = Add(a, one) y = Div(one, b)": (0, 1),
+    "a = Exp(x) b = Neg(a) d = Sub(b, one) y = Div(half, d)": (-0.5, 0),
+    "a = Exp(x) y = Div(one, a)": (-np.inf, np.inf),
+    "y = Clip(x, half, one)": (0.5, 1),
+    "y = Clip(x, , half)": (-np.inf, 0.5),
+    "a = Sigmoid(x) y = Clip(a, half)": (0.5, 1),
+    "a = Abs(x) y = Min(a, one)": (0, 1),
+    "a = Tanh(x) y = Max(a, half)": (0.5, 1),
+    "a = Greater(x, half) y = Cast<to=1>(a)": (0, 1),
     "y = Identity(x)": (-np.inf, np.inf),
     "y = Div(x, half)": (-np.inf, np.inf),
 }
@@ -34,7 +49,7 @@ RANGES = {
 
 @pytest.mark.parametrize(("work", "wanted"), RANGES.items(), ids=RANGES)
 def test_ranges(work: str, wanted: tuple[float, float]) -> None:
-    text = f"""g (float[N,3] x, bool c) => (y) <float one = {{1}}, float half = {{0.5}}, float[3] minus = {{-1, -2, -0.5}}, int64[1] flat = {{-1}}> {{
+    text = f"""g (float[N,3] x, bool c) => (y) <float one = {{1}}, float half = {{0.5}}, float sixteen = {{16}}, float[3] minus = {{-1, -2, -0.5}}, int64[1] flat = {{-1}}> {{
         {work} }}"""
     model = parse(text)
     _, _, engine = run_rules(model, [])

@@ -53,6 +53,7 @@ PRODUCTS = {
     "gemm without bias": "r = Gemm<beta=0.0>(x, w45, v5)",
     "gemm with a batched bias": "u = Squeeze(last, first) r = Gemm(x, w44, u)",
     "einsum": 'r = Einsum<equation="ab,bc->ac">(x, w45)',
+    "einsum of a vector and a matrix": 'u = Squeeze(last, first) r = Einsum<equation="b,ab->a">(u, x)',
     "einsum without arrow": 'r = Einsum<equation="ab,b">(x, v4)',
 }
 LAYOUT = {
