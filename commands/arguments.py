@@ -108,7 +108,9 @@ def _parse_json(text: str) -> Any:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parses `1,T,?` as (1, "T", None); an empty text is the shape of a scalar."""
+    """Parses `1,T,?` or `[1,T,?]` as (1, "T", None); an empty text is the shape of a scalar."""
+    brackets = re.fullmatch(r"\s*[\[(](.*)[\])]\s*", text)
+    text = brackets[1] if brackets else text
     return tuple(_parse_dim(part.strip()) for part in text.split(",")) if text.strip() else ()
 
 
@@ -120,6 +122,10 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
 def _parse_dim(text: str) -> int | str | None:
     if text in ("?", ""):
         return None
+    if re.fullmatch(r"[+-]?\d*\.\d+|.*[\[\]()].*", text):
+        raise AssumptionError(
+            f"'{text[:80]}' is neither a size nor a name", remedy="Write a shape as 1,T,?"
+        )
     return _number(text) if text.lstrip("-").isdigit() else text
 
 

@@ -86,6 +86,10 @@ def onnx_files(folder: Path) -> list[Path]:
 
 def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
     """The models that a source stands for, with their paths relative to the output folder."""
+    if str(output) == "-":
+        raise ModelError(
+            "A model cannot be written to standard output", remedy="Name a file after -o"
+        )
     if not source.exists():
         raise ModelError(
             "The model does not exist",

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..rewrite.errors import UnsupportedError, summary_line
+from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
 from .scheduling.pipeline import NAME
 
 NATIVE = "native"
@@ -20,18 +20,29 @@ CANNOT_COMPILE = "TVM cannot compile the module"
 def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "llvm") -> Any:
     """The module for a target, as an executable for `relax.VirtualMachine`.
 
-    `target` is what TVM takes, or "native". UnsupportedError: TVM cannot compile it.
+    `target` is what TVM takes, or "native". Raises LoopliftError for something other than a module
+    and for a target that TVM does not know, and UnsupportedError if TVM cannot compile the module.
     """
-    try:
-        return tvm.compile(
-            module, target=as_target(target), relax_pipeline=relax.get_pipeline(NAME)
+    if not isinstance(module, tvm.IRModule):
+        raise LoopliftError(
+            f"compile takes an IRModule, not {type(module).__name__}",
+            remedy="Import a model with looplift.from_onnx first",
         )
+    try:
+        known = as_target(target)
+    except Exception as error:  # TVM raises built-in errors of all kinds.
+        raise LoopliftError(
+            f"TVM does not know the target '{target}': {summary_line(error)}",
+            remedy='Give a target of TVM such as "llvm", or "native"',
+        ) from error
+    try:
+        return tvm.compile(module, target=known, relax_pipeline=relax.get_pipeline(NAME))
     except UnsupportedError:
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.
         raise UnsupportedError(
             f"{CANNOT_COMPILE} for '{target}': {summary_line(error)}",
-            remedy="Check the target; if it is right, please report the model",
+            remedy="Check that the target is what you mean; if it is, please report the model",
         ) from error
 
 

@@ -216,6 +216,8 @@ WRONG_CALLS = {
     "rules that are not there": (["--rules", "no.such"], "cannot be imported", "no.such"),
     "rules that are none": (["--rules", "json"], "lists no rules", "PHASES"),
     "a negative size": (["--shape", "x=1,-2"], "negative", "-2"),
+    "a size that is not whole": (["--shape", "x=1,5.5"], "'5.5' is neither a size nor a name"),
+    "half a bracket": (["--shape", "x=[1,2"], "'[1' is neither a size nor a name", "1,T,?"),
     "a shape against a dimension": (["--shape", "x=2,?", "--dim", "batch=3"], "'batch'"),
     "a shape of what is not there": (["--shape", "z=1"], "no input 'z'"),
 }
@@ -231,6 +233,11 @@ class TestWrongCalls:
         error = complaint(call("rewrite", gated, "-o", tmp_path / "out.onnx", *options))
         assert [word for word in words if word not in error] == [], error
         assert not (tmp_path / "out.onnx").exists()
+
+    def test_standard_output(self, gated: Path) -> None:
+        assert "cannot be written to standard output" in complaint(
+            call("rewrite", gated, "-o", "-")
+        )
 
     def test_output_equal_to_input(self, gated: Path, tmp_path: Path) -> None:
         before = gated.read_bytes()

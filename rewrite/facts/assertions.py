@@ -126,6 +126,8 @@ def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
     """The sizes and the lower bounds of named dims."""
     if isinstance(dims, Mapping):
         dims = [f"{name}={size}" for name, size in dims.items()]
+    elif isinstance(dims, str):
+        dims = [dims]
     exact: dict[str, int] = {}
     minima: dict[str, int] = {}
     for text in dims:

@@ -47,7 +47,9 @@ class Term:
         if self.op in ("min", "max"):
             return f"{self.op}({self.left}, {self.right})"
         sign = "//" if self.op == "floordiv" else "%"
-        return f"({self.left}){sign}{self.right}"
+        right = str(self.right)
+        is_plain = right.isidentifier() or right.isdigit()
+        return f"({self.left}){sign}{right if is_plain else f'({right})'}"
 
 
 Atom = Symbol | Term

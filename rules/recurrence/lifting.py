@@ -180,6 +180,8 @@ def _take_features(left: list[Axis], size: Dim) -> int:
             raise Miss("it merges batch and feature axes")
         first = left.pop(0)
         assert isinstance(first, int)
+        if first == 0:
+            raise Miss("it reshapes an axis of size 0")
         if first <= missing and missing % first == 0:
             missing //= first
         elif first % missing == 0:

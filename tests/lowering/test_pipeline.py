@@ -302,8 +302,10 @@ def test_libraries_run_without_looplift(
 
 
 def test_an_unknown_target_is_refused(imported: Callable[..., Imported]) -> None:
-    with pytest.raises(looplift.UnsupportedError, match="nonsense"):
+    with pytest.raises(looplift.LoopliftError, match="does not know the target 'nonsense'"):
         looplift.compile(imported(PRODUCT).module, "nonsense")
+    with pytest.raises(looplift.LoopliftError, match="takes an IRModule, not str"):
+        looplift.compile("model.onnx")
 
 
 def test_importing_looplift_does_not_import_tvm() -> None:

@@ -272,3 +272,10 @@ def test_broadcastable() -> None:
     assert symbolic.broadcastable([(symbolic.add(n, n),), (symbolic.mul(2, n),)])
     assert not symbolic.broadcastable([(n, 3), (m, 3)])
     assert not symbolic.broadcastable([(n, 3), (2,)])
+
+
+def test_the_divisor_stands_in_parentheses() -> None:
+    n = symbolic.fresh("n")
+    quotient = symbolic.floordiv(symbolic.add(n, 3), symbolic.floordiv(symbolic.add(n, 7), 8))
+    assert str(quotient) == "(n + 3)//((n + 7)//8)"
+    assert str(symbolic.floordiv(n, 2)) == "(n)//2"

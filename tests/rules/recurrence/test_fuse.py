@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from looplift import rewrite
+from looplift.rewrite.engine.miss import Miss
 from looplift.rules.recurrence import FuseRecurrence, probe
 from looplift.rules.recurrence.cells import Cell
 from looplift.rules.recurrence.emission import OperatorWeights, operator_weights
+from looplift.rules.recurrence.lifting import constant_value
 
 from ...equivalence import ops, rewritten
 from ...rewrite.fact_oracle import Feeds
@@ -129,3 +131,8 @@ def test_the_corpus_ends_in_operators() -> None:
         found += min(top, count)
     assert found >= 64
     assert sum(wanted.values()) == 67
+
+
+def test_an_empty_axis_is_not_split() -> None:
+    with pytest.raises(Miss, match="it reshapes an axis of size 0"):
+        constant_value(np.zeros((0, 3))).reshape((3, 0))
