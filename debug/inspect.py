@@ -42,6 +42,8 @@ class Inspection:
     """Those that remain, with what helps."""
     notes: list[str] = field(default_factory=list)
     """What the rewrite relies on beyond the file."""
+    added: Counter[str] = field(default_factory=Counter)
+    """The Ifs, Loops and Scans that take the place of others, by operator."""
 
     def all(self) -> list[ControlNode]:
         """Every If, Loop and Scan, outer ones first."""
@@ -66,7 +68,9 @@ def inspect(request: Request) -> Inspection:
     notes = engine.assertions.notes() + engine.trace.notes()
     stays = any(node in engine.index for node in reader.described)
     remaining = explain(request).remaining if stays else []
-    return Inspection(summarize(request.proto), tree, remaining, notes)
+    control = (node for node in engine.index.walk() if not node.domain and node.op in CONTROL_FLOW)
+    added = Counter(node.op for node in control if node not in reader.described)
+    return Inspection(summarize(request.proto), tree, remaining, notes, added)
 
 
 class _Removals:
@@ -115,17 +119,24 @@ def render(inspection: Inspection, title: str, why: bool = False) -> list[Render
 
 
 def _summary(inspection: Inspection) -> str:
-    """`25 Ifs and 1 Loop: 25 go, 1 remains`."""
+    """`25 Ifs and 1 Loop: 25 go, 1 remains, 2 Scans are new`."""
     nodes = inspection.all()
-    counts = Counter(node.op for node in nodes)
-    named = [f"{counts[op]} {op}{'s' * (counts[op] != 1)}" for op in CONTROL_FLOW if counts[op]]
+    named = _counted(Counter(node.op for node in nodes))
     if not named:
         return "no control flow"
     left = sum(not node.removed_by for node in nodes)
     goes = len(nodes) - left
     fate = [f"{goes} go{'es' * (goes == 1)}"] * (goes > 0)
     fate += [f"{left} remain{'s' * (left == 1)}"] * (left > 0)
+    if inspection.added:
+        verb = "is" if inspection.added.total() == 1 else "are"
+        fate.append(f"{' and '.join(_counted(inspection.added))} {verb} new")
     return f"{' and '.join(named)}: {', '.join(fate)}"
+
+
+def _counted(counts: Counter[str]) -> list[str]:
+    """`2 Ifs`, `1 Loop`."""
+    return [f"{counts[op]} {op}{'s' * (counts[op] != 1)}" for op in CONTROL_FLOW if counts[op]]
 
 
 def _stays(remaining: RemainingNode) -> Text:

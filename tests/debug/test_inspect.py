@@ -10,7 +10,9 @@ from rich.console import Console
 from looplift.debug.control_flow import ControlNode
 from looplift.debug.inspect import Inspection, inspect, render
 from looplift.request import Request
+from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
+from looplift.rules.reductions.linear_attention import ChunkLinearAttention
 
 
 def model(text: str) -> onnx.ModelProto:
@@ -167,3 +169,9 @@ def test_one_screen(models_dir: Path) -> None:
     assert "If `If_0`: the condition Equal(`sr`, 16000) is not known" in text
     assert "try --input sr=16000" in text
     assert text.count("\n") < 16
+
+
+def test_new_control_flow_is_counted() -> None:
+    """Chunks of linear attention are computed by Scans."""
+    text = shown(inspect(Request.of(fixture(ChunkLinearAttention.fires))))
+    assert re.search(r"1 Scan: 1 goes, \d Scans? (is|are) new", text)
