@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from tvm import relax, sym, tirx
 
 from ...rewrite.facts.slices import END
 from ..small_kernels import range_along
 from ..tvm_onnx import InputList
-from ..values import Constant, Sizes, Value, as_int, fresh_dim, match
+from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, match
 from .broadcasting import (
     ZERO,
     dims_of,
@@ -110,12 +111,13 @@ def slice_tensor(ctx: ConverterContext) -> Value:
     bounds = map(_as_vector, ctx.inputs[1:])
     ctx = ctx.derive(inputs=InputList([ctx.inputs[0], *bounds]))
     ctx = ctx.derive(inputs=_with_known_length(ctx))
-    slices = _slices(ctx)
     sizes = read_symbolic([ctx.inputs[0]])
+    length = [tirx.IntImm("int64", len(sizes[0].items))] if sizes else None
+    dims = length or known_dims(ctx.tensor(0))
+    slices = None if dims is None else _slices(ctx, dims)
     if sizes and slices is not None and len(slices) == 1 and slices[0].is_constant:
         return write_sizes(replace(sizes[0], items=list(slices[0].apply(sizes[0].items))))
     data = ctx.tensor(0)
-    dims = None if isinstance(data, Constant) else known_dims(data)
     if dims is None or slices is None or _is_static(ctx, slices, dims):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
     slices = [replace(along, axis=along.axis % len(dims)) for along in slices]
@@ -141,8 +143,8 @@ class SymbolicSlice:
     start: Any
     end: Any
     step: int
-    is_computed: bool
-    """Whether the run computes the bounds. Otherwise their symbols are sizes, so not negative."""
+    is_position: tuple[bool, bool]
+    """Whether the start and the end were computed by the run, as positions; see `_positions`."""
 
     @property
     def is_constant(self) -> bool:
@@ -172,8 +174,10 @@ class SymbolicSlice:
         analyzer = sym.Analyzer()
         position = self._position if self.step > 0 else self._flipped_position
         start, end = (
-            analyzer.simplify(position(bound, size, is_end=is_end))
-            for bound, is_end in ((self.start, False), (self.end, True))
+            bound if is_position else analyzer.simplify(position(bound, size, is_end=is_end))
+            for bound, is_end, is_position in zip(
+                (self.start, self.end), (False, True), self.is_position
+            )
         )
         if as_int(start) == 0 or self._is_ordered(start, end, size):
             return start, end
@@ -186,7 +190,7 @@ class SymbolicSlice:
         first, last = as_int(self.start), as_int(self.end)
         if first is not None and last is not None and self.step > 0:
             return last >= END or first <= last < 0 or 0 <= first <= last
-        return not self.is_computed and is_nonnegative(sym.Analyzer().simplify(end - start))
+        return not any(self.is_position) and is_nonnegative(sym.Analyzer().simplify(end - start))
 
     def _position(self, bound: Any, size: Any, *, is_end: bool) -> Any:
         """A bound of a forward slice as a position from 0 to the size."""
@@ -198,7 +202,7 @@ class SymbolicSlice:
         return tirx.max(size + bound, ZERO) if number < 0 else tirx.min(bound, size)
 
     def _symbolic_position(self, bound: Any, size: Any) -> Any:
-        if self.is_computed or not is_nonnegative(bound):
+        if not is_nonnegative(bound):
             bound = tirx.max(tirx.Select(bound < 0, bound + size, bound), ZERO)
         elif is_nonnegative(sym.Analyzer().simplify(size - bound)):
             return bound
@@ -218,11 +222,7 @@ class SymbolicSlice:
             flipped = tirx.Select(bound < 0, -1 - bound, size - 1 - bound)
         else:
             flipped = -1 - bound if number < 0 else size - 1 - bound
-        inside = tirx.max(tirx.min(flipped, size if is_end else size - 1), ZERO)
-        if not (is_end and self.is_computed):
-            return inside
-        is_first = tirx.any(*(bound == largest for largest in _BACKWARD_TO_FIRST))
-        return tirx.Select(is_first, size, inside)
+        return tirx.max(tirx.min(flipped, size if is_end else size - 1), ZERO)
 
 
 _BACKWARD_TO_FIRST = (2**31 - 1, 2**63 - 1)
@@ -259,7 +259,7 @@ def _slice_flipped(
         [relax.prim_value(abs(along.step)) for along in slices],
         assume_inbound=True,
     )
-    if not any(along.is_computed for along in slices):
+    if not any(any(along.is_position) for along in slices):
         return part
     # New symbols replace the sizes, whose expressions would grow from slice to slice.
     part = bb.normalize(part)
@@ -288,23 +288,65 @@ def _with_known_length(ctx: ConverterContext) -> Sequence[Value]:
     return [given[0], *(with_length(bound) for bound in given[1:3]), *given[3:]]
 
 
-def _slices(ctx: ConverterContext) -> list[SymbolicSlice] | None:
+def _slices(ctx: ConverterContext, dims: Sequence[Any]) -> list[SymbolicSlice] | None:
     """The slice along each axis; None if the axes or steps are not constant."""
     if "starts" in ctx.attrs:
         starts, ends = (
             [tirx.IntImm("int64", bound) for bound in ctx.attrs[name]]
             for name in ("starts", "ends")
         )
-        axes, steps, is_computed = ctx.attrs.get("axes"), None, False
+        axes, steps, is_position = ctx.attrs.get("axes"), None, (False, False)
     else:
         given = [ctx.inputs[slot] for slot in (3, 4)]
         if not all(isinstance(value, Constant | None) for value in given):
             return None
         axes, steps = (None if v is None else v.value.numpy().tolist() for v in given)
-        bounds = [ctx.inputs[slot] for slot in (1, 2)]
-        is_computed = any(read_sizes(bound) is None for bound in bounds)
-        starts, ends = (sizes_of(ctx.bb, bound) for bound in bounds)
+        starts, ends = ctx.inputs[1], ctx.inputs[2]
+        is_position = (read_sizes(starts) is None, read_sizes(ends) is None)
+        if is_position[0]:
+            starts = _positions(ctx.bb, starts, dims, axes, steps, is_end=False)
+        if is_position[1]:
+            ends = _positions(ctx.bb, ends, dims, axes, steps, is_end=True)
+        starts, ends = sizes_of(ctx.bb, starts), sizes_of(ctx.bb, ends)
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     rows = zip(axes, starts, ends, steps, strict=True)
-    return [SymbolicSlice(*row, is_computed) for row in rows]
+    return [SymbolicSlice(*row, is_position) for row in rows]
+
+
+def _positions(
+    bb: Any,
+    bounds: Value,
+    dims: Sequence[Any],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+    *,
+    is_end: bool,
+) -> Value:
+    """Bounds that the run computes, as positions from 0 to the size of their axis.
+
+    Those of a backward slice are positions on the flipped axis. A symbol stands for a size in TVM,
+    which simplifies the test of its sign: the sign is gone before a position gets a symbol.
+    """
+    given = bb.normalize(relax.op.astype(as_tensor(bb, bounds), "int64"))
+    length = as_int((known_dims(given) or [None])[0])
+    if length is None:
+        return bounds
+    axes = range(length) if axes is None else axes
+    steps = [1] * length if steps is None else steps
+    size = as_tensor(bb, relax.ShapeExpr([dims[axis] for axis in axes]))
+    zero, one = (relax.const(number, "int64") for number in (0, 1))
+    op = relax.op
+    wrapped = op.where(op.less(given, zero), op.add(given, size), given)
+    forward = op.minimum(op.maximum(wrapped, zero), size)
+    flipped = op.subtract(op.subtract(size, one), wrapped)
+    backward = op.minimum(flipped, size if is_end else op.subtract(size, one))
+    backward = op.maximum(backward, zero)
+    if is_end:
+        for largest in _BACKWARD_TO_FIRST:
+            is_first = op.equal(given, relax.const(largest, "int64"))
+            backward = op.where(is_first, size, backward)
+    is_forward = [step > 0 for step in steps]
+    if all(is_forward) or not any(is_forward):
+        return bb.normalize(forward if all(is_forward) else backward)
+    return bb.normalize(op.where(relax.const(np.array(is_forward)), forward, backward))

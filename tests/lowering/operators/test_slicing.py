@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,14 @@ def test_split_by_sizes_computed_from_shapes(imported: Load) -> None:
     )
     model.check(random(9), random(2))
     model.check(random(3), random(3))
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_bounds_that_the_run_computes(imported: Load, step: int) -> None:
+    """Their sign is not known either. TVM takes a symbol of a shape for a number of elements."""
+    model = imported(f"""g (float[A, B] x, int64[1] start, int64[1] end) => (float[A, C] y)
+        <int64[1] axis = {{1}}, int64[1] step = {{{step}}}> {{ y = Slice (x, start, end, axis, step) }}""")
+    for size in (0, 1, 5):
+        x = random(2, size)
+        for start, end in itertools.product((-9, -2, -1, 0, 1, 9), repeat=2):
+            model.check(x, np.array([start]), np.array([end]))
