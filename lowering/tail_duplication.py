@@ -164,8 +164,8 @@ class _Tail:
         """Whether a node needs the rank of an operand that has several ranks."""
         found = self._readers_of_several_ranks(values)
         last = max((node.order for node in found), default=root.order)
-        after = [node for node in index.nodes(self._home) if root.order < node.order <= last]
-        self._after = sorted(after, key=lambda node: node.order)
+        ordered = index.nodes_in_order(self._home)
+        self._after = [node for node in ordered if root.order < node.order <= last]
         self._moved = self._with_nodes_between(found)
         self.nodes = [node for node in self._after if node in self._moved]
 

@@ -55,7 +55,7 @@ def _clone_graph(graph: Graph, outer: dict[Tensor, Tensor], index: Index) -> Gra
     copy.origin = graph.origin
     copy.inputs = [_fresh(t, renamed) for t in graph.inputs]
     clone_constants(graph, copy, renamed, index)
-    ordered = sorted(index.nodes(graph), key=lambda n: n.order)
+    ordered = index.nodes_in_order(graph)
     copy.nodes = clone_nodes(ordered, renamed, index)
     for old, new in zip(ordered, copy.nodes):
         new.order = old.order

@@ -57,7 +57,7 @@ class InlineBranchRightForEmpty(Rule[Graph]):
     def match(self, m: Match) -> Graph:
         view = m.branches()
         number, when_empty, other = _need_guard(m, view)
-        nodes = sorted(m.index.nodes(other), key=lambda node: node.order)
+        nodes = m.index.nodes_in_order(other)
         few = len(nodes) <= _MOST_NODES
         m.need(few, "the branch has {} nodes, more than {}", len(nodes), _MOST_NODES)
         supposed = {

@@ -137,11 +137,11 @@ def _specialised_body(index: Index, body: Graph, condition: Tensor, taken: bool)
     renamed.update((t, _copy_of(t)) for t in body.inputs)
     copy.inputs = [renamed[t] for t in body.inputs]
     clone_constants(body, copy, renamed, index)
-    for node in sorted(index.nodes(body), key=lambda n: n.order):
+    for node in index.nodes_in_order(body):
         if node.op == "If" and node.inputs[0] is condition:
             branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
             clone_constants(branch, copy, renamed, index)
-            chosen = sorted(index.nodes(branch), key=lambda n: n.order)
+            chosen = index.nodes_in_order(branch)
             copy.nodes += clone_nodes(chosen, renamed, index)
             renamed.update((t, renamed.get(r, r)) for t, r in zip(node.outputs, branch.outputs))
         else:

@@ -70,7 +70,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
         loop = need_counted_loop(m)
         none = "there is no product of a concatenation and a constant"
         products = []
-        for node in sorted(m.index.nodes(loop.body), key=lambda n: n.order):
+        for node in m.index.nodes_in_order(loop.body):
             if not node.domain and node.op in ("MatMul", "Gemm"):
                 concat = m.producer(node.inputs[0], "Concat")
                 if concat is not None and m.index.graph_of(concat) is loop.body:

@@ -67,7 +67,7 @@ def find_independent_work(facts: Facts, loop: CountedLoop) -> IndependentWork:
         work.batched.add(loop.iteration)
         work.index_values.add(loop.iteration)
     reading = {read.gather for read in loop.reads}
-    for node in sorted(facts.index.nodes(loop.body), key=lambda n: n.order):
+    for node in facts.index.nodes_in_order(loop.body):
         reached = any(t in work.batched or t in work.invariant for t in node.inputs)
         if node in reading or not reached:
             continue

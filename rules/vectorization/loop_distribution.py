@@ -79,7 +79,7 @@ class DistributeLoop(Rule[DistributableLoop]):
         m.need(len(loop.carried) > 1, "it carries fewer than two values")
         constant = m.node.op == "Scan" or isinstance(m.loop().condition_out, Constant)
         m.need(constant, "its body computes a condition")
-        nodes = sorted(m.index.nodes(loop.body), key=lambda n: n.order)
+        nodes = m.index.nodes_in_order(loop.body)
         for node in nodes:
             movable = not bodies(node) and is_pure(node, m.index)
             m.need(movable, "{} has a body or is random", node)

@@ -72,8 +72,7 @@ class DecomposeOneStepLstm(Rule[list[OneStepLstm]]):
     def match(self, m: Match) -> list[OneStepLstm]:
         loop = need_counted_loop(m)
         none = "there is no LSTM in its body"
-        nodes = [n for n in m.index.nodes(loop.body) if n.op == "LSTM" and not n.domain]
-        nodes.sort(key=lambda n: n.order)
+        nodes = [n for n in m.index.nodes_in_order(loop.body) if n.op == "LSTM" and not n.domain]
         m.need(bool(nodes), none)
         work = find_independent_work(m.facts, loop)
         return m.every(lambda node: _one_step_lstm(m, work, node), nodes, none)
