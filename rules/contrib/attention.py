@@ -20,9 +20,9 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.ir import Tensor, optional
 from ...rewrite.symbolic import Dim
-from .checks import need_omitted, need_type, need_unread, number, operand
+from .checks import need_omitted, need_type, need_unread, number
 
 _FILTER_VALUE = -10000.0
 """What is added to the score of a masked position, where the node does not say."""
@@ -81,18 +81,20 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
         need_omitted(m, 8, 9)
         need_unread(m, 3)
         count = int(node.attrs["num_heads"])
-        key, value = (m.need(operand(node, slot), "it has packed operands") for slot in (1, 2))
+        key, value = (
+            m.need(optional(node.inputs, slot), "it has packed operands") for slot in (1, 2)
+        )
         _need_whole_past(m)
         sizes = (
             _features(m, node.inputs[0], count),
             _features(m, key, count),
             _features(m, value, count),
         )
-        mask, mask_rank = operand(node, 4), None
+        mask, mask_rank = optional(node.inputs, 4), None
         if mask is not None:
             mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
             m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
-            m.need(operand(node, 6) is None, "it has a mask and earlier keys")
+            m.need(optional(node.inputs, 6) is None, "it has a mask and earlier keys")
         if node.attrs.get("unidirectional", 0):
             equal = symbolic.eq(_length(m, node.inputs[0]), _length(m, key))
             m.need(equal is True, "it does not have as many keys as queries", at=key)
@@ -103,20 +105,20 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         q, k, v = node.inputs[:3]
-        bias = operand(node, 3)
+        bias = optional(node.inputs, 3)
         parts = [None] * 3 if bias is None else emit.split(bias, 0, found.sizes, [q, k, v])
         ranks = [patch.facts.rank(x) for x in (q, k, v)]
         heads = [
             _heads(emit, x, part, found.count, size) if rank == 3 else x
             for x, part, size, rank in zip((q, k, v), parts, found.sizes, ranks)
         ]
-        for slot, past in ((1, operand(node, 6)), (2, operand(node, 7))):
+        for slot, past in ((1, optional(node.inputs, 6)), (2, optional(node.inputs, 7))):
             if past is not None:
                 heads[slot] = emit("Concat", past, heads[slot], axis=2)
         attributes = node.attrs
         scores = Scores(
-            operand(node, 5),
-            operand(node, 4),
+            optional(node.inputs, 5),
+            optional(node.inputs, 4),
             bool(attributes.get("unidirectional", 0)),
             attributes.get("mask_filter_value", _FILTER_VALUE),
         )
@@ -127,7 +129,7 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
 
 def _need_whole_past(m: Match) -> None:
     """Raises Miss where the earlier keys are given without the values, or all keys not returned."""
-    keys, values = operand(m.node, 6), operand(m.node, 7)
+    keys, values = optional(m.node.inputs, 6), optional(m.node.inputs, 7)
     m.need((keys is None) == (values is None), "only one of the earlier keys and values is given")
     returned = len(m.node.outputs) > 2 and all(t.name for t in m.node.outputs[1:3])
     # onnxruntime 1.31 computes something else there.
@@ -209,8 +211,8 @@ class DecomposeAttention(Rule[Heads]):
     def match(self, m: Match) -> Heads:
         node = m.node
         need_omitted(m, 6)
-        past = operand(node, 4)
-        returned = len(node.outputs) > 1 and bool(node.outputs[1].name)
+        past = optional(node.inputs, 4)
+        returned = optional(node.outputs, 1) is not None
         m.need(past is None or returned, "it does not return the earlier keys", at=past)
         m.need(not node.attrs.get("do_rotary", 0), "it rotates its operands")
         x, weights = node.inputs[:2]
@@ -226,7 +228,7 @@ class DecomposeAttention(Rule[Heads]):
         m.need(fits, "{} columns cannot be shared by {} heads", width, count)
         same = not returned or sizes[1] == sizes[2]
         m.need(same, "it returns keys and values of different sizes together")
-        mask, mask_rank = operand(node, 3), None
+        mask, mask_rank = optional(node.inputs, 3), None
         if mask is not None:
             mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
             m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
@@ -237,7 +239,7 @@ class DecomposeAttention(Rule[Heads]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         x, weights = node.inputs[:2]
-        bias = operand(node, 2)
+        bias = optional(node.inputs, 2)
         product = emit("MatMul", x, weights)
         if bias is not None:
             product = emit("Add", product, bias)
@@ -245,7 +247,7 @@ class DecomposeAttention(Rule[Heads]):
         heads = [
             _heads(emit, part, None, found.count, size) for part, size in zip(parts, found.sizes)
         ]
-        past, present = operand(node, 4), None
+        past, present = optional(node.inputs, 4), None
         if past is not None:
             earlier = emit.split(past, 0, [1, 1], [past, past])
             for slot, part in zip((1, 2), earlier):
@@ -254,8 +256,8 @@ class DecomposeAttention(Rule[Heads]):
             both = [emit.unsqueeze(head, [0]) for head in heads[1:]]
             present = emit("Concat", *both, axis=0)
         scores = Scores(
-            operand(node, 5),
-            operand(node, 3),
+            optional(node.inputs, 5),
+            optional(node.inputs, 3),
             bool(node.attrs.get("unidirectional", 0)),
             node.attrs.get("mask_filter_value", _FILTER_VALUE),
         )

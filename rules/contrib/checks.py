@@ -10,16 +10,10 @@ from onnx import TensorProto, helper
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.rule import Match
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Tensor, optional
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 """The types that onnxruntime normalises in single precision."""
-
-
-def operand(node: Node, slot: int) -> Tensor | None:
-    """An input; None where it is omitted."""
-    given = slot < len(node.inputs) and bool(node.inputs[slot].name)
-    return node.inputs[slot] if given else None
 
 
 def need_type(m: Match, tensor: Tensor) -> int:
@@ -30,7 +24,7 @@ def need_type(m: Match, tensor: Tensor) -> int:
 def need_omitted(m: Match, *slots: int) -> None:
     """Raises Miss if the root has one of these inputs."""
     for slot in slots:
-        given = operand(m.node, slot)
+        given = optional(m.node.inputs, slot)
         m.need(given is None, "its input {} is given", given, at=given)
 
 

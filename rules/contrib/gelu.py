@@ -14,8 +14,8 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Tensor
-from .checks import need_type, number, operand
+from ...rewrite.graph.ir import Tensor, optional
+from .checks import need_type, number
 
 _STANDARD_GELU = 20
 """The first opset that has Gelu."""
@@ -49,7 +49,7 @@ class DecomposeGelu(Rule[int]):
     def apply(self, patch: Patch, found: int) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        x, bias = node.inputs[0], operand(node, 1)
+        x, bias = node.inputs[0], optional(node.inputs, 1)
         if bias is not None:
             x = emit("Add", x, bias)
         if node.op == "QuickGelu":

@@ -21,7 +21,7 @@ from onnx import helper
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Node, Tensor, Variable
+from ...rewrite.graph.ir import Node, Tensor, Variable, optional
 from ...rewrite.graph.views import CarriedValue
 
 _MOST_ELEMENTS = 64
@@ -45,9 +45,9 @@ def _need_position(m: Match, node: Node, slot: int, omitted: int, length: int) -
     A negative position counts from the end. Raises Miss if the position is not known, or is outside
     a sequence of this length.
     """
-    if slot >= len(node.inputs) or not node.inputs[slot].name:
+    at = optional(node.inputs, slot)
+    if at is None:
         return omitted
-    at = node.inputs[slot]
     position = m.facts.scalar(at)
     if not isinstance(position, int):
         raise Miss("position {} is not known", at, at=at)
@@ -61,11 +61,10 @@ def _need_insert_position(m: Match, insert: Node, length: int) -> int:
 
     Raises Miss if the position is not known.
     """
-    if len(insert.inputs) > 2 and insert.inputs[2].name:
-        if m.facts.scalar(insert.inputs[2]) == length:
-            return length
-        return _need_position(m, insert, 2, length, length)
-    return length
+    at = optional(insert.inputs, 2)
+    if at is None or m.facts.scalar(at) == length:
+        return length
+    return _need_position(m, insert, 2, length, length)
 
 
 @dataclass(frozen=True)

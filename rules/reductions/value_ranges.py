@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...rewrite.facts.facts import Facts
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Node, Tensor, optional
 
 Range = tuple[float, float]
 """The least and the greatest value; infinite where there is no bound."""
@@ -123,7 +123,7 @@ def _clip(node: Node, operand: Callable[[int], Range]) -> Range:
     """The range of a Clip, whose limits are optional inputs; attributes before opset 11."""
 
     def limit(slot: int, attribute: str, absent: float) -> Range:
-        if slot < len(node.inputs) and node.inputs[slot].name:
+        if optional(node.inputs, slot) is not None:
             return operand(slot)
         given = float(node.attrs.get(attribute, absent))
         return (given, given)

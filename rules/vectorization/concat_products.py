@@ -21,7 +21,7 @@ from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.graph.ir import Constant, Node, Tensor, optional
 from ..loops.counted_loop_checks import need_counted_loop
 from .independent_work import IndependentWork, find_independent_work
 
@@ -149,7 +149,7 @@ def _bias(m: Match, work: IndependentWork, node: Node) -> tuple[Node | None, Ten
     if node.op == "Gemm":
         plain = all(float(node.attrs.get(name, 1.0)) == 1.0 for name in ("alpha", "beta"))
         m.need(plain and not node.attrs.get("transA", 0), "{} is scaled or transposed", node)
-        bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
+        bias = optional(node.inputs, 2)
         independent = bias is None or work.is_independent(m.index, bias)
         m.need(independent, "the bias of {} depends on a carried value", node)
         return None, bias
