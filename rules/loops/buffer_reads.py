@@ -59,16 +59,8 @@ class CarryWrittenSlice(Rule[ReadBuffer]):
 
     def match(self, m: Match) -> ReadBuffer:
         view = m.loop()
-        miss = Miss("it does not write to a buffer that it reads", at=m.node)
-        for carried in view.carried:
-            try:
-                found = _read_buffer(m, view, carried)
-            except Miss as reason:
-                miss = reason
-                continue
-            if found is not None:
-                return found
-        raise miss
+        none = "it does not write to a buffer that it reads"
+        return m.first(lambda carried: _read_buffer(m, view, carried), view.carried, none)
 
     def apply(self, patch: Patch, found: ReadBuffer) -> None:
         carried, axis = found.carried, found.write.axis
