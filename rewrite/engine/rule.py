@@ -137,7 +137,7 @@ class Match:
         return LoopView(self.node)
 
     def scan(self) -> ScanView:
-        """The root, a Scan, likewise. Raises Miss before opset 9, where Scan has another form."""
+        """The root, a Scan, with named inputs, outputs and body. Raises Miss before opset 9."""
         self.need(self.facts.opset >= 9, "Scan has another form before opset 9")
         return ScanView(self.node)
 

@@ -1,4 +1,4 @@
-"""Attention operators of com.microsoft, as products and a Softmax.
+"""Decomposes attention operators of com.microsoft into products and a Softmax.
 
 y = MultiHeadAttention(q, k, v, bias, mask)
  -> heads of q, k and v: [batch, length, heads * size] -> [batch, heads, length, size]
@@ -25,12 +25,12 @@ from ...rewrite.symbolic import Dim
 from .checks import need_omitted, need_type, need_unread, number
 
 _FILTER_VALUE = -10000.0
-"""What is added to the score of a masked position, where the node does not say."""
+"""What is added to the score of a masked position, if the node does not give the number."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The form of an attention."""
+    """The sizes, scale and mask of an attention."""
 
     count: int
     """The number of heads."""
@@ -82,7 +82,10 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
         need_unread(m, 3)
         count = int(node.attrs["num_heads"])
         key, value = (
-            m.need(optional(node.inputs, slot), "it has packed operands") for slot in (1, 2)
+            m.need(
+                optional(node.inputs, slot), "its keys or values are packed into another operand"
+            )
+            for slot in (1, 2)
         )
         _need_whole_past(m)
         sizes = (
@@ -90,11 +93,9 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
             _features(m, key, count),
             _features(m, value, count),
         )
-        mask, mask_rank = optional(node.inputs, 4), None
-        if mask is not None:
-            mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
-            m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
-            m.need(optional(node.inputs, 6) is None, "it has a mask and earlier keys")
+        mask_rank = _need_mask_rank(m, optional(node.inputs, 4))
+        past = optional(node.inputs, 6)
+        m.need(mask_rank is None or past is None, "it has a mask and earlier keys")
         if node.attrs.get("unidirectional", 0):
             equal = symbolic.eq(_length(m, node.inputs[0]), _length(m, key))
             m.need(equal is True, "it does not have as many keys as queries", at=key)
@@ -128,12 +129,21 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
 
 
 def _need_whole_past(m: Match) -> None:
-    """Raises Miss where the earlier keys are given without the values, or all keys not returned."""
+    """Raises Miss for earlier keys without values, and where the node does not return all keys."""
     keys, values = optional(m.node.inputs, 6), optional(m.node.inputs, 7)
     m.need((keys is None) == (values is None), "only one of the earlier keys and values is given")
     returned = len(m.node.outputs) > 2 and all(t.name for t in m.node.outputs[1:3])
-    # onnxruntime 1.31 computes something else there.
+    # Where they are not returned, onnxruntime 1.31 computes something else.
     m.need(keys is None or returned, "it has earlier keys, but does not return all keys", at=keys)
+
+
+def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
+    """The rank of the mask, None without a mask. Raises Miss unless it is 2 or 3."""
+    if mask is None:
+        return None
+    rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
+    m.need(rank in (2, 3), "the mask {} has {} axes, not 2 or 3", mask, rank, at=mask)
+    return rank
 
 
 def _features(m: Match, x: Tensor, count: int) -> int:
@@ -180,7 +190,7 @@ def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores)
 
 
 def _is_seen(emit: Builder, scores: Tensor) -> Tensor:
-    """For each query which keys are not after it; the last key belongs to the last query."""
+    """For each query, which keys it sees: those not after it. The last key is that of the last query."""
     sizes = emit("Shape", scores)
     queries, keys = (emit("Gather", sizes, emit.scalar(axis), axis=0) for axis in (2, 3))
     zero, one = emit.scalar(0), emit.scalar(1)
@@ -214,7 +224,7 @@ class DecomposeAttention(Rule[Heads]):
         past = optional(node.inputs, 4)
         returned = optional(node.outputs, 1) is not None
         m.need(past is None or returned, "it does not return the earlier keys", at=past)
-        m.need(not node.attrs.get("do_rotary", 0), "it rotates its operands")
+        m.need(not node.attrs.get("do_rotary", 0), "it has rotary position embeddings (do_rotary)")
         x, weights = node.inputs[:2]
         m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
         shape = m.need(m.facts.shape(weights), "the rank of {} is not known", weights, at=weights)
@@ -225,13 +235,10 @@ class DecomposeAttention(Rule[Heads]):
         assert isinstance(width, int)
         sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
         fits = len(sizes) == 3 and sum(sizes) == width and not any(s % count for s in sizes)
-        m.need(fits, "{} columns cannot be shared by {} heads", width, count)
+        m.need(fits, "the {} columns of {} cannot be divided among {} heads", width, weights, count)
         same = not returned or sizes[1] == sizes[2]
         m.need(same, "it returns keys and values of different sizes together")
-        mask, mask_rank = optional(node.inputs, 3), None
-        if mask is not None:
-            mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
-            m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
+        mask_rank = _need_mask_rank(m, optional(node.inputs, 3))
         scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
         return Heads(count, sizes, need_type(m, x), scale, mask_rank)
 

@@ -1,4 +1,4 @@
-"""What the rules for contrib operators ask of a node, and the numbers that they compute with.
+"""Checks and constants that the rules for contrib operators share.
 
 The operators are specified in onnxruntime's `docs/ContribOperators.md`.
 """
@@ -25,7 +25,7 @@ def need_omitted(m: Match, *slots: int) -> None:
     """Raises Miss if the root has one of these inputs."""
     for slot in slots:
         given = optional(m.node.inputs, slot)
-        m.need(given is None, "its input {} is given", given, at=given)
+        m.need(given is None, "its input {} is not supported", given, at=given)
 
 
 def need_unread(m: Match, *slots: int) -> None:

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that are a standard operator and its neighbours in one.
+"""Decomposes operators of com.microsoft that fuse a standard operator with its neighbours.
 
 y = FusedMatMul<transB = 1, alpha = 0.5>(a, b)    ->   y = 0.5 * MatMul(a, Transpose(b))
 y = FusedConv<activation = "Relu">(x, w, b, z)    ->   y = Relu(Conv(x, w, b) + z)
@@ -20,7 +20,7 @@ from .checks import need_type, number
 
 @dataclass(frozen=True)
 class TransposedProduct:
-    """The axes of the operands of a MatMul in their order."""
+    """How a FusedMatMul permutes the axes of its operands."""
 
     first: list[int]
     second: list[int]

@@ -1,4 +1,4 @@
-"""The Gelu operators of com.microsoft.
+"""Decomposes the Gelu operators of com.microsoft.
 
 y = BiasGelu(x, b)    ->   y = Gelu(Add(x, b))                              since opset 20
                       ->   s = Add(x, b)  y = 0.5 * s * (1 + Erf(s / √2))   before
@@ -43,7 +43,7 @@ class DecomposeGelu(Rule[int]):
 
     def match(self, m: Match) -> int:
         count = len(m.node.inputs)
-        m.need(1 <= count <= 2, "it has {} inputs, the operator takes a bias at most", count)
+        m.need(1 <= count <= 2, "it has {} inputs, but takes one operand and at most a bias", count)
         return need_type(m, m.node.inputs[0])
 
     def apply(self, patch: Patch, found: int) -> None:

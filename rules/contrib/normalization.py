@@ -1,4 +1,4 @@
-"""Normalisations of com.microsoft that add a residual or look up embeddings first.
+"""Decomposes normalisations of com.microsoft, with the sum or lookup of embeddings before them.
 
 y = SkipLayerNormalization(x, skip, gamma, beta)
  -> y = LayerNormalization(Add(x, skip), gamma, beta)                       since opset 17
@@ -27,7 +27,7 @@ _STANDARD_LAYER_NORMALIZATION = 17
 
 @dataclass(frozen=True)
 class Normalization:
-    """What a normalisation along the last axis is computed with."""
+    """The parameters of a normalisation along the last axis."""
 
     dtype: int
     epsilon: float
@@ -62,7 +62,7 @@ class DecomposeSkipLayerNormalization(Rule[Normalization]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         total = _sum(emit, node.inputs[0], node.inputs[1], optional(node.inputs, 4))
-        y = layer_normalization(emit, total, node.inputs[2], optional(node.inputs, 3), found)
+        y = _layer_normalization(emit, total, node.inputs[2], optional(node.inputs, 3), found)
         patch.replace_node(node, [y, None, None, total])
         patch.decompose_operator()
 
@@ -150,7 +150,7 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
         total = emit("Add", total, emit("Gather", places, positions, axis=0))
         if segments.name:
             total = emit("Add", total, emit("Gather", segment_table, segments, axis=0))
-        y = layer_normalization(emit, total, gamma, beta, found)
+        y = _layer_normalization(emit, total, gamma, beta, found)
         count = None
         if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
             count = _mask_index(emit, ids, optional(node.inputs, 7))
@@ -174,7 +174,7 @@ def _sum(emit: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return emit("Add", x, skip)
 
 
-def layer_normalization(
+def _layer_normalization(
     emit: Builder, x: Tensor, gamma: Tensor, beta: Tensor | None, found: Normalization
 ) -> Tensor:
     """Normalises along the last axis (ONNX operator specification, LayerNormalization)."""
