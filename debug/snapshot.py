@@ -107,9 +107,7 @@ class _Copy:
         copy.origin = graph.origin
         copy.inputs = [self._value(tensor) for tensor in graph.inputs]
         copy.initializers = [self._value(constant) for constant in self._stored(graph)]
-        copy.nodes = [
-            self._node(n) for n in sorted(self._index.nodes(graph), key=lambda node: node.order)
-        ]
+        copy.nodes = [self._node(n) for n in self._index.nodes_in_order(graph)]
         copy.outputs = [self._value(tensor) for tensor in graph.outputs]
         copy.output_info = {
             self._values[tensor]: info

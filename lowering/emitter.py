@@ -13,7 +13,7 @@ from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
 from ..rewrite.facts.facts import Facts
-from ..rewrite.graph.ir import Node, Tensor
+from ..rewrite.graph.ir import Node, Tensor, optional
 from ..rewrite.graph.operators import operator
 from .attributes import attributes
 from .bodies import Body, Step, place
@@ -233,6 +233,5 @@ def _need_required_inputs(node: Node, opset: int) -> None:
     """
     found = operator(node.op, node.domain, opset)
     for slot, formal in enumerate(found.inputs if found is not None else ()):
-        given = slot < len(node.inputs) and node.inputs[slot].name
-        if formal.required and not given:
+        if formal.required and optional(node.inputs, slot) is None:
             raise UnsupportedError(f"it lacks its input {formal.name!r}")

@@ -1,4 +1,4 @@
-"""Facts in the types of one Relax function: sizes as expressions such as `2*n`.
+"""Gives the values of a Relax function the sizes that facts know, as expressions such as `2*n`.
 
 A fact describes sizes by the rewriter's symbols, a Relax type by the symbols of its function. Each
 value of a function relates the two: where the fact of a parameter says `T` and its type says `T_1`,
@@ -31,13 +31,13 @@ _COMBINED = {
 
 
 class KnownSizes:
-    """The sizes of one function by the symbols of facts; knows nothing without facts."""
+    """The size in one function of each symbol of facts; knows nothing without facts."""
 
     def __init__(self, facts: Facts | None) -> None:
         self._facts = facts
         self._sizes: dict[Symbol, Any] = {}
         self._present: set[Any] = set()
-        """Symbols that are in types of values of the function already."""
+        """Symbols in the types of values that the function has already."""
 
     def learn(self, tensor: Tensor, value: Value) -> None:
         """Relates the fact of a tensor to the type of its value."""
@@ -55,7 +55,7 @@ class KnownSizes:
                 self._sizes.setdefault(symbol, size)
 
     def refined(self, tensors: Sequence[Tensor | None], kinds: Sequence[Any]) -> list[Any]:
-        """Types of new values, with what facts say in place of symbols that nothing else has."""
+        """The types of new values, with the sizes that facts know instead of new symbols."""
         found: dict[Any, Any] = {}
         for tensor, kind in zip(tensors, kinds, strict=True):
             if isinstance(kind, relax.TensorType) and tensor is not None:

@@ -1,4 +1,4 @@
-"""Ranks that depend on the run: what follows an If runs in each branch, with the rank it has there.
+"""Tail duplication: copies what follows an If into both branches, where ranks are known.
 
     v = If(c) <then { a = Squeeze(x, 0) return a }, else { return x }>
     y = ReduceSum(Exp(v), 0)
@@ -6,9 +6,9 @@
     y = If(c) <then { a = Squeeze(x, 0)  y = ReduceSum(Exp(a), 0)  return y },
                else { y = ReduceSum(Exp(x), 0)  return y }>
 
-A Relax operator needs to know the ranks of its operands, so the nodes that read a value of several
-ranks move into the branches of the If that returns it: tail duplication, up to where the ranks
-agree again or the graph ends. Only the import needs this; onnxruntime computes ranks at run time.
+A Relax operator needs to know the ranks of its operands. Where the branches of an If return values
+of different ranks, the nodes that read them move into the branches, until the ranks agree again or
+the graph ends. Only the import needs this; onnxruntime computes ranks at run time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_NODES = 4096
 
 @dataclass(frozen=True)
 class Tail:
-    """The nodes that read results of an If whose rank depends on the run, directly or not."""
+    """The nodes that depend on results of an If whose rank differs between its branches."""
 
     nodes: list[Node]
     """In the order of the graph."""
@@ -49,7 +49,7 @@ class Tail:
 
 
 class DuplicateTail(Rule[Tail]):
-    """Moves the readers of results of different ranks into the branches of an If."""
+    """Moves nodes that depend on results of several ranks into the branches of an If."""
 
     root = "If"
     fires = """g (float[N,M] x) => (float[1] y)
@@ -72,12 +72,12 @@ class DuplicateTail(Rule[Tail]):
     def match(self, m: Match) -> Tail:
         values = _results_of_several_ranks(m.facts, m.node)
         m.need(bool(values), "the rank of no result depends on the branch")
-        found = _Tail(m.index, m.facts, m.node, values)
+        found = _TailFinder(m.index, m.facts, m.node, values)
         m.need(found.needs_rank, "every reader of {} takes any rank", values)
         size = sum(1 for node in found.nodes for _ in _inside(m.index, node))
         branches = 2 ** (1 + sum(owner.op == "If" for owner in _owners(m.index, m.node)))
         if size * branches > _MOST_NODES:
-            sentence = "{} nodes depend on it that would run in {} branches, more than {} in all"
+            sentence = "{} nodes depend on it, and copies in {} branches would exceed {} nodes"
             raise Miss(sentence, size, branches, _MOST_NODES, at=m.node)
         results = found.results()
         m.need(bool(results), "nothing reads what is computed from {}", values)
@@ -111,14 +111,14 @@ PHASE = Phase(
     ),
     "gives each value one rank",
 )
-"""The rules that make ranks known; the others, which may move code out of branches, are done."""
+"""The rules that make ranks known. Others do not run, as they may move code out of branches."""
 
 
 def duplicate_tails(engine: Engine) -> tuple[Engine, Mapping[Tensor, str]]:
-    """Makes the ranks of values known that depend on a branch, in the graph of a finished engine.
+    """Duplicates tails in the graph of a finished engine, so that the rank of each value is known.
 
-    Returns the engine that did so, or the given one if there was nothing to do, and why the rank of
-    a result of an If stays unknown.
+    Returns the engine that did so, or the given one if there was nothing to do. Also returns, for
+    each result of an If whose rank stays unknown, the reason.
     """
     if not any(_results_of_several_ranks(engine.facts, node) for node in _ifs(engine)):
         return engine, {}
@@ -154,8 +154,8 @@ def _has_several_ranks(facts: Facts, tensor: Tensor) -> bool:
     return ranks is None or len(ranks) > 1
 
 
-class _Tail:
-    """The nodes that depend on values of several ranks, and nodes between them."""
+class _TailFinder:
+    """Finds the nodes that depend on values of several ranks, and the nodes between them."""
 
     def __init__(self, index: Index, facts: Facts, root: Node, values: Iterable[Tensor]) -> None:
         self._index, self._facts, self._root = index, facts, root
@@ -164,8 +164,8 @@ class _Tail:
         """Whether a node needs the rank of an operand that has several ranks."""
         found = self._readers_of_several_ranks(values)
         last = max((node.order for node in found), default=root.order)
-        after = [node for node in index.nodes(self._home) if root.order < node.order <= last]
-        self._after = sorted(after, key=lambda node: node.order)
+        ordered = index.nodes_in_order(self._home)
+        self._after = [node for node in ordered if root.order < node.order <= last]
         self._moved = self._with_nodes_between(found)
         self.nodes = [node for node in self._after if node in self._moved]
 
@@ -190,7 +190,7 @@ class _Tail:
         return found
 
     def _with_nodes_between(self, found: set[Node]) -> set[Node]:
-        """The nodes, and all on a path from the If to one of them: they must move as well."""
+        """The nodes and all nodes on a path from the If to one of them, which must move as well."""
         dependent = {self._root}
         for node in self._after:
             if not dependent.isdisjoint(self._producers(node)):

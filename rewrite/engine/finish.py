@@ -12,7 +12,7 @@ from ..facts.facts import Facts
 from ..graph.body_forms import BodyForms
 from ..graph.declarations import without_false_sizes
 from ..graph.index import Index
-from ..graph.ir import Constant, Graph, Node, Tensor
+from ..graph.ir import Constant, Graph, Node, Tensor, optional
 from ..graph.names import UniqueNames, defined
 from ..symbolic import Dim, symbols
 
@@ -134,7 +134,7 @@ def _declare_scalars(body: Graph, index: Index) -> None:
     if owner is None or owner.op != "Loop" or owner.domain:
         return
     for slot, element in enumerate((TensorProto.INT64, TensorProto.BOOL)):
-        tensor, given = body.inputs[slot], slot < len(owner.inputs) and owner.inputs[slot].name
+        tensor, given = body.inputs[slot], optional(owner.inputs, slot) is not None
         if given or (tensor.info is not None and tensor.info.type.tensor_type.HasField("shape")):
             continue
         info = onnx.helper.make_tensor_value_info(tensor.name, element, ())

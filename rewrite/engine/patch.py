@@ -166,7 +166,7 @@ class Patch(Edits):
     @edit
     def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
         """Moves everything in one branch to the start of another; returns the branch's outputs."""
-        nodes = sorted(self.index.nodes(body), key=lambda n: n.order)
+        nodes = self.index.nodes_in_order(body)
         first = min(self.index.nodes(target), key=lambda n: n.order, default=None)
         for node in nodes:
             self._move(node, target)

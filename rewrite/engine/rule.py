@@ -92,9 +92,10 @@ class Match:
         candidates: Iterable[Candidate],
         sentence: str,
     ) -> T:
-        """The first result of `find` for a candidate; it declines by None or a Miss.
+        """Returns the first result of `find`, which rejects a candidate by None or a Miss.
 
-        If it declines all candidates, raises the first Miss, or one with the sentence.
+        If `find` rejects all candidates, raises its first Miss, or one with the sentence if it
+        raised none.
         """
         return next(self._results(find, candidates, sentence))
 
@@ -104,10 +105,7 @@ class Match:
         candidates: Iterable[Candidate],
         sentence: str,
     ) -> list[T]:
-        """The results of `find` for all candidates that it does not decline: at least one.
-
-        Raises Miss as `first` does.
-        """
+        """Returns all results of `find`, at least one. Raises Miss as `first` does."""
         return list(self._results(find, candidates, sentence))
 
     def _results(
@@ -116,30 +114,30 @@ class Match:
         candidates: Iterable[Candidate],
         sentence: str,
     ) -> Iterator[T]:
-        first: Miss | None = None
-        declined = True
+        first_miss: Miss | None = None
+        found = False
         for candidate in candidates:
             try:
                 result = find(candidate)
             except Miss as miss:
-                first = first or miss
+                first_miss = first_miss or miss
                 continue
             if result is not None:
-                declined = False
+                found = True
                 yield result
-        if declined:
-            raise first or Miss(sentence, at=self.node)
+        if not found:
+            raise first_miss or Miss(sentence, at=self.node)
 
     def branches(self) -> IfView:
-        """The root, an If, by role."""
+        """The root, an If, with named inputs, outputs and bodies."""
         return IfView(self.node)
 
     def loop(self) -> LoopView:
-        """The root, a Loop, by role."""
+        """The root, a Loop, with named inputs, outputs and body."""
         return LoopView(self.node)
 
     def scan(self) -> ScanView:
-        """The root, a Scan, by role. Raises Miss before opset 9, where Scan has another form."""
+        """The root, a Scan, with named inputs, outputs and body. Raises Miss before opset 9."""
         self.need(self.facts.opset >= 9, "Scan has another form before opset 9")
         return ScanView(self.node)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..graph.ir import Node, Tensor
+from ..graph.ir import Node, Tensor, optional
 from .facts import Facts
 
 T = TypeVar("T")
@@ -26,9 +26,8 @@ def attribute_or_input(
     """
     if name in node.attrs:
         return list(node.attrs[name])
-    if slot >= len(node.inputs) or not node.inputs[slot].name:
-        return omitted
-    return look_up(node.inputs[slot])
+    operand = optional(node.inputs, slot)
+    return omitted if operand is None else look_up(operand)
 
 
 def named_axes(facts: Facts, node: Node) -> list[int] | None:

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from .. import symbolic
 from ..graph.index import Index
-from ..graph.ir import Node, bodies
+from ..graph.ir import Node, bodies, optional
 from ..symbolic import Dim
 from .fact import FLOAT_OR_DOUBLE
 from .facts import Facts
@@ -73,7 +73,7 @@ _SHORT_RANGE = 1 << 16
 def is_random(node: Node) -> bool:
     """Whether two runs of the node may differ; for Dropout, only in training mode."""
     if node.op == "Dropout" and not node.domain:
-        return len(node.inputs) > 2 and bool(node.inputs[2].name)
+        return optional(node.inputs, 2) is not None
     return node.op in RANDOM and not node.domain
 
 

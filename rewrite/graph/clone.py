@@ -41,6 +41,20 @@ def _fresh(tensor: Tensor, renamed: dict[Tensor, Tensor]) -> Tensor:
     return copy
 
 
+def clone_without_nodes(
+    graph: Graph, inputs: Sequence[Tensor], renamed: dict[Tensor, Tensor], index: Index
+) -> Graph:
+    """A copy of a graph that has these of its inputs, and its live initializers, but no nodes.
+
+    The copies are added to `renamed`, for `clone_nodes`.
+    """
+    copy = Graph(name=graph.name, doc_string=graph.doc_string)
+    copy.origin = graph.origin
+    copy.inputs = [_fresh(tensor, renamed) for tensor in inputs]
+    clone_constants(graph, copy, renamed, index)
+    return copy
+
+
 def clone_constants(
     source: Graph, copy: Graph, renamed: dict[Tensor, Tensor], index: Index
 ) -> None:
@@ -51,11 +65,8 @@ def clone_constants(
 
 def _clone_graph(graph: Graph, outer: dict[Tensor, Tensor], index: Index) -> Graph:
     renamed = dict(outer)
-    copy = Graph(name=graph.name, doc_string=graph.doc_string)
-    copy.origin = graph.origin
-    copy.inputs = [_fresh(t, renamed) for t in graph.inputs]
-    clone_constants(graph, copy, renamed, index)
-    ordered = sorted(index.nodes(graph), key=lambda n: n.order)
+    copy = clone_without_nodes(graph, graph.inputs, renamed, index)
+    ordered = index.nodes_in_order(graph)
     copy.nodes = clone_nodes(ordered, renamed, index)
     for old, new in zip(ordered, copy.nodes):
         new.order = old.order

@@ -199,6 +199,10 @@ class Index:
         """The live nodes of a graph, without those in bodies, in no particular order."""
         return list({n: None for n in graph.nodes if self._graph_of.get(n) is graph})
 
+    def nodes_in_order(self, graph: Graph) -> list[Node]:
+        """The live nodes of a graph in the order in which they run, without those in bodies."""
+        return sorted(self.nodes(graph), key=_order)
+
     def walk(self) -> Iterator[Node]:
         """Every live node, bodies before their owner."""
         yield from self._walk(self.root)
@@ -393,7 +397,7 @@ class Index:
 
     def tidy(self, graph: Graph) -> None:
         """Sorts the nodes of a graph by position; drops nodes and constants that left the graph."""
-        graph.nodes[:] = sorted(self.nodes(graph), key=_order)
+        graph.nodes[:] = self.nodes_in_order(graph)
         graph.initializers[:] = [c for c in graph.initializers if self._home.get(c) is graph]
 
     def redirect(self, use: Use, old: Tensor, new: Tensor) -> None:

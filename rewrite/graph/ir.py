@@ -11,7 +11,7 @@ are plain lists. docs/graphsurgeon.md has the reason for each override.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +171,11 @@ Tensor = Variable | Constant
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """The operators that have bodies."""
+
+
+def optional(tensors: Sequence[Tensor], slot: int) -> Tensor | None:
+    """The input or output in a slot; None where it is omitted."""
+    return tensors[slot] if slot < len(tensors) and tensors[slot].name else None
 
 
 def named_bodies(node: Node) -> list[tuple[str, Graph]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from .. import symbolic
 from ..symbolic import Dim
 from .index import Index
-from .ir import Graph, Node, Tensor
+from .ir import Graph, Node, Tensor, optional
 
 NO_LIMIT = 1 << 62
 """A trip count at least this large is no bound: at a nanosecond per iteration it takes a century.
@@ -122,11 +122,6 @@ class ScanOutput:
     """Whether the first iteration writes the last slice."""
 
 
-def _optional(tensors: list[Tensor], slot: int) -> Tensor | None:
-    """The tensor in a slot; None where the slot is omitted."""
-    return tensors[slot] if slot < len(tensors) and tensors[slot].name else None
-
-
 def _carried(node: Node, slots: LoopSlots) -> list[CarriedValue]:
     body: Graph = node.attrs["body"]
     return [
@@ -134,7 +129,7 @@ def _carried(node: Node, slots: LoopSlots) -> list[CarriedValue]:
             node.inputs[slot.input],
             body.inputs[slot.parameter],
             body.outputs[slot.result],
-            _optional(node.outputs, slot.output),
+            optional(node.outputs, slot.output),
         )
         for slot in map(slots.of_carried, range(slots.carried))
     ]
@@ -172,10 +167,10 @@ class LoopView:
         """The Loop."""
         self.body: Graph = node.attrs["body"]
         """The graph that runs in each iteration."""
-        self.trip = _optional(node.inputs, 0)
+        self.trip = optional(node.inputs, 0)
         """The trip count: the largest number of iterations. None when only the condition ends the
         loop."""
-        self.condition = _optional(node.inputs, 1)
+        self.condition = optional(node.inputs, 1)
         """Whether the first iteration runs; None means that it does."""
         self.iteration: Tensor = self.body.inputs[0]
         """The iteration number, from 0 (inside)."""
@@ -248,7 +243,7 @@ class ScanView:
         axes = node.attrs.get("scan_output_axes") or [0] * len(slices)
         directions = node.attrs.get("scan_output_directions") or [0] * len(slices)
         self.scan_outputs = [
-            ScanOutput(each, _optional(node.outputs, carried + i), axes[i], bool(directions[i]))
+            ScanOutput(each, optional(node.outputs, carried + i), axes[i], bool(directions[i]))
             for i, each in enumerate(slices)
         ]
         """The tensors that are written slice by slice."""

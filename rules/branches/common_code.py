@@ -48,7 +48,7 @@ class HoistCommonBranchCode(Rule[CommonCode]):
         }
         shared: dict[Tensor, Tensor] = {}
         pairs = []
-        for node in sorted(m.index.nodes(view.orelse), key=lambda n: n.order):
+        for node in m.index.nodes_in_order(view.orelse):
             if not _is_ready(m.index, node, view.orelse, shared):
                 continue
             twin = candidates.pop(fingerprint(node, m.index, shared), None)

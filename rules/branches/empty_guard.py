@@ -19,7 +19,7 @@ from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE, Fact
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail
-from ...rewrite.graph.ir import Graph, Node, Tensor, bodies
+from ...rewrite.graph.ir import Graph, Node, Tensor, bodies, optional
 from ...rewrite.graph.views import IfView
 from ...rewrite.symbolic import Dim
 from .decided_if import inline_branch
@@ -57,7 +57,7 @@ class InlineBranchRightForEmpty(Rule[Graph]):
     def match(self, m: Match) -> Graph:
         view = m.branches()
         number, when_empty, other = _need_guard(m, view)
-        nodes = sorted(m.index.nodes(other), key=lambda node: node.order)
+        nodes = m.index.nodes_in_order(other)
         few = len(nodes) <= _MOST_NODES
         m.need(few, "the branch has {} nodes, more than {}", len(nodes), _MOST_NODES)
         supposed = {
@@ -145,5 +145,6 @@ def _is_valid_suppression(node: Node, facts: Facts) -> bool:
     fits = (first[0], first[1]) == (second[0], second[2])
     constants = [facts.constant(limit) for limit in limits if limit.name]
     known = all(value is not None and value.size == 1 for value in constants)
-    overlap = facts.constant(limits[1]) if len(limits) > 1 and limits[1].name else None
+    limit = optional(limits, 1)
+    overlap = None if limit is None else facts.constant(limit)
     return fits and known and (overlap is None or 0 <= float(overlap.item()) <= 1)

@@ -1,4 +1,4 @@
-"""Attention operators of com.microsoft, as products and a Softmax.
+"""Decomposes attention operators of com.microsoft into products and a Softmax.
 
 y = MultiHeadAttention(q, k, v, bias, mask)
  -> heads of q, k and v: [batch, length, heads * size] -> [batch, heads, length, size]
@@ -20,17 +20,17 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Tensor
+from ...rewrite.graph.ir import Tensor, optional
 from ...rewrite.symbolic import Dim
-from .checks import need_omitted, need_type, need_unread, number, operand
+from .checks import need_omitted, need_type, need_unread, number
 
 _FILTER_VALUE = -10000.0
-"""What is added to the score of a masked position, where the node does not say."""
+"""What is added to the score of a masked position, if the node does not give the number."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The form of an attention."""
+    """The sizes, scale and mask of an attention."""
 
     count: int
     """The number of heads."""
@@ -81,18 +81,21 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
         need_omitted(m, 8, 9)
         need_unread(m, 3)
         count = int(node.attrs["num_heads"])
-        key, value = (m.need(operand(node, slot), "it has packed operands") for slot in (1, 2))
+        key, value = (
+            m.need(
+                optional(node.inputs, slot), "its keys or values are packed into another operand"
+            )
+            for slot in (1, 2)
+        )
         _need_whole_past(m)
         sizes = (
             _features(m, node.inputs[0], count),
             _features(m, key, count),
             _features(m, value, count),
         )
-        mask, mask_rank = operand(node, 4), None
-        if mask is not None:
-            mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
-            m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
-            m.need(operand(node, 6) is None, "it has a mask and earlier keys")
+        mask_rank = _need_mask_rank(m, optional(node.inputs, 4))
+        past = optional(node.inputs, 6)
+        m.need(mask_rank is None or past is None, "it has a mask and earlier keys")
         if node.attrs.get("unidirectional", 0):
             equal = symbolic.eq(_length(m, node.inputs[0]), _length(m, key))
             m.need(equal is True, "it does not have as many keys as queries", at=key)
@@ -103,20 +106,20 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         q, k, v = node.inputs[:3]
-        bias = operand(node, 3)
+        bias = optional(node.inputs, 3)
         parts = [None] * 3 if bias is None else emit.split(bias, 0, found.sizes, [q, k, v])
         ranks = [patch.facts.rank(x) for x in (q, k, v)]
         heads = [
             _heads(emit, x, part, found.count, size) if rank == 3 else x
             for x, part, size, rank in zip((q, k, v), parts, found.sizes, ranks)
         ]
-        for slot, past in ((1, operand(node, 6)), (2, operand(node, 7))):
+        for slot, past in ((1, optional(node.inputs, 6)), (2, optional(node.inputs, 7))):
             if past is not None:
                 heads[slot] = emit("Concat", past, heads[slot], axis=2)
         attributes = node.attrs
         scores = Scores(
-            operand(node, 5),
-            operand(node, 4),
+            optional(node.inputs, 5),
+            optional(node.inputs, 4),
             bool(attributes.get("unidirectional", 0)),
             attributes.get("mask_filter_value", _FILTER_VALUE),
         )
@@ -126,12 +129,21 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
 
 
 def _need_whole_past(m: Match) -> None:
-    """Raises Miss where the earlier keys are given without the values, or all keys not returned."""
-    keys, values = operand(m.node, 6), operand(m.node, 7)
+    """Raises Miss for earlier keys without values, and where the node does not return all keys."""
+    keys, values = optional(m.node.inputs, 6), optional(m.node.inputs, 7)
     m.need((keys is None) == (values is None), "only one of the earlier keys and values is given")
     returned = len(m.node.outputs) > 2 and all(t.name for t in m.node.outputs[1:3])
-    # onnxruntime 1.31 computes something else there.
+    # Where they are not returned, onnxruntime 1.31 computes something else.
     m.need(keys is None or returned, "it has earlier keys, but does not return all keys", at=keys)
+
+
+def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
+    """The rank of the mask, None without a mask. Raises Miss unless it is 2 or 3."""
+    if mask is None:
+        return None
+    rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
+    m.need(rank in (2, 3), "the mask {} has {} axes, not 2 or 3", mask, rank, at=mask)
+    return rank
 
 
 def _features(m: Match, x: Tensor, count: int) -> int:
@@ -178,7 +190,7 @@ def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores)
 
 
 def _is_seen(emit: Builder, scores: Tensor) -> Tensor:
-    """For each query which keys are not after it; the last key belongs to the last query."""
+    """For each query, which keys it sees: those not after it. The last key is that of the last query."""
     sizes = emit("Shape", scores)
     queries, keys = (emit("Gather", sizes, emit.scalar(axis), axis=0) for axis in (2, 3))
     zero, one = emit.scalar(0), emit.scalar(1)
@@ -209,10 +221,10 @@ class DecomposeAttention(Rule[Heads]):
     def match(self, m: Match) -> Heads:
         node = m.node
         need_omitted(m, 6)
-        past = operand(node, 4)
-        returned = len(node.outputs) > 1 and bool(node.outputs[1].name)
+        past = optional(node.inputs, 4)
+        returned = optional(node.outputs, 1) is not None
         m.need(past is None or returned, "it does not return the earlier keys", at=past)
-        m.need(not node.attrs.get("do_rotary", 0), "it rotates its operands")
+        m.need(not node.attrs.get("do_rotary", 0), "it has rotary position embeddings (do_rotary)")
         x, weights = node.inputs[:2]
         m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
         shape = m.need(m.facts.shape(weights), "the rank of {} is not known", weights, at=weights)
@@ -223,13 +235,10 @@ class DecomposeAttention(Rule[Heads]):
         assert isinstance(width, int)
         sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
         fits = len(sizes) == 3 and sum(sizes) == width and not any(s % count for s in sizes)
-        m.need(fits, "{} columns cannot be shared by {} heads", width, count)
+        m.need(fits, "the {} columns of {} cannot be divided among {} heads", width, weights, count)
         same = not returned or sizes[1] == sizes[2]
         m.need(same, "it returns keys and values of different sizes together")
-        mask, mask_rank = operand(node, 3), None
-        if mask is not None:
-            mask_rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
-            m.need(mask_rank in (2, 3), "the mask {} has {} axes", mask, mask_rank, at=mask)
+        mask_rank = _need_mask_rank(m, optional(node.inputs, 3))
         scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
         return Heads(count, sizes, need_type(m, x), scale, mask_rank)
 
@@ -237,7 +246,7 @@ class DecomposeAttention(Rule[Heads]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         x, weights = node.inputs[:2]
-        bias = operand(node, 2)
+        bias = optional(node.inputs, 2)
         product = emit("MatMul", x, weights)
         if bias is not None:
             product = emit("Add", product, bias)
@@ -245,7 +254,7 @@ class DecomposeAttention(Rule[Heads]):
         heads = [
             _heads(emit, part, None, found.count, size) for part, size in zip(parts, found.sizes)
         ]
-        past, present = operand(node, 4), None
+        past, present = optional(node.inputs, 4), None
         if past is not None:
             earlier = emit.split(past, 0, [1, 1], [past, past])
             for slot, part in zip((1, 2), earlier):
@@ -254,8 +263,8 @@ class DecomposeAttention(Rule[Heads]):
             both = [emit.unsqueeze(head, [0]) for head in heads[1:]]
             present = emit("Concat", *both, axis=0)
         scores = Scores(
-            operand(node, 5),
-            operand(node, 3),
+            optional(node.inputs, 5),
+            optional(node.inputs, 3),
             bool(node.attrs.get("unidirectional", 0)),
             node.attrs.get("mask_filter_value", _FILTER_VALUE),
         )

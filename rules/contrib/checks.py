@@ -1,4 +1,4 @@
-"""What the rules for contrib operators ask of a node, and the numbers that they compute with.
+"""Checks and constants that the rules for contrib operators share.
 
 The operators are specified in onnxruntime's `docs/ContribOperators.md`.
 """
@@ -10,16 +10,10 @@ from onnx import TensorProto, helper
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.rule import Match
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Tensor, optional
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 """The types that onnxruntime normalises in single precision."""
-
-
-def operand(node: Node, slot: int) -> Tensor | None:
-    """An input; None where it is omitted."""
-    given = slot < len(node.inputs) and bool(node.inputs[slot].name)
-    return node.inputs[slot] if given else None
 
 
 def need_type(m: Match, tensor: Tensor) -> int:
@@ -30,8 +24,8 @@ def need_type(m: Match, tensor: Tensor) -> int:
 def need_omitted(m: Match, *slots: int) -> None:
     """Raises Miss if the root has one of these inputs."""
     for slot in slots:
-        given = operand(m.node, slot)
-        m.need(given is None, "its input {} is given", given, at=given)
+        given = optional(m.node.inputs, slot)
+        m.need(given is None, "its input {} is not supported", given, at=given)
 
 
 def need_unread(m: Match, *slots: int) -> None:

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that are a standard operator and its neighbours in one.
+"""Decomposes operators of com.microsoft that fuse a standard operator with its neighbours.
 
 y = FusedMatMul<transB = 1, alpha = 0.5>(a, b)    ->   y = 0.5 * MatMul(a, Transpose(b))
 y = FusedConv<activation = "Relu">(x, w, b, z)    ->   y = Relu(Conv(x, w, b) + z)
@@ -14,13 +14,13 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Tensor
-from .checks import need_type, number, operand
+from ...rewrite.graph.ir import Tensor, optional
+from .checks import need_type, number
 
 
 @dataclass(frozen=True)
 class TransposedProduct:
-    """The axes of the operands of a MatMul in their order."""
+    """How a FusedMatMul permutes the axes of its operands."""
 
     first: list[int]
     second: list[int]
@@ -140,7 +140,7 @@ class DecomposeFusedConv(Rule[Activation]):
     def apply(self, patch: Patch, found: Activation) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        bias, added = operand(node, 2), operand(node, 3)
+        bias, added = optional(node.inputs, 2), optional(node.inputs, 3)
         operands = [*node.inputs[:2], *([] if bias is None else [bias])]
         y = emit("Conv", *operands, **_standard_attributes(node.attrs))
         if added is not None:

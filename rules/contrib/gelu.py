@@ -1,4 +1,4 @@
-"""The Gelu operators of com.microsoft.
+"""Decomposes the Gelu operators of com.microsoft.
 
 y = BiasGelu(x, b)    ->   y = Gelu(Add(x, b))                              since opset 20
                       ->   s = Add(x, b)  y = 0.5 * s * (1 + Erf(s / √2))   before
@@ -14,8 +14,8 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Tensor
-from .checks import need_type, number, operand
+from ...rewrite.graph.ir import Tensor, optional
+from .checks import need_type, number
 
 _STANDARD_GELU = 20
 """The first opset that has Gelu."""
@@ -43,13 +43,13 @@ class DecomposeGelu(Rule[int]):
 
     def match(self, m: Match) -> int:
         count = len(m.node.inputs)
-        m.need(1 <= count <= 2, "it has {} inputs, the operator takes a bias at most", count)
+        m.need(1 <= count <= 2, "it has {} inputs, but takes one operand and at most a bias", count)
         return need_type(m, m.node.inputs[0])
 
     def apply(self, patch: Patch, found: int) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        x, bias = node.inputs[0], operand(node, 1)
+        x, bias = node.inputs[0], optional(node.inputs, 1)
         if bias is not None:
             x = emit("Add", x, bias)
         if node.op == "QuickGelu":

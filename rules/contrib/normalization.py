@@ -1,4 +1,4 @@
-"""Normalisations of com.microsoft that add a residual or look up embeddings first.
+"""Decomposes normalisations of com.microsoft, with the sum or lookup of embeddings before them.
 
 y = SkipLayerNormalization(x, skip, gamma, beta)
  -> y = LayerNormalization(Add(x, skip), gamma, beta)                       since opset 17
@@ -18,8 +18,8 @@ from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Tensor
-from .checks import HALF, need_type, need_unread, number, operand
+from ...rewrite.graph.ir import Tensor, optional
+from .checks import HALF, need_type, need_unread, number
 
 _STANDARD_LAYER_NORMALIZATION = 17
 """The first opset that has LayerNormalization."""
@@ -27,7 +27,7 @@ _STANDARD_LAYER_NORMALIZATION = 17
 
 @dataclass(frozen=True)
 class Normalization:
-    """What a normalisation along the last axis is computed with."""
+    """The parameters of a normalisation along the last axis."""
 
     dtype: int
     epsilon: float
@@ -61,8 +61,8 @@ class DecomposeSkipLayerNormalization(Rule[Normalization]):
     def apply(self, patch: Patch, found: Normalization) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        total = _sum(emit, node.inputs[0], node.inputs[1], operand(node, 4))
-        y = layer_normalization(emit, total, node.inputs[2], operand(node, 3), found)
+        total = _sum(emit, node.inputs[0], node.inputs[1], optional(node.inputs, 4))
+        y = _layer_normalization(emit, total, node.inputs[2], optional(node.inputs, 3), found)
         patch.replace_node(node, [y, None, None, total])
         patch.decompose_operator()
 
@@ -98,7 +98,7 @@ class DecomposeRmsNormalization(Rule[Normalization]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         if node.op.startswith("Skip"):
-            total = _sum(emit, node.inputs[0], node.inputs[1], operand(node, 3))
+            total = _sum(emit, node.inputs[0], node.inputs[1], optional(node.inputs, 3))
             y = _rms_normalization(emit, total, node.inputs[2], found)
             patch.replace_node(node, [y, None, None, total])
         else:
@@ -138,7 +138,7 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         ids, segments, words, places, segment_table, gamma, beta = node.inputs[:7]
-        positions = operand(node, 8)
+        positions = optional(node.inputs, 8)
         if positions is None:
             length = emit.squeeze(emit.shape(ids, 1, 2), [0])
             positions = emit("Range", emit.scalar(0), length, emit.scalar(1))
@@ -150,10 +150,10 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
         total = emit("Add", total, emit("Gather", places, positions, axis=0))
         if segments.name:
             total = emit("Add", total, emit("Gather", segment_table, segments, axis=0))
-        y = layer_normalization(emit, total, gamma, beta, found)
+        y = _layer_normalization(emit, total, gamma, beta, found)
         count = None
         if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
-            count = _mask_index(emit, ids, operand(node, 7))
+            count = _mask_index(emit, ids, optional(node.inputs, 7))
         patch.replace_node(node, [y, count, total])
         patch.decompose_operator()
 
@@ -174,7 +174,7 @@ def _sum(emit: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return emit("Add", x, skip)
 
 
-def layer_normalization(
+def _layer_normalization(
     emit: Builder, x: Tensor, gamma: Tensor, beta: Tensor | None, found: Normalization
 ) -> Tensor:
     """Normalises along the last axis (ONNX operator specification, LayerNormalization)."""

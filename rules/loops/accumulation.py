@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...rewrite.engine.builder import EMPTY_RESHAPES, Builder
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Use
@@ -68,19 +67,12 @@ class AccumulatorRule(Rule[Accumulators[Update]], Generic[Update]):
 
     def match(self, m: Match) -> Accumulators[Update]:
         view = m.loop()
-        found: list[Accumulator[Update]] = []
-        miss = Miss(self.no_accumulator, at=m.node)
-        for number, carried in enumerate(view.carried):
-            try:
-                update = self.update(m, view, number, carried)
-            except Miss as reason:
-                miss = reason
-                continue
-            if update is not None:
-                found.append(Accumulator(number, update))
-        if not found:
-            raise miss
-        return Accumulators(found)
+
+        def accumulator(number: int) -> Accumulator[Update] | None:
+            update = self.update(m, view, number, view.carried[number])
+            return None if update is None else Accumulator(number, update)
+
+        return Accumulators(m.every(accumulator, range(len(view.carried)), self.no_accumulator))
 
     def apply(self, patch: Patch, found: Accumulators[Update]) -> None:
         loop, carried = patch.loop(patch.root), patch.loop(patch.root).carried

@@ -1,4 +1,4 @@
-"""Reads of the slice of a buffer that the previous iteration wrote.
+"""Carries the slice of a buffer that one iteration writes and the next one reads.
 
    y = Loop(n, , b) { h = Gather(buffer, i)  return ScatterND(buffer, [[i + 1]], f(h)) }
 -> y = Loop(n, , b, b[0]) { h' = f(h)  return ScatterND(buffer, [[i + 1]], h'), h' }
@@ -59,16 +59,8 @@ class CarryWrittenSlice(Rule[ReadBuffer]):
 
     def match(self, m: Match) -> ReadBuffer:
         view = m.loop()
-        miss = Miss("it does not write to a buffer that it reads", at=m.node)
-        for carried in view.carried:
-            try:
-                found = _read_buffer(m, view, carried)
-            except Miss as reason:
-                miss = reason
-                continue
-            if found is not None:
-                return found
-        raise miss
+        none = "it does not write to a buffer that it reads"
+        return m.first(lambda carried: _read_buffer(m, view, carried), view.carried, none)
 
     def apply(self, patch: Patch, found: ReadBuffer) -> None:
         carried, axis = found.carried, found.write.axis
@@ -88,9 +80,9 @@ class CarryWrittenSlice(Rule[ReadBuffer]):
 
 
 def _read_buffer(m: Match, view: LoopView, carried: CarriedValue) -> ReadBuffer | None:
-    """A carried value as such a buffer; None if it is only written to, or not at all.
+    """The carried value if it is a buffer that the body writes and reads, else None.
 
-    Raises Miss where another slice is read.
+    Raises Miss if the body reads another slice than the one that the previous iteration wrote.
     """
     scatter = buffer_scatter(m, carried)
     if scatter is None:
@@ -106,7 +98,7 @@ def _read_buffer(m: Match, view: LoopView, carried: CarriedValue) -> ReadBuffer 
     first = position.first
     if not isinstance(first, int) or first < 1 or position.step != 1:
         raise Miss(
-            "slices are written from {} in steps of {}, not in steps of 1 from a known one",
+            "slices are written from {} in steps of {}, not in steps of 1 from a known position after 0",
             first,
             position.step,
             at=write.scatter,
@@ -127,18 +119,17 @@ def _need_previous_slice(
     m: Match, view: LoopView, reader: object, write: SliceWrite, first: int
 ) -> Node:
     """A Gather of the slice that the previous iteration wrote. Raises Miss for another reader."""
-    other = (
-        "the body reads other slices of the buffer than the one that the previous iteration wrote"
-    )
+    buffer = write.scatter.inputs[0]
+    other = "the body reads other slices of {} than the one that the previous iteration wrote"
     if not isinstance(reader, Node) or reader.op != "Gather" or reader.domain:
-        raise Miss(other, at=write.scatter)
+        raise Miss(other, buffer, at=write.scatter)
     data, indices = reader.inputs
     rank, sizes = m.facts.rank(data) or 0, m.facts.shape(indices)
     same_axis = rank > 0 and int(reader.attrs.get("axis", 0)) % rank == write.axis
     single = sizes is not None and all(size == 1 for size in sizes)
-    m.need(same_axis and single and m.index.graph_of(reader) is view.body, other, at=reader)
+    m.need(same_axis and single and m.index.graph_of(reader) is view.body, other, buffer, at=reader)
     number = element(m.facts, indices, (0,) * len(sizes or ()))
     number = m.need(number, "the position {} is not known", indices, at=reader)
     read = need_progression(m, view, number, indices)
-    m.need((read.first, read.step) == (first, 1), other, at=reader)
+    m.need((read.first, read.step) == (first, 1), other, buffer, at=reader)
     return reader

@@ -226,7 +226,7 @@ def _value_keys(
             return keys.get(tensor)
         return constant_key(tensor) if isinstance(tensor, Constant) else id(tensor)
 
-    for node in sorted(index.nodes(body), key=lambda n: n.order):
+    for node in index.nodes_in_order(body):
         if is_pure(node, index) and not bodies(node):
             computation = (*_without_operands(node, index), *map(key, node.inputs))
             number = numbers.setdefault(computation, len(numbers))

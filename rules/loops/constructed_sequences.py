@@ -1,4 +1,4 @@
-"""Sequences of a known number of tensors are followed tensor by tensor.
+"""Replaces sequences of a known number of tensors by the tensors.
 
 s = SplitToSequence(x, {2, 2})                   -> a, b = Split(x, {2, 2})
                                                     s = SequenceConstruct(a, b)
@@ -21,7 +21,7 @@ from onnx import helper
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Node, Tensor, Variable
+from ...rewrite.graph.ir import Node, Tensor, Variable, optional
 from ...rewrite.graph.views import CarriedValue
 
 _MOST_ELEMENTS = 64
@@ -45,9 +45,9 @@ def _need_position(m: Match, node: Node, slot: int, omitted: int, length: int) -
     A negative position counts from the end. Raises Miss if the position is not known, or is outside
     a sequence of this length.
     """
-    if slot >= len(node.inputs) or not node.inputs[slot].name:
+    at = optional(node.inputs, slot)
+    if at is None:
         return omitted
-    at = node.inputs[slot]
     position = m.facts.scalar(at)
     if not isinstance(position, int):
         raise Miss("position {} is not known", at, at=at)
@@ -61,11 +61,10 @@ def _need_insert_position(m: Match, insert: Node, length: int) -> int:
 
     Raises Miss if the position is not known.
     """
-    if len(insert.inputs) > 2 and insert.inputs[2].name:
-        if m.facts.scalar(insert.inputs[2]) == length:
-            return length
-        return _need_position(m, insert, 2, length, length)
-    return length
+    at = optional(insert.inputs, 2)
+    if at is None or m.facts.scalar(at) == length:
+        return length
+    return _need_position(m, insert, 2, length, length)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class SplitToConstruct(Rule[Pieces]):
 def _piece_sizes(m: Match, node: Node) -> list[int] | None:
     """The sizes of the pieces of a SplitToSequence; None if not known, or if there are too many.
 
-    The node gives a size for each piece, or one size for all of them but a smaller last one.
+    The node gives a size for each piece, or one for all pieces; then the last may be smaller.
     """
     given, shape = m.facts.constant(node.inputs[1]), m.facts.shape(node.inputs[0])
     if given is None or shape is None or given.size > _MOST_ELEMENTS:
@@ -263,7 +262,7 @@ class CarriedSequence:
 
 
 class UnpackCarriedSequence(Rule[CarriedSequence]):
-    """Carries the elements of a carried sequence of fixed length one by one."""
+    """Carries each element of a sequence of fixed length as a value of its own."""
 
     root = "Loop"
     fires = """g (float[3] x, float[3] z, int64 m) => (float[3] y)
@@ -333,7 +332,7 @@ def _need_fixed_length(
 
 
 def _updated_elements(m: Match, carried: CarriedValue, length: int) -> list[Tensor | int]:
-    """The elements of a carried sequence after an iteration: numbers of its own, and new tensors.
+    """The elements of a carried sequence after an iteration, as in `CarriedSequence.updated`.
 
     Raises Miss if the body does not make the sequence by inserting and erasing elements.
     """
@@ -343,7 +342,7 @@ def _updated_elements(m: Match, carried: CarriedValue, length: int) -> list[Tens
     while tensor is not carried.input:
         made = m.producer(tensor, "SequenceErase", "SequenceInsert", "SequenceConstruct")
         if made is None or m.index.graph_of(made) is not m.node.attrs["body"]:
-            sentence = "the body replaces the sequence {} by one that it does not make of it"
+            sentence = "the body replaces the sequence {} by one that is not made from it"
             raise Miss(sentence, carried.input, at=tensor)
         if made.op == "SequenceConstruct":
             elements = list(made.inputs)

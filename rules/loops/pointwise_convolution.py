@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.graph.ir import optional
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class PointwiseConvToProduct(Rule[PointwiseConvolution]):
         m.need(not any(node.attrs.get("pads", ())), "it pads its operand")
         m.need(node.attrs.get("group", 1) == 1, "it has groups")
         rank = len(m.facts.known_shape(node.inputs[0]))
-        has_bias = len(node.inputs) > 2 and bool(node.inputs[2].name)
+        has_bias = optional(node.inputs, 2) is not None
         return PointwiseConvolution(list(range(2, rank)), has_bias)
 
     def apply(self, patch: Patch, found: PointwiseConvolution) -> None:

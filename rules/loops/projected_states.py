@@ -1,4 +1,4 @@
-"""Cells with a projection: the loop carries the state before the projection.
+"""Cells with a projection: the loop carries the state from before the projection.
 
     h, y = Loop(n, , 0) { … g = o * tanh(c)  h' = g·P  return h', h' }
  -> g, y = Loop(n, , 0) { h = g·P  …  g' = o * tanh(c)  return g', g'·P }   h = g·P
@@ -24,8 +24,8 @@ from .counted_loop_checks import need_counted_loop
 
 _SMALL_STATE = 256
 _MOST_GROWTH = 2.5
-"""A state before the projection with more elements than _SMALL_STATE, and more than _MOST_GROWTH
-times those after it, stays: the operator would multiply by about twice as many weights."""
+"""A projection stays if the state before it has more elements than _SMALL_STATE, and more than
+_MOST_GROWTH times those after it: the operator would multiply by about twice as many weights."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class CarryUnprojectedState(Rule[ProjectedState]):
 
 
 def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedState | None:
-    """The carried value as a product; None if it is none. Raises Miss if it must stay."""
+    """The carried value if it is a projection, else None. Raises Miss if the projection must stay."""
     product = m.producer(carried.output, "MatMul") or m.producer(carried.output, "Gemm")
     body = m.node.attrs["body"]
     if product is None or m.index.graph_of(product) is not body:
@@ -108,15 +108,15 @@ def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedS
     m.need(is_zero(m.facts, carried.initial), "{} is not known to be zero", carried.initial)
     for use in m.index.uses(carried.output):
         is_copy = isinstance(use.reader, Node) and use.reader.op == "Identity"
-        unread = use.reader is body or is_copy
-        m.need(unread, "{} is also read in the same iteration", carried.output)
+        is_returned = use.reader is body or is_copy
+        m.need(is_returned, "{} is also read in the same iteration", carried.output)
     sizes = matrix.values.shape
     features, kept = sizes[::-1] if product.attrs.get("transB", 0) else sizes
     shape = m.facts.shape(carried.initial) or (None,)
     fits = shape[-1] == kept and (product.op == "MatMul" or len(shape) == 2)
     m.need(fits, "{} is not known to have the shape of the projection", carried.initial)
     grows = features > max(_SMALL_STATE, _MOST_GROWTH * kept)
-    many = "{} has {} elements before its projection and {} after it, which saves many products"
+    many = "{} has {} elements before its projection and {} after it, so the projection saves work"
     m.need(not grows, many, carried.output, features, kept)
     return ProjectedState(number, carried, product, matrix, int(features))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
@@ -18,6 +19,16 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_range
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue
+
+
+class PartRead(NamedTuple):
+    """A value that the body slices out of the carried value."""
+
+    value: Tensor
+    part: int
+    """The number of the part that it is."""
+    lacks_axis: bool
+    """Whether the value lacks the axis along which the parts are concatenated."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +42,7 @@ class ConcatenatedCarriedValue:
     """The sizes of the parts."""
     parts: list[Tensor]
     """The parts at the end of an iteration (inside)."""
-    reads: list[tuple[Tensor, int, bool]]
-    """What the body slices out: the value, the number of its part, and whether it lacks the axis."""
+    reads: list[PartRead]
 
 
 class SplitCarriedValue(Rule[ConcatenatedCarriedValue]):
@@ -80,7 +90,7 @@ class SplitCarriedValue(Rule[ConcatenatedCarriedValue]):
 
 
 def _concatenated_value(m: Match, number: int, carried: CarriedValue) -> ConcatenatedCarriedValue:
-    """Raises Miss where a carried value is not split and concatenated in each iteration."""
+    """How each iteration splits and concatenates a carried value. Raises Miss if it does not."""
     body: Graph = m.node.attrs["body"]
     concat = m.producer(carried.output, "Concat")
     if concat is None or m.index.graph_of(concat) is not body:
@@ -96,13 +106,13 @@ def _concatenated_value(m: Match, number: int, carried: CarriedValue) -> Concate
         carried.output,
         at=concat,
     )
-    reads: list[tuple[Tensor, int, bool]] = []
+    reads: list[PartRead] = []
     for use in m.index.uses(carried.input):
         if not isinstance(use.reader, Node):
-            raise Miss("a body also returns all of {}", carried.input, at=concat)
+            raise Miss("the body also returns all of {}", carried.input, at=concat)
         reads += m.need(
             _parts_read(m.facts, use.reader, axis, sizes),
-            "{} reads other parts of {} than are concatenated",
+            "{} reads other parts of {} than those that are concatenated",
             use.reader,
             carried.input,
             at=concat,
@@ -116,9 +126,7 @@ def _size(facts: Facts, part: Tensor, axis: int) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _parts_read(
-    facts: Facts, node: Node, axis: int, sizes: Sequence[int]
-) -> list[tuple[Tensor, int, bool]] | None:
+def _parts_read(facts: Facts, node: Node, axis: int, sizes: Sequence[int]) -> list[PartRead] | None:
     """The parts that a node slices out of the carried value; None if it does anything else."""
     bounds = list(pairwise([0, *accumulate(sizes)]))
     reads = []
@@ -126,22 +134,23 @@ def _parts_read(
         found = axis_range(facts, output)
         if found is None or found.axis != axis or (found.start, found.end) not in bounds:
             return None
-        reads.append((output, bounds.index((found.start, found.end)), not found.keeps_axis))
+        part = bounds.index((found.start, found.end))
+        reads.append(PartRead(output, part, not found.keeps_axis))
     return reads
 
 
 def _read_parts(
     patch: Patch, found: ConcatenatedCarriedValue, inputs: Sequence[Tensor]
 ) -> dict[Tensor, Tensor]:
-    """Lets the body read the new carried values; returns what takes the place of each slice."""
+    """Makes the body read the new carried values. Returns the replacement of each slice."""
     body: Graph = patch.root.attrs["body"]
     replaced: dict[Tensor, Tensor] = {}
-    for value, number, lacks_axis in found.reads:
-        part = inputs[number]
-        if lacks_axis:
-            part = patch.builder(value, patch.start(body)).squeeze(part, [found.axis])
-        patch.replace(value, part)
-        replaced[value] = part
+    for read in found.reads:
+        part = inputs[read.part]
+        if read.lacks_axis:
+            part = patch.builder(read.value, patch.start(body)).squeeze(part, [found.axis])
+        patch.replace(read.value, part)
+        replaced[read.value] = part
     for reader in patch.index.consumers(found.carried.input):
         patch.remove(reader)
     return replaced

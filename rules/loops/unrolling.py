@@ -74,7 +74,7 @@ class UnrollShortLoop(Rule[ShortLoop]):
 
     def apply(self, patch: Patch, found: ShortLoop) -> None:
         view = LoopView(patch.root)
-        nodes = sorted(patch.index.nodes(view.body), key=lambda n: n.order)
+        nodes = patch.index.nodes_in_order(view.body)
         home = patch.index.graph_of(patch.root)
         for constant in list(view.body.initializers):
             patch.hoist_constant(constant, home)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.clone import clone_constants, clone_nodes
+from ...rewrite.graph.clone import clone_constants, clone_nodes, clone_without_nodes
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
 
@@ -132,16 +132,12 @@ def _branch(index: Index, loop: Node, condition: Tensor, taken: bool) -> Graph:
 def _specialised_body(index: Index, body: Graph, condition: Tensor, taken: bool) -> Graph:
     """A copy of a body in which the branch that is taken replaces every If on the condition."""
     renamed: dict[Tensor, Tensor] = {}
-    copy = Graph(name=body.name, doc_string=body.doc_string)
-    copy.origin = body.origin
-    renamed.update((t, _copy_of(t)) for t in body.inputs)
-    copy.inputs = [renamed[t] for t in body.inputs]
-    clone_constants(body, copy, renamed, index)
-    for node in sorted(index.nodes(body), key=lambda n: n.order):
+    copy = clone_without_nodes(body, body.inputs, renamed, index)
+    for node in index.nodes_in_order(body):
         if node.op == "If" and node.inputs[0] is condition:
             branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
             clone_constants(branch, copy, renamed, index)
-            chosen = sorted(index.nodes(branch), key=lambda n: n.order)
+            chosen = index.nodes_in_order(branch)
             copy.nodes += clone_nodes(chosen, renamed, index)
             renamed.update((t, renamed.get(r, r)) for t, r in zip(node.outputs, branch.outputs))
         else:

@@ -22,7 +22,7 @@ from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_slices
-from ...rewrite.graph.ir import Constant, Node, Tensor, Variable
+from ...rewrite.graph.ir import Constant, Node, Tensor, Variable, optional
 from . import affine_forms
 from .affine_forms import SymbolicInput, as_matrix
 from .length_masks import uniform_integer
@@ -78,8 +78,8 @@ class AbsorbReversal(Rule[ReversedSequence]):
     def match(self, m: Match) -> ReversedSequence:
         node, y = m.node, m.node.outputs[0]
         m.need(direction(node) != "bidirectional", "it runs in both directions already")
-        has_lengths = len(node.inputs) > 4 and bool(node.inputs[4].name)
-        m.need(not has_lengths, "it has sequence lengths: each row would be reversed on its own")
+        lengths = optional(node.inputs, 4)
+        m.need(lengths is None, "it has sequence lengths: each row would be reversed on its own")
         m.need(not node.attrs.get("layout", 0), "it has layout 1, with the batch first")
         source, perms = m.need(
             _reversal(m.facts, node.inputs[0], 0), "{} is not a reversed sequence", node.inputs[0]
@@ -250,9 +250,9 @@ class AbsorbInputProjection(Rule[InputProjection]):
             m.facts.constant(node.inputs[1]), "its weights {} are not constant", node.inputs[1]
         )
         b = np.zeros((w.shape[0], 2 * w.shape[1]), w.dtype)
-        if len(node.inputs) > 3 and node.inputs[3].name:
-            given = m.facts.constant(node.inputs[3])
-            b = m.need(given, "its bias {} is not constant", node.inputs[3])
+        bias = optional(node.inputs, 3)
+        if bias is not None:
+            b = m.need(m.facts.constant(bias), "its bias {} is not constant", bias)
         nodes = _nodes_of_input(m.facts, node)
         m.need(bool(nodes), "{} is not an affine map, or it is read elsewhere", x)
         found = _projection(m.facts, x, nodes, w, b)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -73,20 +72,14 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
 
     def match(self, m: Match) -> ChunkedRecurrence:
         loop = need_counted_loop(m)
-        miss = Miss("the body applies no LSTM, GRU or RNN to a slice that it reads", at=m.node)
-        for read in loop.reads:
-            for node in m.index.consumers(read.slice):
-                if (
-                    node.op not in _INITIAL_STATES
-                    or node.domain
-                    or node.inputs[0] is not read.slice
-                ):
-                    continue
-                try:
-                    return _chunked(m, loop, read, node)
-                except Miss as reason:
-                    miss = reason
-        raise miss
+        operators = [
+            (read, node)
+            for read in loop.reads
+            for node in m.index.consumers(read.slice)
+            if node.op in _INITIAL_STATES and not node.domain and node.inputs[0] is read.slice
+        ]
+        none = "the body applies no LSTM, GRU or RNN to a slice that it reads"
+        return m.first(lambda each: _chunked(m, loop, *each), operators, none)
 
     def apply(self, patch: Patch, found: ChunkedRecurrence) -> None:
         loop, node, states = found.loop, found.node, found.states

@@ -23,7 +23,7 @@ from onnx import helper
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Node, Tensor, optional
 from ...rewrite.symbolic import Dim
 from . import affine_forms, weights
 from .affine_forms import AffineForm, SymbolicInput
@@ -488,7 +488,7 @@ class Lifter:
 
     def has(self, node: Node, slot: int) -> bool:
         """Whether a node has an optional operand."""
-        return slot < len(node.inputs) and bool(node.inputs[slot].name)
+        return optional(node.inputs, slot) is not None
 
     def weight(self, tensor: Tensor) -> Weight | None:
         """A value that does not depend on the symbolic inputs; None for any other."""

@@ -21,7 +21,7 @@ import onnx
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Phase, Rule
-from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, optional
 from .cells import GATE_COUNT, ActivationFunction
 from .time_steps import TimeStep, activation_functions, direction
 from .weights import Array
@@ -90,7 +90,7 @@ UNFUSE = (Phase("unfuse", (OperatorToScan,), "Replaces LSTM, GRU and RNN by Scan
 
 
 def _has(node: Node, slot: int) -> bool:
-    return slot < len(node.inputs) and bool(node.inputs[slot].name)
+    return optional(node.inputs, slot) is not None
 
 
 # --- outside the body ---

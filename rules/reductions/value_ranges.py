@@ -10,12 +10,13 @@ import numpy as np
 from onnx import TensorProto
 
 from ...rewrite.facts.facts import Facts
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Node, Tensor, optional
 
 Range = tuple[float, float]
 """The least and the greatest value; infinite where there is no bound."""
 UNBOUNDED: Range = (-math.inf, math.inf)
 _MAX_DEPTH = 24
+"""How many nodes before a value the analysis looks at."""
 
 _RESULT_RANGES: dict[str, Range] = {
     "Abs": (0.0, math.inf),
@@ -69,8 +70,13 @@ def _propagate(node: Node, operand: Callable[[int], Range]) -> Range:
     if op in _ELEMENTS_OF_FIRST:
         return operand(0)
     if op in ("Concat", "Max", "Min"):
-        lows, highs = zip(*map(operand, range(len(node.inputs))))
-        return ((max if op == "Max" else min)(lows), (min if op == "Min" else max)(highs))
+        ranges = [operand(slot) for slot in range(len(node.inputs))]
+        low, high = _hull(ranges)
+        if op == "Max":
+            low = max(each[0] for each in ranges)
+        if op == "Min":
+            high = min(each[1] for each in ranges)
+        return (low, high)
     if op == "Clip":
         return _clip(node, operand)
     if op == "Where":
@@ -123,7 +129,7 @@ def _clip(node: Node, operand: Callable[[int], Range]) -> Range:
     """The range of a Clip, whose limits are optional inputs; attributes before opset 11."""
 
     def limit(slot: int, attribute: str, absent: float) -> Range:
-        if slot < len(node.inputs) and node.inputs[slot].name:
+        if optional(node.inputs, slot) is not None:
             return operand(slot)
         given = float(node.attrs.get(attribute, absent))
         return (given, given)

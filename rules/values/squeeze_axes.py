@@ -19,6 +19,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.fact import Fact
+from ...rewrite.graph.ir import optional
 from ...rewrite.symbolic import Dim
 from .later_failures import later_failure
 
@@ -54,7 +55,7 @@ class InferSqueezeAxes(Rule[SqueezedAxes]):
     def match(self, m: Match) -> SqueezedAxes:
         node, x = m.node, m.node.inputs[0]
         m.need(not m.options.strict, "--strict: a run that fails must still fail")
-        named = "axes" in node.attrs or (len(node.inputs) > 1 and node.inputs[1].name)
+        named = "axes" in node.attrs or optional(node.inputs, 1) is not None
         m.need(not named, "it names its axes")
         shape = m.need(m.facts.shape(x), "the rank of {} is not known", x)
         ones = [axis for axis, dim in enumerate(shape) if dim == 1]

@@ -1,10 +1,11 @@
-"""Traps: nodes of bodies that fail whenever they run, in a form that onnxruntime loads.
+"""Traps: replaces nodes of bodies that always fail by a form that onnxruntime can load.
 
 y = Reshape(six_elements, [7])   ->   y = SequenceAt(SequenceEmpty(), 0)
 
-The run of a model succeeds if its loop has no iteration, or its If takes the other branch. But
-onnxruntime does not load a model in which type inference or constant folding fails, and a rewrite
-makes more shapes and constants known. It knows neither the shape of a trap nor its elements.
+A model with such a node can still run, if its loop has no iteration or its If takes the other
+branch. But onnxruntime does not load a model in which type inference or constant folding fails, and
+a rewrite makes more shapes and constants known. onnxruntime knows neither the shape nor the elements
+of a trap.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FailingNodeToTrap(Rule[CertainFailure]):
         node, index = m.node, m.index
         reason = m.need(m.facts.failure(node), "it may succeed")
         owner = m.need(index.owner(m.graph()), "it is not in a body: every run of the model fails")
-        m.need(node.op != "SequenceAt", "it is a trap")
+        m.need(node.op != "SequenceAt", "it is a trap already")
         m.need(not index.is_unused(node), "nothing reads the result")
         m.need(
             any(_reads_elements(use) for tensor in node.outputs for use in index.uses(tensor)),

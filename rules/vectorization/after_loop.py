@@ -126,7 +126,7 @@ class _Candidates:
         """How to compute each of the nodes for all iterations, the last node first."""
         plans: dict[Node, Plan] = {}
         reading = {read.gather for read in self._loop.reads}
-        for node in sorted(self._index.nodes(self._loop.body), key=lambda n: -n.order):
+        for node in reversed(self._index.nodes_in_order(self._loop.body)):
             # An Identity stays: a body must return values of its own.
             if node in reading or node.op == "Identity" or not self._is_unread_inside(node, plans):
                 continue

@@ -20,7 +20,7 @@ from ...rewrite import symbolic
 from ...rewrite.engine.builder import EMPTY_RESHAPES, NO_EMPTY_RESHAPES, Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
-from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.graph.ir import Constant, Node, Tensor, optional
 from ...rewrite.symbolic import Dim
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class BatchedNode:
 
     def has_operand(self, slot: int) -> bool:
         """Whether an optional operand is given."""
-        return slot < len(self.node.inputs) and bool(self.node.inputs[slot].name)
+        return optional(self.node.inputs, slot) is not None
 
     def optional_operands(self) -> list[int]:
         """The slots after the first that have an operand."""

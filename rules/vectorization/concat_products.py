@@ -1,4 +1,4 @@
-"""Products of concatenated values: the part that is known for all iterations is computed first.
+"""Splits products of concatenated values into a part known before the loop and the rest.
 
     y, s = Loop(n, , s) { x_t = Gather(x, i)  g = Concat(x_t, s)·W + b  … }
  -> P = x·W1 + b
@@ -21,12 +21,12 @@ from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Constant, Node, Tensor
+from ...rewrite.graph.ir import Constant, Node, Tensor, optional
 from ..loops.counted_loop_checks import need_counted_loop
 from .independent_work import IndependentWork, find_independent_work
 
 _MIN_WEIGHTS = 1024
-"""The weights that leave the loop at least, where the body gets no smaller otherwise."""
+"""The fewest weights that must leave the loop if the body keeps as many nodes."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ConcatProduct:
     product: Node
     matrix: Constant
     bias_sum: Node | None
-    """The Add of a bias, for a MatMul that only it reads."""
+    """The Add of a bias, if it is the only reader of a MatMul."""
     bias: Tensor | None
     known: list[Tensor]
     """The parts that depend on no carried value."""
@@ -47,7 +47,7 @@ class ConcatProduct:
 
 
 class SplitProductOfConcat(Rule[list[ConcatProduct]]):
-    """Splits the product of a concatenation in a loop, so that the part known before leaves it."""
+    """Splits products of concatenations, so that parts known before the loop can leave it."""
 
     root = ("Loop", "Scan")
     promise = Promise(
@@ -70,7 +70,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
         loop = need_counted_loop(m)
         none = "there is no product of a concatenation and a constant"
         products = []
-        for node in sorted(m.index.nodes(loop.body), key=lambda n: n.order):
+        for node in m.index.nodes_in_order(loop.body):
             if not node.domain and node.op in ("MatMul", "Gemm"):
                 concat = m.producer(node.inputs[0], "Concat")
                 if concat is not None and m.index.graph_of(concat) is loop.body:
@@ -80,7 +80,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
         return m.every(lambda product: _concat_product(m, work, *product), products, none)
 
     def apply(self, patch: Patch, found: list[ConcatProduct]) -> None:
-        # The last first: the parts of one may be computed from the result of another.
+        # In reverse order, because a part of one product may be computed from another product.
         for product in reversed(found):
             self._split(patch, product)
         patch.toward_normal_form()
@@ -110,7 +110,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
 
 
 def _concat_product(m: Match, work: IndependentWork, node: Node, concat: Node) -> ConcatProduct:
-    """The product of a concatenation; raises Miss if it must stay."""
+    """The product of a concatenation, with its parts. Raises Miss if it cannot be split."""
     matrix = node.inputs[1]
     if not isinstance(matrix, Constant) or matrix.overridable:
         raise Miss("{} is not a constant", matrix, at=node)
@@ -122,34 +122,41 @@ def _concat_product(m: Match, work: IndependentWork, node: Node, concat: Node) -
     m.need(axis in (-1, len(shape) - 1), "{} is not along the last axis", concat)
     known: list[Tensor] = []
     rest: list[Tensor] = []
-    rows: tuple[list[int], list[int]] = ([], [])
+    known_rows: list[int] = []
+    rest_rows: list[int] = []
     first = 0
     for part in concat.inputs:
         width = (m.facts.shape(part) or (None,))[-1]
         if not isinstance(width, int):
             raise Miss("the number of features of {} is not known", part, at=concat)
         same = symbolic.equal_shapes((m.facts.shape(part) or ())[:-1], shape[:-1])
-        m.need(same, "{} is not known to have the batch of the other parts", part)
-        is_known = work.is_independent(m.index, part)
-        (known if is_known else rest).append(part)
-        rows[0 if is_known else 1].extend(range(first, first + width))
+        m.need(same, "{} is not known to have the same batch as the other parts", part)
+        if work.is_independent(m.index, part):
+            known.append(part)
+            known_rows.extend(range(first, first + width))
+        else:
+            rest.append(part)
+            rest_rows.extend(range(first, first + width))
         first += width
     m.need(bool(known), "all parts of {} depend on carried values", concat)
     m.need(bool(rest), "no part of {} depends on a carried value", concat)
     bias_sum, bias = _bias(m, work, node)
     features = matrix.values.shape[0 if node.attrs.get("transB", 0) else 1]
     smaller = len(rest) == 1 or bias is not None or node.op == "Gemm"
-    many = len(rows[0]) * features >= _MIN_WEIGHTS
-    m.need(smaller or many, "moving a part of {} would leave no fewer nodes in the body", node)
-    return ConcatProduct(node, matrix, bias_sum, bias, known, rest, rows[0], rows[1])
+    many = len(known_rows) * features >= _MIN_WEIGHTS
+    m.need(smaller or many, "splitting {} would not make the body smaller", node)
+    return ConcatProduct(node, matrix, bias_sum, bias, known, rest, known_rows, rest_rows)
 
 
 def _bias(m: Match, work: IndependentWork, node: Node) -> tuple[Node | None, Tensor | None]:
-    """The Add of a bias of a MatMul, if nothing else reads it, and the bias."""
+    """The Add of a bias, as in `ConcatProduct.bias_sum`, and the bias; None for what is missing.
+
+    Raises Miss if the bias or the form of a Gemm prevents the split.
+    """
     if node.op == "Gemm":
         plain = all(float(node.attrs.get(name, 1.0)) == 1.0 for name in ("alpha", "beta"))
         m.need(plain and not node.attrs.get("transA", 0), "{} is scaled or transposed", node)
-        bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
+        bias = optional(node.inputs, 2)
         independent = bias is None or work.is_independent(m.index, bias)
         m.need(independent, "the bias of {} depends on a carried value", node)
         return None, bias
@@ -160,9 +167,9 @@ def _bias(m: Match, work: IndependentWork, node: Node) -> tuple[Node | None, Ten
     a, b = reader.inputs
     bias = b if a is node.outputs[0] else a
     shape, result = m.facts.shape(bias), m.facts.shape(node.outputs[0])
-    vector = shape is not None and len(shape) <= 1 and result is not None
-    vector = vector and m.index.graph_of(reader) is work.loop.body
-    usable = vector and work.is_independent(m.index, bias)
+    is_vector = shape is not None and len(shape) <= 1 and result is not None
+    inside = m.index.graph_of(reader) is work.loop.body
+    usable = is_vector and inside and work.is_independent(m.index, bias)
     return (reader, bias) if usable else (None, None)
 
 

@@ -1,4 +1,4 @@
-"""The part of a loop body that depends on no carried value, and its values outside of the loop."""
+"""Finds work of a loop body that depends on no carried value, and computes it outside the loop."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _INDEX_ELEMENTS = 4
 _MAX_GROWTH = 8
 _SMALL = 1 << 13
 """A result with more elements than this per iteration, and more than _MAX_GROWTH times those of its
-operands, stays in the body: for all iterations at once it would not fit the caches, or memory. The
-outer products of a state of 1536 x 16 take 0.7 of the speed outside of the loop (onnxruntime)."""
+operands, stays in the body: for all iterations at once it would not fit the caches, or memory. On
+onnxruntime, outer products for a state of 1536 x 16 run at 0.7 of the speed if they leave the loop."""
 _PRODUCT_GROWTH = 16
 _SMALL_PRODUCT = 1 << 16
 """The same for matrix products, which are faster for all iterations at once."""
@@ -52,7 +52,7 @@ class IndependentWork:
     index_values: set[Tensor] = field(default_factory=set)
     """Short vectors and scalars that are functions of the iteration number alone."""
     first_miss: Miss | None = None
-    """Why the first node stays whose operands depend on no carried value."""
+    """Why the first node that stays does so, although its operands depend on no carried value."""
 
     def is_independent(self, index: Index, tensor: Tensor) -> bool:
         """Whether a value is known outside of the loop for every iteration."""
@@ -67,7 +67,7 @@ def find_independent_work(facts: Facts, loop: CountedLoop) -> IndependentWork:
         work.batched.add(loop.iteration)
         work.index_values.add(loop.iteration)
     reading = {read.gather for read in loop.reads}
-    for node in sorted(facts.index.nodes(loop.body), key=lambda n: n.order):
+    for node in facts.index.nodes_in_order(loop.body):
         reached = any(t in work.batched or t in work.invariant for t in node.inputs)
         if node in reading or not reached:
             continue
@@ -163,7 +163,7 @@ class HoistedValues:
     """The values of a loop body for all iterations, computed outside of the loop.
 
     A value that differs between iterations is stacked along axis 0. By default the nodes go before
-    the root; with `after`, which are results of the loop, they go before the first reader of these.
+    the root. If `after` lists results of the loop, they go before the first reader of these.
     """
 
     def __init__(

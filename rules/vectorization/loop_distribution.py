@@ -1,19 +1,17 @@
-"""Loop distribution: carried values that others only read are computed in a loop before.
+"""Loop distribution: a loop of its own computes the carried values that depend on no others.
 
     s, u = Loop(n, , s, u) { s' = f(s, x_t)  u' = u * exp(s') + y_t }
  -> s, S = Loop(n, , s) { s' = f(s, x_t)  return s', s' }
     u = Loop(n, , u) { u' = u * exp(S_t) + y_t }
 
-In the second loop, what depends on S is known for all iterations, and VectorizeBeforeLoop moves it
-out of the body (Allen and Kennedy: Optimizing compilers for modern architectures, 2001, section 5).
-The maximum that RWKV 4 keeps of its exponents is such a carried value.
+The second loop knows S for all iterations, so VectorizeBeforeLoop can move work that depends on S
+out of its body (Allen and Kennedy: Optimizing compilers for modern architectures, 2001, section 5).
+In RWKV 4, the running maximum of the exponents is such a carried value.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...rewrite import symbolic
@@ -22,7 +20,8 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.purity import is_pure
-from ...rewrite.graph.clone import clone_constants, clone_nodes
+from ...rewrite.graph.clone import clone_nodes, clone_without_nodes
+from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
 from ...rewrite.graph.views import CarriedValue, LoopView
 from ..loops.counted_loop_checks import need_counted_loop
@@ -36,28 +35,28 @@ from .independent_work import (
 )
 
 _MOST_GROUPS = 8
-"""The sets of carried values that are tried in a first loop, the smallest first."""
+"""How many sets of carried values are tried as those of the first loop."""
 _LOOP_COST = 2
-"""The time of one more loop, in nodes of its body; measured on onnxruntime."""
+"""The overhead of a second loop in each iteration, as a number of nodes; measured on onnxruntime."""
 
 
 @dataclass(frozen=True)
 class DistributableLoop:
-    """A loop and the carried values that do not depend on the others."""
+    """A loop, and the carried values that depend on no others."""
 
     loop: CountedLoop
     numbers: list[int]
     """The numbers of the carried values of the first loop."""
     nodes: list[Node]
-    """The nodes that the first loop needs, in the order in which they run."""
-    read: list[Tensor]
+    """The nodes that compute them, in the order in which they run."""
+    shared: list[Tensor]
     """Values of the first loop that the second one reads."""
     sizes: list[list[Size]]
-    """Their shapes, known outside; empty where the loop is known to run."""
+    """The shapes of the shared values, known outside; empty if the loop runs at least once."""
 
 
 class DistributeLoop(Rule[DistributableLoop]):
-    """Computes carried values that do not depend on the others in a loop before (distribution)."""
+    """Loop distribution: computes carried values that depend on no others in a loop of their own."""
 
     root = ("Loop", "Scan")
     promise = Promise(accepts="those that read after the end of the sequence")
@@ -78,8 +77,8 @@ class DistributeLoop(Rule[DistributableLoop]):
         loop = need_counted_loop(m)
         m.need(len(loop.carried) > 1, "it carries fewer than two values")
         constant = m.node.op == "Scan" or isinstance(m.loop().condition_out, Constant)
-        m.need(constant, "its body computes a condition")
-        nodes = sorted(m.index.nodes(loop.body), key=lambda n: n.order)
+        m.need(constant, "its body computes the loop condition")
+        nodes = m.index.nodes_in_order(loop.body)
         for node in nodes:
             movable = not bodies(node) and is_pure(node, m.index)
             m.need(movable, "{} has a body or is random", node)
@@ -101,9 +100,9 @@ class DistributeLoop(Rule[DistributableLoop]):
             if value.final is not None and patch.index.use_count(value.final):
                 patch.replace(value.final, final)
         if found.sizes:
-            shaped = zip(found.read, stacked, found.sizes)
+            shaped = zip(found.shared, stacked, found.sizes)
             stacked = [with_slice_shape(patch.builder(t), v, sizes) for t, v, sizes in shaped]
-        edit.read_slices(list(zip(found.read, stacked)))
+        edit.read_slices(list(zip(found.shared, stacked)))
         for value in carried:
             # Dead nodes still read it until EliminateDeadNode removes them.
             patch.replace(value.input, value.initial)
@@ -112,50 +111,47 @@ class DistributeLoop(Rule[DistributableLoop]):
 
 
 def _distribution(
-    m: Match, independent: IndependentWork, nodes: list[Node], numbers: list[int]
+    m: Match, work: IndependentWork, nodes: list[Node], numbers: list[int]
 ) -> DistributableLoop:
-    """The distribution with these carried values in the first loop; raises Miss if it costs more."""
-    loop = independent.loop
+    """The loop with these carried values in the first loop. Raises Miss if that does not pay off."""
+    loop = work.loop
     carried = [loop.carried[number] for number in numbers]
-    inputs, outputs = [c.input for c in carried], [c.output for c in carried]
     for value in carried:
-        shape = m.facts.shape(value.initial)
-        same = shape is not None and all(
-            symbolic.equal_shapes(m.facts.shape(t), shape) for t in (value.input, value.output)
-        )
-        m.need(same, "the shape of {} may change in the loop", value.input)
+        _need_fixed_shape(m, value)
+    inputs, outputs = [c.input for c in carried], [c.output for c in carried]
     first = _needed(nodes, outputs, ())
+    computed = {t for node in first for t in node.outputs}
+    for output in outputs:
+        m.need(output in computed, "{} is not computed in the body", output)
     others = [c.output for number, c in enumerate(loop.carried) if number not in numbers]
     others += [output.slice for output, _ in loop.read_scan_outputs(m.index)]
-    boundary = {*inputs, *outputs}
-    second = _needed(nodes, others, boundary)
-    reached = {t for node in second for t in node.inputs} | set(others)
-    read = [t for t in dict.fromkeys((*inputs, *outputs)) if t in reached]
-    computed = {t for node in first for t in node.outputs}
-    m.need(computed.issuperset(outputs), "{} is not computed in the body", outputs[0])
-    known, saved = set(read), 0
-    for node in second:
-        varying = [t for t in node.inputs if t in known]
-        rest = (t for t in node.inputs if t.name and t not in known)
-        if (
-            varying
-            and batching_rule_of(node) is not None
-            and all(independent.is_independent(m.index, t) for t in rest)
-        ):
-            known.update(node.outputs)
-            saved += relative_cost(node)
-    cost = _LOOP_COST + len(read)
-    little = "the values of {} would spare {} nodes in each iteration, too little for a second loop"
-    m.need(saved > cost, little, inputs, saved)
-    held = sum(static_size(m.facts, t) for t in read)
-    given = sum(static_size(m.facts, r.slice) for r in loop.reads)
-    m.need(may_materialize(held, given), "{} are too large to hold for all iterations", read)
-    sizes = [] if loop.runs_at_least_once else [need_sizes(m, loop, t) for t in read]
-    return DistributableLoop(loop, numbers, first, read, sizes)
+    second = _needed(nodes, others, {*inputs, *outputs})
+    read = {t for node in second for t in node.inputs} | set(others)
+    shared = [t for t in dict.fromkeys((*inputs, *outputs)) if t in read]
+    saved = _saved_cost(m.index, work, second, shared)
+    little = (
+        "knowing {} beforehand would save {} nodes in each iteration, too little for a second loop"
+    )
+    m.need(saved > _LOOP_COST + len(shared), little, inputs, saved)
+    held = sum(static_size(m.facts, t) for t in shared)
+    replaced = sum(static_size(m.facts, r.slice) for r in loop.reads)
+    too_large = "{} would be too large to hold for all iterations"
+    m.need(may_materialize(held, replaced), too_large, shared)
+    sizes = [] if loop.runs_at_least_once else [need_sizes(m, loop, t) for t in shared]
+    return DistributableLoop(loop, numbers, first, shared, sizes)
+
+
+def _need_fixed_shape(m: Match, carried: CarriedValue) -> None:
+    """Raises Miss unless a carried value has the same known shape before and in each iteration."""
+    shape = m.facts.shape(carried.initial)
+    same = shape is not None and all(
+        symbolic.equal_shapes(m.facts.shape(t), shape) for t in (carried.input, carried.output)
+    )
+    m.need(same, "the shape of {} may change in the loop", carried.input)
 
 
 def _needed(nodes: list[Node], wanted: Iterable[Tensor], known: Collection[Tensor]) -> list[Node]:
-    """The nodes that these values need, in the order in which they run; `known` needs none."""
+    """The nodes that compute the wanted values from known ones, in the order in which they run."""
     needed, found = set(wanted).difference(known), []
     for node in reversed(nodes):
         if any(t in needed for t in node.outputs):
@@ -164,31 +160,51 @@ def _needed(nodes: list[Node], wanted: Iterable[Tensor], known: Collection[Tenso
     return found[::-1]
 
 
+def _saved_cost(
+    index: Index, work: IndependentWork, nodes: list[Node], shared: list[Tensor]
+) -> int:
+    """The cost of the nodes that can leave the second loop because it knows the shared values."""
+    known, saved = set(shared), 0
+    for node in nodes:
+        depends = any(t in known for t in node.inputs)
+        rest = (t for t in node.inputs if t.name and t not in known)
+        movable = depends and batching_rule_of(node) is not None
+        if movable and all(work.is_independent(index, t) for t in rest):
+            known.update(node.outputs)
+            saved += relative_cost(node)
+    return saved
+
+
 def _closed_groups(loop: CountedLoop, nodes: list[Node]) -> list[list[int]]:
-    """The sets of carried values that depend on no others, without that of all, small first."""
-    count = len(loop.carried)
-    updated: dict[Tensor, int] = {}
-    """The carried values, as the bits of a number, whose updates need a value."""
+    """The sets of carried values that depend on no others, the smallest first; not that of all."""
+    operands = _operands(loop, nodes)
+    groups = {tuple(sorted(_closure(operands, number))) for number in range(len(loop.carried))}
+    return [list(group) for group in sorted(groups, key=len) if len(group) < len(loop.carried)]
+
+
+def _operands(loop: CountedLoop, nodes: list[Node]) -> list[list[int]]:
+    """For each carried value, the numbers of those from which an iteration computes it."""
+    # A set of carried values is a number with a bit for each, which is fast in large bodies.
+    needed_by: dict[Tensor, int] = {}
     for number, carried in enumerate(loop.carried):
-        updated[carried.output] = updated.get(carried.output, 0) | 1 << number
+        needed_by[carried.output] = needed_by.get(carried.output, 0) | 1 << number
     for node in reversed(nodes):
-        mask = functools.reduce(operator.or_, (updated.get(t, 0) for t in node.outputs), 0)
+        updates = 0
+        for tensor in node.outputs:
+            updates |= needed_by.get(tensor, 0)
         for tensor in node.inputs:
             if tensor.name:
-                updated[tensor] = updated.get(tensor, 0) | mask
-    masks = [updated.get(carried.input, 0) for carried in loop.carried]
-    read = [
-        [other for other in range(count) if masks[other] >> number & 1] for number in range(count)
-    ]
-    found = {tuple(sorted(_reached(read, number))) for number in range(count)}
-    return [list(group) for group in sorted(found, key=len) if len(group) < count]
+                needed_by[tensor] = needed_by.get(tensor, 0) | updates
+    updated = [needed_by.get(carried.input, 0) for carried in loop.carried]
+    count = len(loop.carried)
+    return [[k for k in range(count) if updated[k] >> number & 1] for number in range(count)]
 
 
-def _reached(read: list[list[int]], number: int) -> set[int]:
-    """What a carried value depends on, over all iterations, and itself."""
+def _closure(operands: list[list[int]], number: int) -> set[int]:
+    """A carried value and all those that it depends on, in this or an earlier iteration."""
     reached, waiting = {number}, [number]
     while waiting:
-        more = set(read[waiting.pop()]) - reached
+        more = set(operands[waiting.pop()]) - reached
         reached |= more
         waiting += more
     return reached
@@ -197,41 +213,41 @@ def _reached(read: list[list[int]], number: int) -> set[int]:
 def _first_loop(
     patch: Patch, found: DistributableLoop, carried: list[CarriedValue]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The loop that computes the carried values; returns the final values and the stacked ones."""
-    loop, node, index = found.loop, found.loop.node, patch.index
-    body = Graph(name=loop.body.name, doc_string=loop.body.doc_string)
-    body.origin = loop.body.origin
-    fixed = 0 if loop.iteration is None else 2
-    kept = [*loop.body.inputs[:fixed], *(c.input for c in carried)]
-    kept += loop.body.inputs[fixed + len(loop.carried) :]
-    renamed: dict[Tensor, Tensor] = {t: Variable(t.name) for t in kept}
-    for old in kept:
-        renamed[old].info = old.info
-    body.inputs = [renamed[t] for t in kept]
-    clone_constants(loop.body, body, renamed, index)
-    body.nodes = clone_nodes(found.nodes, renamed, index)
-    for place, copy in enumerate(body.nodes):
-        copy.order = float(place)
-    results = [c.output for c in carried]
-    slices = []
-    for inner in found.read:
-        copy = Node("Identity", "", {}, [renamed[inner]], [Variable(inner.name)], "")
-        copy.order = float(len(body.nodes))
-        body.nodes.append(copy)
-        slices.append(copy.outputs[0])
-    attrs = {**node.attrs, "body": body}
-    inputs = [c.initial for c in carried]
-    if fixed:
-        condition = LoopView(node).condition_out
-        inputs = [*node.inputs[:2], *inputs]
-        results = [condition, *results]
-    else:
-        for name in ("scan_output_axes", "scan_output_directions"):
-            attrs.pop(name, None)
-        inputs = [*inputs, *node.inputs[len(loop.carried) :]]
-    body.outputs = [*(renamed.get(t, t) for t in results), *slices]
-    like = [*(c.input for c in carried), *found.read]
-    outputs = patch.node(node.op, inputs, like, attrs)
+    """Adds the first loop. Returns the final carried values, and the stacked shared values."""
+    node = found.loop.node
+    body = _first_body(patch.index, found, carried)
+    initial = _with_carried(found.loop, node.inputs, [c.initial for c in carried])
+    like = [*(c.input for c in carried), *found.shared]
+    of_scan_outputs = ("scan_output_axes", "scan_output_directions")
+    attrs = {name: value for name, value in node.attrs.items() if name not in of_scan_outputs}
+    outputs = patch.node(node.op, initial, like, {**attrs, "body": body})
     for inner in body.nodes:
         patch.touch(inner)
     return outputs[: len(carried)], outputs[len(carried) :]
+
+
+def _first_body(index: Index, found: DistributableLoop, carried: list[CarriedValue]) -> Graph:
+    """The body of the first loop, which has the shared values as scan outputs."""
+    loop = found.loop
+    renamed: dict[Tensor, Tensor] = {}
+    inputs = _with_carried(loop, loop.body.inputs, [c.input for c in carried])
+    body = clone_without_nodes(loop.body, inputs, renamed, index)
+    body.nodes = clone_nodes(found.nodes, renamed, index)
+    slices = [Variable(inner.name) for inner in found.shared]
+    for inner, copy in zip(found.shared, slices):
+        body.nodes.append(Node("Identity", "", {}, [renamed[inner]], [copy], ""))
+    for place, node in enumerate(body.nodes):
+        node.order = float(place)
+    results = [c.output for c in carried]
+    if loop.node.op == "Loop":
+        results.insert(0, LoopView(loop.node).condition_out)
+    body.outputs = [*(renamed.get(t, t) for t in results), *slices]
+    return body
+
+
+def _with_carried(
+    loop: CountedLoop, inputs: Sequence[Tensor], carried: Sequence[Tensor]
+) -> list[Tensor]:
+    """The inputs of the loop or of its body, with these carried values instead of its own."""
+    first = 2 if loop.node.op == "Loop" else 0
+    return [*inputs[:first], *carried, *inputs[first + len(loop.carried) :]]

@@ -9,6 +9,7 @@ from onnx import helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.facts.einsum import einsum_letters
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.symbolic import Dim
@@ -166,13 +167,8 @@ def _factor(emit: Builder, value: Tensor, batched: bool, transposed: bool) -> Te
 @batching_rule("Einsum")
 def einsum(op: BatchedNode) -> Plan:
     """Gives the batched terms and the result one more index."""
-    equation = str(op.attribute("equation")).replace(" ", "")
-    op.need("." not in equation, "the equation has an ellipsis")
-    inputs, arrow, result = equation.partition("->")
-    terms = inputs.split(",")
-    letters = set(inputs)
-    if not arrow:
-        result = "".join(sorted(c for c in letters - {","} if inputs.count(c) == 1))
+    terms, result = op.need(einsum_letters(op.node), "the equation has an ellipsis")
+    letters = set("".join(terms))
     sizes: dict[str, Dim] = {}
     for slot, term in enumerate(terms):
         shape = op.shape(slot)

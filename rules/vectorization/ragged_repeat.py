@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from ...rewrite.engine.builder import Builder
-from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -81,16 +80,15 @@ class RaggedRepeat(Rule[RepeatedSlices]):
 
     def match(self, m: Match) -> RepeatedSlices:
         loop = need_counted_loop(m)
-        miss = Miss("no sequence that it appends to is concatenated after it", at=m.node)
-        for carried in loop.carried:
-            for reader in m.index.consumers(carried.final) if carried.final is not None else ():
-                if reader.op != "ConcatFromSequence" or reader.domain:
-                    continue
-                try:
-                    return _repeated_slices(m, loop, carried, reader)
-                except Miss as reason:
-                    miss = reason
-        raise miss
+        joined = [
+            (carried, reader)
+            for carried in loop.carried
+            if carried.final is not None
+            for reader in m.index.consumers(carried.final)
+            if reader.op == "ConcatFromSequence" and not reader.domain
+        ]
+        none = "no sequence that it appends to is concatenated after it"
+        return m.first(lambda each: _repeated_slices(m, loop, *each), joined, none)
 
     def apply(self, patch: Patch, found: RepeatedSlices) -> None:
         node, work, axis = found.joined, found.work, found.axis

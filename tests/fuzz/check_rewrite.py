@@ -41,7 +41,7 @@ Run = tuple[Feed, list[Any]]
 """Inputs and outputs of the original; OPEN for an output that the specification leaves open."""
 
 
-_SHARE = 20.0
+_ROUNDING_FACTOR = 20.0
 """How much more a rewrite may change an output than a rounding error of the inputs does."""
 
 
@@ -83,7 +83,7 @@ def check_rewrite(
     findings = [f"defect: {defect}" for defect in result.report.defects]
     if model.SerializeToString() != untouched:
         findings.append("the given model was changed")
-    if any(not _has_empty(outputs) for _, outputs in runs) and is_valid(model):
+    if any(not _has_empty_output(outputs) for _, outputs in runs) and is_valid(model):
         # Shape inference may reject a model that always fails only once more shapes are known.
         findings += _invalid(result.model)
     findings += _differences(result, model, original, runs, 2 * seconds, is_contradictory)
@@ -144,7 +144,7 @@ def _runs(
         else:
             runs.append((feed, outputs))
     if is_contradictory:
-        runs = [(feed, outputs) for feed, outputs in runs if not _has_empty(outputs)]
+        runs = [(feed, outputs) for feed, outputs in runs if not _has_empty_output(outputs)]
     tally["runs"] += len(runs)
     return runs, is_contradictory
 
@@ -169,16 +169,19 @@ def _without_open_elements(
 
 
 def has_empty(feed: Feed) -> bool:
+    """Whether an input has no elements."""
     return any(np.size(value) == 0 for value in feed.values())
 
 
-def _has_empty(outputs: Sequence[Any]) -> bool:
+def _has_empty_output(outputs: Sequence[Any]) -> bool:
     return any(isinstance(value, np.ndarray) and not value.size for value in outputs)
 
 
 def is_undefined(model: onnx.ModelProto, feed: Feed) -> bool:
-    """Whether a run breaks the specification. onnxruntime accepts some, and may read memory that
-    nothing wrote; it refuses others that keep it. Its own operators have no specification.
+    """Whether a run breaks the specification, or has operators of onnxruntime, which have none.
+
+    onnxruntime accepts some runs that break it, and may read memory that nothing wrote. It refuses
+    some runs that keep it.
     """
     if any(entry.domain for entry in model.opset_import):
         return True
@@ -335,7 +338,7 @@ def explained_outputs(
     actual: Sequence[Any],
     tolerances: Tolerances,
 ) -> Collection[str]:
-    """The outputs that differ by no more than what changes of the inputs by a rounding error cause.
+    """The outputs whose differences rounding errors of the inputs can explain.
 
     A rounding error decides where a model compares floats or rounds them to integers.
     """
@@ -350,7 +353,7 @@ def explained_outputs(
         caused = [max(c, _distance(*pair)) for c, *pair in zip(caused, expected, results)]
     differences = [_distance(*pair) for pair in zip(expected, actual)]
     outputs = zip(names, differences, caused)
-    return [name for name, given, cause in outputs if given <= _SHARE * cause]
+    return [name for name, given, cause in outputs if given <= _ROUNDING_FACTOR * cause]
 
 
 def _distance(expected: Any, actual: Any) -> float:

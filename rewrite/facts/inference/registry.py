@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ... import symbolic
-from ...graph.ir import Constant, Node, Tensor
+from ...graph.ir import Constant, Node, Tensor, optional
 from ...symbolic import Dim
 from ..axes import attribute_or_input
 from ..fact import ABSENT, MOST_VALUES, AlwaysFails, Fact
@@ -33,7 +33,7 @@ class NodeContext:
 
     def present(self, slot: int) -> bool:
         """Whether the node has the input."""
-        return slot < len(self.node.inputs) and bool(self.node.inputs[slot].name)
+        return optional(self.node.inputs, slot) is not None
 
     def fact(self, slot: int) -> Fact:
         """The fact of an input; ABSENT where it is omitted."""

@@ -77,7 +77,7 @@ def test_a_loop_that_ends_early() -> None:
     assert_equivalent(model, result, FEEDS)
 
 
-OTHER = "other slices of the buffer"
+OTHER = "reads other slices of `q` than the one"
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_final_sequence_that_nothing_reads_is_not_made() -> None:
         (
             "k = Unsqueeze(q, axis) lo = SplitToSequence<axis=0, keepdims=0>(k)",
             "SequenceConstruct(x, z)",
-            "does not make of it",
+            "is not made from it",
         ),
         (UPDATES["replaced"], "SequenceEmpty()", "no carried value is a sequence of known"),
     ],

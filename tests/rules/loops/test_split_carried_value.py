@@ -85,7 +85,7 @@ def test_split_carried_value_of_a_scan() -> None:
 DECLINED = {
     "other parts": ("p = Slice(s, nil, two, nil) q = Slice(s, two, three, nil)",
                     "u = Slice(p, nil, one, nil) v = Concat<axis=0>(q, q)",
-                    "reads other parts of `s` than are concatenated"),
+                    "reads other parts of `s` than those that are concatenated"),
     "every second element": ("p = Slice(s, nil, one, nil) q = Slice(s, nil, three, nil, two)",
                              "u = Sin(p) v = Sin(q)", "reads other parts of `s`"),
     "computed with as a whole": ("p = Sin(s)", "u = Slice(p, nil, one, nil) v = Slice(p, one, three, nil)",

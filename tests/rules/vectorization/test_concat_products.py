@@ -115,7 +115,7 @@ DECLINED = {
     "another axis": (_decoder("p = MatMul(z, w) g = Add(p, b)", axis=0), "not along the last axis"),
     "another batch": (
         _decoder().replace("float[T,B,2] x", "float[T,N,2] x"),
-        "is not known to have the batch of the other parts",
+        "is not known to have the same batch as the other parts",
     ),
     "a scaled Gemm": (_decoder("g = Gemm<alpha=2.0>(z, w, b)"), "is scaled or transposed"),
     "a computed matrix": (_decoder("v = Neg(w) p = MatMul(z, v) g = Add(p, b)"), "is not a constant"),
@@ -133,7 +133,7 @@ DECLINED = {
     ),
     "little to spare": (
         _decoder("p = MatMul(z, w) g = Tanh(p)"),
-        "would leave no fewer nodes in the body",
+        "would not make the body smaller",
     ),
 }  # fmt: skip
 

@@ -103,7 +103,7 @@ def _lstm(attributes: str = "", inputs: str = "xu, w, r, bias, , h, c") -> onnx.
 
 
 DECLINED = {
-    "few known features": (_decoder(features=100), "knows 100 features of its input beforehand"),
+    "few known features": (_decoder(features=100), "only 100 input features"),
     "other activations": (_lstm(', activations=["Relu", "Tanh", "Tanh"]'), "attribute activations"),
     "coupled gates": (_lstm(", input_forget=1"), "attribute input_forget"),
     "clipped": (_lstm(", clip=1.0"), "clips its gates"),
@@ -114,7 +114,7 @@ DECLINED = {
     ),
     "a computed input": (
         _decoder("xs = Sin(xu) Y, hn, cn = LSTM<hidden_size=6>(xs, w, r, bias, , h, c)"),
-        "is computed",
+        "is not an Unsqueeze along the time axis",
     ),
 }  # fmt: skip
 
