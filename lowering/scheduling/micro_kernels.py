@@ -120,8 +120,6 @@ def call_product(
     call_function(f"{_PRODUCT}{tile.size}", rows, *arguments)
 
 
-
-
 def _argument(value: Any) -> Any:
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
