@@ -36,6 +36,7 @@ from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .size_names import OPAQUE, name_kernel_sizes, name_sizes
 from .transposed_convolution import split_into_phases
+from .transposition import Transposition
 from .winograd import Winograd
 
 NAME = "looplift"
@@ -45,6 +46,7 @@ RULES = (
     Winograd(),
     Convolution(),
     Elementwise(),
+    Transposition(),
     RowReduction(),
 )
 """The schedule rules for CPUs, in the order in which they are tried."""
