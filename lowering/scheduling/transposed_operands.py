@@ -49,11 +49,11 @@ class _Products(PyExprMutator):  # type: ignore[misc]
     def _before(self, operand: Any) -> tuple[Any, list[int]]:
         """What an operand is before it is transposed, and the order of axes that it gets."""
         rank = len(operand.ty.shape.values)
-        call = self.lookup_binding(operand) if isinstance(operand, relax.Var) else None
+        call: Any = self.lookup_binding(operand) if isinstance(operand, relax.Var) else None
         is_call = isinstance(call, ir.Call) and getattr(call.op, "name", "") == "relax.permute_dims"
-        if not is_call or isinstance(call.args[0], Constant):
-            return operand, list(range(rank))
-        return call.args[0], _order(call, rank)
+        if is_call and not isinstance(call.args[0], Constant):
+            return call.args[0], _order(call, rank)
+        return operand, list(range(rank))
 
 
 def _order(transposition: Any, rank: int) -> list[int]:
