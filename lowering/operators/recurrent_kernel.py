@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN, MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
 from ..scheduling.affine import int64
-from ..scheduling.emission import for_items
+from ..scheduling.emission import bound, for_items
 from .recurrent_attributes import Activation
 from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, scope, span
 from .recurrent_layout import Buffers, Recurrence, declare_buffers, vector_lanes
@@ -150,10 +150,10 @@ def _emit_all(recurrence: Recurrence, buffers: Buffers) -> None:
     done: Any = int64(0)
     groups: list[tuple[int, Any, Any]] = []
     for size in _group_sizes(recurrence):
-        count = (buffers.rows - done) // size
+        count = bound((buffers.rows - done) // size, scope())
         groups.append((size, done, count))
         done = done + count * size
-    total = sum((count for _, _, count in groups), int64(0))
+    total = bound(sum((count for _, _, count in groups), int64(0)), scope())
     directions = recurrence.layer.directions
 
     def group_of(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
@@ -166,7 +166,9 @@ def _emit_all(recurrence: Recurrence, buffers: Buffers) -> None:
 
     def item(number: Any) -> None:
         if len({direction.activations for direction in directions}) == 1:
-            direction = ib.bind(number // tirx.max(total, 1)) if len(directions) > 1 else int64(0)
+            direction = (
+                bound(number // tirx.max(total, 1), scope()) if len(directions) > 1 else int64(0)
+            )
             group_of(direction, directions[0].activations, number - direction * total)
             return
         for place, direction in enumerate(directions):
@@ -241,7 +243,7 @@ def _emit_rows(rows: BatchRows) -> None:
     if buffers.lengths is not None:
         steps = ib.bind(tirx.Cast("int64", buffers.lengths[rows.first]))
     with ib.serial(steps) as step:
-        time = ib.bind(tirx.Select(_is_reverse(rows), steps - 1 - step, step))
+        time = bound(tirx.Select(_is_reverse(rows), steps - 1 - step, step), scope())
         emit_time_step(TimeStep(rows, time, before=step % 2, after=(step + 1) % 2))
         with ib.serial(rows.count) as row, ib.serial(rows.recurrence.layer.hidden) as unit:
             place = [time, rows.direction, rows.first + row, unit]
