@@ -16,6 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as ib
 
+from ..processor import is_for_gpu
 from .recurrent_attributes import Activation, Layer
 from .recurrent_layout import Buffers, Layout, Recurrence
 
@@ -35,10 +36,19 @@ def span(start: Expr | int, lanes: int) -> Expr:
     return tirx.Ramp(start, 1, lanes)
 
 
+def scope() -> str:
+    """Where the values of a thread lie: the stack of a CPU, and registers where they fit.
+
+    A GPU's threads have no other memory than "local" of their own. On a CPU that name would mean a
+    call that allocates memory, for each value and each iteration of a loop that runs on all cores.
+    """
+    return "local" if is_for_gpu() else "global"
+
+
 def keep(value: Expr) -> Expr:
     """Stores a value, so that a second use does not compute it again. Emits statements."""
     dtype = value.ty.dtype
-    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), scope="local")
+    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), scope=scope())
     ib.buffer_store(place, value, [span(0, dtype.lanes)])
     return place[span(0, dtype.lanes)]
 
@@ -151,7 +161,8 @@ class BatchRows:
 
     recurrence: Recurrence
     buffers: Buffers
-    direction: int
+    direction: Expr
+    activations: tuple[Activation, ...]
     first: Expr
     """Index in the batch of the first row."""
     count: int
@@ -187,7 +198,8 @@ class TimeStep:
 
     def blocks(self) -> Any:
         """A loop over the blocks of hidden units."""
-        return ib.serial(self.layout.blocks)
+        loop = ib.parallel if self.rows.recurrence.shares_units else ib.serial
+        return loop(self.layout.blocks)
 
     def units(self, block: Expr) -> Expr:
         """The hidden units of a block."""
@@ -225,7 +237,7 @@ class TimeStep:
 
     def activate(self, index: int, value: Expr) -> Expr:
         """The activation f (0), g (1) or h (2) of a value."""
-        return apply(self.layer.directions[self.rows.direction].activations[index], value)
+        return apply(self.rows.activations[index], value)
 
     def hidden(self, row: int, units: Expr) -> Expr:
         """h before the time step."""

@@ -3,6 +3,10 @@
 The kernels are generated for a layer (its directions, activations, clip and so on) and work for any
 sequence length; the batch may be fixed or not. The rows of a batch are independent, so the loop
 over rows is outside and the loop over time steps inside, where the state stays in the cache.
+
+Cores take directions and rows of the batch, and wait for each other at the end only. Where there
+may be a single row in a single direction, and a time step has enough work, they share the hidden
+units of each time step instead.
 """
 
 from __future__ import annotations
@@ -15,7 +19,10 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN, MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
-from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, span
+from ..scheduling.affine import int64
+from ..scheduling.emission import bound, for_items
+from .recurrent_attributes import Activation
+from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, scope, span
 from .recurrent_layout import Buffers, Recurrence, declare_buffers, vector_lanes
 
 _SUMS = {MOST_VECTOR_BYTES: 16}
@@ -119,23 +126,63 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         buffers = declare_buffers(recurrence)
-        for direction in range(len(recurrence.layer.directions)):
-            _emit_direction(recurrence, buffers, direction)
+        _check_lengths(buffers)
+        _emit_all(recurrence, buffers)
     return builder.get()
 
 
-def _emit_direction(recurrence: Recurrence, buffers: Buffers, direction: int) -> None:
-    """Emits the recurrence of all batch rows in one direction.
+def _check_lengths(buffers: Buffers) -> None:
+    """Emits a check of `sequence_lens`."""
+    if buffers.lengths is None:
+        return
+    with ib.serial(buffers.rows) as row:
+        length = tirx.Cast("int64", buffers.lengths[row])
+        in_range = tirx.all(length >= 0, length <= buffers.steps)
+        with ib.Assert(in_range, "sequence_lens must lie between 0 and the sequence length"):
+            ib.evaluate(tirx.const(0, "int32"))
+
+
+def _emit_all(recurrence: Recurrence, buffers: Buffers) -> None:
+    """Emits the recurrence of all groups of rows in all directions.
 
     Rows of equal length are computed in groups, which load a vector of R once for all of them.
     """
-    done: Any = tirx.IntImm("int64", 0)
+    done: Any = int64(0)
+    groups: list[tuple[int, Any, Any]] = []
     for size in _group_sizes(recurrence):
-        groups = (buffers.rows - done) // size
-        with ib.serial(groups) as group:
-            first = done + group * size
-            _emit_rows(_initialise(recurrence, buffers, direction, first, size))
-        done = done + groups * size
+        count = bound((buffers.rows - done) // size, scope())
+        groups.append((size, done, count))
+        done = done + count * size
+    total = bound(sum((count for _, _, count in groups), int64(0)), scope())
+    directions = recurrence.layer.directions
+
+    def group_of(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
+        for size, first, count in groups:
+            with ib.If(tirx.all(number >= 0, number < count)), ib.Then():
+                row = first + number * size
+                rows = _initialise(recurrence, buffers, direction, activations, row, size)
+                _emit_rows(rows)
+            number = number - count
+
+    def item(number: Any) -> None:
+        if len({direction.activations for direction in directions}) == 1:
+            direction = (
+                bound(number // tirx.max(total, 1), scope()) if len(directions) > 1 else int64(0)
+            )
+            group_of(direction, directions[0].activations, number - direction * total)
+            return
+        for place, direction in enumerate(directions):
+            here = number - place * total
+            with ib.If(tirx.all(here >= 0, here < total)), ib.Then():
+                group_of(int64(place), direction.activations, here)
+
+    count = len(directions) * total
+    if is_for_gpu() or recurrence.shares_units:
+        with ib.serial(count) as number:
+            item(number)
+    else:
+        work = buffers.steps * buffers.rows * (len(directions) * recurrence.step_work)
+        for_items(count, work, item)
 
 
 def _group_sizes(recurrence: Recurrence) -> list[int]:
@@ -150,22 +197,25 @@ def _group_sizes(recurrence: Recurrence) -> list[int]:
 
 
 def _initialise(
-    recurrence: Recurrence, buffers: Buffers, direction: int, first: Any, count: int
+    recurrence: Recurrence,
+    buffers: Buffers,
+    direction: Any,
+    activations: tuple[Activation, ...],
+    first: Any,
+    count: int,
 ) -> BatchRows:
     """Allocates the state of a group of rows, and emits its initialisation."""
     padded = recurrence.layout.padded
 
-    # Local memory belongs to a thread of a GPU, which has no other; on a CPU it is the stack.
-    scope = "local" if is_for_gpu() else "global"
-
     def allocate(*shape: int) -> Any:
-        return ib.alloc_buffer(shape, recurrence.dtype, scope=scope)
+        return ib.alloc_buffer(shape, recurrence.dtype, scope=scope())
 
     is_gru = recurrence.layer.op == "GRU"
     rows = BatchRows(
         recurrence,
         buffers,
         direction,
+        activations,
         first,
         count,
         hidden=allocate(2, count, padded),
@@ -188,10 +238,12 @@ def _initialise(
 
 def _emit_rows(rows: BatchRows) -> None:
     """Emits the loop over the time steps for a group of rows."""
-    buffers, direction = rows.buffers, rows.recurrence.layer.directions[rows.direction]
-    steps = _checked_length(rows)
+    buffers = rows.buffers
+    steps = buffers.steps
+    if buffers.lengths is not None:
+        steps = ib.bind(tirx.Cast("int64", buffers.lengths[rows.first]))
     with ib.serial(steps) as step:
-        time = steps - 1 - step if direction.reverse else step
+        time = bound(tirx.Select(_is_reverse(rows), steps - 1 - step, step), scope())
         emit_time_step(TimeStep(rows, time, before=step % 2, after=(step + 1) % 2))
         with ib.serial(rows.count) as row, ib.serial(rows.recurrence.layer.hidden) as unit:
             place = [time, rows.direction, rows.first + row, unit]
@@ -199,15 +251,10 @@ def _emit_rows(rows: BatchRows) -> None:
     _emit_final(rows, steps)
 
 
-def _checked_length(rows: BatchRows) -> Any:
-    """The number of time steps of a group of rows."""
-    buffers = rows.buffers
-    if buffers.lengths is None:
-        return buffers.steps
-    length = ib.bind(tirx.Cast("int64", buffers.lengths[rows.first]))
-    in_range = tirx.all(length >= 0, length <= buffers.steps)
-    with ib.Assert(in_range, "sequence_lens must lie between 0 and the sequence length"):
-        return length
+def _is_reverse(rows: BatchRows) -> Any:
+    """Whether the direction of the rows is from the end of the sequence to its start."""
+    reverse = [place for place, d in enumerate(rows.recurrence.layer.directions) if d.reverse]
+    return tirx.any(tirx.const(False, "bool"), *(rows.direction == place for place in reverse))
 
 
 def _emit_final(rows: BatchRows, steps: Any) -> None:

@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 from tvm.tirx.script import builder as ib
 
 from ..constants import constant
-from ..processor import vector_bytes
+from ..processor import GRAIN, is_for_gpu, vector_bytes
 from ..values import Constant, Value
 from .recurrent_attributes import Layer
 
@@ -28,6 +28,10 @@ PEEPHOLES = 3
 _PANEL_VECTORS = 6
 """The vectors in a panel: enough independent sums to hide the latency of multiply-add. Twice as
 many fit into 16 registers."""
+
+_STEP_GRAIN = GRAIN // 2
+"""Multiply-adds from which cores share a time step. Each reads a weight that is used once, which
+takes longer than the multiply-adds of a matrix product."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,20 @@ class Recurrence:
     peepholes: bool
     lengths: bool
     """Whether each row of the batch has its own length (`sequence_lens`)."""
+
+    @property
+    def step_work(self) -> int:
+        """The multiply-adds for one row and time step in one direction."""
+        return self.layer.hidden * self.layout.blocks * self.layout.panel
+
+    @property
+    def shares_units(self) -> bool:
+        """Whether cores share the hidden units of each time step.
+
+        All of them wait for the last one after each time step.
+        """
+        one = len(self.layer.directions) == 1 and self.batch in (None, 1)
+        return one and not is_for_gpu() and self.step_work >= _STEP_GRAIN
 
     @property
     def states(self) -> tuple[str, ...]:

@@ -501,10 +501,10 @@ class Emission:
             source = bound((panel + number) * tile.width + channel * self._channel_stride)
             target = bound(number * tile.width + offset * rows * self._out_row)
             call_tile(
-                tile, True, here, tirx.address_of(self._weights[weights * (taps * rows)]),
+                tile, here, tirx.address_of(self._weights[weights * (taps * rows)]),
                 tirx.address_of(chunk.planes[source]), tirx.address_of(scratch[target]),
                 self._table.data, (channels, int64(taps)),
-                (int64(taps * rows), int64(rows), int64(1)),
+                (int64(taps * rows), int64(rows)),
                 self._channel_stride, self._out_row, channel,
             )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Lines:
 
 def lines_of(nests: Sequence[Nest]) -> list[Lines] | None:
     """The lines of elementwise nests; None if one of them is something else."""
-    found = [_lines(nest) if _is_plain(nest) else None for nest in nests]
+    found = [_lines(nest) if is_plain(nest) else None for nest in nests]
     return None if None in found else [lines for lines in found if lines is not None]
 
 
@@ -90,7 +90,7 @@ class _Value:
         return self._nest.value
 
 
-def _is_plain(nest: Nest) -> bool:
+def is_plain(nest: Nest) -> bool:
     """Whether a nest computes float32 from float32, without choices, at each output index."""
     if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) != "float32":
         return False

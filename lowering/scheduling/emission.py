@@ -105,15 +105,15 @@ def pieces(number: Any, size: Any) -> Any:
     return tirx.max(ceil_div(number, size), int64(1))
 
 
-def bound(value: Any) -> Any:
-    """A scalar that is computed once.
+def bound(value: Any, scope: str = "global") -> Any:
+    """A scalar that is computed once; its scope is the stack of a CPU by default.
 
     It lies in a buffer of its own, which LLVM makes a register of. TVM's simplifier would put the
     definition of a variable in its place, and take seconds over the expressions that result.
     """
     if isinstance(value, tirx.IntImm):
         return value
-    place = ib.alloc_buffer((1,), "int64")
+    place = ib.alloc_buffer((1,), "int64", scope=scope)
     ib.buffer_store(place, value, [int64(0)])
     return place[int64(0)]
 

@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 from .affine import flat, flat_index, int64, unflattened
 from .convolution_form import static_size
 from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
-from .micro_kernels import call_tile, native_tile
+from .micro_kernels import call_product, native_tile, product_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .packing import is_constant_operand
 from .products import Operand, SumOfProducts, sum_of_products
@@ -135,7 +135,7 @@ class _Emission:
     def __init__(self, found: _Windowed) -> None:
         self._found = found
         self._product = found.product
-        self._tile = native_tile()
+        self._tile = product_tile()
         self._panels = -(-found.channels // self._tile.width)
 
     def emit(self) -> None:
@@ -145,8 +145,8 @@ class _Emission:
             found.store.declare()
             self._packed = flat(packed)
             self._views = {load.source: flat(load.source) for load in loads(found.element)}
-            self._table = ib.alloc_buffer((1,), "int64")
-            ib.buffer_store(self._table, int64(0), [int64(0)])
+            self._zero = ib.alloc_buffer((1,), "int64")
+            ib.buffer_store(self._zero, int64(0), [int64(0)])
             with ib.serial(self._product.count(found.images)) as image:
                 self._image(self._values(found.images, image))
 
@@ -182,11 +182,13 @@ class _Emission:
         def panel(number: Any) -> None:
             scratch = ib.alloc_buffer((found.count * tile.width,), "float32")
             weights = self._packed[bound(number * (found.depth * tile.width))]
-            call_tile(
-                tile, False, int64(found.count), windows.data, tirx.address_of(weights),
-                scratch.data, self._table.data, (int64(found.depth), int64(1)),
-                (int64(1), int64(0), int64(found.depth)), int64(tile.width),
-            )  # fmt: skip
+            for start in range(0, found.count, tile.rows):
+                call_product(
+                    tile, int64(min(found.count - start, tile.rows)),
+                    tirx.address_of(windows[start * found.depth]), tirx.address_of(weights),
+                    tirx.address_of(scratch[start * tile.width]), self._zero.data,
+                    int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
+                )  # fmt: skip
             first = bound(number * tile.width)
             channels = bound(tirx.min(int64(found.channels) - first, int64(tile.width)))
             if self._product.columns[-1].same_as(found.channel):

@@ -30,13 +30,19 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_tile, native_tile
+from .micro_kernels import Tile, call_product, product_tile
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand
 from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
 """Elements of the left operand that an item keeps in the second-level cache."""
+
+
+_NEAR = 1 << 10
+"""Elements between rows of the right operand up to which it is read without a copy."""
+_COST_OF_READ, _COST_OF_COPY = 4, 8
+"""The time to read an element of the right operand, and to copy one, in multiply-adds."""
 
 
 class MatrixProduct(ScheduleRule):  # type: ignore[misc]
@@ -67,7 +73,7 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
             continue
         store = Store(epilogue, variables, product.extents, product.columns)
         if store.is_storable:
-            emission = _Emission(kernel, product, store, native_tile())
+            emission = _Emission(kernel, product, store, product_tile())
             written = [epilogue.output, *(lines.buffer for lines in rest)]
             return s_tir.Schedule(rewritten(kernel, partial(_emit, emission, rest), written))
     return None
@@ -118,8 +124,8 @@ class _Emission:
             self._store.declare()
             self._a = flat(product.a.buffer)
             self._b = flat(product.b.buffer if packed is None else packed)
-            self._table = ib.alloc_buffer((1,), "int64")
-            ib.buffer_store(self._table, int64(0), [int64(0)])
+            self._zero = ib.alloc_buffer((1,), "int64")
+            ib.buffer_store(self._zero, int64(0), [int64(0)])
             self._items(packed is not None)
 
     # --- the right operand ---
@@ -165,7 +171,9 @@ class _Emission:
         panels = bound(pieces(self._width, tile.width))
         chunk = self._row_chunk()
         chunks = bound(pieces(rows, chunk))
-        work = batch * rows * self._width * self._depth
+        copies = not packed and not self._reads_in_place()
+        reading = chunks * (_COST_OF_COPY if copies else _COST_OF_READ)
+        work = batch * (rows + reading) * self._width * self._depth
 
         def item(number: Any) -> None:
             panel = bound(tirx.floormod(number, panels))
@@ -220,9 +228,9 @@ class _Emission:
             rows = bound(tirx.min(first + count - start, int64(tile.rows)))
             values = {**where, **self._row_values(start)}
             origin = product.a.position.at(values)
-            call_tile(
-                tile, False, rows, tirx.address_of(self._a[origin]), b, scratch.data,
-                self._table.data, (self._depth, int64(1)), (a_k, int64(0), a_row), b_stride,
+            call_product(
+                tile, rows, tirx.address_of(self._a[origin]), b, scratch.data,
+                self._zero.data, self._depth, (a_row, a_k), b_stride,
             )  # fmt: skip
             with ib.serial(rows) as row:
                 here = {**where, **self._row_values(start + row), self._n: column}
@@ -236,23 +244,47 @@ class _Emission:
         width = int64(self._tile.width)
         if packed:
             return tirx.address_of(self._b[panel * self._depth * width]), width
+        position = self._product.b.position
+        step, down = position.of(self._n), position.of(self._k)
+        origin = bound(position.at({**where, self._n: column}))
+        if self._reads_in_place():
+            return tirx.address_of(self._b[origin]), down
         # Copied with zeros after the last column: a vector that reaches past the end of the buffer
         # must not be read.
         copy = ib.alloc_buffer((self._depth * width,), "float32")
-        position = self._product.b.position
-        columns = tirx.min(self._width - column, width)
-        origin = bound(position.at({**where, self._n: column}))
-        step, down = position.of(self._n), position.of(self._k)
-        with ib.serial(self._depth) as k:
-            with ib.serial(columns) as j:
-                ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
-            with ib.serial(width - columns) as j:
-                ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
+        columns = bound(tirx.min(self._width - column, width))
+
+        def move(k: Any, j: Any) -> None:
+            ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
+
+        if _is_one(down):
+            with ib.serial(columns) as j, ib.serial(self._depth) as k:
+                move(k, j)
+        else:
+            with ib.serial(self._depth) as k, ib.serial(columns) as j:
+                move(k, j)
+        with ib.serial(self._depth) as k, ib.serial(width - columns) as j:
+            ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
         return copy.data, width
+
+    def _reads_in_place(self) -> bool:
+        """Whether panels of the right operand are read where they are, row by row.
+
+        They are whole, and their rows near each other: at large powers of two, a few lines of the
+        cache would have to hold them all.
+        """
+        position = self._product.b.position
+        step, down = position.of(self._n), position.of(self._k)
+        whole = _is_static(self._width) and int(self._width) % self._tile.width == 0
+        return whole and _is_one(step) and _is_static(down) and int(down) <= _NEAR
 
 
 def _element(scratch: Any, first: Any, offset: Any) -> Any:
     return scratch[first + offset]
+
+
+def _is_one(step: Any) -> bool:
+    return _is_static(step) and int(step) == 1
 
 
 def _is_static(size: Any) -> bool:

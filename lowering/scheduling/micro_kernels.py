@@ -2,8 +2,8 @@
 
 A micro-kernel computes `out[r, v] = sum(a[r, k] * b[k, v] for k)` for a few rows r and a few
 vectors of columns v, with all sums in registers. It takes strides and trip counts at run time, so
-that one function serves every product and convolution of a module: LLVM compiles it once. Kernels
-call it by name; `link_micro_kernels` adds the functions that a module calls.
+that one function serves every product of a module, and one every convolution: LLVM compiles it
+once. Kernels call it by name; `link_micro_kernels` adds the functions that a module calls.
 
 The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix Multiplication,
 2008): vectors of b are loaded, elements of a are broadcast.
@@ -12,7 +12,7 @@ The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,10 @@ class Tile:
         """The number of columns."""
         return self.lanes * self.vectors
 
-    def name(self, packed: bool) -> str:
-        """The name of the micro-kernel that takes any number of rows up to the most."""
-        return f"looplift_tile_{'packed' if packed else 'strided'}_{self.lanes}x{self.vectors}"
+    @property
+    def size(self) -> str:
+        """The part of a micro-kernel's name that tells tiles apart."""
+        return f"{self.lanes}x{self.vectors}"
 
 
 def native_tile() -> Tile:
@@ -68,6 +69,16 @@ def native_tile() -> Tile:
     return Tile(lanes, 2, {16: 12, 8: 6, 4: 12}[lanes])
 
 
+def product_tile() -> Tile:
+    """The tile for matrix products, whose rows of a lie at a distance.
+
+    Each row needs an address of its own. With more rows LLVM has no registers for the addresses,
+    and moves sums to memory in every step: half the speed.
+    """
+    tile = native_tile()
+    return Tile(tile.lanes, tile.vectors, min(tile.rows, 8))
+
+
 def line_tile() -> Tile:
     """The tile for products of a single row: as many sums as hide the latency of multiply-add."""
     return Tile(native_tile().lanes, 4, 1)
@@ -75,28 +86,38 @@ def line_tile() -> Tile:
 
 def call_tile(
     tile: Tile,
-    packed: bool,
     rows: Any,
     a: Any,
     b: Any,
     out: Any,
     table: Any,
     counts: tuple[Any, Any],
-    a_strides: tuple[Any, Any, Any],
+    a_strides: tuple[Any, Any],
     b_stride: Any,
-    out_row: Any = None,
+    out_row: Any,
     adds: Any = 0,
 ) -> None:
-    """Emits a call of a micro-kernel.
+    """Emits a call of the micro-kernel for convolutions, whose rows of a are neighbours.
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
-    `a[i * a_strides[0] + j * a_strides[1] + r * a_strides[2]] * b[i * b_stride + table[j] + v]`.
-    Where `packed`, the stride of rows is 1, which saves address arithmetic. `out_row` is by default
-    the width of the tile. Where `adds` is not 0, the sum is added to what `out` holds.
+    `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. Where `adds` is
+    not 0, the sum is added to what `out` holds.
     """
-    out_row = tile.width if out_row is None else out_row
-    arguments = [a, b, out, table, *counts, *a_strides[:2], b_stride, a_strides[2], out_row, adds]
-    ib.evaluate(tirx.call_extern("int32", tile.name(packed), rows, *map(_argument, arguments)))
+    arguments = [a, b, out, table, *counts, *a_strides, b_stride, out_row, adds]
+    call_function(f"{_TILE}{tile.size}", rows, *arguments)
+
+
+def call_product(
+    tile: Tile, rows: Any, a: Any, b: Any, out: Any, zero: Any,
+    count: Any, a_strides: tuple[Any, Any], b_stride: Any,
+) -> None:  # fmt: skip
+    """Emits a call of the micro-kernel for matrix products.
+
+    It computes `out[r * tile.width + v]`, the sum over k < count of
+    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. `zero` is the address of a 0.
+    """
+    arguments = [a, b, out, zero, count, *a_strides, b_stride]
+    call_function(f"{_PRODUCT}{tile.size}", rows, *arguments)
 
 
 def _argument(value: Any) -> Any:
@@ -120,6 +141,7 @@ def call_copy_row(
 
 
 _COPY_ROW = "looplift_copy_row"
+_TILE, _PRODUCT = "looplift_tile_", "looplift_product_"
 
 
 def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
@@ -127,8 +149,11 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
 
     They have no global symbol, so that TVM compiles them as internal functions.
     """
-    kinds = itertools.product((native_tile(), line_tile()), (False, True))
-    names = {tile.name(packed): (tile, packed) for tile, packed in kinds}
+    names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc]]] = {
+        f"{_TILE}{native_tile().size}": (native_tile(), _tile),
+        f"{_TILE}{line_tile().size}": (line_tile(), _tile),
+        f"{_PRODUCT}{product_tile().size}": (product_tile(), _product),
+    }
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
         for name, (tile, _) in names.items()
@@ -160,37 +185,29 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     for variable, function in list(module.functions_items()):
         if isinstance(function, tirx.PrimFunc):
             module[variable] = bound(function)
-    for name, (tile, packed) in names.items():
+    for name, (tile, of_rows) in names.items():
         if name in called:
-            for part, function in _functions(tile, packed):
-                module[variables[part]] = bound(function)
+            for rows in range(1, tile.rows + 1):
+                module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
+            module[variables[name]] = bound(_selector(name, module[variables[f"{name}_1"]], tile))
     for name, function_of in others.items():
         if name in called:
             module[variables[name]] = bound(function_of())
     return module
 
 
-def _functions(tile: Tile, packed: bool) -> Iterator[tuple[str, tirx.PrimFunc]]:
-    """A micro-kernel for each number of rows, and one that selects among them."""
-    name = tile.name(packed)
-    for rows in range(1, tile.rows + 1):
-        yield f"{name}_{rows}", _tile(tile, packed, rows)
-    yield name, _selector(tile, name)
-
-
-def _parameters() -> tuple[list[Any], list[Any]]:
+def _parameters(*numbers: str) -> tuple[list[Any], list[Any]]:
     pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
     pointers.append(ib.arg("table", ib.handle("int64")))
-    names = ("count_i", "count_j", "a_i", "a_j", "b_i", "a_row", "out_row", "adds")
-    return pointers, [ib.arg(name, ib.int64()) for name in names]
+    return pointers, [ib.arg(name, ib.int64()) for name in numbers]
 
 
-def _selector(tile: Tile, name: str) -> tirx.PrimFunc:
+def _selector(name: str, of_one_row: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
     """The function that calls the micro-kernel for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         rows = ib.arg("rows", ib.int64())
-        pointers, numbers = _parameters()
+        pointers, numbers = _parameters(*(str(param.name) for param in of_one_row.params[4:]))
         table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
         keep_apart(name, table[tirx.IntImm("int64", 0)] < 0, [rows, *pointers, *numbers])
 
@@ -210,39 +227,77 @@ def _selector(tile: Tile, name: str) -> tirx.PrimFunc:
     return builder.get()
 
 
-def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
-    lanes = tile.lanes
+class _Sums:
+    """The sums of a tile, in registers: a buffer becomes one if every index into it is known."""
 
-    def span(first: Any) -> Any:
-        return tirx.Ramp(first, tirx.IntImm("int64", 1), lanes)
+    def __init__(self, tile: Tile, rows: int) -> None:
+        self._lanes = tile.lanes
+        self._places = list(itertools.product(range(rows), range(tile.vectors)))
+        self._buffers = {p: ib.alloc_buffer((tile.lanes,), "float32") for p in self._places}
+        self._whole = self._span(tirx.IntImm("int64", 0))
 
+    def _span(self, first: Any) -> Any:
+        return tirx.Ramp(first, tirx.IntImm("int64", 1), self._lanes)
+
+    def clear(self) -> None:
+        """Emits zeros."""
+        nothing = tirx.Broadcast(tirx.const(0.0, "float32"), self._lanes)
+        for buffer in self._buffers.values():
+            ib.buffer_store(buffer, nothing, [self._whole])
+
+    def load(self, out: Any, out_row: Any) -> None:
+        """Emits loads of the sums."""
+        for (row, vector), buffer in self._buffers.items():
+            place = self._span(row * out_row + vector * self._lanes)
+            ib.buffer_store(buffer, out[place], [self._whole])
+
+    def add(self, element: Callable[[int], Any], b: Any, first: Any) -> None:
+        """Emits the addition of products of `element(row)` with the vectors of b from `first`."""
+        for (row, vector), buffer in self._buffers.items():
+            factor = tirx.Broadcast(element(row), self._lanes)
+            product = factor * b[self._span(first + vector * self._lanes)]
+            ib.buffer_store(buffer, buffer[self._whole] + product, [self._whole])
+
+    def store(self, out: Any, out_row: Any) -> None:
+        """Emits stores of the sums."""
+        for (row, vector), buffer in self._buffers.items():
+            place = self._span(row * out_row + vector * self._lanes)
+            ib.buffer_store(out, buffer[self._whole], [place])
+
+
+def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
+    """What `call_tile` calls, for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers, (count_i, count_j, a_i, a_j, b_i, a_row, out_row, adds) = _parameters()
+        pointers, (count_i, count_j, a_i, a_j, b_i, out_row, adds) = _parameters(
+            "count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds"
+        )
         a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
         table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
-        places = list(itertools.product(range(rows), range(tile.vectors)))
-        zero = tirx.IntImm("int64", 0)
-        # A buffer becomes a register if every index into it is known.
-        sums = {place: ib.alloc_buffer((lanes,), "float32") for place in places}
-        targets = {(row, vector): span(row * out_row + vector * lanes) for row, vector in places}
-        nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
+        sums = _Sums(tile, rows)
         with ib.If(adds == 0):
             with ib.Then():
-                for place in places:
-                    ib.buffer_store(sums[place], nothing, [span(zero)])
+                sums.clear()
             with ib.Else():
-                for place in places:
-                    ib.buffer_store(sums[place], out[targets[place]], [span(zero)])
+                sums.load(out, out_row)
         with ib.serial(count_i) as i, ib.serial(count_j) as j:
-            of_a, of_b = i * a_i + j * a_j, i * b_i + table[j]
-            for row, vector in places:
-                element = a[of_a + (row if packed else row * a_row)]
-                product = tirx.Broadcast(element, lanes) * b[span(of_b + vector * lanes)]
-                total = sums[row, vector]
-                ib.buffer_store(total, total[span(zero)] + product, [span(zero)])
-        for place in places:
-            ib.buffer_store(out, sums[place][span(zero)], [targets[place]])
+            first = i * a_i + j * a_j
+            sums.add(lambda row: a[first + row], b, i * b_i + table[j])
+        sums.store(out, out_row)
+    return builder.get()
+
+
+def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
+    """What `call_product` calls, for a number of rows."""
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        pointers, (count, a_row, a_k, b_k) = _parameters("count", "a_row", "a_k", "b_k")
+        a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
+        sums = _Sums(tile, rows)
+        sums.clear()
+        with ib.serial(count) as k:
+            sums.add(lambda row: a[k * a_k + row * a_row], b, k * b_k)
+        sums.store(out, tile.width)
     return builder.get()
 
 

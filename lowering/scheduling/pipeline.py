@@ -36,6 +36,8 @@ from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .size_names import OPAQUE, name_kernel_sizes, name_sizes
 from .transposed_convolution import split_into_phases
+from .transposed_operands import absorb_transpositions
+from .transposition import Transposition
 from .winograd import Winograd
 
 NAME = "looplift"
@@ -45,6 +47,7 @@ RULES = (
     Winograd(),
     Convolution(),
     Elementwise(),
+    Transposition(),
     RowReduction(),
 )
 """The schedule rules for CPUs, in the order in which they are tried."""
@@ -133,6 +136,7 @@ def _to_kernels() -> Any:
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
             _module_pass(split_into_phases),
+            _module_pass(absorb_transpositions),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
             _module_pass(evaluate_constant_calls),

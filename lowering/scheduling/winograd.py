@@ -203,10 +203,10 @@ class _Emission(Emission):
             b = bound((panel * _SQUARE + point) * self._point_stride)
             out = bound((offset * _SQUARE + point) * (rows * width))
             call_tile(
-                self._tile, True, here, tirx.address_of(self._weights[a]),
+                self._tile, here, tirx.address_of(self._weights[a]),
                 tirx.address_of(self._points[b]), tirx.address_of(products[out]),
                 self._table.data, (channels, int64(1)),
-                (int64(rows), int64(rows), int64(1)), int64(width), int64(width),
+                (int64(rows), int64(rows)), int64(width), int64(width),
             )  # fmt: skip
 
     def _recover_taps(self, tiles: Any, weights: Any, taps: Any) -> None:
@@ -234,10 +234,10 @@ class _Emission(Emission):
                 out = bound((offset * _SQUARE + point) * (rows * width))
                 table = tirx.address_of(self._table[int64(1 + 9 * number)])
                 call_tile(
-                    self._tile, True, here, tirx.address_of(taps[a]),
+                    self._tile, here, tirx.address_of(taps[a]),
                     tirx.address_of(chunk.planes[bound(panel * width)]),
                     tirx.address_of(products[out]), table, (channels, int64(9)),
-                    (int64(9 * rows), int64(rows), int64(1)), self._channel_stride, int64(width),
+                    (int64(9 * rows), int64(rows)), self._channel_stride, int64(width),
                 )  # fmt: skip
 
     def _write_squares(

@@ -1,0 +1,149 @@
+"""Transpositions: elementwise kernels that read along another axis than they write.
+
+The elements of a vector of the output are far apart in what is read. Blocks of both axes are copied
+to a small square first, in vectors of what is read, and written from there in vectors of the
+output, with the operators that were fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import Affine, affine, flat, int64, product, unflattened
+from .elementwise import is_plain
+from .emission import Store, bound, ceil_div, compute_block, for_items, pieces, rewritten
+from .micro_kernels import native_tile
+from .nests import Nest, inlined, loads, nests_of
+
+_SIDE = 16
+"""The side of a square: a line of the cache in each direction."""
+_COST = 4
+"""The time for an element, in multiply-adds."""
+
+
+class Transposition(ScheduleRule):  # type: ignore[misc]
+    """Elementwise kernels of float32 with one transposed operand, of static and dynamic sizes."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        nests = nests_of(kernel)
+        found = _transposed(nests[0]) if nests and len(nests) == 1 else None
+        if found is None:
+            return None
+        return s_tir.Schedule(rewritten(kernel, partial(_emit, found), [found.nest.buffer]))
+
+
+class _Value:
+    """What a nest stores, with the transposed load as the element, as `Store` takes it."""
+
+    def __init__(self, nest: Nest, load: Any) -> None:
+        self._nest = nest
+        self._load = load
+        self.output = nest.buffer
+
+    def indices(self) -> list[Any]:
+        return self._nest.indices
+
+    def value(self, element: Any) -> Any:
+        def replace(load: Any) -> Any:
+            return element if load.same_as(self._load) else load
+
+        return tvm_ffi.structural_map(self._nest.value, (ir.TensorLoad, replace), order="post")
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    nest: Nest
+    outer: list[Any]
+    """The variables that are neither of the next two."""
+    line: Any
+    """The variable along which neighbours are neighbours in what is read."""
+    column: Any
+    """That along which they are neighbours in the output."""
+    source: Any
+    """The buffer of the transposed operand."""
+    position: Affine
+    """Where it is read."""
+    store: Store
+
+
+def _transposed(nest: Nest) -> _Transposed | None:
+    if not is_plain(nest):
+        return None
+    order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
+    variables = nest.variables
+    if len(order) < 2 or len({str(v) for v in order}) != len(order) or len(order) != len(variables):
+        return None
+    *others, column = order
+    for load in loads(nest.value):
+        position = affine(list(load.source.shape), list(load.indices), variables)
+        if position is None or load.source.same_as(nest.buffer):
+            return None
+        line = next((v for v in others if _is_one(position.of(v))), None)
+        if line is None or column not in position.coefficients or _is_one(position.of(column)):
+            continue
+        extents = {v: nest.extent(v) for v in variables}
+        store = Store(_Value(nest, load), variables, extents, [column])
+        if store.is_storable and store.is_contiguous and store.is_vector:
+            outer = [v for v in others if not v.same_as(line)]
+            return _Transposed(nest, outer, line, column, load.source, position, store)
+    return None
+
+
+def _is_one(step: Any) -> bool:
+    simple = sym.Analyzer().simplify(step)
+    return isinstance(simple, tirx.IntImm) and int(simple) == 1
+
+
+def _emit(found: _Transposed) -> None:
+    nest, lanes = found.nest, native_tile().lanes
+    with compute_block("transposition"):
+        found.store.declare()
+        source = flat(found.source)
+        height, width = bound(nest.extent(found.line)), bound(nest.extent(found.column))
+        bands = bound(pieces(height, _SIDE))
+
+        def band(number: Any) -> None:
+            here = _values(nest, found.outer, tirx.floordiv(number, bands))
+            first = bound(tirx.floormod(number, bands) * _SIDE)
+            rows = bound(tirx.min(height - first, int64(_SIDE)))
+            square = ib.alloc_buffer((_SIDE * _SIDE,), "float32")
+            columns = bound(tirx.min(width, int64(_SIDE)))
+            with ib.serial(bound(ceil_div(width, _SIDE))) as block:
+                # The last square ends with the last column: it writes some elements again.
+                start = bound(tirx.min(block * _SIDE, width - columns))
+                with ib.serial(columns) as k:
+                    values = {**here, found.line: first, found.column: start + k}
+                    origin = bound(found.position.at(values))
+                    with ib.If(rows == _SIDE):
+                        with ib.Then(), ib.vectorized(int64(_SIDE)) as lane:
+                            ib.buffer_store(square, source[origin + lane], [k * _SIDE + lane])
+                        with ib.Else(), ib.serial(rows) as row:
+                            ib.buffer_store(square, source[origin + row], [k * _SIDE + row])
+                with ib.serial(rows) as row:
+                    values = {**here, found.line: bound(first + row), found.column: start}
+                    found.store.run(values, columns, partial(_element, square, row), lanes)
+
+        extents = [nest.extent(v) for v in nest.variables]
+        count = product([nest.extent(v) for v in found.outer])
+        for_items(bound(count * bands), product(extents) * _COST, band)
+
+
+def _element(square: Any, row: Any, offset: Any) -> Any:
+    return square[offset * _SIDE + row]
+
+
+def _values(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
+    values = unflattened(variables, nest.extent, number)
+    return {variable: bound(value) for variable, value in values.items()}

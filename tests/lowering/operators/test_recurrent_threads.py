@@ -1,0 +1,110 @@
+"""LSTM, GRU and RNN on two threads: cores take directions and rows, or share hidden units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from looplift.lowering.compile import as_target
+from looplift.lowering.operators.recurrent_attributes import Activation, Direction
+from looplift.lowering.operators.recurrent_attributes import Layer as ParsedLayer
+from looplift.lowering.operators.recurrent_kernel import recurrence_kernel
+from looplift.lowering.operators.recurrent_layout import Recurrence, choose_layout
+
+from ...samples import one_of
+from ..compiled import Compiled
+from .test_recurrent_operator import (
+    Layer,
+    assert_equal,
+    build_feed,
+    build_model,
+    onnxruntime_session,
+)
+
+BIDIRECTIONAL = {"direction": "bidirectional"}
+SEPARATE = {
+    "lstm": Layer("LSTM", BIDIRECTIONAL, ("B", "initial_h", "initial_c"), hidden=131),
+    "lengths": Layer("GRU", BIDIRECTIONAL, ("B", "sequence_lens"), hidden=155),
+    "unlike directions": Layer(
+        "LSTM",
+        {**BIDIRECTIONAL, "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Relu"]},
+        hidden=131,
+    ),
+    "rows": Layer("RNN", {"direction": "reverse"}, hidden=365),
+}
+"""Layers whose directions and rows are enough for all cores."""
+SHARED = {
+    "one lstm": Layer("LSTM", {"direction": "reverse"}, ("B", "initial_h", "P"), hidden=365),
+    "gru": Layer("GRU", {}, ("B", "sequence_lens", "initial_h"), hidden=421),
+    "reset after": Layer("GRU", {"linear_before_reset": 1}, hidden=421),
+    "rnn": Layer("RNN", {"clip": 0.5}, hidden=727),
+}
+"""Layers of one direction with enough work in a time step."""
+SIZES = ((1, 1), (4, 1), (3, 2), (5, 7))
+"""Sequence lengths and batches."""
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(1, request.param)
+    yield request.param
+    configure(1, 0)
+
+
+@pytest.mark.parametrize("name", [*one_of(2, SEPARATE), *one_of(2, SHARED)])
+def test_any_number_of_threads(name: str, threads: int) -> None:
+    layer = (SEPARATE | SHARED)[name]
+    rng = np.random.default_rng(0)
+    model = build_model([layer], [layer.weights(rng)])
+    compiled, session = Compiled(model), onnxruntime_session(model)
+    for steps, batch in SIZES:
+        feed = build_feed([layer], rng, steps, batch)
+        assert_equal(model, compiled(feed), session.run(None, feed))
+    assert compiled(build_feed([layer], rng, 3, 0))[0].shape[2] == 0
+    no_steps = build_feed([layer], rng, 0, 2)
+    final = compiled(no_steps)[1]
+    wanted = no_steps.get("initial_h_0", np.zeros_like(final))
+    if "sequence_lens" not in layer.inputs:
+        np.testing.assert_array_equal(final, wanted)
+
+
+def recurrence(directions: int, hidden: int, batch: int | None) -> Recurrence:
+    sigmoid, tanh = Activation("sigmoid", 0, 0), Activation("tanh", 0, 0)
+    both = tuple(Direction(reverse, (sigmoid, tanh, tanh)) for reverse in (False, True))
+    layer = ParsedLayer("LSTM", hidden, both[:directions], None, False, False, False)
+    return Recurrence(layer, choose_layout(4, hidden, "float32"), "float32", batch, False, False)
+
+
+def loops(kernel: tirx.PrimFunc) -> str:
+    """The loops of a kernel by kind, from the outside."""
+    return "".join(
+        "p" if "T.parallel(" in line else "s"
+        for line in kernel.script().splitlines()
+        if line.strip().startswith("for ")
+    )
+
+
+def test_which_loop_runs_on_all_cores() -> None:
+    with as_target("native"):
+        assert "p" not in loops(recurrence_kernel(recurrence(1, 64, 1)))
+        # Directions and rows: one loop around all others.
+        assert loops(recurrence_kernel(recurrence(2, 512, None))).startswith("p")
+        assert loops(recurrence_kernel(recurrence(1, 512, 8))).startswith("p")
+        # Hidden units: the loop over time steps is around it.
+        for batch in (1, None):
+            kernel = loops(recurrence_kernel(recurrence(1, 512, batch)))
+            assert kernel.startswith("s")
+            assert "p" in kernel
+
+
+def test_a_small_layer_stays_on_one_core() -> None:
+    """Whether the sequence is long enough is known at run time."""
+    with as_target("native"):
+        kernel = loops(recurrence_kernel(recurrence(2, 32, None)))
+    assert "p" in kernel
+    assert kernel.count("s") > kernel.index("p")
