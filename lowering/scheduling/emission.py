@@ -332,7 +332,9 @@ class Store:
             whole = bound(tirx.floordiv(count, lanes))
             with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:
                 store(number * lanes + lane, lane)
-            self._run_tail(values, bound(whole * lanes), bound(count - whole * lanes), element, lanes)
+            self._run_tail(
+                values, bound(whole * lanes), bound(count - whole * lanes), element, lanes
+            )
         else:
             with ib.If(fills):
                 with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:

@@ -13,8 +13,7 @@ import itertools
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -29,6 +28,7 @@ from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
+from .memory_plan import plan_memory
 from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
 from .reduction import RowReduction
@@ -110,7 +110,7 @@ def _for_cpu() -> Any:
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
-            _module_pass(_plan_memory),
+            _module_pass(plan_memory),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
@@ -182,25 +182,6 @@ def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
             if scheduled is not kernel:
                 module[variable] = with_fast_math(scheduled)
     return module
-
-
-def _plan_memory(module: tvm.IRModule) -> tvm.IRModule:
-    """Let tensors share memory, if all their sizes are known.
-
-    For the others the memory pool of the virtual machine does as well. To prove which of their
-    sizes are equal, StaticPlanBlockMemory compares each with all others, for 17 s in VITS.
-    """
-    allocation = ir.Op.get("relax.builtin.alloc_tensor")
-    open_sizes: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if call.op.same_as(allocation):
-            open_sizes.extend(s for s in call.args[0] if not isinstance(s, tirx.IntImm))
-
-    for function in module.functions.values():
-        if isinstance(function, relax.Function):
-            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
-    return module if open_sizes else relax.transform.StaticPlanBlockMemory()(module)
 
 
 def _keep_noalias(module: tvm.IRModule) -> tvm.IRModule:
