@@ -280,7 +280,7 @@ class Store:
                 self._views[load.source] = flat(load.source)
 
     @property
-    def _is_in_place(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether what is written is read, too, as in what `call_tir_inplace` calls."""
         return any(load.source.same_as(self._epilogue.output) for load in self._loads)
 
@@ -327,7 +327,7 @@ class Store:
         fills = sym.Analyzer().simplify(count >= int64(lanes))
         if _is_false(fills):
             self._run_tail(values, int64(0), count, element, lanes)
-        elif self._is_in_place:
+        elif self.is_in_place:
             # An element that is written twice would be computed from its result.
             whole = bound(tirx.floordiv(count, lanes))
             with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:

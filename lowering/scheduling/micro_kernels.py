@@ -12,7 +12,7 @@ The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
+from .lane_kernels import TRANSPOSE, transposition, windows
 from .winograd_transforms import (
     INPUT,
     OUTPUT,
@@ -135,13 +136,17 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
     }
     lanes, vectors = native_tile().lanes, native_tile().vectors
-    others = {
+    others: dict[str, Callable[[], tirx.PrimFunc]] = {
         _COPY_ROW: lambda: _copy_row(lanes),
         INPUT: lambda: input_transform(lanes, vectors),
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,
+        TRANSPOSE: lambda: transposition(lanes),
     }
     variables |= {name: ir.GlobalVar(name) for name in others}
+    families = {family.names[0]: family for family in windows(lanes)}
+    for family in families.values():
+        variables |= {name: ir.GlobalVar(name) for name in family.names}
     called: set[str] = set()
 
     def bind(call: Any) -> Any:
@@ -163,6 +168,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     for name, (tile, packed) in names.items():
         if name in called:
             for part, function in _functions(tile, packed):
+                module[variables[part]] = bound(function)
+    for name, family in families.items():
+        if name in called:
+            for part, function in family.functions():
                 module[variables[part]] = bound(function)
     for name, function_of in others.items():
         if name in called:

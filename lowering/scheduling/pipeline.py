@@ -19,6 +19,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
+from .channel_lanes import ChannelLanes
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
@@ -43,6 +44,7 @@ RULES = (
     FewPositions(),
     MatrixProduct(),
     Winograd(),
+    ChannelLanes(),
     Convolution(),
     Elementwise(),
     RowReduction(),
