@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -23,6 +23,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
+from .affine import int64
 from .lane_kernels import TRANSPOSE, transposition, windows
 from .winograd_transforms import (
     INPUT,
@@ -69,6 +70,11 @@ def native_tile() -> Tile:
     return Tile(lanes, 2, {16: 12, 8: 6, 4: 12}[lanes])
 
 
+def narrow_tile() -> Tile:
+    """The tile for the last columns, if they are no more than a vector."""
+    return replace(native_tile(), vectors=1)
+
+
 def line_tile() -> Tile:
     """The tile for products of a single row: as many sums as hide the latency of multiply-add."""
     return Tile(native_tile().lanes, 4, 1)
@@ -100,6 +106,32 @@ def call_tile(
     ib.evaluate(tirx.call_extern("int32", tile.name(packed), rows, *map(_argument, arguments)))
 
 
+def call_panel(
+    tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any, zero: Any,
+    depth: Any, a_stride: Any,
+) -> None:  # fmt: skip
+    """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of constant weights.
+
+    Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
+    address of a 0.
+    """
+    counts, strides, width = (depth, int64(1)), (a_stride, int64(0), int64(1)), int64(tile.width)
+
+    def call(kind: Tile) -> None:
+        call_tile(kind, True, rows, a, b, out, zero, counts, strides, width, width)
+
+    if columns is None or not 0 < columns % tile.width <= tile.lanes:
+        call(tile)
+    elif columns <= tile.lanes:
+        call(narrow_tile())
+    else:
+        with ib.If(here > tile.lanes):
+            with ib.Then():
+                call(tile)
+            with ib.Else():
+                call(narrow_tile())
+
+
 def _argument(value: Any) -> Any:
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
@@ -128,7 +160,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
 
     They have no global symbol, so that TVM compiles them as internal functions.
     """
-    kinds = itertools.product((native_tile(), line_tile()), (False, True))
+    kinds = itertools.product((native_tile(), narrow_tile(), line_tile()), (False, True))
     names = {tile.name(packed): (tile, packed) for tile, packed in kinds}
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")

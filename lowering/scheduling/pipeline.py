@@ -32,6 +32,7 @@ from .matmul import MatrixProduct
 from .memory_plan import plan_memory
 from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
+from .pointwise import Pointwise
 from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
@@ -45,6 +46,7 @@ RULES = (
     MatrixProduct(),
     Winograd(),
     ChannelLanes(),
+    Pointwise(),
     Convolution(),
     Elementwise(),
     RowReduction(),

@@ -103,33 +103,36 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
 
 
 def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
-    """Transforms a panel of one output channel.
+    """Transforms the products of some positions, `vectors` vectors of output channels for each.
 
-    Point p is read from `products[p * point]`. The upper of two lines of output goes to `out`, the
-    lower one `line` elements further, twice as many elements as the panel has positions.
+    Point p of a position is read from `products[p * point]`. The upper of two lines of output goes
+    to `out`, the lower one `line` elements further, two positions of it for each of the products.
     """
     with IRBuilder() as builder, function_frame():
-        data, numbers = _arguments(2, 2)
+        data, numbers = _arguments(2, 3)
         products, out = _buffers(data)
-        point, line = numbers
+        point, line, count = numbers
         keep_apart(OUTPUT, point < 0, [*data, *numbers])
-        mixed = [k // 2 + k % 2 * lanes for k in range(2 * lanes)]
-        for vector in range(vectors):
-            rows = [
-                [
-                    products[span(point * (POINTS * i + j) + vector * lanes, lanes)]
-                    for j in range(POINTS)
+        width = lanes * vectors
+        with ib.serial(count) as position:
+            for vector in range(vectors):
+                column = vector * lanes
+                rows = [
+                    [
+                        products[span(point * (POINTS * i + j) + position * width + column, lanes)]
+                        for j in range(POINTS)
+                    ]
+                    for i in range(POINTS)
                 ]
-                for i in range(POINTS)
-            ]
-            for i, pair in enumerate(_twice(_of_products, rows)):
-                value = tirx.Shuffle(pair, mixed)
-                ib.buffer_store(out, value, [span(line * i + vector * 2 * lanes, 2 * lanes)])
+                for i, pair in enumerate(_twice(_of_products, rows)):
+                    for j, value in enumerate(pair):
+                        target = line * i + (position * 2 + j) * width + column
+                        ib.buffer_store(out, value, [span(target, lanes)])
     return builder.get()
 
 
 def recovered_taps() -> tirx.PrimFunc:
-    """Writes the taps of a tile of output channels, and after them the same negated.
+    """Writes the taps of a panel of output channels, and after them the same negated.
 
     Point p of element k, a channel and row, is `points[p * count + k]`. Tap t of channel c and row
     r becomes `out[(c * 9 + t) * rows + r]`.
