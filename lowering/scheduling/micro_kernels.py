@@ -49,6 +49,8 @@ class Tile:
     """Vectors of columns."""
     rows: int
     """The most rows."""
+    in_planes: bool = False
+    """Whether the table has places in `a` rather than in `b`, see `call_tile`."""
 
     @property
     def width(self) -> int:
@@ -57,7 +59,8 @@ class Tile:
 
     def name(self, packed: bool) -> str:
         """The name of the micro-kernel that takes any number of rows up to the most."""
-        return f"looplift_tile_{'packed' if packed else 'strided'}_{self.lanes}x{self.vectors}"
+        kind = "planes" if self.in_planes else "packed" if packed else "strided"
+        return f"looplift_tile_{kind}_{self.lanes}x{self.vectors}"
 
 
 def native_tile() -> Tile:
@@ -98,7 +101,8 @@ def call_tile(
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
     `a[i * a_strides[0] + j * a_strides[1] + r * a_strides[2]] * b[i * b_stride + table[j] + v]`.
-    Where `packed`, the stride of rows is 1, which saves address arithmetic. `out_row` is by default
+    Where `packed`, the stride of rows is 1, which saves address arithmetic. A tile `in_planes` is
+    packed, and has `table[j]` and `j * a_strides[1]` in each other's place. `out_row` is by default
     the width of the tile. Where `adds` is not 0, the sum is added to what `out` holds.
     """
     out_row = tile.width if out_row is None else out_row
@@ -108,17 +112,20 @@ def call_tile(
 
 def call_panel(
     tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any, zero: Any,
-    depth: Any, a_stride: Any,
+    depth: Any, a_stride: Any, taps: int = 1,
 ) -> None:  # fmt: skip
-    """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of constant weights.
+    """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
-    address of a 0.
+    address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
+    `zero` is the address of the table.
     """
-    counts, strides, width = (depth, int64(1)), (a_stride, int64(0), int64(1)), int64(tile.width)
+    counts, width = (depth, int64(taps)), int64(tile.width)
+    strides = (a_stride, int64(tile.width if tile.in_planes else 0), int64(1))
 
     def call(kind: Tile) -> None:
-        call_tile(kind, True, rows, a, b, out, zero, counts, strides, width, width)
+        kind = replace(kind, in_planes=tile.in_planes)
+        call_tile(kind, True, rows, a, b, out, zero, counts, strides, width * taps, width)
 
     if columns is None or not 0 < columns % tile.width <= tile.lanes:
         call(tile)
@@ -160,7 +167,9 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
 
     They have no global symbol, so that TVM compiles them as internal functions.
     """
-    kinds = itertools.product((native_tile(), narrow_tile(), line_tile()), (False, True))
+    tiles = (native_tile(), narrow_tile())
+    kinds = [*itertools.product((*tiles, line_tile()), (False, True))]
+    kinds += [(replace(tile, in_planes=True), True) for tile in tiles]
     names = {tile.name(packed): (tile, packed) for tile, packed in kinds}
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
@@ -276,7 +285,8 @@ def _tile(tile: Tile, packed: bool, rows: int) -> tirx.PrimFunc:
                 for place in places:
                     ib.buffer_store(sums[place], out[targets[place]], [span(zero)])
         with ib.serial(count_i) as i, ib.serial(count_j) as j:
-            of_a, of_b = i * a_i + j * a_j, i * b_i + table[j]
+            steps = (table[j], j * a_j) if tile.in_planes else (j * a_j, table[j])
+            of_a, of_b = i * a_i + steps[0], i * b_i + steps[1]
             for row, vector in places:
                 element = a[of_a + (row if packed else row * a_row)]
                 product = tirx.Broadcast(element, lanes) * b[span(of_b + vector * lanes)]

@@ -20,6 +20,7 @@ from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .channel_lanes import ChannelLanes
+from .channel_panels import ChannelPanels
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
@@ -47,6 +48,7 @@ RULES = (
     Winograd(),
     ChannelLanes(),
     Pointwise(),
+    ChannelPanels(),
     Convolution(),
     Elementwise(),
     RowReduction(),

@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
+from .channel_panels import fills_vectors
 from .convolution import even_part
 from .convolution_form import Convolved, convolution_of, static_size
 from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
@@ -32,8 +33,6 @@ _ITEMS = 8
 """Items of work that the output channels of a chunk are cut into."""
 _LEAST_DEPTH = 48
 """Input channels from which on transposing the results costs less than it saves."""
-_MOST_WASTE = 9 / 8
-"""The elements of vectors of output channels by the number of output channels, at most."""
 
 
 class Pointwise(ScheduleRule):  # type: ignore[misc]
@@ -68,8 +67,7 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
     )
     if not plain or depth is None or channels is None or depth < _LEAST_DEPTH:
         return False
-    lanes = native_tile().lanes
-    return -(-channels // lanes) * lanes <= channels * _MOST_WASTE
+    return fills_vectors(channels)
 
 
 class _Emission:
