@@ -201,6 +201,47 @@ def test_fast_math_is_as_precise_as_float32(
     np.testing.assert_allclose(output.numpy(), wanted, rtol=2e-7, atol=2e-38)
 
 
+@pytest.mark.parametrize(("function", "reference"), [(ib.sin, np.sin), (ib.cos, np.cos)])
+def test_fast_sines_are_as_precise_as_float32(
+    function: Callable[[Any], Any], reference: Callable[[Array], Array]
+) -> None:
+    edges = [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0.0,
+        -0.0,
+        1e-40,
+        np.pi,
+        -np.pi / 2,
+        1e5,
+        1e7,
+        -1e9,
+        12345678.0,
+    ]
+    turns = np.arange(-1000, 1000) * (np.pi / 2)
+    spread = np.geomspace(1e-6, 1e7, 2088)
+    x = np.concatenate([edges, turns, spread]).astype(np.float32)[:4096]
+    kernel = with_fast_math(elementwise(function, len(x)))
+    assert not any(name in kernel.script() for name in ("T.sin", "T.cos"))
+    compiled = tvm.compile(tvm.IRModule({"main": kernel}), target="llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        wanted = reference(x.astype(np.float64)).astype(np.float32)
+    got = output.numpy()
+    np.testing.assert_allclose(got, wanted, rtol=4e-7, atol=1e-13)
+    assert np.array_equal(np.signbit(got[x == 0]), np.signbit(wanted[x == 0]))
+
+
+def test_sines_of_huge_numbers_are_sines() -> None:
+    x = np.geomspace(1e12, 3e38, 64).astype(np.float32)
+    compiled = tvm.compile(tvm.IRModule({"main": with_fast_math(elementwise(ib.sin, 64))}), "llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    assert np.abs(output.numpy()).max() <= 1
+
+
 def elementwise(function: Callable[[Any], Any], size: int) -> tirx.PrimFunc:
     """A kernel of vectors of 16, which no pass has seen."""
     with IRBuilder() as builder, ib.prim_func(s_tir=True):
