@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import mul
 from typing import Any
 
 import tvm_ffi
@@ -31,18 +33,23 @@ _EXPONENT_BIAS = 127
 _EXPONENT_BITS = 23
 
 
+_PRODUCTS = (2.0, 3.0, 4.0)
+"""Exponents of powers that are written as products."""
 _MOST_NAMED = 8
 """Named values in an argument up to which a function of it is written in arithmetic."""
 
 
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with cos, erf, exp, sigmoid, sin and tanh of float32 in plain arithmetic.
+    """The kernel with cos, erf, exp, sigmoid, sin and tanh of float32 in plain arithmetic, and
+    products in place of powers.
 
     Not those of a function of a function: TVM's code generator puts named values in place of their
     names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
     """
 
     def replace(call: Any) -> Any:
+        if getattr(call.op, "name", "") == "tirx.pow":
+            return _power(call)
         if not is_fast(call):
             return call
         named: list[Any] = []
@@ -58,6 +65,17 @@ def is_fast(call: Any) -> bool:
     """Whether a call is one of those that are written in arithmetic."""
     known = getattr(call.op, "name", "") in _FUNCTIONS
     return known and str(call.ty.dtype.with_lanes(1)) == "float32"
+
+
+def _power(call: Any) -> Expr:
+    """A product in place of a power with a small constant exponent."""
+    x, exponent = call.args
+    if isinstance(exponent, tirx.Broadcast):
+        exponent = exponent.value
+    number = exponent.value if isinstance(exponent, tirx.FloatImm) else None
+    if number not in _PRODUCTS:
+        return call
+    return _named(x, lambda x: reduce(mul, [x] * int(number)))
 
 
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:

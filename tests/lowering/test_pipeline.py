@@ -234,6 +234,20 @@ def test_fast_sines_are_as_precise_as_float32(
     assert np.array_equal(np.signbit(got[x == 0]), np.signbit(wanted[x == 0]))
 
 
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, 2.5, -1.0])
+def test_small_powers_are_products(exponent: float) -> None:
+    x = np.linspace(-3, 9, 64).astype(np.float32)
+    x[:4] = np.nan, np.inf, -np.inf, -0.0
+    kernel = with_fast_math(elementwise(lambda x: ib.pow(x, tirx.const(exponent, "float32")), 64))
+    assert ("T.pow" in kernel.script()) is (exponent not in (2, 3, 4))
+    compiled = tvm.compile(tvm.IRModule({"main": kernel}), target="llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        wanted = (x.astype(np.float64) ** exponent).astype(np.float32)
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=3e-7)
+
+
 def test_sines_of_huge_numbers_are_sines() -> None:
     x = np.geomspace(1e12, 3e38, 64).astype(np.float32)
     compiled = tvm.compile(tvm.IRModule({"main": with_fast_math(elementwise(ib.sin, 64))}), "llvm")
