@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError, summary_line
+from .scheduling.compaction import without_compaction
 from .scheduling.pipeline import NAME
 
 NATIVE = "native"
@@ -20,9 +21,10 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
     `target` is what TVM takes, or "native". UnsupportedError: TVM cannot compile it.
     """
     try:
-        return tvm.compile(
-            module, target=as_target(target), relax_pipeline=relax.get_pipeline(NAME)
-        )
+        with without_compaction():
+            return tvm.compile(
+                module, target=as_target(target), relax_pipeline=relax.get_pipeline(NAME)
+            )
     except UnsupportedError:
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.

@@ -23,6 +23,8 @@ from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
+WRITTEN_BY_RULE = "looplift.written_by_rule"
+"""The attribute of kernels that a schedule rule has written anew."""
 
 
 def rewritten(
@@ -41,7 +43,7 @@ def rewritten(
         buffers = [*root.alloc_buffers, *kept]
         root = s_tir.SBlock([], [], [], root.name_hint, root.body, None, buffers)
         body = s_tir.SBlockRealize([], True, root)
-    return with_fast_math(kernel.with_body(body))
+    return with_fast_math(kernel.with_body(body).with_attr(WRITTEN_BY_RULE, True))
 
 
 def allocated(kernel: tirx.PrimFunc) -> list[Any]:

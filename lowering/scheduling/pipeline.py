@@ -21,6 +21,7 @@ from tvm.tirx.script import builder as ib
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
+from .compaction import compact_buffers
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
@@ -111,6 +112,7 @@ def _for_cpu() -> Any:
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
+            _module_pass(compact_buffers),
             _module_pass(inline_iterations),
             _module_pass(mark_proven_arguments),
             passes.ToNonDataflow(),
