@@ -21,10 +21,9 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
     `target` is what TVM takes, or "native". UnsupportedError: TVM cannot compile it.
     """
     try:
-        with without_compaction():
-            return tvm.compile(
-                module, target=as_target(target), relax_pipeline=relax.get_pipeline(NAME)
-            )
+        chosen = as_target(target)
+        with without_compaction(chosen):
+            return tvm.compile(module, target=chosen, relax_pipeline=relax.get_pipeline(NAME))
     except UnsupportedError:
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.

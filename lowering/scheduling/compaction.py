@@ -43,13 +43,14 @@ def compact_buffers(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-def without_compaction() -> Any:
+def without_compaction(target: tvm.target.Target) -> Any:
     """The pass context in scope, without the pass that `compact_buffers` replaces.
 
-    Instruments would end with the inner context, so a context that has some stays as it is.
+    It has the pass for targets other than CPUs, whose pipeline is TVM's. Instruments would end with
+    the inner context, so a context that has some stays as it is.
     """
     current = tvm.transform.PassContext.current()
-    if current.instruments:
+    if current.instruments or target.kind.name != "llvm":
         return nullcontext()
     return tvm.transform.PassContext(
         current.opt_level, list(current.required_pass),

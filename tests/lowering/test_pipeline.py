@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -336,3 +337,34 @@ def test_sizes_are_defined_between_dataflow_blocks(imported: Callable[..., Impor
     machine = relax.VirtualMachine(looplift.compile(model.module), tvm.cpu())
     x = np.array([0, 2, 0, 3, 0, 1], np.float32)
     assert machine["main"](tvm.runtime.tensor(x)).numpy().tolist() == [0, 9, 2]
+
+
+def test_sums_of_kernels_without_a_rule_become_registers(
+    imported: Callable[..., Imported],
+) -> None:
+    """A schedule keeps them in an array of all results, which is compacted."""
+    inputs, outputs, nodes = MODELS["doubles"]
+    model = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}")
+    with tvm.target.Target("llvm"):
+        lowered = relax.get_pipeline("looplift")(model.module)
+    sizes: list[int] = []
+
+    def visit(block: Any) -> None:
+        for buffer in block.alloc_buffers:
+            sizes.append(int(np.prod([int(size) for size in buffer.shape])))
+
+    for kernel in lowered.functions.values():
+        if isinstance(kernel, tirx.PrimFunc):
+            tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, visit))
+    assert sizes
+    assert max(sizes) < 8 * 24
+
+
+@pytest.mark.parametrize("name", ["doubles", "product"])
+def test_compiles_the_same_under_instruments(name: str, imported: Callable[..., Imported]) -> None:
+    inputs, outputs, nodes = MODELS[name]
+    module = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}").module
+    timing = tvm.ir.instrument.PassTimingInstrument()
+    with tvm.transform.PassContext(instruments=[timing]):
+        looplift.compile(module, "llvm")
+        assert "CompactBufferAllocation" in timing.render()
