@@ -76,7 +76,7 @@ class Chunk:
     planes: Any
 
 
-def _even_part(total: Any, most: Any) -> Any:
+def even_part(total: Any, most: Any) -> Any:
     """The size of a part if a whole is cut into the fewest equal parts of at most `most`."""
     return ceil_div(total, pieces(total, most))
 
@@ -217,7 +217,7 @@ class Emission:
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
-            chunk = tirx.min(ceil_div(_even_part(length, most), tile.width) * tile.width, length)
+            chunk = tirx.min(ceil_div(even_part(length, most), tile.width) * tile.width, length)
             reach = width.reach if len(self._axes) == 1 else 0
             pitch, lines, total = chunk + reach, int64(1), length
             longest, most_positions = chunk, int64(-(-most // tile.width) * tile.width)
@@ -226,7 +226,7 @@ class Emission:
             # A chunk is a number of whole lines.
             length, pitch = sizes[-1], width.extent
             total, reach = product(sizes[:-1]), self._axes[-2].reach
-            chunk = _even_part(total, tirx.max(tirx.floordiv(int64(most), pitch), int64(1)))
+            chunk = even_part(total, tirx.max(tirx.floordiv(int64(most), pitch), int64(1)))
             lines, longest = chunk + reach, chunk * pitch
             most_positions = tirx.max(int64(most), pitch)
             most_copied = most_positions + pitch * reach

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from tvm import ir, sym, tirx
 from .affine import int64
 from .emission import Store, epilogue_of
 from .nests import Nest, depends, nests_of, substituted
-from .products import SumOfProducts, sum_of_products
+from .products import SumOfProducts, maximum_of_windows, sum_of_products
 
 _MOST_TAPS = 4096
 
@@ -77,6 +77,18 @@ class Convolved:
 
 def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
     """The convolution that a kernel computes; None for another kernel."""
+    return _windows_of(kernel, sum_of_products)
+
+
+def maximum_of(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The maxima of windows that a kernel computes, as a convolution whose weights nobody reads."""
+    found = _windows_of(kernel, maximum_of_windows)
+    return found if found is not None and found.channel is None else None
+
+
+def _windows_of(
+    kernel: tirx.PrimFunc, roles: Callable[[Nest], SumOfProducts | None]
+) -> Convolved | None:
     nests = nests_of(kernel)
     if not nests:
         return None
@@ -84,7 +96,7 @@ def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
     rest = nests[1:] if padding is not None else nests
     if not rest:
         return None
-    product_ = sum_of_products(rest[0])
+    product_ = roles(rest[0])
     if product_ is None or (padding is not None and not product_.b.buffer.same_as(padding.buffer)):
         return None
     epilogue = epilogue_of(rest[0], product_.c, rest[1:])

@@ -23,6 +23,8 @@ from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
+WRITTEN_BY_RULE = "looplift.written_by_rule"
+"""The attribute of kernels that a schedule rule has written anew."""
 
 
 def rewritten(
@@ -41,7 +43,7 @@ def rewritten(
         buffers = [*root.alloc_buffers, *kept]
         root = s_tir.SBlock([], [], [], root.name_hint, root.body, None, buffers)
         body = s_tir.SBlockRealize([], True, root)
-    return with_fast_math(kernel.with_body(body))
+    return with_fast_math(kernel.with_body(body).with_attr(WRITTEN_BY_RULE, True))
 
 
 def allocated(kernel: tirx.PrimFunc) -> list[Any]:
@@ -280,7 +282,7 @@ class Store:
                 self._views[load.source] = flat(load.source)
 
     @property
-    def _is_in_place(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether what is written is read, too, as in what `call_tir_inplace` calls."""
         return any(load.source.same_as(self._epilogue.output) for load in self._loads)
 
@@ -327,7 +329,7 @@ class Store:
         fills = sym.Analyzer().simplify(count >= int64(lanes))
         if _is_false(fills):
             self._run_tail(values, int64(0), count, element, lanes)
-        elif self._is_in_place:
+        elif self.is_in_place:
             # An element that is written twice would be computed from its result.
             whole = bound(tirx.floordiv(count, lanes))
             with ib.serial(whole) as number, ib.vectorized(int64(lanes)) as lane:

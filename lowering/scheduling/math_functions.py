@@ -1,4 +1,4 @@
-"""Exponential functions and erf in float32 that a processor computes many at a time.
+"""Exponential functions, erf and sines in float32 that a processor computes many at a time.
 
 LLVM knows `exp` on a vector, but calls the C library for each element. These are the same
 functions in plain arithmetic, for any number of lanes. Overflow, underflow, NaN and infinities
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import mul
 from typing import Any
 
 import tvm_ffi
@@ -31,18 +33,23 @@ _EXPONENT_BIAS = 127
 _EXPONENT_BITS = 23
 
 
+_PRODUCTS = (2.0, 3.0, 4.0)
+"""Exponents of powers that are written as products."""
 _MOST_NAMED = 8
 """Named values in an argument up to which a function of it is written in arithmetic."""
 
 
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with erf, exp, sigmoid and tanh of float32 in plain arithmetic.
+    """The kernel with cos, erf, exp, sigmoid, sin and tanh of float32 in plain arithmetic, and
+    products in place of powers.
 
     Not those of a function of a function: TVM's code generator puts named values in place of their
     names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
     """
 
     def replace(call: Any) -> Any:
+        if getattr(call.op, "name", "") == "tirx.pow":
+            return _power(call)
         if not is_fast(call):
             return call
         named: list[Any] = []
@@ -60,6 +67,17 @@ def is_fast(call: Any) -> bool:
     return known and str(call.ty.dtype.with_lanes(1)) == "float32"
 
 
+def _power(call: Any) -> Expr:
+    """A product in place of a power with a small constant exponent."""
+    x, exponent = call.args
+    if isinstance(exponent, tirx.Broadcast):
+        exponent = exponent.value
+    number = exponent.value if isinstance(exponent, tirx.FloatImm) else None
+    if number not in _PRODUCTS:
+        return call
+    return _named(x, lambda x: reduce(mul, [x] * int(number)))
+
+
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
     """use(value), with the value computed once."""
     variable = tirx.Var("value", value.ty)
@@ -68,6 +86,18 @@ def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
 
 def _constant(number: float, like: Expr) -> Expr:
     return tirx.const(number, like.ty.dtype)
+
+
+def _cast(x: Expr, dtype: str) -> Expr:
+    """The value, or vector of values, in another type."""
+    lanes = int(x.ty.dtype.lanes)
+    return tirx.Cast(dtype if lanes == 1 else f"{dtype}x{lanes}", x)
+
+
+def _integer(number: int, like: Expr) -> Expr:
+    lanes = int(like.ty.dtype.lanes)
+    value = tirx.const(number, "int64")
+    return value if lanes == 1 else tirx.Broadcast(value, lanes)
 
 
 def _clamp(x: Expr, low: float, high: float) -> Expr:
@@ -166,9 +196,55 @@ def _erf(x: Expr) -> Expr:
     return _named(x, lambda x: _named(_clamp(x, -_ERF_LIMIT, _ERF_LIMIT), of_bounded))
 
 
+# sin(x) = (-1)^n · sin(r) with n = round(x / π) and |r| <= π / 2. π is split into two numbers of 30
+# bits and a rest, so that r is right in float32 for |x| below 2^24, with fused multiply-adds for
+# |x| below 2^40. Errors grow beyond; from 2^52 on, where floats lie 2^29 apart, the result is only
+# some number between -1 and 1. sin(r) is a minimax polynomial, off by less than 7e-9 of the result.
+_PI = (3.141592651605606, 1.9841871583270443e-09, 1.034036596358821e-18)
+_ROUND_DOUBLE = 1.5 * 2**52
+_SIN_POLYNOMIAL = (1.0, -0.1666666, 0.0083330665, -0.00019809602, 2.6057805e-06)
+
+
+def _sin(x: Expr) -> Expr:
+    return _named(_cast(x, "float64"), lambda x: _sin_after(x, 0.0))
+
+
+def _cos(x: Expr) -> Expr:
+    """cos(x) = -sin(x - π / 2)"""
+    return -_named(_cast(x, "float64"), lambda x: _sin_after(x, 0.5))
+
+
+def _sin_after(x: Expr, start: float) -> Expr:
+    """The sine of x in float64, from `start` half turns on."""
+    turns = x * _constant(1 / math.pi, x) - _constant(start, x)
+    rounded = turns + _constant(_ROUND_DOUBLE, x)
+
+    def angle(rounded: Expr) -> Expr:
+        """The one between -π/2 and π/2 with the same sine, in float32."""
+        number = rounded - _constant(_ROUND_DOUBLE, x) + _constant(start, x)
+        rest = x
+        for part in _PI:
+            rest = rest - number * _constant(part, x)
+        # The lowest bit of the number of half turns is the sign.
+        sign = tirx.reinterpret("int64", rounded) << _integer(63, rounded)
+        signed = tirx.reinterpret("float64", tirx.reinterpret("int64", rest) ^ sign)
+        return _clamp(_cast(signed, "float32"), -math.pi / 2, math.pi / 2)
+
+    return _named(rounded, lambda rounded: _named(angle(rounded), _sin_of_half_turn))
+
+
+def _sin_of_half_turn(x: Expr) -> Expr:
+    def of_square(square: Expr) -> Expr:
+        return _named(x * _polynomial(_SIN_POLYNOMIAL, square), lambda sine: _clamp(sine, -1, 1))
+
+    return _named(x * x, of_square)
+
+
 _FUNCTIONS: Mapping[str, Callable[[Expr], Expr]] = {
+    "tirx.cos": _cos,
     "tirx.erf": _erf,
     "tirx.exp": _exp,
     "tirx.sigmoid": _sigmoid,
+    "tirx.sin": _sin,
     "tirx.tanh": _tanh,
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -23,6 +23,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
+from .affine import int64
+from .lane_kernels import TRANSPOSE, transposition, windows
 from .winograd_transforms import (
     INPUT,
     OUTPUT,
@@ -47,6 +49,8 @@ class Tile:
     """Vectors of columns."""
     rows: int
     """The most rows."""
+    in_planes: bool = False
+    """Whether the table has places in `a` rather than in `b`, see `call_tile`."""
 
     @property
     def width(self) -> int:
@@ -56,7 +60,7 @@ class Tile:
     @property
     def size(self) -> str:
         """The part of a micro-kernel's name that tells tiles apart."""
-        return f"{self.lanes}x{self.vectors}"
+        return f"{'planes_' if self.in_planes else ''}{self.lanes}x{self.vectors}"
 
 
 def native_tile() -> Tile:
@@ -77,6 +81,11 @@ def product_tile() -> Tile:
     """
     tile = native_tile()
     return Tile(tile.lanes, tile.vectors, min(tile.rows, 8))
+
+
+def narrow_tile() -> Tile:
+    """The tile for the last columns, if they are no more than a vector."""
+    return replace(native_tile(), vectors=1)
 
 
 def line_tile() -> Tile:
@@ -100,8 +109,9 @@ def call_tile(
     """Emits a call of the micro-kernel for convolutions, whose rows of a are neighbours.
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
-    `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. Where `adds` is
-    not 0, the sum is added to what `out` holds.
+    `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. A tile
+    `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place. Where `adds` is not 0,
+    the sum is added to what `out` holds.
     """
     arguments = [a, b, out, table, *counts, *a_strides, b_stride, out_row, adds]
     call_function(f"{_TILE}{tile.size}", rows, *arguments)
@@ -118,6 +128,35 @@ def call_product(
     """
     arguments = [a, b, out, zero, count, *a_strides, b_stride]
     call_function(f"{_PRODUCT}{tile.size}", rows, *arguments)
+
+
+def call_panel(
+    tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any, zero: Any,
+    depth: Any, a_stride: Any, taps: int = 1,
+) -> None:  # fmt: skip
+    """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
+
+    Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
+    address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
+    `zero` is the address of the table.
+    """
+    counts, width = (depth, int64(taps)), int64(tile.width)
+    strides = (a_stride, int64(tile.width if tile.in_planes else 0))
+
+    def call(kind: Tile) -> None:
+        kind = replace(kind, in_planes=tile.in_planes)
+        call_tile(kind, rows, a, b, out, zero, counts, strides, width * taps, width)
+
+    if columns is None or not 0 < columns % tile.width <= tile.lanes:
+        call(tile)
+    elif columns <= tile.lanes:
+        call(narrow_tile())
+    else:
+        with ib.If(here > tile.lanes):
+            with ib.Then():
+                call(tile)
+            with ib.Else():
+                call(narrow_tile())
 
 
 def _argument(value: Any) -> Any:
@@ -149,9 +188,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
 
     They have no global symbol, so that TVM compiles them as internal functions.
     """
+    tiles = (native_tile(), narrow_tile())
+    kinds = (*tiles, line_tile(), *(replace(tile, in_planes=True) for tile in tiles))
     names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc]]] = {
-        f"{_TILE}{native_tile().size}": (native_tile(), _tile),
-        f"{_TILE}{line_tile().size}": (line_tile(), _tile),
+        **{f"{_TILE}{tile.size}": (tile, _tile) for tile in kinds},
         f"{_PRODUCT}{product_tile().size}": (product_tile(), _product),
     }
     variables = {
@@ -160,13 +200,17 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
     }
     lanes, vectors = native_tile().lanes, native_tile().vectors
-    others = {
+    others: dict[str, Callable[[], tirx.PrimFunc]] = {
         _COPY_ROW: lambda: _copy_row(lanes),
         INPUT: lambda: input_transform(lanes, vectors),
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,
+        TRANSPOSE: lambda: transposition(lanes),
     }
     variables |= {name: ir.GlobalVar(name) for name in others}
+    families = {family.names[0]: family for family in windows(lanes)}
+    for family in families.values():
+        variables |= {name: ir.GlobalVar(name) for name in family.names}
     called: set[str] = set()
 
     def bind(call: Any) -> Any:
@@ -190,6 +234,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
             for rows in range(1, tile.rows + 1):
                 module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
             module[variables[name]] = bound(_selector(name, module[variables[f"{name}_1"]], tile))
+    for name, family in families.items():
+        if name in called:
+            for part, function in family.functions():
+                module[variables[part]] = bound(function)
     for name, function_of in others.items():
         if name in called:
             module[variables[name]] = bound(function_of())
@@ -281,8 +329,9 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
             with ib.Else():
                 sums.load(out, out_row)
         with ib.serial(count_i) as i, ib.serial(count_j) as j:
-            first = i * a_i + j * a_j
-            sums.add(lambda row: a[first + row], b, i * b_i + table[j])
+            steps = (table[j], j * a_j) if tile.in_planes else (j * a_j, table[j])
+            first, of_b = i * a_i + steps[0], i * b_i + steps[1]
+            sums.add(lambda row: a[first + row], b, of_b)
         sums.store(out, out_row)
     return builder.get()
 

@@ -13,13 +13,15 @@ import itertools
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
+from .channel_lanes import ChannelLanes
+from .channel_panels import ChannelPanels
+from .compaction import compact_buffers
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
@@ -29,8 +31,10 @@ from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
+from .memory_plan import plan_memory
 from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
+from .pointwise import Pointwise
 from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
@@ -45,6 +49,9 @@ RULES = (
     FewPositions(),
     MatrixProduct(),
     Winograd(),
+    ChannelLanes(),
+    Pointwise(),
+    ChannelPanels(),
     Convolution(),
     Elementwise(),
     Transposition(),
@@ -108,13 +115,14 @@ def _for_cpu() -> Any:
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
+            _module_pass(compact_buffers),
             _module_pass(inline_iterations),
             _module_pass(mark_proven_arguments),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
             _module_pass(_allocate_empty_constants),
-            _module_pass(_plan_memory),
+            _module_pass(plan_memory),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
@@ -210,25 +218,6 @@ class _EmptyConstants(relax.PyExprMutator):  # type: ignore[misc]
             return constant
         shape = relax.ShapeExpr(value.shape)
         return self.builder_.emit(relax.op.builtin.alloc_tensor(shape, str(value.dtype), 0))
-
-
-def _plan_memory(module: tvm.IRModule) -> tvm.IRModule:
-    """Let tensors share memory, if all their sizes are known.
-
-    For the others the memory pool of the virtual machine does as well. To prove which of their
-    sizes are equal, StaticPlanBlockMemory compares each with all others, for 17 s in VITS.
-    """
-    allocation = ir.Op.get("relax.builtin.alloc_tensor")
-    open_sizes: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if call.op.same_as(allocation):
-            open_sizes.extend(s for s in call.args[0] if not isinstance(s, tirx.IntImm))
-
-    for function in module.functions.values():
-        if isinstance(function, relax.Function):
-            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
-    return module if open_sizes else relax.transform.StaticPlanBlockMemory()(module)
 
 
 def _keep_noalias(module: tvm.IRModule) -> tvm.IRModule:

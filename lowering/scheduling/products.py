@@ -61,6 +61,46 @@ def sum_of_products(nest: Nest) -> SumOfProducts | None:
     factors = _factors(nest)
     if factors is None or not nest.reduced:
         return None
+    found = _places(nest, factors)
+    return None if found is None else _by_role(nest, *found)
+
+
+def maximum_of_windows(nest: Nest) -> SumOfProducts | None:
+    """The roles of a nest of `c[batch, columns] = max(b[batch, columns and reduced])`.
+
+    Columns begin at the first axis along which windows have a stride or several elements. The
+    factor `a` is `b`, at a fixed place.
+    """
+    value = nest.value
+    if not isinstance(value, tirx.Max) or not nest.reduced or not _is_load_of(value.a, nest.buffer):
+        return None
+    element = value.b
+    if not isinstance(element, ir.TensorLoad) or element.source.same_as(nest.buffer):
+        return None
+    if str(element.source.dtype) != "float32":
+        return None
+    found = _places(nest, [element])
+    if found is None:
+        return None
+    (place,), extents, indices, variables = found
+    reduced = [v for v in variables if any(v.same_as(r) for r in nest.reduced)]
+    order = [v for index in indices for v in variables if depends(index, [v])]
+    windows = [i for i in place.indices if not any(i.same_as(v) for v in variables)]
+    first = next((k for k, v in enumerate(order) if any(depends(w, [v]) for w in windows)), None)
+    if first is None or len(order) + len(reduced) != len(variables):
+        return None
+    fixed = Operand(place.buffer, [], Affine(int64(0), {}))
+    batch, columns = order[:first], order[first:]
+    return SumOfProducts(nest, fixed, place, batch, [], columns, reduced, extents, indices)
+
+
+def _places(
+    nest: Nest, factors: Sequence[Any]
+) -> tuple[list[Operand], dict[Any, Any], list[Any], list[Any]] | None:
+    """The operands of a nest, the extents of its variables, its indices, and the variables.
+
+    Variables of a single value are left out.
+    """
     extents = dict(zip(nest.variables, nest.extents, strict=True))
     indices = nest.indices
     substitution = _split_group(nest, factors, extents)
@@ -80,7 +120,7 @@ def sum_of_products(nest: Nest) -> SumOfProducts | None:
         if position is None:
             return None
         places.append(Operand(factor.source, inner, position))
-    return _by_role(nest, places, extents, indices, variables)
+    return places, extents, indices, variables
 
 
 def _by_role(

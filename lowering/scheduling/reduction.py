@@ -6,7 +6,7 @@ between reductions are computed as elementwise kernels are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,8 @@ class _Rows:
     """What the result is for a row of no elements."""
     outer: list[Any]
     """The reduced variables that are not along the row."""
-    along: Any
-    """The reduced variable along the row."""
+    along: list[Any]
+    """The reduced variables along the row, whose elements follow each other."""
     positions: dict[Any, Affine]
     """Where each load of the term reads."""
     target: Affine
@@ -89,7 +89,8 @@ class _Rows:
         for buffer in buffers:
             if buffer not in views:
                 views[buffer] = flat(buffer)
-        length = bound(nest.extent(self.along))
+        length = bound(product([nest.extent(v) for v in self.along]))
+        last = self.along[-1]
         count = product([nest.extent(v) for v in nest.spatial])
         others = product([nest.extent(v) for v in self.outer])
         width = _VECTORS * lanes
@@ -114,11 +115,11 @@ class _Rows:
                 for step in (width, lanes):
                     chunks = bound(tirx.floordiv(length - done, step))
                     with ib.serial(chunks) as chunk, ib.vectorized(int64(step)) as lane:
-                        element = term({**here, self.along: done + chunk * step + lane})
+                        element = term({**here, last: done + chunk * step + lane})
                         ib.buffer_store(partial, self.kind(partial[lane], element), [lane])
                     done = bound(done + chunks * step)
                 with ib.serial(length - done) as rest:
-                    element = term({**here, self.along: done + rest})
+                    element = term({**here, last: done + rest})
                     ib.buffer_store(result, self.kind(result[int64(0)], element), [int64(0)])
             size = width
             while size > lanes:
@@ -131,7 +132,7 @@ class _Rows:
                 ib.buffer_store(result, both, [int64(0)])
             ib.buffer_store(views[nest.buffer], result[int64(0)], [self.target.at(values)])
 
-        for_items(bound(count), count * others * nest.extent(self.along) * _COST, row)
+        for_items(bound(count), count * others * length * _COST, row)
 
 
 def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
@@ -159,7 +160,7 @@ def _rows(nest: Nest) -> _Rows | None:
         return None
     if any(load.source.same_as(nest.buffer) for load in terms):
         return None
-    *outer, along = nest.reduced
+    *outer, last = nest.reduced
     variables = nest.variables
     positions = {
         load: affine(list(load.source.shape), list(load.indices), variables) for load in terms
@@ -167,9 +168,20 @@ def _rows(nest: Nest) -> _Rows | None:
     target = affine(list(nest.buffer.shape), nest.indices, variables)
     if target is None or any(position is None for position in positions.values()):
         return None
-    steps = [sym.Analyzer().simplify(p.of(along)) for p in positions.values() if p is not None]
+    steps = [sym.Analyzer().simplify(p.of(last)) for p in positions.values() if p is not None]
     numbers = [int(step) if isinstance(step, tirx.IntImm) else None for step in steps]
     if 1 not in numbers or not set(numbers) <= {0, 1}:
         return None
     known = {load: position for load, position in positions.items() if position is not None}
-    return _Rows(nest, kind, term, init.value, list(outer), along, known, target)
+    along = [last]
+    while outer and _follow(outer[-1], along[0], nest, known.values()):
+        along.insert(0, outer.pop())
+    return _Rows(nest, kind, term, init.value, outer, along, known, target)
+
+
+def _follow(outer: Any, inner: Any, nest: Nest, positions: Iterable[Affine]) -> bool:
+    """Whether a step of one variable is as far as all steps of another, wherever a term reads."""
+    analyzer = sym.Analyzer()
+    return all(
+        analyzer.can_prove_equal(p.of(outer), p.of(inner) * nest.extent(inner)) for p in positions
+    )

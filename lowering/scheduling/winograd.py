@@ -22,10 +22,11 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import int64
-from .convolution import Chunk, Emission, odd_lines
+from .convolution import Chunk, Emission, even_part, odd_lines
 from .convolution_form import Convolved, convolution_of, static_size
-from .emission import bound, ceil_div, for_items, rewritten
-from .micro_kernels import call_copy_row, call_function, call_tile, native_tile
+from .emission import bound, ceil_div, for_items, pieces, rewritten
+from .lane_kernels import TRANSPOSE
+from .micro_kernels import call_copy_row, call_function, call_panel, call_tile, native_tile
 from .nests import inlined
 from .packing import is_constant_operand
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
@@ -37,6 +38,8 @@ _WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
 _CACHED = 1 << 17
 """Elements of transformed input that a chunk keeps in the second-level cache."""
+_POSITIONS = 96
+"""Squares whose products stay in the second-level cache, while weights are read from the next."""
 _CORNERS = ((0, 1), (POINTS - 1, -1), (_SQUARE - POINTS, -1), (_SQUARE - 1, 1))
 """The point that only one output of a square reads, and the sign it has there, by output."""
 
@@ -69,7 +72,10 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
 
 
 class _Emission(Emission):
-    """The kernel of a convolution of 3x3 taps at stride 1."""
+    """The kernel of a convolution of 3x3 taps at stride 1.
+
+    A tile of output channels is a panel of the register tiles, whose rows are positions.
+    """
 
     def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
         squares = [
@@ -77,6 +83,7 @@ class _Emission(Emission):
             for axis in found.axes
         ]
         super().__init__(kernel, found, native_tile(), squares)
+        self._tile_rows = self._tile.width
 
     # --- weights ---
 
@@ -103,11 +110,6 @@ class _Emission(Emission):
         panels = most // (_SQUARE * channels * self._tile.width)
         return max(panels, 1) * self._tile.width
 
-    @property
-    def _point_stride(self) -> Any:
-        """From a point of a panel to the next, so that points do not compete for cache lines."""
-        return odd_lines(self._channels * self._tile.width)
-
     def _fill_table(self) -> None:
         """0 for the products of points, then the distances to the taps of each output."""
         self._table = ib.alloc_buffer((1 + 4 * 9,), "int64")
@@ -125,8 +127,10 @@ class _Emission(Emission):
         planes = super()._copy_input(values, first, count, is_shared)
         width, lanes = self._tile.width, self._tile.lanes
         panels = bound(ceil_div(count * self._pitch, width))
-        most = ceil_div(self._most_row, width)
-        elements = most * _SQUARE * self._point_stride
+        # Points are `[point, channel, position]`, at distances that do not compete for cache lines.
+        self._row = bound(odd_lines(panels * width))
+        self._point = bound(odd_lines(self._channels * self._row))
+        elements = odd_lines(self._channels * self._most_row) * _SQUARE
         self._points = ib.alloc_buffer((elements,), "float32")
         finite = ib.alloc_buffer((self._channels * lanes,), "float32")
         zero = tirx.const(0.0, "float32")
@@ -134,10 +138,9 @@ class _Emission(Emission):
         def transform(channel: Any) -> None:
             call_function(
                 INPUT, tirx.address_of(planes[bound(channel * self._channel_stride)]),
-                tirx.address_of(self._points[bound(channel * width)]),
+                tirx.address_of(self._points[bound(channel * self._row)]),
                 tirx.address_of(finite[bound(channel * lanes)]),
-                self._plane, self._pitch, panels,
-                self._point_stride * _SQUARE, self._point_stride,
+                self._plane, self._pitch, panels, width, self._point,
             )  # fmt: skip
 
         work = self._channels * panels * (width * _SQUARE * 2)
@@ -158,98 +161,100 @@ class _Emission(Emission):
     def _tiles_over_panels(
         self, chunk: Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
     ) -> None:
-        rows, together, width = self._tile_rows, self._together, self._tile.width
-        most_line = odd_lines(2 * self._most_row)
-        products = ib.alloc_buffer((together * _SQUARE * rows * width,), "float32")
-        taps = ib.alloc_buffer((self._channels * (together * 2 * 9 * rows),), "float32")
-        scratch = ib.alloc_buffer(
-            (most_line * (2 * together * rows) + self._tile.lanes,), "float32"
-        )
-        line = bound(odd_lines((panel_end - panel) * (2 * width)))
-        with ib.serial(ceil_div(tile_end - tile, together)) as number:
-            first = bound(tile + number * together)
-            tiles = bound(tirx.min(tile_end - first, int64(together)))
-            start = bound(first * rows)
-            count = bound(tirx.min(self._rows - start, tiles * rows))
+        width, lanes = self._tile.width, self._tile.lanes
+        products = ib.alloc_buffer((_SQUARE * self._products_of_point,), "float32")
+        taps = ib.alloc_buffer((self._channels * (2 * 9 * width),), "float32")
+        squares = ib.alloc_buffer((4 * _POSITIONS * width,), "float32")
+        # The epilogue reads whole vectors.
+        results = ib.alloc_buffer((4 * _POSITIONS * width + lanes,), "float32")
+        begin = bound(panel * width)
+        end = bound(tirx.min(panel_end * width, chunk.positions))
+        part = bound(tirx.max(even_part(end - begin, int64(_POSITIONS)), int64(1)))
+        with ib.serial(tile_end - tile) as number:
+            here = bound(tile + number)
+            start = bound(here * width)
+            channels = bound(tirx.min(self._rows - start, int64(width)))
             weights = bound(
-                (chunk.group * self._tiles + first) * (self._channels * (_SQUARE * rows))
+                (chunk.group * self._tiles + here) * (self._channels * (_SQUARE * width))
             )
             with ib.If(self._has_nan[int64(0)] != 0), ib.Then():
-                self._recover_taps(tiles, weights, taps)
-            with ib.serial(panel_end - panel) as place:
+                call_function(
+                    TAPS, tirx.address_of(self._weights[weights]), taps.data, self._channels, width
+                )
+            with ib.serial(ceil_div(end - begin, part)) as which:
+                first = bound(begin + which * part)
+                count = bound(tirx.min(end - first, part))
                 with ib.If(self._has_nan[int64(0)] == 0):
                     with ib.Then():
-                        self._multiply_points(panel + place, start, tiles, weights, products)
+                        self._multiply_points(first, count, channels, weights, products)
                     with ib.Else():
-                        self._convolve(chunk, panel + place, start, tiles, taps, products)
-                with ib.serial(count) as row:
-                    tile_ = tirx.floordiv(row, int64(rows)) * (_SQUARE * rows)
-                    source = bound((tile_ + tirx.floormod(row, int64(rows))) * width)
-                    target = bound(row * (2 * line) + place * (2 * width))
-                    call_function(
-                        OUTPUT, tirx.address_of(products[source]),
-                        tirx.address_of(scratch[target]), rows * width, line,
-                    )  # fmt: skip
-            self._write_squares(chunk, start, count, panel, panel_end, scratch, line)
+                        self._convolve(chunk, first, count, taps, products)
+                call_function(
+                    OUTPUT, products.data, squares.data, self._products_of_point,
+                    count * (2 * width), count,
+                )  # fmt: skip
+                call_function(
+                    TRANSPOSE, results.data, squares.data, count * 4, channels, count * 4, width
+                )
+                self._write_squares(chunk, start, channels, first, count, results)
+
+    @property
+    def _products_of_point(self) -> int:
+        """From the products of a point to the next, so that they do not compete for cache lines."""
+        return _POSITIONS * self._tile.width + 16
+
+    def _row_tiles(self, count: Any) -> tuple[Any, Any]:
+        """The number of register tiles for some positions, and their rows."""
+        rows = bound(ceil_div(count, pieces(count, int64(self._tile.rows))))
+        return ceil_div(count, rows), rows
 
     def _multiply_points(
-        self, panel: Any, start: Any, tiles: Any, weights: Any, products: Any
+        self, first: Any, count: Any, channels: Any, weights: Any, products: Any
     ) -> None:
-        """Multiplies the points of a panel by those of the weights."""
-        rows, width, channels = self._tile_rows, self._tile.width, self._channels
-        with ib.serial(int64(_SQUARE)) as point, ib.serial(tiles) as offset:
-            here = bound(tirx.min(self._rows - start - offset * rows, int64(rows)))
-            a = bound(weights + (offset * _SQUARE + point) * (channels * rows))
-            b = bound((panel * _SQUARE + point) * self._point_stride)
-            out = bound((offset * _SQUARE + point) * (rows * width))
-            call_tile(
-                self._tile, here, tirx.address_of(self._weights[a]),
-                tirx.address_of(self._points[b]), tirx.address_of(products[out]),
-                self._table.data, (channels, int64(1)),
-                (int64(rows), int64(rows)), int64(width), int64(width),
+        """Multiplies the points of some positions by those of the weights."""
+        width = self._tile.width
+        tiles, rows = self._row_tiles(count)
+        with ib.serial(int64(_SQUARE)) as point, ib.serial(tiles) as number:
+            place = bound(number * rows)
+            a = bound(point * self._point + first + place)
+            b = bound(weights + point * (self._channels * width))
+            out = bound(point * self._products_of_point + place * width)
+            call_panel(
+                self._tile, static_size(self._rows), channels,
+                bound(tirx.min(count - place, rows)), tirx.address_of(self._points[a]),
+                tirx.address_of(self._weights[b]), tirx.address_of(products[out]),
+                self._table.data, self._channels, self._row,
             )  # fmt: skip
 
-    def _recover_taps(self, tiles: Any, weights: Any, taps: Any) -> None:
-        rows, channels = self._tile_rows, self._channels
-        with ib.serial(tiles) as offset:
-            points = bound(weights + offset * (channels * (_SQUARE * rows)))
-            target = bound(offset * (channels * (2 * 9 * rows)))
-            call_function(
-                TAPS, tirx.address_of(self._weights[points]), tirx.address_of(taps[target]),
-                channels, int64(rows),
-            )  # fmt: skip
-
-    def _convolve(
-        self, chunk: Chunk, panel: Any, start: Any, tiles: Any, taps: Any, products: Any
-    ) -> None:
+    def _convolve(self, chunk: Chunk, first: Any, count: Any, taps: Any, products: Any) -> None:
         """Sums the taps of each output, and writes the sums as the points that only it reads."""
-        rows, width, channels = self._tile_rows, self._tile.width, self._channels
-        everything = tirx.address_of(products[int64(0)])
+        width, depth = self._tile.width, self._channels
         zero = tirx.const(0.0, "float32")
-        call_copy_row(everything, everything, tiles * (_SQUARE * rows * width), 0, 0, 1, zero)
-        with ib.serial(tiles) as offset:
-            here = bound(tirx.min(self._rows - start - offset * rows, int64(rows)))
-            for number, (point, sign) in enumerate(_CORNERS):
-                a = bound((offset * 2 + (sign < 0)) * (channels * (9 * rows)))
-                out = bound((offset * _SQUARE + point) * (rows * width))
-                table = tirx.address_of(self._table[int64(1 + 9 * number)])
+        call_copy_row(
+            products.data, products.data, int64(_SQUARE * self._products_of_point), 0, 0, 1, zero
+        )
+        tiles, rows = self._row_tiles(count)
+        for number, (point, sign) in enumerate(_CORNERS):
+            with ib.serial(tiles) as tile, ib.serial(int64(9)) as tap:
+                place = bound(tile * rows)
+                shift = self._table[1 + 9 * number + tap]
                 call_tile(
-                    self._tile, here, tirx.address_of(taps[a]),
-                    tirx.address_of(chunk.planes[bound(panel * width)]),
-                    tirx.address_of(products[out]), table, (channels, int64(9)),
-                    (int64(9 * rows), int64(rows)), self._channel_stride, int64(width),
+                    self._tile, bound(tirx.min(count - place, rows)),
+                    tirx.address_of(chunk.planes[bound(first + place + shift)]),
+                    tirx.address_of(taps[bound((sign < 0) * (depth * (9 * width)) + tap * width)]),
+                    tirx.address_of(products[point * self._products_of_point + place * width]),
+                    self._table.data, (depth, int64(1)), (self._channel_stride, int64(0)),
+                    int64(9 * width), int64(width), bound(tap),
                 )  # fmt: skip
 
     def _write_squares(
-        self, chunk: Chunk, start: Any, rows: Any, panel: Any, panel_end: Any, scratch: Any,
-        line_stride: Any,
-    ) -> None:  # fmt: skip
-        """Writes the results of some rows at a range of panels."""
+        self, chunk: Chunk, start: Any, rows: Any, begin: Any, count: Any, results: Any
+    ) -> None:
+        """Writes the results of some rows at a range of positions."""
         store, lanes = self._found.store, self._tile.lanes
         outer, inner = (axis.column for axis in self._found.axes)
         height, length = (axis.size for axis in self._found.axes)
-        begin = bound(panel * self._tile.width)
-        end = bound(tirx.min(panel_end * self._tile.width, chunk.positions))
+        end = bound(begin + count)
         line = bound(tirx.floordiv(begin, self._pitch))
         with ib.serial(rows) as row, ib.serial(ceil_div(end, self._pitch) - line) as number:
             here = {**chunk.values, **self._unflattened(self._product.rows, start + row)}
@@ -259,6 +264,6 @@ class _Emission(Emission):
             top = bound((chunk.first + line + number) * 2)
             with ib.serial(tirx.min(height - top, int64(2))) as lower:
                 here.update({outer: top + lower, inner: bound(low * 2)})
-                origin = bound((row * 2 + lower) * line_stride + (place + low - begin) * 2)
-                count = bound(tirx.max(high - low * 2, int64(0)))
-                store.run(here, count, lambda k: scratch[origin + k], lanes)
+                origin = bound(((row * 2 + lower) * count + place + low - begin) * 2)
+                elements = bound(tirx.max(high - low * 2, int64(0)))
+                store.run(here, elements, lambda k: results[origin + k], lanes)

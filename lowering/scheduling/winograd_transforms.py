@@ -68,12 +68,12 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
     every lane, or NaN where the channel contains an infinity, a NaN, or a number so large that a
     sum of four of them may be infinite.
     """
-    with IRBuilder() as builder, _function():
+    with IRBuilder() as builder, function_frame():
         data, numbers = _arguments(3, 5)
         keep_apart(INPUT, numbers[0] < 0, [*data, *numbers])
         planes, out, finite = _buffers(data)
         plane, pitch, panels, panel, point = numbers
-        zero = _span(tirx.IntImm("int64", 0), lanes)
+        zero = span(tirx.IntImm("int64", 0), lanes)
         total = ib.alloc_buffer((lanes,), "float32")
         nothing = tirx.Broadcast(tirx.const(0.0, "float32"), lanes)
         most = tirx.Broadcast(tirx.const(4.0, "float32"), lanes)
@@ -85,56 +85,59 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
             elements = []
             for i, j in points:
                 phase = first + plane * (i % 2 * 2 + j % 2) + pitch * (i // 2) + j // 2
-                elements.append(_kept(planes[_span(phase, lanes)], lanes))
+                elements.append(kept(planes[span(phase, lanes)], lanes))
             for (_, j), element in zip(points, elements, strict=True):
                 if j < 2:  # The others are those of the next position.
                     ib.buffer_store(total, total[zero] + element * most * nothing, [zero])
             rows = [elements[4 * i : 4 * i + 4] for i in range(4)]
             columns = [
-                [_kept(value, lanes) for value in _of_input(list(column_))]
+                [kept(value, lanes) for value in _of_input(list(column_))]
                 for column_ in zip(*rows, strict=True)
             ]
             for i, row in enumerate(zip(*columns, strict=True)):
                 for j, value in enumerate(_of_input(list(row))):
                     target = number * panel + point * (POINTS * i + j) + column
-                    ib.buffer_store(out, value, [_span(target, lanes)])
+                    ib.buffer_store(out, value, [span(target, lanes)])
         ib.buffer_store(finite, total[zero], [zero])
     return builder.get()
 
 
 def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
-    """Transforms a panel of one output channel.
+    """Transforms the products of some positions, `vectors` vectors of output channels for each.
 
-    Point p is read from `products[p * point]`. The upper of two lines of output goes to `out`, the
-    lower one `line` elements further, twice as many elements as the panel has positions.
+    Point p of a position is read from `products[p * point]`. The upper of two lines of output goes
+    to `out`, the lower one `line` elements further, two positions of it for each of the products.
     """
-    with IRBuilder() as builder, _function():
-        data, numbers = _arguments(2, 2)
+    with IRBuilder() as builder, function_frame():
+        data, numbers = _arguments(2, 3)
         products, out = _buffers(data)
-        point, line = numbers
+        point, line, count = numbers
         keep_apart(OUTPUT, point < 0, [*data, *numbers])
-        mixed = [k // 2 + k % 2 * lanes for k in range(2 * lanes)]
-        for vector in range(vectors):
-            rows = [
-                [
-                    products[_span(point * (POINTS * i + j) + vector * lanes, lanes)]
-                    for j in range(POINTS)
+        width = lanes * vectors
+        with ib.serial(count) as position:
+            for vector in range(vectors):
+                column = vector * lanes
+                rows = [
+                    [
+                        products[span(point * (POINTS * i + j) + position * width + column, lanes)]
+                        for j in range(POINTS)
+                    ]
+                    for i in range(POINTS)
                 ]
-                for i in range(POINTS)
-            ]
-            for i, pair in enumerate(_twice(_of_products, rows)):
-                value = tirx.Shuffle(pair, mixed)
-                ib.buffer_store(out, value, [_span(line * i + vector * 2 * lanes, 2 * lanes)])
+                for i, pair in enumerate(_twice(_of_products, rows)):
+                    for j, value in enumerate(pair):
+                        target = line * i + (position * 2 + j) * width + column
+                        ib.buffer_store(out, value, [span(target, lanes)])
     return builder.get()
 
 
 def recovered_taps() -> tirx.PrimFunc:
-    """Writes the taps of a tile of output channels, and after them the same negated.
+    """Writes the taps of a panel of output channels, and after them the same negated.
 
     Point p of element k, a channel and row, is `points[p * count + k]`. Tap t of channel c and row
     r becomes `out[(c * 9 + t) * rows + r]`.
     """
-    with IRBuilder() as builder, _function():
+    with IRBuilder() as builder, function_frame():
         data, (channels, rows) = _arguments(2, 2)
         keep_apart(TAPS, rows < 0, [*data, channels, rows])
         points, out = _buffers(data)
@@ -166,7 +169,8 @@ def keep_apart(name: str, never: Any, arguments: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _function() -> Iterator[None]:
+def function_frame() -> Iterator[None]:
+    """The frame of a function that kernels share."""
     with ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         yield
@@ -182,13 +186,14 @@ def _buffers(data: Sequence[Any]) -> list[Any]:
     return [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in data]
 
 
-def _span(first: Any, lanes: int) -> Any:
+def span(first: Any, lanes: int) -> Any:
+    """The indices of a vector."""
     return tirx.Ramp(first, tirx.IntImm("int64", 1), lanes)
 
 
-def _kept(value: Any, lanes: int) -> Any:
+def kept(value: Any, lanes: int) -> Any:
     """A vector that is computed once: TVM would repeat the expression wherever it is used."""
     place = ib.alloc_buffer((lanes,), "float32")
-    zero = _span(tirx.IntImm("int64", 0), lanes)
+    zero = span(tirx.IntImm("int64", 0), lanes)
     ib.buffer_store(place, value, [zero])
     return place[zero]

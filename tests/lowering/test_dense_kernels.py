@@ -471,6 +471,7 @@ ROW_REDUCTIONS = {
         v = ReduceMean <axes = [-1]> (q) e = Constant <value_float = 0.1> () w = Add (v, e)
         r = Sqrt (w) y = Div (d, r)""",
     "plane": "y = ReduceMean <axes = [1, 2]> (x)",
+    "axes apart": "y = ReduceMax <axes = [0, 2]> (x)",
     "square": "y = ReduceSumSquare <axes = [-1], keepdims = 0> (x)",
 }
 

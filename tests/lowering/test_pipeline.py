@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -256,6 +257,61 @@ def test_fast_math_is_as_precise_as_float32(
     np.testing.assert_allclose(output.numpy(), wanted, rtol=2e-7, atol=2e-38)
 
 
+@pytest.mark.parametrize(("function", "reference"), [(ib.sin, np.sin), (ib.cos, np.cos)])
+def test_fast_sines_are_as_precise_as_float32(
+    function: Callable[[Any], Any], reference: Callable[[Array], Array]
+) -> None:
+    edges = [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0.0,
+        -0.0,
+        1e-40,
+        np.pi,
+        -np.pi / 2,
+        1e5,
+        1e7,
+        -1e9,
+        12345678.0,
+    ]
+    turns = np.arange(-1000, 1000) * (np.pi / 2)
+    spread = np.geomspace(1e-6, 1e7, 2088)
+    x = np.concatenate([edges, turns, spread]).astype(np.float32)[:4096]
+    kernel = with_fast_math(elementwise(function, len(x)))
+    assert not any(name in kernel.script() for name in ("T.sin", "T.cos"))
+    compiled = tvm.compile(tvm.IRModule({"main": kernel}), target="llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        wanted = reference(x.astype(np.float64)).astype(np.float32)
+    got = output.numpy()
+    np.testing.assert_allclose(got, wanted, rtol=4e-7, atol=1e-13)
+    assert np.array_equal(np.signbit(got[x == 0]), np.signbit(wanted[x == 0]))
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, 2.5, -1.0])
+def test_small_powers_are_products(exponent: float) -> None:
+    x = np.linspace(-3, 9, 64).astype(np.float32)
+    x[:4] = np.nan, np.inf, -np.inf, -0.0
+    kernel = with_fast_math(elementwise(lambda x: ib.pow(x, tirx.const(exponent, "float32")), 64))
+    assert ("T.pow" in kernel.script()) is (exponent not in (2, 3, 4))
+    compiled = tvm.compile(tvm.IRModule({"main": kernel}), target="llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        wanted = (x.astype(np.float64) ** exponent).astype(np.float32)
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=3e-7)
+
+
+def test_sines_of_huge_numbers_are_sines() -> None:
+    x = np.geomspace(1e12, 3e38, 64).astype(np.float32)
+    compiled = tvm.compile(tvm.IRModule({"main": with_fast_math(elementwise(ib.sin, 64))}), "llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    assert np.abs(output.numpy()).max() <= 1
+
+
 def elementwise(function: Callable[[Any], Any], size: int) -> tirx.PrimFunc:
     """A kernel of vectors of 16, which no pass has seen."""
     with IRBuilder() as builder, ib.prim_func(s_tir=True):
@@ -338,3 +394,34 @@ def test_sizes_are_defined_between_dataflow_blocks(imported: Callable[..., Impor
     machine = relax.VirtualMachine(looplift.compile(model.module), tvm.cpu())
     x = np.array([0, 2, 0, 3, 0, 1], np.float32)
     assert machine["main"](tvm.runtime.tensor(x)).numpy().tolist() == [0, 9, 2]
+
+
+def test_sums_of_kernels_without_a_rule_become_registers(
+    imported: Callable[..., Imported],
+) -> None:
+    """A schedule keeps them in an array of all results, which is compacted."""
+    inputs, outputs, nodes = MODELS["doubles"]
+    model = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}")
+    with tvm.target.Target("llvm"):
+        lowered = relax.get_pipeline("looplift")(model.module)
+    sizes: list[int] = []
+
+    def visit(block: Any) -> None:
+        for buffer in block.alloc_buffers:
+            sizes.append(int(np.prod([int(size) for size in buffer.shape])))
+
+    for kernel in lowered.functions.values():
+        if isinstance(kernel, tirx.PrimFunc):
+            tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, visit))
+    assert sizes
+    assert max(sizes) < 8 * 24
+
+
+@pytest.mark.parametrize("name", ["doubles", "product"])
+def test_compiles_the_same_under_instruments(name: str, imported: Callable[..., Imported]) -> None:
+    inputs, outputs, nodes = MODELS[name]
+    module = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}").module
+    timing = tvm.ir.instrument.PassTimingInstrument()
+    with tvm.transform.PassContext(instruments=[timing]):
+        looplift.compile(module, "llvm")
+        assert "CompactBufferAllocation" in timing.render()

@@ -31,7 +31,10 @@ SEPARATE = {
     "lengths": Layer("GRU", BIDIRECTIONAL, ("B", "sequence_lens"), hidden=155),
     "unlike directions": Layer(
         "LSTM",
-        {**BIDIRECTIONAL, "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Relu"]},
+        {
+            **BIDIRECTIONAL,
+            "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Relu"],
+        },
         hidden=131,
     ),
     "rows": Layer("RNN", {"direction": "reverse"}, hidden=365),

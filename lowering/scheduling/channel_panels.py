@@ -1,0 +1,118 @@
+"""Convolutions with output channels in vectors: positions in register tiles.
+
+The planes are those of every convolution. A register tile takes neighbouring positions of a line as
+its rows, so that it computes no results between lines, and few lines that are no vector long cost
+no more than others. Results are transposed before they are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import int64
+from .convolution import Chunk, Emission
+from .convolution_form import Convolved, convolution_of, static_size
+from .emission import bound, ceil_div, pieces, rewritten
+from .lane_kernels import TRANSPOSE
+from .micro_kernels import call_function, call_panel, native_tile
+from .nests import inlined
+
+_MOST_WASTE = 9 / 8
+"""The elements of vectors of output channels by the number of output channels, at most."""
+_LEAST_DEPTH = 256
+"""Products for an output from which on transposing it costs less than it saves."""
+_LEAST_LINE = 6
+"""Positions of a line from which on lines have tiles of their own."""
+
+
+class ChannelPanels(ScheduleRule):  # type: ignore[misc]
+    """Convolutions of planes of float32 whose output channels fill vectors.
+
+    Long lines fill vectors of positions as well, and need no transposition.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        found = convolution_of(kernel)
+        if found is None or not _suits(found):
+            return None
+        return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
+
+
+def _suits(found: Convolved) -> bool:
+    if len(found.axes) == 1:
+        return False
+    rows = static_size(found.product.count(found.product.rows))
+    depth = static_size(found.product.count(found.product.reduced))
+    return rows is not None and fills_vectors(rows) and (depth is None or depth >= _LEAST_DEPTH)
+
+
+def fills_vectors(channels: int) -> bool:
+    """Whether vectors of so many channels are mostly full."""
+    lanes = native_tile().lanes
+    return -(-channels // lanes) * lanes <= channels * _MOST_WASTE
+
+
+class _Emission(Emission):
+    """The kernel; a tile of output channels is a panel of the register tiles."""
+
+    def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
+        super().__init__(kernel, found, native_tile())
+        self._tile_rows = self._tile.width
+
+    def _tiles_over_panels(
+        self, chunk: Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
+    ) -> None:
+        width = self._tile.width
+        elements = self._most_row * width + self._tile.lanes
+        scratch = ib.alloc_buffer((elements,), "float32")
+        results = ib.alloc_buffer((elements,), "float32")
+        begin = bound(panel * width)
+        end = bound(tirx.min(panel_end * width, chunk.positions))
+        self._out_row = bound(end - begin)
+        with ib.serial(tile_end - tile) as number:
+            here = bound(tile + number)
+            start = bound(here * width)
+            channels = bound(tirx.min(self._rows - start, int64(width)))
+            self._multiply(chunk, begin, end, here, channels, scratch)
+            call_function(
+                TRANSPOSE, results.data, scratch.data, self._out_row, channels,
+                self._out_row, width,
+            )  # fmt: skip
+            self._write(chunk, start, channels, panel, panel_end, results)
+
+    def _multiply(
+        self, chunk: Chunk, begin: Any, end: Any, here: Any, channels: Any, scratch: Any
+    ) -> None:
+        """Computes the results of a panel at positions of a chunk."""
+        tile, taps = self._tile, self._taps
+        weights = bound((chunk.group * self._tiles + here) * (self._channels * (taps * tile.width)))
+        by_line = bound(tirx.Cast("int64", self._length >= _LEAST_LINE))
+        if self._is_line:
+            by_line = int64(0)
+        line = bound(tirx.floordiv(begin, self._pitch))
+        lines = ceil_div(end, self._pitch) - line
+        with ib.serial(tirx.Select(by_line == 0, int64(1), lines)) as number:
+            place = (line + number) * self._pitch
+            first = bound(tirx.Select(by_line == 0, begin, tirx.max(begin, place)))
+            last = bound(tirx.Select(by_line == 0, end, tirx.min(end, place + self._length)))
+            count = bound(tirx.max(last - first, int64(0)))
+            rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
+            with ib.serial(ceil_div(count, tirx.max(rows, int64(1)))) as which:
+                position = bound(first + which * rows)
+                call_panel(
+                    replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
+                    bound(tirx.min(last - position, rows)),
+                    tirx.address_of(chunk.planes[position]),
+                    tirx.address_of(self._weights[weights]),
+                    tirx.address_of(scratch[bound((position - begin) * tile.width)]),
+                    self._table.data, self._channels, self._channel_stride, taps,
+                )  # fmt: skip

@@ -1,0 +1,166 @@
+"""Functions for kernels whose vectors hold channels, shared by all kernels of a module.
+
+An image in NCHW is transposed, so that vectors of neighbouring channels follow each other position
+by position. Windows over it then read whole vectors, whatever their stride, dilation and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+from .emission import bound
+from .winograd_transforms import function_frame, keep_apart, kept, span
+
+TRANSPOSE = "looplift_transpose"
+MOST_POSITIONS = 8
+"""Positions whose results are in registers together."""
+_ANY = (1 << 48,)
+_ZERO = tirx.IntImm("int64", 0)
+
+
+def transposition(lanes: int) -> tirx.PrimFunc:
+    """Transposes a matrix: `target[c * target_row + r] = source[r * source_row + c]`.
+
+    Squares of vectors are transposed in registers; the last square of rows or columns ends with the
+    last element, and writes some elements again. A matrix with fewer rows or columns than a vector
+    has elements is transposed element by element.
+    """
+    with IRBuilder() as builder, function_frame():
+        pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
+        names = ("rows", "columns", "target_row", "source_row")
+        rows, columns, target_row, source_row = numbers = [ib.arg(n, ib.int64()) for n in names]
+        keep_apart(TRANSPOSE, rows < 0, [*pointers, *numbers])
+        target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
+        with ib.If(tirx.all(rows >= lanes, columns >= lanes)):
+            with (
+                ib.Then(),
+                ib.serial(tirx.floordiv(rows + lanes - 1, lanes)) as down,
+                ib.serial(tirx.floordiv(columns + lanes - 1, lanes)) as right,
+            ):
+                row = bound(tirx.min(down * lanes, rows - lanes))
+                column = bound(tirx.min(right * lanes, columns - lanes))
+                values = [
+                    source[span((row + k) * source_row + column, lanes)] for k in range(lanes)
+                ]
+                for k, value in enumerate(_transposed(values, lanes)):
+                    ib.buffer_store(target, value, [span((column + k) * target_row + row, lanes)])
+            with ib.Else(), ib.serial(columns) as column, ib.serial(rows) as row:
+                element = source[row * source_row + column]
+                ib.buffer_store(target, element, [column * target_row + row])
+    return builder.get()
+
+
+def _transposed(rows: Sequence[Any], lanes: int) -> list[Any]:
+    """The columns of a square of vectors: halves of ever larger blocks change places."""
+    rows = [kept(row, lanes) for row in rows]
+    size = 1
+    while size < lanes:
+        low = [k + (lanes - size if k & size else 0) for k in range(lanes)]
+        high = [k + size for k in low]
+        for k in range(lanes):
+            if not k & size:
+                pair = [rows[k], rows[k + size]]
+                rows[k] = kept(tirx.Shuffle(pair, low), lanes)
+                rows[k + size] = kept(tirx.Shuffle(pair, high), lanes)
+        size *= 2
+    return rows
+
+
+class Windows:
+    """Combines the elements of windows, vector by vector of channels, along a line of positions.
+
+    `out[p, lane]` is the sum of `plane[p * step + table[t] + lane] * weights[t, lane]` over the
+    taps t, or the maximum of `plane[p * step + table[t] + lane]`.
+    """
+
+    def __init__(self, name: str, lanes: int) -> None:
+        self._name = name
+        self._lanes = lanes
+
+    def functions(self) -> Iterator[tuple[str, Any]]:
+        """A function for each number of positions that are computed together, and a selector."""
+        for together in range(1, MOST_POSITIONS + 1):
+            yield f"{self._name}_{together}", self._together(together)
+        yield self._name, self._selector()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all these functions."""
+        numbers = range(1, MOST_POSITIONS + 1)
+        return [self._name, *(f"{self._name}_{number}" for number in numbers)]
+
+    def _parameters(self) -> tuple[list[Any], list[Any]]:
+        names = ("out", "plane", "weights")
+        pointers = [ib.arg(name, ib.handle("float32")) for name in names]
+        pointers.append(ib.arg("table", ib.handle("int64")))
+        return pointers, [ib.arg(name, ib.int64()) for name in ("taps", "count", "step")]
+
+    def _selector(self) -> tirx.PrimFunc:
+        with IRBuilder() as builder, function_frame():
+            together = ib.arg("together", ib.int64())
+            pointers, numbers = self._parameters()
+            keep_apart(self._name, numbers[0] < 0, [together, *pointers, *numbers])
+            for number in range(1, MOST_POSITIONS + 1):
+                with ib.If(together == number), ib.Then():
+                    call = tirx.call_extern("int32", f"{self._name}_{number}", *pointers, *numbers)
+                    ib.evaluate(call)
+        return builder.get()
+
+    def _together(self, together: int) -> tirx.PrimFunc:
+        lanes = self._lanes
+        with IRBuilder() as builder, function_frame():
+            pointers, (taps, count, step) = self._parameters()
+            out, plane, weights = (
+                ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3]
+            )
+            table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
+            zero = span(_ZERO, lanes)
+            with ib.serial(tirx.floordiv(count + together - 1, together)) as number:
+                # The last ones end with the last position, and are computed again in part.
+                first = bound(tirx.min(number * together, count - together))
+                start = bound(first * step)
+                results = [ib.alloc_buffer((lanes,), "float32") for _ in range(together)]
+
+                def element(tap: Any, place: int, start: Any = start) -> Any:
+                    return plane[span(start + place * step + table[tap], lanes)]
+
+                for place, result in enumerate(results):
+                    ib.buffer_store(result, self._start(element(_ZERO, place)), [zero])
+                with ib.serial(taps) as tap:
+                    weight = weights[span(tap * lanes, lanes)]
+                    for place, result in enumerate(results):
+                        value = self._combined(result[zero], element(tap, place), weight)
+                        ib.buffer_store(result, value, [zero])
+                for place, result in enumerate(results):
+                    ib.buffer_store(out, result[zero], [span((first + place) * lanes, lanes)])
+        return builder.get()
+
+    def _start(self, element: Any) -> Any:
+        return tirx.Broadcast(tirx.const(0.0, "float32"), self._lanes)
+
+    def _combined(self, result: Any, element: Any, weight: Any) -> Any:
+        return result + element * weight
+
+
+class MaximumOfWindows(Windows):
+    """Windows of which the maximum is taken."""
+
+    def _start(self, element: Any) -> Any:
+        return element
+
+    def _combined(self, result: Any, element: Any, weight: Any) -> Any:
+        return tirx.max(result, element)
+
+
+SUMS = "looplift_windows_sum"
+MAXIMA = "looplift_windows_max"
+
+
+def windows(lanes: int) -> list[Windows]:
+    """Both kinds of windows."""
+    return [Windows(SUMS, lanes), MaximumOfWindows(MAXIMA, lanes)]

@@ -1,0 +1,209 @@
+"""Lets tensors share memory where their sizes are multiples of each other, known or not.
+
+    a = alloc_tensor([n, 64])           storage = alloc_storage(n * 256)
+    f(x, a)                             a = alloc_tensor(storage, [n, 64])
+    b = alloc_tensor([n, 16])           f(x, a)
+    f(a, b)                      =>     b = alloc_tensor([n, 16])
+    c = alloc_tensor([n, 32])           f(a, b)
+    f(b, c)                             c = alloc_tensor(storage, [n, 32])
+
+A kernel then writes memory that is still in the cache, where the memory pool of the virtual machine
+would hand out other memory for each size. TVM's StaticPlanBlockMemory does this for sizes that are
+known; to prove which of the others are equal, it compares each with all, for 17 s in VITS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, sym, tirx
+
+from .dataflow import with_body
+
+_ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
+_RESHAPE = ir.Op.get("relax.reshape")
+_MOST_WASTE = 16
+"""How many times as large as a tensor its storage may be."""
+
+
+def plan_memory(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with storages that tensors of one function share."""
+    kernels = {v for v, f in module.functions_items() if isinstance(f, tirx.PrimFunc)}
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            body = _Plan(function.body, kernels).apply()
+            module[variable] = with_body(function, body)
+    return relax.transform.Normalize()(module)
+
+
+@dataclass
+class _Storage:
+    """Memory for tensors that are not needed at the same time."""
+
+    sizes: tuple[int, ...]
+    """The unknown factors of its size, see `_Sizes`."""
+    bytes: int
+    """The product of the known ones."""
+    last: int
+    """The binding after which it is free."""
+    variable: Any = None
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """An allocation of which every use is known."""
+
+    sizes: tuple[int, ...]
+    bytes: int
+    """As those of a storage."""
+    last: int
+    """The last binding that uses it."""
+
+
+class _Sizes:
+    """Numbers for sizes that are known at run time only, the same number for equal ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[tuple[Any, int]]] = {}
+        self._sizes: list[Any] = []
+        self._analyzer = sym.Analyzer()
+
+    def factors(self, shape: Sequence[Any]) -> tuple[tuple[int, ...], int]:
+        """The unknown factors of a product of sizes, and the product of the others."""
+        unknown: list[int] = []
+        known = 1
+        rest = [self._analyzer.simplify(size) for size in shape]
+        while rest:
+            size = rest.pop()
+            if isinstance(size, tirx.IntImm):
+                known *= int(size)
+            elif isinstance(size, tirx.Mul):
+                rest += [size.a, size.b]
+            else:
+                unknown.append(self._number(size))
+        return tuple(sorted(unknown)), known
+
+    def _number(self, size: Any) -> int:
+        alike = self._known.setdefault(str(size), [])
+        for other, number in alike:
+            if tvm_ffi.structural_equal(size, other, map_free_vars=False):
+                return number
+        alike.append((size, len(self._sizes)))
+        self._sizes.append(size)
+        return len(self._sizes) - 1
+
+    def product(self, unknown: Sequence[int], known: int) -> Any:
+        """The product of sizes."""
+        total: Any = tirx.IntImm("int64", known)
+        for number in unknown:
+            total = total * self._sizes[number]
+        return total
+
+
+class _Plan:
+    """The storages of a function."""
+
+    def __init__(self, body: relax.SeqExpr, kernels: set[Any]) -> None:
+        self._body = body
+        self._kernels = kernels
+        self._sizes = _Sizes()
+        self._bindings = list(itertools.chain.from_iterable(b.bindings for b in body.blocks))
+        self._tensors = self._shareable()
+
+    def apply(self) -> Any:
+        """The body with the storages."""
+        if not self._tensors:
+            return self._body
+        homes = self._assigned()
+        blocks = []
+        for block in self._body.blocks:
+            bindings: list[Any] = []
+            for binding in block.bindings:
+                storage = homes.get(binding.var)
+                bindings += [binding] if storage is None else self._allocated(binding, storage)
+            blocks.append(type(block)(bindings))
+        return relax.SeqExpr(blocks, self._body.body)
+
+    def _shareable(self) -> dict[Any, _Tensor]:
+        """The allocations that are used by kernels only, by variable."""
+        origin: dict[Any, Any] = {}
+        """By variable, the allocation whose memory it names."""
+        last: dict[Any, int] = {}
+        for place, binding in enumerate(self._bindings):
+            value = binding.value
+            is_call = isinstance(value, relax.Call)
+            if is_call and value.op.same_as(_ALLOCATION):
+                origin[binding.var] = binding.var
+                last[binding.var] = place
+                continue
+            used = {origin[v] for v in relax.analysis.free_vars(value) if v in origin}
+            names_memory = isinstance(binding, relax.MatchCast) or isinstance(value, relax.Var)
+            names_memory |= is_call and value.op.same_as(_RESHAPE)
+            if names_memory and used:
+                (origin[binding.var],) = used
+            if names_memory or (is_call and value.op in self._kernels):
+                last.update(dict.fromkeys(used, place))
+            else:
+                # It may return the tensor, or keep it.
+                for variable in used:
+                    last.pop(variable, None)
+                origin = {v: tensor for v, tensor in origin.items() if tensor not in used}
+        for variable in relax.analysis.free_vars(self._body.body):
+            last.pop(origin.get(variable, variable), None)
+        return {
+            binding.var: tensor
+            for binding in self._bindings
+            if binding.var in last
+            and (tensor := self._tensor(binding.value, last[binding.var])) is not None
+        }
+
+    def _tensor(self, allocation: Any, last: int) -> _Tensor | None:
+        shape, dtype = allocation.args[0], allocation.ty.dtype.dtype
+        if not isinstance(shape, relax.ShapeExpr):
+            return None
+        sizes, elements = self._sizes.factors(list(shape))
+        return _Tensor(sizes, elements * -(-int(dtype.bits) * int(dtype.lanes) // 8), last)
+
+    def _assigned(self) -> dict[Any, _Storage]:
+        """The storage of each tensor."""
+        storages: dict[tuple[int, ...], list[_Storage]] = {}
+        homes: dict[Any, _Storage] = {}
+        for place, binding in enumerate(self._bindings):
+            tensor = self._tensors.get(binding.var)
+            if tensor is None:
+                continue
+            alike = storages.setdefault(tensor.sizes, [])
+            free = [storage for storage in alike if storage.last < place and _fits(tensor, storage)]
+            if free:
+                # The nearest size; of those of one size the one that was used last.
+                home = min(free, key=lambda s: (abs(math.log(s.bytes / tensor.bytes)), -s.last))
+                home.bytes = max(home.bytes, tensor.bytes)
+                home.last = tensor.last
+            else:
+                home = _Storage(tensor.sizes, tensor.bytes, tensor.last)
+                alike.append(home)
+            homes[binding.var] = home
+        return homes
+
+    def _allocated(self, binding: Any, storage: _Storage) -> list[Any]:
+        """The bindings of a tensor, and of its storage if it has none yet."""
+        before = []
+        shape, dtype, device, scope = binding.value.args
+        if storage.variable is None:
+            size = relax.ShapeExpr([self._sizes.product(storage.sizes, storage.bytes)])
+            allocation = relax.op.memory.alloc_storage(size, device, scope, "uint8")
+            storage.variable = relax.Var("storage", relax.ObjectType())
+            before.append(relax.VarBinding(storage.variable, allocation))
+        tensor = relax.op.memory.alloc_tensor(storage.variable, 0, shape, dtype)
+        return [*before, relax.VarBinding(binding.var, tensor)]
+
+
+def _fits(tensor: _Tensor, storage: _Storage) -> bool:
+    small, large = sorted((tensor.bytes, storage.bytes))
+    return small > 0 and large <= _MOST_WASTE * small

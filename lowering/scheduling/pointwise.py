@@ -1,0 +1,184 @@
+"""Convolutions of a single tap: output channels in vectors, positions in register tiles.
+
+    out[channel, position] = sum(input[k, position] * weight[k, channel] for k)
+
+The positions of a line of the input follow each other, which is the layout in which register tiles
+take their rows: nothing is copied, and a plane of 49 positions takes tiles for 50. The results are
+transposed before they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import s_tir, sym, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import Affine, affine, flat, int64, unflattened
+from .channel_panels import fills_vectors
+from .convolution import even_part
+from .convolution_form import Convolved, convolution_of, static_size
+from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
+from .lane_kernels import TRANSPOSE
+from .micro_kernels import call_function, call_panel, native_tile
+from .nests import inlined, substituted
+from .packing import is_constant_operand
+
+_POSITIONS = 240
+"""Positions of a chunk at most, so that its results stay in the first-level cache."""
+_ITEMS = 8
+"""Items of work that the output channels of a chunk are cut into."""
+_LEAST_DEPTH = 48
+"""Input channels from which on transposing the results costs less than it saves."""
+
+
+class Pointwise(ScheduleRule):  # type: ignore[misc]
+    """Convolutions of a single tap without strides and padding, with constant weights."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        found = convolution_of(kernel)
+        if found is None or not _suits(kernel, found):
+            return None
+        return s_tir.Schedule(rewritten(kernel, _Emission(found).emit))
+
+
+def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
+    product = found.product
+    if found.channel is None or not found.store.flattens:
+        return False
+    if not is_constant_operand(kernel, product.a.buffer):
+        return False
+    if any(v in product.a.position.coefficients for v in product.batch):
+        return False  # groups
+    analyzer = sym.Analyzer()
+    plain = all(
+        axis.taps == 1 and axis.stride == 1 and static_size(axis.low) == 0
+        and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
+        for axis in found.axes
+    )  # fmt: skip
+    depth, channels = (
+        static_size(s) for s in (product.extent(found.channel), product.count(product.rows))
+    )
+    if not plain or depth is None or channels is None or depth < _LEAST_DEPTH:
+        return False
+    return fills_vectors(channels)
+
+
+class _Emission:
+    def __init__(self, found: Convolved) -> None:
+        self._found = found
+        self._product = found.product
+        self._tile = native_tile()
+        self._channels = int(self._product.count(self._product.rows))
+        self._depth = int(self._product.extent(found.channel))
+        self._panels = -(-self._channels // self._tile.width)
+        variables = [*self._product.batch, found.channel, *found.positions]
+        position = affine(list(found.source.shape), found.source_indices, variables)
+        assert position is not None, "the operand is read at affine positions"
+        self._position: Affine = position
+
+    def emit(self) -> None:
+        packed = self._pack_weights()
+        with compute_block("pointwise"):
+            self._found.store.declare()
+            self._packed = flat(packed)
+            self._source = flat(self._found.source)
+            self._table = ib.alloc_buffer((1,), "int64")
+            ib.buffer_store(self._table, int64(0), [int64(0)])
+            self._items()
+
+    def _pack_weights(self) -> Any:
+        """Packs the weights into `[panel, input channel, output channel]`."""
+        source = self._product.a.buffer
+        shape = (int64(self._panels), int64(self._depth), int64(self._tile.width))
+        packed = ib.sblock_alloc_buffer(shape, "float32")
+        with ib.grid(*shape) as loops, ib.sblock("pack"):
+            panel, k, lane = (
+                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
+            )
+            ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
+            channel = panel * shape[-1] + lane
+            values = {self._found.channel: k, **self._row_values(channel)}
+            indices = [substituted(index, values) for index in self._product.a.indices]
+            element = source[tuple(indices)]
+            ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
+            ib.writes([packed[panel, k, lane]])
+            if self._channels % self._tile.width:
+                zero = tirx.const(0.0, "float32")
+                element = tirx.if_then_else(channel < self._channels, element, zero)
+            ib.buffer_store(packed, element, [panel, k, lane])
+        return packed
+
+    def _row_values(self, channel: Any) -> dict[Any, Any]:
+        return unflattened(self._product.rows, self._product.extent, channel)
+
+    def _items(self) -> None:
+        product = self._product
+        images = bound(product.count(product.batch))
+        positions = bound(product.count(product.columns))
+        most = bound(even_part(positions, int64(_POSITIONS)))
+        chunks = bound(pieces(positions, tirx.max(most, int64(1))))
+        together = -(-self._panels // _ITEMS)
+        blocks = -(-self._panels // together)
+        work = images * positions * (self._depth * self._channels)
+
+        def item(number: Any) -> None:
+            block = bound(tirx.floormod(number, int64(blocks)))
+            rest = bound(tirx.floordiv(number, int64(blocks)))
+            first = bound(tirx.floormod(rest, chunks) * most)
+            image = tirx.floordiv(rest, chunks)
+            values = unflattened(product.batch, product.extent, bound(image))
+            values = {variable: bound(value) for variable, value in values.items()}
+            count = bound(tirx.min(positions - first, most))
+            width = self._tile.width
+            scratch = ib.alloc_buffer((_POSITIONS * width,), "float32")
+            # The epilogue reads whole vectors.
+            results = ib.alloc_buffer((_POSITIONS * width + self._tile.lanes,), "float32")
+            start = bound(block * together)
+            with ib.serial(tirx.min(int64(self._panels) - start, int64(together))) as offset:
+                panel = bound(start + offset)
+                channels = bound(tirx.min(self._channels - panel * width, int64(width)))
+                self._multiply(values, first, count, panel, channels, scratch)
+                call_function(TRANSPOSE, results.data, scratch.data, count, channels, count, width)
+                self._write(values, first, count, panel, channels, results)
+
+        for_items(images * chunks * blocks, work, item)
+
+    def _multiply(
+        self, values: Mapping[Any, Any], first: Any, count: Any, panel: Any, channels: Any,
+        scratch: Any,
+    ) -> None:  # fmt: skip
+        """Multiplies the inputs of a chunk by the weights of a panel."""
+        tile = self._tile
+        origin = bound(self._position.at(values) + first)
+        weights = bound(panel * (self._depth * tile.width))
+        rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
+        with ib.serial(ceil_div(count, rows)) as number:
+            place = bound(number * rows)
+            call_panel(
+                tile, self._channels, channels, bound(tirx.min(count - place, rows)),
+                tirx.address_of(self._source[bound(origin + place)]),
+                tirx.address_of(self._packed[weights]),
+                tirx.address_of(scratch[bound(place * tile.width)]), self._table.data,
+                int64(self._depth), self._position.of(self._found.channel),
+            )  # fmt: skip
+
+    def _write(
+        self, values: Mapping[Any, Any], first: Any, count: Any, panel: Any, channels: Any,
+        results: Any,
+    ) -> None:  # fmt: skip
+        store, width = self._found.store, self._tile.width
+        columns = self._product.columns
+        start = bound(panel * width)
+        with ib.serial(channels) as row:
+            here = {**values, **self._row_values(bound(start + row))}
+            here.update(dict.fromkeys(columns, int64(0)))
+            here[columns[-1]] = first
+            place = bound(row * count)
+            store.run(here, count, lambda k: results[place + k], self._tile.lanes)
