@@ -49,10 +49,10 @@ class ConcatToScanOutput(AccumulatorRule[Growth]):
       ys = Loop (m, , x) <body = b (int64 i, bool ci, float[P,3] q) => (bool co, float[Q,3] qo) {
         co = Identity(ci) one = Constant<value_ints=[0]>() r = ReduceSum<keepdims=1>(q, one)
         qo = Concat<axis=0>(q, r) }> }""",
-        "may differ in shape": """g (float[N,3] x, float[0,3] e, int64 m) => (float[L,3] y, float[K,3] ys) {
+        "may differ in shape": """g (float[N,3] x, float[0,3] e, int64 m) => (float[L,3] y, float[K,3] ys) <int64[2] twice = {2, 1}> {
       y, ys = Loop (m, , x, e) <body = b (int64 i, bool ci, float[O,3] s, float[P,3] q)
           => (bool co, float[R,3] so, float[Q,3] qo) {
-        co = Identity(ci) so = Concat<axis=0>(s, s) qo = Concat<axis=0>(q, so) }> }""",
+        co = Identity(ci) so = Tile(s, twice) qo = Concat<axis=0>(q, so) }> }""",
         "no carried value only grows": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Add(s, s) }> }""",

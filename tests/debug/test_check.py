@@ -214,7 +214,7 @@ class TestImport:
         [
             ("m.txt", [], "End the name with .py, .json or .so"),
             ("gone/m.py", [], "does not exist"),
-            ("m.so", ["--target", "nonsense"], "cannot compile the module for 'nonsense'"),
+            ("m.so", ["--target", "nonsense"], "does not know the target 'nonsense'"),
             ("m.py", ["--input", "sr=1"], "no input 'sr'"),
         ],
     )
