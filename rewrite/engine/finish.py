@@ -14,6 +14,7 @@ from ..graph.declarations import without_false_sizes
 from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor, optional
 from ..graph.names import UniqueNames, defined
+from ..graph.views import LoopView, ScanView
 from ..symbolic import Dim, symbols
 
 
@@ -32,6 +33,7 @@ def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms:
     for graph in list(index.graphs(index.root)):
         if graph is not index.root:
             _correct_declarations(graph, facts)
+            _correct_carried_values(index.owner(graph), facts)
             _declare_scalars(graph, index)
             if index.added_or_moved:
                 _declare_interface(graph, facts)
@@ -86,6 +88,21 @@ def _correct_declarations(body: Graph, facts: Facts) -> None:
         info = body.output_info.get(tensor)
         if info is not None:
             body.output_info[tensor] = without_false_sizes(info, facts.shape(tensor))
+
+
+def _correct_carried_values(loop: Node | None, facts: Facts) -> None:
+    """Removes declared sizes of carried values that contradict those of the initial values.
+
+    onnxruntime shares memory between values that have one size by their declarations.
+    """
+    if loop is None or loop.domain or loop.op not in ("Loop", "Scan"):
+        return
+    if loop.op == "Scan" and facts.opset < 9:  # which has another form
+        return
+    for carried in (LoopView if loop.op == "Loop" else ScanView)(loop).carried:
+        if carried.input.info is not None:
+            proven = facts.shape(carried.initial)
+            carried.input.info = without_false_sizes(carried.input.info, proven)
 
 
 def _correct_outputs(root: Graph, facts: Facts) -> None:

@@ -98,3 +98,14 @@ def test_new_inputs_of_a_scan_body_are_declared() -> None:
         declared = value.type.tensor_type
         assert declared.elem_type == TensorProto.FLOAT
         assert [dim.dim_value for dim in declared.shape.dim] == [3]
+
+
+def test_a_carried_value_is_not_declared_with_another_rank_than_its_initial_value() -> None:
+    """onnxruntime would put a product of rank 2 into the memory of the first sum, of rank 1."""
+    model = parse("""g (float[T,B,2] x) => (float[T,B,2] y) <float s0 = {0}, float[2] a = {1, 2}, float[2] b = {3, 4}> {
+        s, y = Scan <num_scan_inputs=1, body = g (float[B,2] h, float[B,2] xt) => (float[B,2] hn, float[B,2] row) {
+            c = Add(h, a) d = Add(c, b) hn = Add(xt, d) row = Identity(hn) }> (s0, x) }""")
+    (loop,) = (n for n in rewrite(model).model.graph.node if n.op_type in ("Loop", "Scan"))
+    (body,) = (each.g for each in loop.attribute if each.name == "body")
+    carried = body.input[0 if loop.op_type == "Scan" else 2]
+    assert not carried.type.tensor_type.HasField("shape")
