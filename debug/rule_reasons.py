@@ -113,12 +113,15 @@ def _in_function(rule: type[Rule], function: FunctionType) -> Iterator[Sentence]
             yield Sentence(shown, function.__code__.co_filename, call.lineno)
 
 
+_POSITIONS = {Match.need.__name__: 1, Match.first.__name__: 2, Match.every.__name__: 2}
+
+
 def _position_of_sentence(call: ast.Call, function: FunctionType) -> int | None:
-    """The position of the argument that is a reason: 1 in `m.need(…)`, 0 in a `Miss` or in another
-    exception of the rule's package, which becomes a Miss.
+    """The position of the argument that is a reason: 1 in `m.need(…)`, 2 in `m.first(…)` and
+    `m.every(…)`, 0 in a `Miss` or in another exception of the rule's package, which becomes a Miss.
     """
     if isinstance(call.func, ast.Attribute):
-        return 1 if call.func.attr == Match.need.__name__ else None
+        return _POSITIONS.get(call.func.attr)
     if not isinstance(call.func, ast.Name):
         return None
     called = function.__globals__.get(call.func.id)
