@@ -14,7 +14,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.elements import element
 from ...rewrite.graph.index import Use
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
 from ...rewrite.symbolic import Dim
 from .accumulation import AccumulatorRule, need_only_updated, with_shape_of, with_sizes_of
@@ -135,7 +135,14 @@ class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
         return BufferUpdate(write, written, len(shape), runs)
 
     def added(self, patch: Patch, update: BufferUpdate) -> Tensor:
-        return update.write.slice(patch.builder(update.write.values, update.write.scatter))
+        scatter, facts = update.write.scatter, patch.facts
+        slice_ = update.write.slice(patch.builder(update.write.values, scatter))
+        dtype = facts.of(scatter.inputs[0]).dtype
+        if facts.rank(slice_) is None and dtype:
+            # Otherwise onnxruntime gives a scan output of no iterations one axis only.
+            body: Graph = patch.root.attrs["body"]
+            patch.declare_scan_output(body, slice_, dtype, [None] * (update.rank - 1))
+        return slice_
 
     def result(
         self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: BufferUpdate

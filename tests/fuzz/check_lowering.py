@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
+from onnx.reference import ReferenceEvaluator
 
 import looplift
 from looplift.lowering.compile import CANNOT_COMPILE
@@ -61,8 +63,26 @@ def check_lowering(
             findings.append(f"a run fails on TVM, with {shown(feed)}: {str(error)[-300:]}")
             continue
         got = [_plain(o) for o in (outputs if len(expected) > 1 else [outputs])]
-        findings += [f"on TVM, {d}" for d in differences(model, original, feed, expected, got)]
+        found = differences(model, original, feed, expected, got)
+        if found and casts_out_of_range(model, feed):
+            tally["runs on TVM that cast out of range"] += 1
+            continue
+        findings += [f"on TVM, {difference}" for difference in found]
     return findings
+
+
+def casts_out_of_range(model: onnx.ModelProto, feed: Feed) -> bool:
+    """Whether a run casts a float to an integer type that cannot hold it.
+
+    The specification leaves the result open (ONNX operator specification, Cast).
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            ReferenceEvaluator(model).run(None, dict(feed))
+        except Exception:  # noqa: BLE001  the reference raises errors of any type
+            return False
+    return any("invalid value encountered in cast" in str(warning.message) for warning in caught)
 
 
 def _to_tvm(value: Any) -> Any:

@@ -35,6 +35,9 @@ from looplift.rewrite.running.verify import is_empty_stack, is_unranked_stack
 from looplift.rewrite.storage.summary import count_operators
 from looplift.rules.recurrence.emission import ENDS_PROCESS
 from looplift.rules.recurrence.fuse import BROADCASTS
+from looplift.rules.values.traps import FailingNodeToTrap
+
+from .contradictions import breaks_declarations, contradicts_initial_values
 
 Feed = Mapping[str, Any]
 Run = tuple[Feed, list[Any]]
@@ -91,19 +94,6 @@ def check_rewrite(
     return findings if is_contradictory else findings + _unstable(result, rules)
 
 
-def breaks_declarations(model: onnx.ModelProto, outputs: Sequence[Any]) -> bool:
-    """Whether an output of a run has another shape than the model declares for it."""
-    for info, value in zip(model.graph.output, outputs):
-        if info.type.tensor_type.HasField("shape") and isinstance(value, np.ndarray):
-            dims = info.type.tensor_type.shape.dim
-            pairs = zip(dims, value.shape)
-            if len(dims) != value.ndim or any(
-                d.HasField("dim_value") and d.dim_value != size for d, size in pairs
-            ):
-                return True
-    return False
-
-
 def _count(result: RewriteResult, tally: Counter[str]) -> None:
     for op in ("Loop", "Scan", "If"):
         tally[f"{op}s before"] += result.report.before[op]
@@ -120,12 +110,12 @@ def _runs(
 ) -> tuple[list[Run], bool]:
     """The runs that succeed and that keep the specification.
 
-    Also whether the model declares other sizes than it computes. onnxruntime relies on declarations
+    Also whether the model declares other sizes than it computes, or than a loop starts with. onnxruntime relies on declarations
     when it plans its memory, so that a run may fail, and when it returns a stack of no slices. Then
     only runs without empty outputs count, and only what they compute.
     """
     runs, stacks = [], frozenset(stacked_outputs(model))
-    is_contradictory = False
+    is_contradictory = contradicts_initial_values(model)
     for feed in feeds:
         try:
             outputs: list[Any] | None = session.run(feed, seconds)
@@ -220,7 +210,10 @@ def _differences(
     if not runs:
         return []
     may_crash = any(ENDS_PROCESS in note for note in result.report.notes)
-    broadcasts = any(BROADCASTS in note for note in result.report.notes)
+    # onnxruntime took a size for that of the first iteration, which is not the final one, or a size
+    # from a node that always fails, of which a trap tells it nothing.
+    loses_sizes = any(BROADCASTS in note for note in result.report.notes)
+    loses_sizes = loses_sizes or bool(result.report.commits[FailingNodeToTrap.__name__])
     try:
         rewritten = Session(SerializedModel(result.model))
     except ExecutionError as refusal:
@@ -239,8 +232,7 @@ def _differences(
                 continue
             findings.append(f"a run fails now, with {shown(feed)}: {refusal}")
             continue
-        if broadcasts:
-            # onnxruntime took a size for that of the first iteration, which is not the final one.
+        if loses_sizes:
             actual = [a if is_empty_stack(b, a) else b for a, b in zip(expected, actual)]
         findings += differences(before, original, feed, expected, actual)
     return findings

@@ -24,6 +24,7 @@ from looplift.rewrite.running.runtime import (
 from ..rules.test_promises import AbsToNeg
 from . import check_rewrite as checking
 from .check_rewrite import OPEN, check_rewrite, differences, run_in_fork, unwritten_outputs
+from .contradictions import contradicts_initial_values
 
 WRONG: tuple[type[Rule], ...] = (AbsToNeg,)
 
@@ -158,3 +159,33 @@ def test_runs_in_a_fork() -> None:
         run_in_fork(_Session(), {"way": "crash"}, 1.0)
     with pytest.raises(ExecutionError, match="refused"):
         run_in_fork(_Session(), {"way": "refuse"}, 1.0)
+
+
+def test_a_loop_that_declares_another_size_than_it_starts_with_is_contradictory() -> None:
+    loop = """g (float[2] x, int64 n) => (float[K] y, float[M,K] ys) {
+        y, ys = Loop(n, "", x) <body = b (int64 i, bool c, float[%s] s) => (bool d, float[K] r, float[K] t)
+            { d = Identity(c) r = Concat<axis = 0>(s, x) t = Neg(r) }> }"""
+    for declared, is_contradictory in (("0", True), ("2, 1", True), ("2", False), ("W", False)):
+        text = '<ir_version: 8, opset_import: ["" : 17]> ' + loop % declared
+        assert contradicts_initial_values(parser.parse_model(text)) is is_contradictory, declared
+
+
+def test_slices_of_a_scan_are_not_carried_values() -> None:
+    text = """g (float[3] x, float[4,2] xs) => (float[3] y) {
+        y = Scan<num_scan_inputs = 1, body = b (float[3] s, float[2] e) => (float[3] r)
+            { r = Neg(s) }>(x, xs) }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    assert not contradicts_initial_values(model)
+
+
+def test_sizes_that_onnxruntime_knows_from_a_node_that_always_fails_are_open() -> None:
+    text = """g (int64 n) => (float[?,?,?] ys)
+        <float[2,1,1] block = {1, 2}, float[2,1] two = {1, 2}, int64[1] zero = {0},
+         int64[1] one = {1}, int64[1] end = {9}> {
+        ys = Loop(n, "") <body = b (int64 i, bool c) => (bool d, float[?,?] r) {
+            d = Identity(c) k = Unsqueeze(i, zero)
+            nought = Constant<value_ints = [0]>()
+            starts = Concat<axis = 0>(zero, k, nought) ends = Concat<axis = 0>(end, k, end)
+            s = Slice(block, starts, ends) t = Squeeze(s, one) r = Add(two, t) }> }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    assert check_rewrite(model, [{"n": np.array(0)}]) == []

@@ -232,3 +232,17 @@ def test_indices_without_an_axis_stay() -> None:
         ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
             co = Identity(ci) qo = ScatterND(q, i, r) }> }""")
     assert "the number of indices per slice" in reason_of(ScatterToScanOutput, model)
+
+
+def test_a_scan_output_of_a_node_that_always_fails_has_the_rank_of_a_slice() -> None:
+    """onnxruntime knows no shape of it, and gives a scan output of no iterations one axis."""
+    model = parse("""g (int64 n, float[1,2,2] q0) => (float[1,2,2] w)
+        <float[2,1,2] rows = {1, 2, 3, 4}, int64 zero = {0}, int64[1] at0 = {0}, int64[2] square = {1, 1}> {
+        w = Loop (n, , q0) <body = b (int64 i, bool ci, float[1,2,2] q) => (bool co, float[1,2,2] qo) {
+            co = Identity(ci) at = Unsqueeze(i, at0) e = Slice(rows, at, at) r = Squeeze(e, at0)
+            first = Reshape(zero, square) second = Reshape(i, square)
+            k = Concat<axis = -1>(first, second) qo = ScatterND(q, k, r) }> }""")
+    result = rewritten(model, Feeds(sizes=(2,), values={"n": [0]}, most=5))
+    assert result.report.commits["FailingNodeToTrap"] == 1
+    assert "Loop" in ops(result.model)
+    assert "ScatterND" not in ops(result.model)

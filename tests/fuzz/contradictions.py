@@ -1,0 +1,74 @@
+"""Models that declare other sizes than they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from looplift.rewrite.storage.protos import body_protos
+
+TensorType = onnx.TypeProto.Tensor
+
+
+def breaks_declarations(model: onnx.ModelProto, outputs: Sequence[Any]) -> bool:
+    """Whether an output of a run has another shape than the model declares for it."""
+    for info, value in zip(model.graph.output, outputs):
+        if info.type.tensor_type.HasField("shape") and isinstance(value, np.ndarray):
+            dims = info.type.tensor_type.shape.dim
+            pairs = zip(dims, value.shape)
+            if len(dims) != value.ndim or any(
+                d.HasField("dim_value") and d.dim_value != size for d, size in pairs
+            ):
+                return True
+    return False
+
+
+def contradicts_initial_values(model: onnx.ModelProto) -> bool:
+    """Whether a loop declares a carried value with other sizes than its initial value has."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    return any(_conflict(*pair) for pair in _carried_types(inferred.graph, {}))
+
+
+def _carried_types(
+    graph: onnx.GraphProto, outer: Mapping[str, TensorType]
+) -> Iterator[tuple[TensorType, TensorType]]:
+    """The types of initial values, each with the one that the body declares for it."""
+    types = dict(outer)
+    for tensor in graph.initializer:
+        types[tensor.name] = helper.make_tensor_type_proto(
+            tensor.data_type, tensor.dims
+        ).tensor_type
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        types[info.name] = info.type.tensor_type
+    for node in graph.node:
+        for body in body_protos(node):
+            skipped = 2 if node.op_type == "Loop" else 0
+            for initial, carried in zip(node.input[skipped:], body.input[skipped:]):
+                if initial in types and not _is_scanned(node, body, carried):
+                    yield types[initial], carried.type.tensor_type
+            yield from _carried_types(body, types)
+
+
+def _is_scanned(
+    node: onnx.NodeProto, body: onnx.GraphProto, parameter: onnx.ValueInfoProto
+) -> bool:
+    """Whether a parameter of a body is the slice of a scan input."""
+    counts = [a.i for a in node.attribute if a.name == "num_scan_inputs"]
+    return any(parameter in body.input[len(body.input) - count :] for count in counts)
+
+
+def _conflict(one: TensorType, other: TensorType) -> bool:
+    if not one.HasField("shape") or not other.HasField("shape"):
+        return False
+    sizes = zip(one.shape.dim, other.shape.dim)
+    return len(one.shape.dim) != len(other.shape.dim) or any(
+        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
+        for a, b in sizes
+    )
