@@ -23,12 +23,8 @@ from looplift.rules.recurrence.emission import ENDS_PROCESS
 from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import run_rules
-from ..fuzz.check_rewrite import (
-    breaks_declarations,
-    explained_outputs,
-    has_empty,
-    is_undefined,
-)
+from ..fuzz.check_rewrite import explained_outputs, has_empty, is_undefined
+from ..fuzz.contradictions import breaks_declarations
 from ..rewrite.fact_oracle import Feeds
 
 FLOATS = (np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-40, -1e-40, 3e38, 1e-30)
