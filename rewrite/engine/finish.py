@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from ..facts.facts import Facts
 from ..graph.body_forms import BodyForms
-from ..graph.declarations import without_false_sizes
+from ..graph.declarations import with_proven_sizes, without_false_sizes
 from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor, optional
 from ..graph.names import UniqueNames, defined
@@ -163,6 +163,8 @@ def _declare_scalars(body: Graph, index: Index) -> None:
 def _declare_interface(body: Graph, facts: Facts) -> None:
     """Declares type and shape of the inputs and outputs of a body that have no declaration.
 
+    Open sizes of outputs become the numbers that are proven: onnxruntime takes the sizes of a scan
+    output of no iterations from the declaration, and can infer fewer once nodes have left the body.
     OpenVINO 2026.4 compiles a Scan whose scan input has no declared rank, but does not run it, and
     OpenCV 5.0 refuses such an output. Names of sizes are left out: in a body they mean something
     else (see `without_shape`).
@@ -174,3 +176,7 @@ def _declare_interface(body: Graph, facts: Facts) -> None:
         if fact.kind == "tensor" and fact.dtype and fact.shape is not None:
             sizes = [size if isinstance(size, int) else None for size in fact.shape]
             tensor.info = onnx.helper.make_tensor_value_info(tensor.name, fact.dtype, sizes)
+    for tensor in body.outputs:
+        info = body.output_info.get(tensor, tensor.info)
+        if info is not None:
+            body.output_info[tensor] = with_proven_sizes(info, facts.shape(tensor))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from ..graph.ir import Node
 
-
-def einsum_letters(node: Node) -> tuple[list[str], str] | None:
+def einsum_letters(equation: str) -> tuple[list[str], str] | None:
     """The letters of each operand and of the result; None for an equation with an ellipsis.
 
     Without an arrow, the result has the letters that occur once, in alphabetical order (ONNX
     operator specification, Einsum).
     """
-    equation = str(node.attrs["equation"]).replace(" ", "")
+    equation = equation.replace(" ", "")
     if "." in equation:
         return None
     operands, arrow, result = equation.partition("->")

@@ -171,3 +171,21 @@ def without_false_sizes(
     for axis in false:
         corrected.type.tensor_type.shape.dim[axis].Clear()
     return corrected
+
+
+def with_proven_sizes(
+    info: onnx.ValueInfoProto, proven: tuple[object, ...] | None
+) -> onnx.ValueInfoProto:
+    """The declaration with the numbers of a proven shape where it leaves sizes open.
+
+    `proven` is the symbolic shape, or None where it is not known; only its numbers count.
+    """
+    declared = info.type.tensor_type
+    if not declared.HasField("shape") or len(declared.shape.dim) != len(proven or ()):
+        return info
+    filled = onnx.ValueInfoProto()
+    filled.CopyFrom(info)
+    for dim, size in zip(filled.type.tensor_type.shape.dim, proven or ()):
+        if isinstance(size, int) and not dim.HasField("dim_value"):
+            dim.dim_value = size
+    return filled

@@ -23,6 +23,8 @@ class _Equal:
 
     first: dict[Graph, Node] = field(default_factory=dict)
     """For each graph the first of these nodes."""
+    later: dict[Graph, dict[Node, None]] = field(default_factory=dict)
+    """For each graph the others of these nodes."""
     inside: dict[Graph, dict[Node, None]] = field(default_factory=dict)
     """For each graph those of these nodes that are in bodies of its nodes."""
 
@@ -63,7 +65,7 @@ class ValueNumbering:
         readers = self._index.use_count(rarest)
         if readers > _MOST_COMPARED and rarest not in self._numbered_operands:
             self._numbered_operands.add(rarest)
-            for reader in self._index.consumers(rarest):
+            for reader in sorted(self._index.consumers(rarest), key=lambda n: n.order):
                 self._look_up(reader)
         others = [] if self._numbered_operands.isdisjoint(shared) else self._look_up(node)
         if readers < 2:
@@ -83,20 +85,28 @@ class ValueNumbering:
     def _look_up(self, node: Node) -> list[Node]:
         """Numbers the node and returns the numbered nodes that compute the same values.
 
-        Of those in graphs around the node, returns the first of each graph.
+        Of those in graphs around the node, returns the first of each graph; of those in its own
+        graph the first, or all others if that is the node itself.
         """
         number = fingerprint(node, self._index)
         equal = self._numbered.setdefault(number, _Equal())
         graph, *around = self._index.ancestors(self._index.graph_of(node))
         first = self._if_current(equal.first.get(graph), number)
+        others = equal.later.setdefault(graph, {})
         if first is None or node.order < first.order:
             equal.first[graph] = node
+        others.update(dict.fromkeys(n for n in (first, node) if n is not None))
+        others.pop(equal.first[graph], None)
+        own: list[Node | None] = [first]
+        if equal.first[graph] is node:
+            own = [self._if_current(n, number) for n in others]
+            equal.later[graph] = {n: None for n in own if n is not None}
         outer = [self._if_current(equal.first.get(g), number) for g in around]
         inner = [self._if_current(n, number) for n in equal.inside.pop(graph, ())]
         equal.inside[graph] = {n: None for n in inner if n is not None}
         for enclosing in around:
             equal.inside.setdefault(enclosing, {})[node] = None
-        return [n for n in (first, *outer, *inner) if n is not None and n is not node]
+        return [n for n in (*own, *outer, *inner) if n is not None and n is not node]
 
     def _if_current(self, node: Node | None, number: Hashable) -> Node | None:
         """The node, if it still exists and has the fingerprint."""

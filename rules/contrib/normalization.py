@@ -127,9 +127,18 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
       g (int32[B,S] ids, float[9,8] w, float[7,8] places, float[8] gamma, float[8] beta)
         => (float[B,S,8] y) { words = com.microsoft.Gelu(w)
       y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, , gamma, beta) }""",
+        "only one of segment_ids": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+      g (int32[B,S] ids, float[9,8] words, float[7,8] places, float[8] gamma, float[8] beta)
+        => (float[B,S,8] y) {
+      y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, words, gamma, beta) }""",
     }
 
     def match(self, m: Match) -> Normalization:
+        segments, table = m.node.inputs[1], m.node.inputs[4]
+        m.need(
+            bool(segments.name) == bool(table.name),
+            "only one of segment_ids and segment_embedding is given",
+        )
         return Normalization(
             need_type(m, m.node.inputs[2]), float(m.node.attrs.get("epsilon", 1e-12))
         )

@@ -182,7 +182,7 @@ class LinearAttentionMatcher:
     def _operand_axes(self, node: Node, axes: Axes) -> list[Axes] | None:
         """The axes of the operands of an elementwise or outer product; None if it is neither."""
         if node.op == "Einsum":
-            letters = einsum_letters(node)
+            letters = einsum_letters(node.attrs["equation"])
             if letters is None:
                 return None
             terms, result = letters
@@ -321,7 +321,7 @@ class LinearAttentionMatcher:
 
 def _einsum_contraction(node: Node, rank: int, is_left: bool) -> tuple[Axes, int, Axes] | None:
     """The axes of the query, the contracted axis and the axes kept by an Einsum."""
-    letters = einsum_letters(node)
+    letters = einsum_letters(node.attrs["equation"])
     if letters is None:
         return None
     terms, result = letters

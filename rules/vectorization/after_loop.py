@@ -227,7 +227,8 @@ def _size_outside(facts: Facts, loop: CountedLoop, size: symbolic.Dim) -> Size |
     if isinstance(size, int):
         return size
     for outer in (*(c.initial for c in loop.carried), *(r.sequence for r in loop.reads)):
-        for axis, other in enumerate(facts.shape(outer) or ()):
+        shape = facts.shape(outer) if facts.of(outer).kind == "tensor" else None
+        for axis, other in enumerate(shape or ()):
             if symbolic.eq(size, other) is True:
                 return outer, axis
     return None

@@ -167,7 +167,9 @@ def _factor(emit: Builder, value: Tensor, batched: bool, transposed: bool) -> Te
 @batching_rule("Einsum")
 def einsum(op: BatchedNode) -> Plan:
     """Gives the batched terms and the result one more index."""
-    terms, result = op.need(einsum_letters(op.node), "the equation has an ellipsis")
+    terms, result = op.need(
+        einsum_letters(op.node.attrs["equation"]), "the equation has an ellipsis"
+    )
     letters = set("".join(terms))
     sizes: dict[str, Dim] = {}
     for slot, term in enumerate(terms):

@@ -28,12 +28,17 @@ def breaks_declarations(model: onnx.ModelProto, outputs: Sequence[Any]) -> bool:
 
 
 def contradicts_initial_values(model: onnx.ModelProto) -> bool:
-    """Whether a loop declares a carried value with other sizes than its initial value has."""
+    """Whether a loop declares a carried value with other sizes than its initial value has.
+
+    A size of an input of the model counts as different from a number.
+    """
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except onnx.shape_inference.InferenceError:
         return False
-    return any(_conflict(*pair) for pair in _carried_types(inferred.graph, {}))
+    dims = (d for info in model.graph.input for d in info.type.tensor_type.shape.dim)
+    symbols = {d.dim_param for d in dims if d.dim_param}
+    return any(_conflict(*pair, symbols) for pair in _carried_types(inferred.graph, {}))
 
 
 def _carried_types(
@@ -64,11 +69,19 @@ def _is_scanned(
     return any(parameter in body.input[len(body.input) - count :] for count in counts)
 
 
-def _conflict(one: TensorType, other: TensorType) -> bool:
+def _conflict(one: TensorType, other: TensorType, symbols: set[str]) -> bool:
     if not one.HasField("shape") or not other.HasField("shape"):
         return False
-    sizes = zip(one.shape.dim, other.shape.dim)
+    pairs = zip(one.shape.dim, other.shape.dim)
+    sizes = [(_size(a, symbols), _size(b, symbols)) for a, b in pairs]
     return len(one.shape.dim) != len(other.shape.dim) or any(
-        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
+        None not in (a, b) and a != b and not (isinstance(a, str) and isinstance(b, str))
         for a, b in sizes
     )
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension, symbols: set[str]) -> int | str | None:
+    """A number, or the symbol of a size of an input; None for any other size."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    return dim.dim_param if dim.dim_param in symbols else None

@@ -14,6 +14,7 @@ from onnx import parser
 
 from looplift.rewrite.engine.rule import Phase, Rule
 from looplift.rewrite.errors import ModelError
+from looplift.rewrite.running.compare import Tolerances
 from looplift.rewrite.running.runtime import (
     ExecutionError,
     ProcessCrashed,
@@ -23,7 +24,14 @@ from looplift.rewrite.running.runtime import (
 
 from ..rules.test_promises import AbsToNeg
 from . import check_rewrite as checking
-from .check_rewrite import OPEN, check_rewrite, differences, run_in_fork, unwritten_outputs
+from .check_rewrite import (
+    OPEN,
+    check_rewrite,
+    confirmed_outputs,
+    differences,
+    run_in_fork,
+    unwritten_outputs,
+)
 from .contradictions import contradicts_initial_values
 
 WRONG: tuple[type[Rule], ...] = (AbsToNeg,)
@@ -115,6 +123,7 @@ def test_sizes_of_a_scan_output_of_no_iterations(
 
 def test_sizes_of_other_empty_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "explained_outputs", lambda *_: ())
+    monkeypatch.setattr(checking, "confirmed_outputs", lambda *_: ())
     text = "g (float[N] x) => (float[T,K] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"
     assert _differences(text, _ones(0, 0), _ones(0, 1))
 
@@ -162,10 +171,12 @@ def test_runs_in_a_fork() -> None:
 
 
 def test_a_loop_that_declares_another_size_than_it_starts_with_is_contradictory() -> None:
-    loop = """g (float[2] x, int64 n) => (float[K] y, float[M,K] ys) {
+    loop = """g (float[2] x, int64 n, float[N] z) => (float[K] y, float[M,K] ys) {
         y, ys = Loop(n, "", x) <body = b (int64 i, bool c, float[%s] s) => (bool d, float[K] r, float[K] t)
             { d = Identity(c) r = Concat<axis = 0>(s, x) t = Neg(r) }> }"""
-    for declared, is_contradictory in (("0", True), ("2, 1", True), ("2", False), ("W", False)):
+    for declared, is_contradictory in (
+        ("0", True), ("2, 1", True), ("N", True), ("2", False), ("W", False),
+    ):  # fmt: skip
         text = '<ir_version: 8, opset_import: ["" : 17]> ' + loop % declared
         assert contradicts_initial_values(parser.parse_model(text)) is is_contradictory, declared
 
@@ -189,3 +200,22 @@ def test_sizes_that_onnxruntime_knows_from_a_node_that_always_fails_are_open() -
             s = Slice(block, starts, ends) t = Squeeze(s, one) r = Add(two, t) }> }"""
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
     assert check_rewrite(model, [{"n": np.array(0)}]) == []
+
+
+def test_an_output_is_right_if_the_reference_computes_it() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Tanh(x) }"
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    feed, tolerances = {"x": _ones(2)}, Tolerances("float32")
+    given = [np.tanh(_ones(2))]
+    right, wrong = ([given[0] + off] for off in (0, 1))
+    assert confirmed_outputs(model, feed, ["y"], wrong, right, tolerances) == ["y"]
+    assert confirmed_outputs(model, feed, ["y"], right, wrong, tolerances) == []
+
+
+def test_elements_of_an_empty_run_that_the_reference_refuses_are_open() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = ai.onnx.unknown.F(x) }"
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    for size, shape, expected in ((0, (2,), ["y"]), (0, (3,), []), (1, (2,), [])):
+        feed = {"x": _ones(size)}
+        found = confirmed_outputs(model, feed, ["y"], [_ones(2)], [_ones(*shape)], Tolerances())
+        assert found == expected

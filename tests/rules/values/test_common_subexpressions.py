@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from looplift import rewrite
+from looplift.rules.loops.loop_invariant_code_motion import HoistLoopInvariantCode
+from looplift.rules.loops.unrolling import UnrollShortLoop
 from looplift.rules.values.common_subexpressions import EliminateCommonSubexpression
 from looplift.rules.values.constants import DeduplicateConstants
 
@@ -73,6 +75,20 @@ def test_all_equal_readers_of_a_value_with_many_readers_are_merged() -> None:
     assert trace.defects() == []
     assert ops(result) == {"Exp": 1, "LeakyRelu": 4, "Add": 40, "Mul": 40}
     assert_equivalent(parse(text, 21, 10), result, Feeds(), 1e-6)
+
+
+def test_a_node_that_leaves_a_loop_replaces_a_later_one_of_many_readers() -> None:
+    """The later node is not visited again: the one that moves has to find it."""
+    model = parse("""g (float[N,3] x, float[N,3] s) => (float[P,Q] y, int64[2] z, float[N,3] w)
+            <int64 five = {5}> {
+        y = Loop(five, "", s) <body = b (int64 i, bool c, float[N,3] u) => (bool d, float[N,3] v) {
+            d = Identity(c) t = Shape(x) e = Expand(u, t) f = Mul(e, x) g = Sub(x, f) v = Sin(g) }>
+        a = Shape(x) z = Neg(a) w = Neg(x) }""")
+    result, trace, _ = run_rules(
+        model, (UnrollShortLoop, HoistLoopInvariantCode, EliminateCommonSubexpression)
+    )
+    assert trace.defects() == []
+    assert ops(result)["Shape"] == 1
 
 
 def test_nodes_in_later_bodies_are_merged_but_not_across_branches() -> None:

@@ -121,3 +121,23 @@ def test_many_values_are_not_collected_for_one() -> None:
     model = parse(text)
     assert "collecting the operands would cost more" in reason_of(VectorizeAfterLoop, model)
     assert "Sum" in ops(rewritten(model, LENGTHS, 1e-5).model)
+
+
+def test_sizes_are_not_read_from_the_shape_of_a_sequence() -> None:
+    """The elements of the initial sequence have the shape of a slice; Shape takes tensors only."""
+    model = parse(
+        """g (int64 n, uint8[A,B,C] x) => (uint8[?,?,?] y, uint8[?,?] z)
+            <int64[1] first = {0}, int64[1] third = {2}, int64[1] middle = {1}> {
+        all = Shape(x) a = Gather(all, first) c = Gather(all, third)
+        sizes = Concat<axis = 0>(a, c) zeros = ConstantOfShape<value = uint8[1] {0}>(sizes)
+        start = SequenceConstruct(zeros)
+        rows, y = Loop(n, "", start) <body = b (int64 i, bool k, seq(uint8[]) s)
+            => (bool d, seq(uint8[]) t, uint8[?,?] r) {
+            d = Identity(k) wide = Cast<to = 6>(x) sum = ReduceSum<keepdims = 0>(wide, middle)
+            u = Cast<to = 2>(sum) t = SequenceInsert(s, u) shape = Shape(u)
+            v = ConstantOfShape<value = uint8[1] {0}>(shape) w = Cast<to = 6>(v)
+            r = Cast<to = 2>(w) }>
+        z = ConcatFromSequence<axis = -1, new_axis = 0>(rows) }""",
+        14,
+    )
+    rewritten(model, Feeds(sizes=(1, 2), values={"n": [0, 2]}))
