@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rewrite import symbolic
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -24,6 +25,8 @@ from .time_steps import direction
 
 _INITIAL_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 """The inputs of the operators that are initial states; the results are Y and the final states."""
+_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+"""How many gates the operators have; their weights are stacked."""
 _LENGTHS = 4
 """The input that is the length of each row."""
 
@@ -107,6 +110,17 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
         patch.toward_normal_form()
 
 
+def _fits_hidden_size(m: Match, node: Node) -> bool:
+    """Whether the weights are known to have the sizes that the operator needs."""
+    inputs, recurrent = (m.facts.shape(tensor) for tensor in node.inputs[1:3])
+    if inputs is None or recurrent is None or (len(inputs), len(recurrent)) != (3, 3):
+        return False
+    hidden = node.attrs.get("hidden_size", recurrent[2])
+    rows = symbolic.mul(_GATES[node.op], hidden)
+    pairs = ((recurrent[2], hidden), (recurrent[1], rows), (inputs[1], rows))
+    return all(symbolic.eq(*pair) is True for pair in pairs)
+
+
 def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> ChunkedRecurrence:
     """The operator with its states. Raises Miss where the iterations do not continue each other."""
     # A chunk may be empty: the specification does not say what the operator then returns.
@@ -116,10 +130,8 @@ def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> Chunke
     m.need(direction(node) == "forward", "{} does not run forward only", node, at=node)
     m.need(not node.attrs.get("layout", 0), "it has layout 1, with the batch first", at=node)
     # A loop without iterations does not notice an operator that always fails.
-    weights = m.facts.shape(node.inputs[2])
-    hidden = weights[-1] if weights else None
-    fits = node.attrs.get("hidden_size", hidden) == hidden
-    m.need(fits, "the weights of {} do not fit its hidden_size", node, at=node)
+    fits = loop.runs_at_least_once or _fits_hidden_size(m, node)
+    m.need(fits, "the weights of {} are not known to fit its hidden_size", node, at=node)
     slots = _INITIAL_STATES[node.op]
     given = [tensor for tensor in node.inputs[_LENGTHS : _LENGTHS + 1] if tensor.name]
     m.need(not given, "{} has lengths of its rows", node, at=node)

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import looplift
 from looplift.lowering.compile import CANNOT_COMPILE
 from looplift.rewrite.errors import LoopliftError, UnsupportedError
+from looplift.rewrite.running.compare import compare
+from looplift.rewrite.storage.protos import nodes
 
 from ..lowering.compiled import UNOPTIMIZED, virtual_machine
 from .check_rewrite import Feed, differences, runs_of, shown
@@ -67,6 +70,9 @@ def check_lowering(
         if found and casts_out_of_range(model, feed):
             tally["runs on TVM that cast out of range"] += 1
             continue
+        if found and truncates_roundings(model) and differ_by_one(expected, got):
+            tally["runs on TVM that truncate a rounding error"] += 1
+            continue
         findings += [f"on TVM, {difference}" for difference in found]
     return findings
 
@@ -83,6 +89,41 @@ def casts_out_of_range(model: onnx.ModelProto, feed: Feed) -> bool:
         except Exception:  # noqa: BLE001  the reference raises errors of any type
             return False
     return any("invalid value encountered in cast" in str(warning.message) for warning in caught)
+
+
+_ROUNDED = ("Cos", "Erf", "Exp", "Log", "Sigmoid", "Sin", "Softmax", "Sqrt", "Tanh")
+"""Operators whose results differ between implementations by a unit in the last place."""
+
+
+def truncates_roundings(model: onnx.ModelProto) -> bool:
+    """Whether a model has a Cast to an integer type and an operator that rounds.
+
+    onnxruntime takes tanh(9) for 1; the nearest float is smaller, and its integral part is 0.
+    """
+    integral = (TensorProto.INT8, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8)
+    found = list(nodes(model.graph))
+    targets = [a.i for n in found if n.op_type == "Cast" for a in n.attribute if a.name == "to"]
+    return any(n.op_type in _ROUNDED for n in found) and any(t in integral for t in targets)
+
+
+def differ_by_one(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
+    """Whether integers differ by at most 1, and nothing else differs."""
+    if any(isinstance(value, list) for value in expected):
+        pairs = list(zip(expected, actual))
+        return all(
+            len(a) == len(b) and differ_by_one(a, b)
+            if isinstance(a, list)
+            else differ_by_one([a], [b])
+            for a, b in pairs
+        )
+    for right, given in zip(expected, actual):
+        a, b = np.asarray(right), np.asarray(given)
+        if a.dtype.kind not in "iu":
+            if compare(["output"], [a], [b]):
+                return False
+        elif a.shape != b.shape or np.abs(a.astype(object) - b.astype(object)).max(initial=0) > 1:
+            return False
+    return True
 
 
 def _to_tvm(value: Any) -> Any:

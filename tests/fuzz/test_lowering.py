@@ -19,7 +19,13 @@ from looplift.lowering import emit
 
 from ..lowering.compiled import UNOPTIMIZED, compile_quickly
 from .cases import make_case, make_feeds
-from .check_lowering import casts_out_of_range, check_lowering, rewritten
+from .check_lowering import (
+    casts_out_of_range,
+    check_lowering,
+    differ_by_one,
+    rewritten,
+    truncates_roundings,
+)
 
 
 def _stock(model: onnx.ModelProto) -> Any:
@@ -61,3 +67,15 @@ def test_a_cast_out_of_range_is_open() -> None:
     infinite = {"x": np.array([1, np.inf], np.float32)}
     assert casts_out_of_range(model, infinite)
     assert not casts_out_of_range(model, {"x": np.array([1, 2**60], np.float32)})
+
+
+def test_an_integer_may_differ_by_one_where_a_rounded_number_is_truncated() -> None:
+    text = "g (int32[N] x) => (int32[N] y) { f = Cast<to = 1>(x) t = %s(f) y = Cast<to = 6>(t) }"
+    for op, open_ in (("Tanh", True), ("Neg", False)):
+        model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text % op)
+        assert truncates_roundings(model) is open_
+    ones = np.ones(2, np.int32)
+    assert differ_by_one([ones, [ones]], [ones - 1, [ones + 1]])
+    assert not differ_by_one([ones, [ones]], [ones, [ones + 2]])
+    assert not differ_by_one([ones], [np.ones(3, np.int32)])
+    assert not differ_by_one([np.float32(1)], [np.float32(2)])

@@ -116,5 +116,7 @@ def test_a_chunk_from_another_state_stays() -> None:
 
 def test_weights_that_do_not_fit_the_operator() -> None:
     """The original runs if the loop has no iteration."""
-    text = MergeRecurrentChunks.fires.replace("hidden_size = 3", "hidden_size = 0")
-    assert "do not fit its hidden_size" in reason_of(MergeRecurrentChunks, fixture(text))
+    for old, new in (("hidden_size = 3", "hidden_size = 0"), ("float[1,3,3] r", "float[1,T,3] r")):
+        text = MergeRecurrentChunks.fires.replace(old, new)
+        reason = reason_of(MergeRecurrentChunks, fixture(text))
+        assert "are not known to fit its hidden_size" in reason
