@@ -9,6 +9,9 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from .affine import product
+from .math_functions import is_fast
+
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)
 
@@ -95,6 +98,8 @@ def inlinable(block: Any, consumer: Any) -> bool:
     """Whether a block without reduction can be computed where its one reader needs it.
 
     Work is never repeated: the reader reads each element once, unless the block only moves data.
+    A function is never inlined into a block with another one: `with_fast_math` writes only
+    functions of plain arguments as arithmetic.
     """
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
@@ -102,7 +107,8 @@ def inlinable(block: Any, consumer: Any) -> bool:
         return False
     reads = [load for load in _loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
     moves = isinstance(block.body.value, ir.TensorLoad)
-    return len(reads) == 1 and (moves or _size(block) == _size(consumer) is not None)
+    nested = all(map(_has_fast_function, (block, consumer)))
+    return len(reads) == 1 and (moves or (not nested and _has_size_of(block, consumer)))
 
 
 def _loads(expression: Any) -> list[Any]:
@@ -123,14 +129,16 @@ def _choices(expression: Any) -> list[Any]:
     return found
 
 
-def _size(block: Any) -> int | None:
-    """The number of elements a block computes, if it is known."""
-    size = 1
-    for variable in block.iter_vars:
-        if not isinstance(variable.dom.extent, tirx.IntImm):
-            return None
-        size *= int(variable.dom.extent)
-    return size
+def _has_size_of(block: Any, consumer: Any) -> bool:
+    """Whether two blocks compute equally many elements, whatever the sizes are."""
+    sizes = (product([v.dom.extent for v in b.iter_vars]) for b in (block, consumer))
+    return bool(sym.Analyzer().can_prove_equal(*sizes))
+
+
+def _has_fast_function(block: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(block.body.value, (ir.Call, found.append))
+    return any(is_fast(call) for call in found)
 
 
 def _depends(expression: Any, variable: Any) -> bool:

@@ -131,8 +131,10 @@ def _rows(schedule: s_tir.Schedule, loops: Sequence[Any]) -> int:
 
 def _reduce_in_lanes(schedule: s_tir.Schedule, loops: BlockLoops) -> None:
     lanes = _lanes(loops.extent(loops.variable(loops.reduced[-1])), loops.dtype)
-    # TVM's rfactor fails without a loop around the reduction.
     if lanes is None or len(loops.reduced) != 1 or not loops.spatial:
+        return
+    if not all(map(schedule.get_loops, schedule.get_child_blocks(schedule.get_sblock("root")))):
+        # TVM's rfactor fails beside a block without loops.
         return
     _, lane = schedule.split(loops.reduced[0], [None, lanes])
     partial = schedule.rfactor(lane, len(loops.block.body.indices))
