@@ -37,7 +37,7 @@ _MOST_POSITIONS = 512
 """Positions of a chunk, so that the sums of a few tiles stay in the second-level cache."""
 _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
-_COST_OF_COPY = 4
+_COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
 _SHARED = 1 << 13
 """Multiply-adds for a position from which on tiles of one chunk run on several cores."""
