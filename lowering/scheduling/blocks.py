@@ -98,17 +98,35 @@ def inlinable(block: Any, consumer: Any) -> bool:
     """Whether a block without reduction can be computed where its one reader needs it.
 
     Work is never repeated: the reader reads each element once, unless the block only moves data.
+    """
+    if not _is_read_once(block, consumer):
+        return False
+    return _moves(block) or _size(block) == _size(consumer) is not None
+
+
+def inlinable_in_loop(block: Any, consumer: Any) -> bool:
+    """The same in the body of a loop, whatever the sizes are.
+
     A function is never inlined into a block with another one: `with_fast_math` writes only
     functions of plain arguments as arithmetic.
     """
+    if not _is_read_once(block, consumer):
+        return False
+    nested = all(map(_has_fast_function, (block, consumer)))
+    return _moves(block) or (not nested and _has_size_of(block, consumer))
+
+
+def _is_read_once(block: Any, consumer: Any) -> bool:
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
     if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
     reads = [load for load in _loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
-    moves = isinstance(block.body.value, ir.TensorLoad)
-    nested = all(map(_has_fast_function, (block, consumer)))
-    return len(reads) == 1 and (moves or (not nested and _has_size_of(block, consumer)))
+    return len(reads) == 1
+
+
+def _moves(block: Any) -> bool:
+    return isinstance(block.body.value, ir.TensorLoad)
 
 
 def _loads(expression: Any) -> list[Any]:
@@ -127,6 +145,16 @@ def _choices(expression: Any) -> list[Any]:
 
     tvm_ffi.structural_walk(expression, [(tirx.Select, found.append), (ir.Call, visit)])
     return found
+
+
+def _size(block: Any) -> int | None:
+    """The number of elements a block computes, if it is known."""
+    size = 1
+    for variable in block.iter_vars:
+        if not isinstance(variable.dom.extent, tirx.IntImm):
+            return None
+        size *= int(variable.dom.extent)
+    return size
 
 
 def _has_size_of(block: Any, consumer: Any) -> bool:
