@@ -15,6 +15,7 @@ from . import (  # noqa: F401  (each registers its converters)
     machine_learning,
     matmul,
     max_positions,
+    nonzero,
     normalization,
     padding,
     quantization,

@@ -9,6 +9,9 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from .affine import product
+from .math_functions import is_fast
+
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)
 
@@ -96,13 +99,34 @@ def inlinable(block: Any, consumer: Any) -> bool:
 
     Work is never repeated: the reader reads each element once, unless the block only moves data.
     """
+    if not _is_read_once(block, consumer):
+        return False
+    return _moves(block) or _size(block) == _size(consumer) is not None
+
+
+def inlinable_in_loop(block: Any, consumer: Any) -> bool:
+    """The same in the body of a loop, whatever the sizes are.
+
+    A function is never inlined into a block with another one: `with_fast_math` writes only
+    functions of plain arguments as arithmetic.
+    """
+    if not _is_read_once(block, consumer):
+        return False
+    nested = all(map(_has_fast_function, (block, consumer)))
+    return _moves(block) or (not nested and _has_size_of(block, consumer))
+
+
+def _is_read_once(block: Any, consumer: Any) -> bool:
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
     if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
     reads = [load for load in _loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
-    moves = isinstance(block.body.value, ir.TensorLoad)
-    return len(reads) == 1 and (moves or _size(block) == _size(consumer) is not None)
+    return len(reads) == 1
+
+
+def _moves(block: Any) -> bool:
+    return isinstance(block.body.value, ir.TensorLoad)
 
 
 def _loads(expression: Any) -> list[Any]:
@@ -131,6 +155,18 @@ def _size(block: Any) -> int | None:
             return None
         size *= int(variable.dom.extent)
     return size
+
+
+def _has_size_of(block: Any, consumer: Any) -> bool:
+    """Whether two blocks compute equally many elements, whatever the sizes are."""
+    sizes = (product([v.dom.extent for v in b.iter_vars]) for b in (block, consumer))
+    return bool(sym.Analyzer().can_prove_equal(*sizes))
+
+
+def _has_fast_function(block: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(block.body.value, (ir.Call, found.append))
+    return any(is_fast(call) for call in found)
 
 
 def _depends(expression: Any, variable: Any) -> bool:

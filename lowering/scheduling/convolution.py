@@ -37,7 +37,7 @@ _MOST_POSITIONS = 512
 """Positions of a chunk, so that the sums of a few tiles stay in the second-level cache."""
 _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
-_COST_OF_COPY = 4
+_COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
 _SHARED = 1 << 13
 """Multiply-adds for a position from which on tiles of one chunk run on several cores."""
@@ -76,9 +76,17 @@ class Chunk:
     planes: Any
 
 
-def even_part(total: Any, most: Any) -> Any:
-    """The size of a part if a whole is cut into the fewest equal parts of at most `most`."""
-    return ceil_div(total, pieces(total, most))
+def even_part(total: Any, most: Any, multiple: int = 1) -> Any:
+    """The size of a part if a whole is cut into the fewest equal parts of at most `most`.
+
+    The number of parts is a multiple of `multiple`, if there are enough elements.
+    """
+    return ceil_div(total, ceil_div(pieces(total, most), multiple) * multiple)
+
+
+def even_start(number: Any, parts: Any, total: Any) -> Any:
+    """Where a part begins if a whole is cut into parts that differ by one element at most."""
+    return bound(tirx.floordiv(number * total, tirx.max(parts, int64(1))))
 
 
 def odd_lines(elements: Any) -> Any:
@@ -214,10 +222,14 @@ class Emission:
         sizes = [axis.size for axis in self._axes]
         width = self._axes[-1]
         most = self._most_positions()
+        is_shared = self._is_shared()
+        # Two cores have equally many chunks.
+        multiple = 1 if is_shared else 2
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
-            chunk = tirx.min(ceil_div(even_part(length, most), tile.width) * tile.width, length)
+            part = even_part(length, most, multiple)
+            chunk = tirx.min(ceil_div(part, tile.width) * tile.width, length)
             reach = width.reach if len(self._axes) == 1 else 0
             pitch, lines, total = chunk + reach, int64(1), length
             longest, most_positions = chunk, int64(-(-most // tile.width) * tile.width)
@@ -226,7 +238,8 @@ class Emission:
             # A chunk is a number of whole lines.
             length, pitch = sizes[-1], width.extent
             total, reach = product(sizes[:-1]), self._axes[-2].reach
-            chunk = even_part(total, tirx.max(tirx.floordiv(int64(most), pitch), int64(1)))
+            lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
+            chunk = even_part(total, lines_at_most, multiple)
             lines, longest = chunk + reach, chunk * pitch
             most_positions = tirx.max(int64(most), pitch)
             most_copied = most_positions + pitch * reach
@@ -248,7 +261,6 @@ class Emission:
         chunks = bound(pieces(total, tirx.max(chunk, int64(1))))
         work = images * groups * self._rows * product(sizes) * self._channels * self._taps
         self._fill_table()
-        is_shared = self._is_shared()
 
         def item(number: Any) -> None:
             first = bound(tirx.floormod(number, chunks) * chunk)
@@ -317,20 +329,13 @@ class Emission:
         else:
             parts = bound(tirx.min(panels, int64(_ITEMS)))
             blocks = bound(tirx.min(groups, pieces(int64(_ITEMS), tirx.max(parts, int64(1)))))
-        panels_each = bound(pieces(panels, tirx.max(parts, int64(1))))
-        groups_each = bound(pieces(groups, blocks))
-        # Rounded up, parts of this size may be fewer.
-        parts = bound(ceil_div(panels, panels_each))
-        blocks = bound(ceil_div(groups, groups_each))
-        tiles_each = groups_each * self._together
         work = self._rows * chunk.positions * self._channels * self._taps
 
         def item(number: Any) -> None:
-            panel = bound(tirx.floormod(number, parts) * panels_each)
-            tile = bound(tirx.floordiv(number, parts) * tiles_each)
-            panel_end = bound(tirx.min(panel + panels_each, panels))
-            tile_end = bound(tirx.min(tile + tiles_each, tiles))
-            self._tiles_over_panels(chunk, panel, panel_end, tile, tile_end)
+            part, block = tirx.floormod(number, parts), tirx.floordiv(number, parts)
+            panel, panel_end = (even_start(part + k, parts, panels) for k in (0, 1))
+            tile, end = (even_start(block + k, blocks, groups) * self._together for k in (0, 1))
+            self._tiles_over_panels(chunk, panel, panel_end, tile, bound(tirx.min(end, tiles)))
 
         for_items(parts * blocks, work, item)
 

@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
 from .channel_panels import fills_vectors
-from .convolution import even_part
+from .convolution import even_part, even_start
 from .convolution_form import Convolved, convolution_of, static_size
 from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
 from .lane_kernels import TRANSPOSE
@@ -122,10 +122,10 @@ class _Emission:
         product = self._product
         images = bound(product.count(product.batch))
         positions = bound(product.count(product.columns))
-        most = bound(even_part(positions, int64(_POSITIONS)))
+        blocks = min(self._panels, _ITEMS)
+        # Two cores have equally many items.
+        most = bound(even_part(positions, int64(_POSITIONS), 1 + blocks % 2))
         chunks = bound(pieces(positions, tirx.max(most, int64(1))))
-        together = -(-self._panels // _ITEMS)
-        blocks = -(-self._panels // together)
         work = images * positions * (self._depth * self._channels)
 
         def item(number: Any) -> None:
@@ -140,8 +140,8 @@ class _Emission:
             scratch = ib.alloc_buffer((_POSITIONS * width,), "float32")
             # The epilogue reads whole vectors.
             results = ib.alloc_buffer((_POSITIONS * width + self._tile.lanes,), "float32")
-            start = bound(block * together)
-            with ib.serial(tirx.min(int64(self._panels) - start, int64(together))) as offset:
+            start, end = (even_start(block + k, blocks, self._panels) for k in (0, 1))
+            with ib.serial(end - start) as offset:
                 panel = bound(start + offset)
                 channels = bound(tirx.min(self._channels - panel * width, int64(width)))
                 self._multiply(values, first, count, panel, channels, scratch)

@@ -103,22 +103,36 @@ def _with_variable_sizes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with a variable in place of each computed size of its first parameter.
 
     What holds for all values of the variables holds for the sizes. TVM's prover fails on quotients
-    of quotients.
+    of quotients, and takes `(n + 1) * 8` and `n * 8 + 8` for different.
     """
-    computed = [s for s in kernel.params[0].shape if not isinstance(s, (tirx.IntImm, ir.Var))]
-    if not computed:
-        return kernel
-    names: dict[int, list[tuple[Any, Any]]] = {}
-    for size in computed:
-        same = names.setdefault(tvm_ffi.structural_hash(size), [])
-        if not any(tvm_ffi.structural_equal(size, known) for known, _ in same):
-            same.append((size, tirx.Var("size", size.ty.dtype)))
+    for size in kernel.params[0].shape:
+        if not isinstance(size, (tirx.IntImm, ir.Var)):
+            kernel = _with_variable(kernel, size)
+    return kernel
+
+
+def _with_variable(kernel: tirx.PrimFunc, size: Any) -> tirx.PrimFunc:
+    """The kernel with a variable in place of a size, and its multiples in place of those of it."""
+    name = tirx.Var("size", size.ty.dtype)
 
     def replace(expression: Any) -> Any:
-        for known, name in names.get(tvm_ffi.structural_hash(expression), ()):
-            if tvm_ffi.structural_equal(expression, known):
-                return name
-        return expression
+        if tvm_ffi.structural_equal(expression, size):
+            return name
+        factor = _quotient(expression, size)
+        return expression if factor is None else name * factor
 
-    kinds = tuple({type(size) for size in computed})
+    kinds = tuple({type(size), tirx.Add})
     return tvm_ffi.structural_map(kernel, (kinds, replace), order="pre")
+
+
+def _quotient(expression: Any, size: Any) -> Any:
+    """The constant by which a size of one variable is multiplied; None if it is not."""
+    free = tirx.analysis.undefined_vars(size)
+    forms = [sym.detect_linear_equation(e, list(free)) for e in (expression, size)]
+    if len(free) != 1 or any(len(form) != 2 for form in forms):
+        return None
+    (a, b), (c, d) = forms
+    numbers = all(isinstance(number, tirx.IntImm) for number in (a, b, c, d))
+    if not numbers or int(c) == 0 or int(a) % int(c) or int(a) * int(d) != int(b) * int(c):
+        return None
+    return int(a) // int(c)

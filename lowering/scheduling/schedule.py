@@ -16,8 +16,9 @@ What none of them fits stays as it is, and so does what reads, writes or joins t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import tvm
@@ -42,9 +43,12 @@ _MOST_COLUMNS = 4
 _SCHEDULED = "tirx.is_scheduled"
 
 
-def schedule_kernel(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def schedule_kernel(
+    kernel: tirx.PrimFunc, inlines: Callable[[Any, Any], bool] = inlinable
+) -> tirx.PrimFunc:
     """The kernel with a schedule for a CPU; the same kernel if it has one or allows none.
 
+    `inlines` says whether a block is computed where its one reader needs it.
     Every step keeps the meaning of the kernel, so one that TVM refuses ends the treatment of its
     block and nothing else.
     """
@@ -53,7 +57,7 @@ def schedule_kernel(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     schedule = s_tir.Schedule(kernel)
     try:
         root = schedule.get_sblock("root")
-        for treat in (_inline, _vectorise):
+        for treat in (partial(_inline, inlines), _vectorise):
             for block in schedule.get_child_blocks(root):
                 with suppress(s_tir.ScheduleError):
                     treat(schedule, block)
@@ -63,9 +67,9 @@ def schedule_kernel(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     return schedule.mod["main"].with_attr(_SCHEDULED, True)
 
 
-def _inline(schedule: s_tir.Schedule, block: Any) -> None:
+def _inline(inlines: Callable[[Any, Any], bool], schedule: s_tir.Schedule, block: Any) -> None:
     consumers = schedule.get_consumers(block)
-    if len(consumers) == 1 and inlinable(schedule.get(block), schedule.get(consumers[0])):
+    if len(consumers) == 1 and inlines(schedule.get(block), schedule.get(consumers[0])):
         schedule.compute_inline(block)
 
 
@@ -131,14 +135,16 @@ def _rows(schedule: s_tir.Schedule, loops: Sequence[Any]) -> int:
 
 def _reduce_in_lanes(schedule: s_tir.Schedule, loops: BlockLoops) -> None:
     lanes = _lanes(loops.extent(loops.variable(loops.reduced[-1])), loops.dtype)
-    # TVM's rfactor fails without a loop around the reduction.
     if lanes is None or len(loops.reduced) != 1 or not loops.spatial:
         return
+    if not all(map(schedule.get_loops, schedule.get_child_blocks(schedule.get_sblock("root")))):
+        # TVM's rfactor fails beside a block without loops.
+        return
     _, lane = schedule.split(loops.reduced[0], [None, lanes])
-    partial = schedule.rfactor(lane, len(loops.block.body.indices))
-    *_, steps, lane = schedule.get_loops(partial)
+    partials = schedule.rfactor(lane, len(loops.block.body.indices))
+    *_, steps, lane = schedule.get_loops(partials)
     schedule.vectorize(lane)
-    schedule.decompose_reduction(partial, steps)
+    schedule.decompose_reduction(partials, steps)
 
 
 def _lanes(extent: int | None, dtype: Any) -> int | None:

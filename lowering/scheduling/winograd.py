@@ -36,7 +36,7 @@ _CHANNELS = 16
 """Channels of input and of output from which on the transforms cost less than they save."""
 _WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
-_CACHED = 1 << 17
+_CACHED = 1 << 18
 """Elements of transformed input that a chunk keeps in the second-level cache."""
 _POSITIONS = 96
 """Squares whose products stay in the second-level cache, while weights are read from the next."""
@@ -106,7 +106,7 @@ class _Emission(Emission):
     def _most_positions(self) -> int:
         channels = static_size(self._channels) or 1
         # Each chunk reads all weights again.
-        most = 8 * _CACHED if self._has_large_weights() else _CACHED
+        most = 4 * _CACHED if self._has_large_weights() else _CACHED
         panels = most // (_SQUARE * channels * self._tile.width)
         return max(panels, 1) * self._tile.width
 

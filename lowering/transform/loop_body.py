@@ -12,6 +12,7 @@ from tvm import ir, relax, s_tir, tirx
 from tvm.ir import is_prim_var
 
 from ...rewrite.errors import summary_line
+from ..scheduling.blocks import inlinable_in_loop
 from ..scheduling.math_functions import with_fast_math
 from ..scheduling.schedule import schedule_kernel
 from ..values import Constant
@@ -67,7 +68,7 @@ def fuse_body(module: tvm.IRModule, body: Any) -> FusedBody:
     primitive = _primitive(function, computed, lifted)
     if relax.analysis.free_symbolic_vars(primitive):
         raise NoKernelError(_FOREIGN_SIZES)
-    kernel = _lower(with_fast_math(schedule_kernel(_fuse(module, primitive))))
+    kernel = _lower(with_fast_math(schedule_kernel(_fuse(module, primitive), inlinable_in_loop)))
     values_of_kernel = [*primitive.params, *computed]
     if len(kernel.params) != len(values_of_kernel):
         raise NoKernelError(_FOREIGN_SIZES)

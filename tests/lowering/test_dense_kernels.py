@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,8 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod as normalize_mod
 
 import looplift
 from looplift.lowering.compile import as_target
-from looplift.lowering.scheduling.convolution import Convolution
+from looplift.lowering.scheduling.affine import int64
+from looplift.lowering.scheduling.convolution import Convolution, even_part, even_start
 from looplift.lowering.scheduling.elementwise import Elementwise
 from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
@@ -504,6 +506,19 @@ def test_a_reshape_to_a_product_of_computed_sizes_is_a_view() -> None:
     assert "R.reshape" in module.script()
 
 
+@pytest.mark.parametrize("sizes", ["h", "h, w"])
+def test_phases_are_interleaved_without_a_copy(sizes: str) -> None:
+    """A row has (n + 1) * 3 elements there, which TVM writes as n * 3 + 3."""
+    rank = len(sizes.split(","))
+    text = f"""model (float[b, 4, {sizes}] x) => (y) {{
+        y = ConvTranspose <strides = {[3] * rank}, pads = {[1] * 2 * rank}> (x, f) }}"""
+    weights = {"f": weight(4, 6, *[5] * rank)}
+    check(text, weights, [{"b": b, "h": n, "w": n + 1} for b, n in ((1, 1), (2, 8))])
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+    assert module["main"].script().count("R.reshape") == 2
+
+
 def test_an_empty_result_is_not_reshaped() -> None:
     """A size of 0 in `relax.reshape` stands for the size of the input on that axis."""
     text = """model (float[n, 3] x) => (y) {
@@ -514,6 +529,21 @@ def test_an_empty_result_is_not_reshaped() -> None:
         e = Expand (z, sizes)
         y = Concat <axis = 1> (x, e) }"""
     check(text, {}, [{"n": n} for n in (1, 5)])
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 8, 13])
+def test_items_differ_by_one_panel_at_most(total: int) -> None:
+    starts = [int(even_start(int64(k), int64(8), int64(total))) for k in range(9)]
+    sizes = {after - before for before, after in itertools.pairwise(starts)}
+    assert (starts[0], starts[-1]) == (0, total)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("total", [2, 3, 7, 100, 3136])
+def test_two_cores_have_equally_many_parts(total: int) -> None:
+    size = int(even_part(int64(total), int64(512), 2))
+    assert size <= 512
+    assert -(-total // size) % 2 == 0
 
 
 def test_constants_of_constants_are_folded() -> None:

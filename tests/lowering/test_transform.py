@@ -40,6 +40,14 @@ LOOP_IN_IF = """g (bool c, float[m] x, int64 n) => (float[m] y) {
 SCAN = """g (float[m] s, float[t, m] xs) => (float[m] y, float[t, m] ys) {
   y, ys = Scan <num_scan_inputs = 1, body = b (float[m] p, float[m] x)
     => (float[m] q, float[m] r) { q = Add (p, x) r = Tanh (q) }> (s, xs) }"""
+SELECTIVE = """g (float[b, 16] s, float[t, b, 1] xs, float[16] a) => (float[b, 16] y, float[t, b] sums) {
+  n = Shape <start = 0, end = 1> (xs)
+  count = Squeeze (n)
+  y, sums = Loop (count, "", s) <body = b (int64 i, bool ci, float[b, 16] p)
+    => (bool co, float[b, 16] q, float[b] row) {
+    co = Identity (ci) x = Gather (xs, i) u = Mul (x, a) e = Exp (u) v = Mul (p, e) q = Add (v, x)
+    w = Mul (q, a) axis = Constant <value_ints = [1]> () row = ReduceSum <keepdims = 0> (w, axis) }>
+  }"""
 GRU = """g (float[t, b, 2] x, int32[b] lengths) => (float[t, 2, b, 3] y, float[2, b, 3] h)
   <float[2, 9, 2] w, float[2, 9, 3] r> {
   y, h = GRU <hidden_size = 3, direction = "bidirectional"> (x, w, r, "", lengths) }"""
@@ -53,6 +61,7 @@ def _floats(*shape: int) -> Array:
 
 
 INPUTS: dict[str, list[Array]] = {
+    SELECTIVE: [_floats(3, 16), _floats(5, 3, 1), _floats(16)],
     WHILE: [np.ones(3, np.float32), np.array(20, np.float32)],
     ROWS: [np.array(5), _floats(3), _floats(3)],
     LOOP_IN_IF: [np.array(True), _floats(3), np.array(3)],
@@ -164,6 +173,17 @@ def test_a_loop_becomes_one_kernel(text: str) -> None:
     assert _functions(module) == {"main"}
     assert "loop_kernel" in {variable.name_hint for variable in module.get_global_vars()}
     _check(module, text)
+
+
+def test_the_body_of_a_loop_is_computed_in_vectors() -> None:
+    """Also one of open sizes that has scalars, beside which TVM refuses a step of the schedule."""
+    with tvm.target.Target("llvm"):
+        module = InlineLoops()(FuseLoops()(_imported(SELECTIVE)))
+    (text,) = (f.script() for v, f in module.functions_items() if v.name_hint == "loop_kernel")
+    assert text.count("T.vectorized") >= 2
+    # Only what is summed up is stored: all before the carried value is one pass.
+    assert text.count("alloc_buffer((b, T.int64(16))") == 1
+    _check(module, SELECTIVE)
 
 
 def test_a_loop_stays_for_a_gpu() -> None:
