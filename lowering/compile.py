@@ -8,7 +8,6 @@ import tvm
 from tvm import relax
 
 from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
-from .scheduling.compaction import without_compaction
 from .scheduling.pipeline import NAME
 
 NATIVE = "native"
@@ -37,8 +36,7 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
             remedy='Give a target of TVM such as "llvm", or "native"',
         ) from error
     try:
-        with without_compaction(known):
-            return tvm.compile(module, target=known, relax_pipeline=relax.get_pipeline(NAME))
+        return tvm.compile(module, target=known, relax_pipeline=relax.get_pipeline(NAME))
     except UnsupportedError:
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.

@@ -8,7 +8,6 @@ a schedule keeps in registers are an array of all results until then.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import tvm
@@ -17,10 +16,15 @@ from tvm import s_tir, tirx
 from .emission import WRITTEN_BY_RULE
 
 _COMPACTION = "s_tir.CompactBufferAllocation"
+_COMPACTED = "looplift.compacted"
+"""The attribute of a module whose kernels have small buffers."""
 
 
 def compact_buffers(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with smaller buffers in the kernels that no rule has written."""
+    """The module with smaller buffers in the kernels that no rule has written.
+
+    The module is marked, so that TVM's pipeline for kernels leaves out the pass.
+    """
     passes = s_tir.transform
     generic = {
         variable: function
@@ -28,7 +32,7 @@ def compact_buffers(module: tvm.IRModule) -> tvm.IRModule:
         if isinstance(function, tirx.PrimFunc) and WRITTEN_BY_RULE not in (function.attrs or {})
     }
     if not generic:
-        return module
+        return module.with_attr(_COMPACTED, True)
     compacted = tvm.transform.Sequential(
         [
             passes.CanonicalizeLoop(),
@@ -40,19 +44,31 @@ def compact_buffers(module: tvm.IRModule) -> tvm.IRModule:
     )(tvm.IRModule(generic))
     for variable in generic:
         module[variable] = compacted[variable.name_hint]
-    return module
+    return module.with_attr(_COMPACTED, True)
 
 
-def without_compaction(target: tvm.target.Target) -> Any:
-    """The pass context in scope, without the pass that `compact_buffers` replaces.
+def _kernel_pipeline() -> tuple[Any, Any, Any]:
+    """TVM's pipeline for kernels, without compaction for a module that `compact_buffers` returned.
 
-    It has the pass for targets other than CPUs, whose pipeline is TVM's. Instruments would end with
-    the inner context, so a context that has some stays as it is.
+    Not only to save time: TVM 0.27's CompactBufferAllocation fails where an index of a buffer is a
+    vector. Instruments do not see the passes of such a module, because they would end with the
+    inner context.
     """
-    current = tvm.transform.PassContext.current()
-    if current.instruments or target.kind.name != "llvm":
-        return nullcontext()
-    return tvm.transform.PassContext(
-        current.opt_level, list(current.required_pass),
-        [*current.disabled_pass, _COMPACTION], [], dict(current.config),
-    )  # fmt: skip
+    passes, for_host, for_device = _TVM_PIPELINE()
+
+    def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        if _COMPACTED not in (module.attrs or {}):
+            return passes(module)
+        with tvm.transform.PassContext(
+            context.opt_level, list(context.required_pass),
+            [*context.disabled_pass, _COMPACTION], [], dict(context.config),
+        ):  # fmt: skip
+            return passes(module)
+
+    name = "looplift.kernel_pipeline"
+    return tvm.transform.module_pass(run, opt_level=0, name=name), for_host, for_device
+
+
+_TVM_PIPELINE = tirx.compilation_pipeline.PIPELINE_MAP["s_tir"]
+# `tvm.compile` takes only pipelines for kernels that are registered, and this one by default.
+tirx.register_tir_pipeline("s_tir", _kernel_pipeline)

@@ -207,9 +207,14 @@ def _summands(expression: Any) -> list[Any]:
 
 
 def _variables(root: Any) -> set[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(root, (ir.Var, found.append))
-    return set(found)
+    found: dict[int, Any] = {}
+
+    def visit(variable: Any) -> None:
+        # The hash of a variable is its address; a set would build a comparison for each repetition.
+        found[hash(variable)] = variable
+
+    tvm_ffi.structural_walk(root, (ir.Var, visit))
+    return set(found.values())
 
 
 # --- kernels ---

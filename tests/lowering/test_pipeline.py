@@ -417,11 +417,29 @@ def test_sums_of_kernels_without_a_rule_become_registers(
     assert max(sizes) < 8 * 24
 
 
-@pytest.mark.parametrize("name", ["doubles", "product"])
-def test_compiles_the_same_under_instruments(name: str, imported: Callable[..., Imported]) -> None:
-    inputs, outputs, nodes = MODELS[name]
-    module = imported(f"model ({inputs}) => ({outputs}) {{ {nodes} }}").module
+RECURRENCE = """model (float[T, B, 8] x, float[1, 64, 8] w, float[1, 64, 16] r)
+    => (float[T, 1, B, 16] y) { y = LSTM <hidden_size = 16> (x, w, r) }"""
+
+
+def test_compiles_by_name_and_under_instruments(imported: Callable[..., Imported]) -> None:
+    model = imported(RECURRENCE)
+    by_name = tvm.compile(model.module, "llvm", relax_pipeline="looplift")
     timing = tvm.ir.instrument.PassTimingInstrument()
     with tvm.transform.PassContext(instruments=[timing]):
-        looplift.compile(module, "llvm")
-        assert "CompactBufferAllocation" in timing.render()
+        watched = looplift.compile(model.module, "llvm")
+        assert "looplift.kernel_pipeline" in timing.render()
+    inputs = [np.full(shape, 0.1, np.float32) for shape in ((3, 2, 8), (1, 64, 8), (1, 64, 16))]
+    (expected,) = model.session.run(None, dict(zip("xwr", inputs)))
+    for executable in (by_name, watched):
+        given = virtual_machine(executable)["main"](*map(tvm.runtime.tensor, inputs))
+        np.testing.assert_allclose(given.numpy(), expected, rtol=1e-5)
+
+
+def test_compaction_of_vectors_fails_in_tvm(imported: Callable[..., Imported]) -> None:
+    """Then looplift's pipeline for kernels saves time only, and instruments may see its passes."""
+    module = imported(RECURRENCE).module
+    with tvm.target.Target("llvm"):
+        lowered = relax.get_pipeline("looplift")(module)
+    kernels = {v: f for v, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
+    with pytest.raises(tvm.error.InternalError, match="eval_vec_"):
+        s_tir.transform.CompactBufferAllocation()(tvm.IRModule(kernels))
