@@ -86,9 +86,26 @@ def arithmetic(ctx: ConverterContext) -> Value:
         return write_sizes(functools.reduce(compute, operands))
     of_tensors = ctx.derive(inputs=ctx.tensors())
     choose = _EXTREMES.get(ctx.op_type)
+    if ctx.op_type == "Div":
+        of_tensors = _without_zero_divisor(of_tensors)
     if choose is None:
         return convert_broadcast(of_tensors)
     return functools.reduce(functools.partial(_extreme, ctx.bb, choose), of_tensors.inputs)
+
+
+def _without_zero_divisor(ctx: ConverterContext) -> ConverterContext:
+    """A division by the constant 0.0 as a multiplication by infinity, which is equal.
+
+    TVM refuses the division, also of floats.
+    """
+    x, divisor = ctx.inputs
+    if not isinstance(divisor, relax.Constant) or divisor.data.ndim:
+        return ctx
+    zero = divisor.data.numpy()
+    if zero.dtype.kind != "f" or zero != 0:
+        return ctx
+    infinity = relax.const(np.copysign(np.inf, zero), divisor.ty.dtype)
+    return ctx.derive("Mul", [x, infinity])
 
 
 def _extreme(bb: Any, choose: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -144,6 +146,9 @@ class DecomposeFusedConv(Rule[Activation]):
         operands = [*node.inputs[:2], *([] if bias is None else [bias])]
         y = emit("Conv", *operands, **_standard_attributes(node.attrs))
         if added is not None:
+            sizes, others = patch.facts.shape(y), patch.facts.shape(added)
+            if sizes and others and any(symbolic.eq(*pair) is False for pair in zip(sizes, others)):
+                raise Miss("{} has other sizes than the convolution", added)
             y = emit("Add", y, added)
         patch.replace_node(node, [_activated(emit, y, found)])
         patch.decompose_operator()

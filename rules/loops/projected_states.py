@@ -57,6 +57,10 @@ class CarryUnprojectedState(Rule[ProjectedState]):
       float[2,3] r = {1, 2, 3, 4, 5, 6}, float[3,2] p = {1, 2, 3, 4, 5, 6}, float[1,2] zero = {0, 0}> {
       h, y = Scan <num_scan_inputs=1, body = b (float[1,2] hi, float[1,2] xt) => (float[1,2] ho, float[1,2] row) {
         a = MatMul(xt, w) b = MatMul(hi, r) c = Add(a, b) g = Tanh(c) ho = MatMul(g, p) row = Exp(ho) }> (zero, x) }""",
+        "product of itself and constants": """g (float[T,1,2] x) => (float[T,1,2] y) <float[2,3] r = {1, 2, 3, 4, 5, 6},
+      float[3,2] p = {1, 2, 3, 4, 5, 6}, float[1,2] zero = {0, 0}> {
+      h, y = Scan <num_scan_inputs=1, body = b (float[1,2] hi, float[1,2] xt) => (float[1,2] ho, float[1,2] row) {
+        b = MatMul(hi, r) ho = MatMul(b, p) row = Identity(ho) }> (zero, x) }""",
         "no carried value is a product": """g (float[3] x, int64 m) => (float[3] y) {
       y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         co = Identity(ci) so = Sin(s) }> }""",
@@ -101,6 +105,9 @@ def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedS
         return None
     if m.index.graph_of(computed) is not body:
         return None
+    # The state before the projection would be a projection, too, and so on.
+    linear = _is_product_of(m, source, carried.input)
+    m.need(not linear, "{} is a product of itself and constants", carried.input)
     plain = len(product.inputs) == 2 and not product.attrs.get("transA", 0)
     m.need(plain, "{} adds a bias to the projection", product)
     m.need(matrix.values.ndim == 2, "{} is not a matrix", matrix)
@@ -119,6 +126,16 @@ def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedS
     many = "{} has {} elements before its projection and {} after it, so the projection saves work"
     m.need(not grows, many, carried.output, features, kept)
     return ProjectedState(number, carried, product, matrix, int(features))
+
+
+def _is_product_of(m: Match, value: Tensor, state: Tensor) -> bool:
+    """Whether a value is a state, multiplied with matrices or as it is."""
+    while value is not state:
+        node = m.producer(value, "MatMul", "Gemm", "Identity")
+        if node is None:
+            return False
+        value = node.inputs[0]
+    return True
 
 
 def _zeros(patch: Patch, found: ProjectedState) -> Tensor:

@@ -16,15 +16,21 @@ TensorType = onnx.TypeProto.Tensor
 
 def breaks_declarations(model: onnx.ModelProto, outputs: Sequence[Any]) -> bool:
     """Whether an output of a run has another shape than the model declares for it."""
-    for info, value in zip(model.graph.output, outputs):
-        if info.type.tensor_type.HasField("shape") and isinstance(value, np.ndarray):
-            dims = info.type.tensor_type.shape.dim
-            pairs = zip(dims, value.shape)
-            if len(dims) != value.ndim or any(
-                d.HasField("dim_value") and d.dim_value != size for d, size in pairs
-            ):
-                return True
-    return False
+    return any(
+        _has_other_sizes(info.type, value) for info, value in zip(model.graph.output, outputs)
+    )
+
+
+def _has_other_sizes(declared: onnx.TypeProto, value: Any) -> bool:
+    if isinstance(value, list):
+        element = declared.sequence_type.elem_type
+        return any(_has_other_sizes(element, item) for item in value)
+    if not declared.tensor_type.HasField("shape") or not isinstance(value, np.ndarray):
+        return False
+    dims = declared.tensor_type.shape.dim
+    return len(dims) != value.ndim or any(
+        d.HasField("dim_value") and d.dim_value != size for d, size in zip(dims, value.shape)
+    )
 
 
 def contradicts_initial_values(model: onnx.ModelProto) -> bool:

@@ -32,7 +32,7 @@ from .check_rewrite import (
     run_in_fork,
     unwritten_outputs,
 )
-from .contradictions import contradicts_initial_values
+from .contradictions import breaks_declarations, contradicts_initial_values
 
 WRONG: tuple[type[Rule], ...] = (AbsToNeg,)
 
@@ -179,6 +179,13 @@ def test_a_loop_that_declares_another_size_than_it_starts_with_is_contradictory(
     ):  # fmt: skip
         text = '<ir_version: 8, opset_import: ["" : 17]> ' + loop % declared
         assert contradicts_initial_values(parser.parse_model(text)) is is_contradictory, declared
+
+
+def test_elements_of_a_sequence_may_break_its_declaration() -> None:
+    text = "g (float[N] x) => (seq(float[2]) y) { y = SequenceConstruct(x) }"
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    assert breaks_declarations(model, [[_ones(2), _ones(3)]])
+    assert not breaks_declarations(model, [[_ones(2)]])
 
 
 def test_slices_of_a_scan_are_not_carried_values() -> None:

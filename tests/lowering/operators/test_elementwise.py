@@ -167,3 +167,11 @@ def test_attributes_left_out_have_their_float32_defaults(imported: Load, operato
     (got,) = model.run(x)
     want: list[Any] = list(ReferenceEvaluator(model.model).run(None, {"x": x}))
     np.testing.assert_allclose(got, want[0], rtol=1e-14)
+
+
+def test_division_by_the_constant_zero(imported: Load) -> None:
+    model = imported("""g (float[n] x, double[n] z) => (float[n] y, double[n] w, float[n] v)
+        <float zero = {0}, double minus = {-0.0}, float one = {1}> {
+        y = Div (x, zero) w = Div (z, minus) v = Div (one, x) }""")
+    values = np.array([1, -2, 0, -0.0, np.inf, -np.inf, np.nan])
+    model.check(values.astype(np.float32), values)

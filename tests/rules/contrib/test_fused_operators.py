@@ -108,3 +108,13 @@ def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
     for text in texts:
         _, trace, _ = run_rules(fixture(text), [rule])
         assert {commit.rule for commit in trace.commits()} == {rule.name()}
+
+
+def test_an_addend_of_other_sizes_stays() -> None:
+    """onnxruntime loads such a FusedConv, which fails, but not such an Add."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,3,6,6] x, float[4,3,3,3] w, float[4] b) => (float[N,4,4,4] y) {
+        y = com.microsoft.FusedConv<activation = "Relu">(x, w, b, x) }"""
+    result, trace, _ = run_rules(fixture(text), [DecomposeFusedConv])
+    assert trace.defects() == []
+    assert [node.op_type for node in result.graph.node] == ["FusedConv"]
