@@ -99,9 +99,9 @@ def _without_zero_divisor(ctx: ConverterContext) -> ConverterContext:
     TVM refuses the division, also of floats.
     """
     x, divisor = ctx.inputs
-    if not isinstance(divisor, relax.Constant) or divisor.data.ndim:
+    if not isinstance(divisor, Constant) or divisor.ty.ndim:
         return ctx
-    zero = divisor.data.numpy()
+    zero = divisor.value.numpy()
     if zero.dtype.kind != "f" or zero != 0:
         return ctx
     infinity = relax.const(np.copysign(np.inf, zero), divisor.ty.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,10 @@ from looplift.rewrite.storage.protos import nodes
 
 from ..lowering.compiled import UNOPTIMIZED, virtual_machine
 from .check_rewrite import Feed, differences, runs_of, shown
+
+
+_INTERNAL = re.compile(r"\((Attribute|Index|Key|Name|Type)Error\)")
+"""What a reason says that an error of Python caused."""
 
 
 def rewritten(model: onnx.ModelProto) -> Any:
@@ -45,7 +50,8 @@ def check_lowering(
     try:
         executable = build(model)
     except UnsupportedError as error:
-        if str(error).startswith(CANNOT_COMPILE):  # What from_onnx takes, TVM must compile.
+        # What from_onnx takes, TVM must compile; and a converter refuses by a reason of its own.
+        if str(error).startswith(CANNOT_COMPILE) or _INTERNAL.search(str(error)):
             return [str(error)]
         tally["models that TVM does not support"] += 1
         tally[f"unsupported: {str(error)[:60]}"] += 1
