@@ -23,7 +23,6 @@ from looplift.rewrite.storage.protos import nodes
 from ..lowering.compiled import UNOPTIMIZED, virtual_machine
 from .check_rewrite import Feed, differences, runs_of, shown
 
-
 _INTERNAL = re.compile(r"\((Attribute|Index|Key|Name|Type)Error\)")
 """What a reason says that an error of Python caused."""
 
