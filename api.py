@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from .rewrite.storage.files import ModelSource, save
 from .rewrite.storage.in_memory import like
 from .rewrite.storage.iteration_numbers import reshape_iteration_numbers
 from .rewrite.storage.model import export_model, read_model
+from .rewrite.storage.output_files import check_not_source
 from .rewrite.storage.summary import (
     brief,
     changed_values,
@@ -89,6 +91,8 @@ class RewriteResult:
     """What was asked for, with the original model."""
     base_dir: str = ""
     """The folder that external data of the model is relative to."""
+    source: Path | None = None
+    """The file that the model was read from; None for a model in memory."""
     verification: Verification | None = None
     """What `verify` compared last; None if nothing was compared yet."""
 
@@ -112,11 +116,16 @@ class RewriteResult:
         )
         return self.verification
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite_original: bool = False) -> None:
         """Writes the model, and its weights next to it where they are too large for one file.
 
-        Raises ModelError if the file cannot be written.
+        `overwrite_original` allows `path` to be the file that the model was read from. Raises
+        ModelError if it is that without being allowed, or if the file cannot be written.
         """
+        if self.source is not None and not overwrite_original:
+            check_not_source(
+                Path(path), self.source, "Write to another file, or pass overwrite_original=True"
+            )
         save(self.proto, path, base_dir=self.base_dir)
 
     def __repr__(self) -> str:
@@ -210,6 +219,7 @@ def rewrite(
             request, step_limit=step_limit, on_event=on_event, observer=observer
         )
     result.model = like(model, result.proto, result.base_dir)
+    result.source = Path(model) if isinstance(model, str | os.PathLike) else None
     result.report.notes = [in_keywords(note) for note in result.report.notes]
     if verify and result.verify().differences:
         raise VerificationError(result)

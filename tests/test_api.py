@@ -392,6 +392,19 @@ class TestResult:
         result.save(tmp_path / "out.onnx")
         assert onnx.load(tmp_path / "out.onnx") == result.model
 
+    def test_saving_over_the_original(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.onnx"
+        onnx.save(parse(self.TEXT), path)
+        (tmp_path / "link.onnx").symlink_to(path)
+        result = rewrite(path, inputs={"flag": True})
+        for name in ("model.onnx", "link.onnx"):
+            with pytest.raises(ModelError, match="The output is the model itself") as caught:
+                result.save(tmp_path / name)
+            assert "overwrite_original=True" in caught.value.remedy
+            assert onnx.load(path) == parse(self.TEXT)
+        result.save(path, overwrite_original=True)
+        assert onnx.load(path) == result.model
+
     def test_examples_in_docstrings(self) -> None:
         found = doctest.testmod(api, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert found.attempted >= 4

@@ -29,12 +29,7 @@ def check_target(target: Path, source: Path, output: Path) -> None:
     """
     if target.is_dir():
         raise ModelError("The output is a folder", where=str(target), remedy="Name a file to write")
-    if target.exists() and source.exists() and target.samefile(source):
-        raise ModelError(
-            "The output is the model itself",
-            where=f"file '{target}'",
-            remedy="Write to another file: a model is never changed in place",
-        )
+    check_not_source(target, source, "Write to another file: a model is never changed in place")
     parent = output.absolute().parent
     if not parent.is_dir():
         raise ModelError(
@@ -49,6 +44,12 @@ def check_target(target: Path, source: Path, output: Path) -> None:
             where=f"folder '{folder}'",
             remedy="Check its permissions, or write elsewhere",
         )
+
+
+def check_not_source(target: Path, source: Path, remedy: str) -> None:
+    """Raises ModelError, with this remedy, if a file to write is the model that is read."""
+    if target.exists() and source.exists() and target.samefile(source):
+        raise ModelError("The output is the model itself", where=f"file '{target}'", remedy=remedy)
 
 
 class AtomicFiles:

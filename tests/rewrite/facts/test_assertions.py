@@ -273,7 +273,8 @@ def test_nothing_asserted_changes_nothing() -> None:
 class TestPrefixMasks:
     TEXT = """g (bool[B,T] m, string[B] s, float[B,T] x) => (float[B,T] y) {
         e = Not(m) f = Cast<to=1>(e) y = Mul(x, f) }"""
-    MORE = """g (bool[B,T] m, bool[T] one, bool nil, bool[] any, float[B,T,3] x) => (int64[3] y) {
+    MORE = """g (bool[B,T] m, bool[T] one, bool nil, bool[] any, float[B,T,3] x,
+            float[B,T,1] column) => (int64[3] y) {
         sizes = Shape(x) known = Constant<value = bool[2,2] {1, 1, 0, 1}>()
         texts = Constant<value_strings = ["a", "b"]>() all = SequenceConstruct(m)
         y = Identity(sizes) }"""
@@ -295,6 +296,7 @@ class TestPrefixMasks:
             ({"m": None}, {"m": 1}),
             ({"any": 1}, {"any": 1}),
             ({"m": np.int64(0)}, {"m": 0}),
+            (["column"], {"column": 1}),
         ],
     )
     def test_axes(self, given: PrefixMasks, expected: dict[str, int]) -> None:
@@ -316,6 +318,8 @@ class TestPrefixMasks:
             ({"known": 1}, "'known' is known not to be a prefix mask along axis 1"),
             (["texts"], "'texts' is a tensor of strings"),
             (["all"], "'all' is not a tensor"),
+            (["x"], r"'x' is float\[B, T, 3\], of rank 3"),
+            ({"x": 2}, r"'x' is float\[B, T, 3\], of rank 3"),
         ],
     )
     def test_no_mask(self, given: Any, words: str) -> None:
