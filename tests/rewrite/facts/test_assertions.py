@@ -262,6 +262,20 @@ def test_every_error_says_what_to_do() -> None:
         assert caught.value.remedy
 
 
+def test_dims_that_an_asserted_shape_names() -> None:
+    text = """g (float[?,3] x) => (float[?,3] y) <int64 zero = {0}, int64 one = {1}> {
+        s = Shape(x) n = Gather(s, zero) c = Greater(n, one)
+        y = If(c) <then_branch = t () => (float[?,3] a) { a = Neg(x) },
+                   else_branch = e () => (float[?,3] b) { b = Exp(x) }> }"""
+    shapes: dict[str, list[int | str | None]] = {"x": ["T", 3]}
+    assert ops(rewrite(parse(text), shapes=shapes).model)["If"] == 1
+    at_least_two = rewrite(parse(text), shapes=shapes, dims=["T>=2"]).model
+    assert [node.op_type for node in at_least_two.graph.node] == ["Neg"]
+    two = rewrite(parse(text), shapes=shapes, dims={"T": 1}).model
+    assert [node.op_type for node in two.graph.node] == ["Exp"]
+    assert two.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+
+
 def test_nothing_asserted_changes_nothing() -> None:
     model = import_model(parse(TEXT, 21, 10))
     resolved = apply_assertions(model, Assertions())
