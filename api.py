@@ -336,7 +336,8 @@ def import_request(
 
     given = ImportOptions(**arguments, base_dir=request.base_dir)
     warn_of_defects(request.proto)
-    proto, weights = prepare(request.proto, given)
+    original = request.proto
+    proto, weights = prepare(original, given)
     request = replace(request, proto=proto)
     options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
@@ -350,13 +351,14 @@ def import_request(
         return emit_graph(
             engine.model,
             options,
+            original,
             weights=weights,
             sizes=engine.assertions.dims,
             ranks=ranks,
             facts=engine.facts,
         )
     try:
-        return emit_graph(read_model(proto, request.base_dir), options, weights=weights)
+        return emit_graph(read_model(proto, request.base_dir), options, original, weights=weights)
     except (LookupError, AttributeError, AssertionError):
         # A model that is not valid ends here, too; the rewrite says better what is wrong.
         raise failure from None
