@@ -236,10 +236,28 @@ class TestWrongCalls:
         assert [word for word in words if word not in error] == [], error
         assert not (tmp_path / "out.onnx").exists()
 
-    def test_standard_output(self, gated: Path) -> None:
-        assert "cannot be written to standard output" in complaint(
-            call("rewrite", gated, "-o", "-")
-        )
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["rewrite", "-o", "-"],
+            ["rewrite", "-o", "out.onnx", "--trace", "-"],
+            ["report", "-o", "-"],
+            ["reduce", "-o", "-"],
+        ],
+    )
+    def test_standard_output(
+        self, arguments: list[str], gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        before = sorted(tmp_path.iterdir())
+        assert "standard output" in complaint(call(arguments[0], gated, *arguments[1:]))
+        assert sorted(tmp_path.iterdir()) == before
+
+    def test_the_longest_name(self, gated: Path, tmp_path: Path) -> None:
+        target = tmp_path / f"{'n' * 250}.onnx"
+        trace = tmp_path / f"{'t' * 249}.jsonl"
+        shown = call("rewrite", gated, "-o", target, "--trace", trace)
+        assert (shown.exit_code, target.exists(), trace.exists()) == (0, True, True)
 
     def test_output_equal_to_input(self, gated: Path, tmp_path: Path) -> None:
         before = gated.read_bytes()
