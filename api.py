@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from .keywords import errors_in_keywords, in_keywords
+from .keywords import errors_in_keywords, in_keywords, names_keywords
 from .request import Request
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
@@ -96,12 +96,20 @@ class RewriteResult:
     verification: Verification | None = None
     """What `verify` compared last; None if nothing was compared yet."""
 
-    def verify(self, *, seed: int = 0, seconds: float | None = None) -> Verification:
+    @names_keywords
+    def verify(
+        self,
+        *,
+        sizes: Mapping[str, Sequence[int]] | None = None,
+        seed: int = 0,
+        seconds: float | None = None,
+    ) -> Verification:
         """Runs the original and the rewritten model on onnxruntime and compares their outputs.
 
         The inputs are generated, within what was asserted, at several sizes. `str` of the result
         says what was compared: "equal in 8 runs (T=0|1|2|3|7)"; `verified` is whether at least one
-        run was compared and none differed. `seconds` limits the time, by default two minutes.
+        run was compared and none differed. `sizes` has the sizes to try for some open dimensions,
+        such as `{"T": [1, 100]}`. `seconds` limits the time, by default two minutes.
         """
         from .rewrite.running.cases import limited_effort
         from .rewrite.running.verify import verify
@@ -111,6 +119,7 @@ class RewriteResult:
             self.proto,
             base_dir=self.base_dir,
             assumptions=self.engine.assertions,
+            sizes=sizes,
             seed=seed,
             effort=limited_effort(seconds),
         )
@@ -154,6 +163,7 @@ class RewriteResult:
         return reasons_at(self.engine, node)
 
 
+@names_keywords
 def rewrite(
     model: ModelSource,
     *,
@@ -269,6 +279,7 @@ def rewrite_request(
     return RewriteResult(result, result, report, trace, engine, request, request.base_dir)
 
 
+@names_keywords
 def from_onnx(
     model: ModelSource,
     shape_dict: dict[str, list[Any]] | None = None,
