@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from .keywords import errors_in_keywords, in_keywords
+from .keywords import errors_in_keywords, in_keywords, names_keywords
 from .request import Request
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
@@ -27,6 +28,7 @@ from .rewrite.storage.files import ModelSource, save
 from .rewrite.storage.in_memory import like
 from .rewrite.storage.iteration_numbers import reshape_iteration_numbers
 from .rewrite.storage.model import export_model, read_model
+from .rewrite.storage.output_files import check_not_source
 from .rewrite.storage.summary import (
     brief,
     changed_values,
@@ -89,15 +91,25 @@ class RewriteResult:
     """What was asked for, with the original model."""
     base_dir: str = ""
     """The folder that external data of the model is relative to."""
+    source: Path | None = None
+    """The file that the model was read from; None for a model in memory."""
     verification: Verification | None = None
     """What `verify` compared last; None if nothing was compared yet."""
 
-    def verify(self, *, seed: int = 0, seconds: float | None = None) -> Verification:
+    @names_keywords
+    def verify(
+        self,
+        *,
+        sizes: Mapping[str, Sequence[int]] | None = None,
+        seed: int = 0,
+        seconds: float | None = None,
+    ) -> Verification:
         """Runs the original and the rewritten model on onnxruntime and compares their outputs.
 
         The inputs are generated, within what was asserted, at several sizes. `str` of the result
         says what was compared: "equal in 8 runs (T=0|1|2|3|7)"; `verified` is whether at least one
-        run was compared and none differed. `seconds` limits the time, by default two minutes.
+        run was compared and none differed. `sizes` has the sizes to try for some open dimensions,
+        such as `{"T": [1, 100]}`. `seconds` limits the time, by default two minutes.
         """
         from .rewrite.running.cases import limited_effort
         from .rewrite.running.verify import verify
@@ -107,16 +119,22 @@ class RewriteResult:
             self.proto,
             base_dir=self.base_dir,
             assumptions=self.engine.assertions,
+            sizes=sizes,
             seed=seed,
             effort=limited_effort(seconds),
         )
         return self.verification
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite_original: bool = False) -> None:
         """Writes the model, and its weights next to it where they are too large for one file.
 
-        Raises ModelError if the file cannot be written.
+        `overwrite_original` allows `path` to be the file that the model was read from. Raises
+        ModelError if it is that without being allowed, or if the file cannot be written.
         """
+        if self.source is not None and not overwrite_original:
+            check_not_source(
+                Path(path), self.source, "Write to another file, or pass overwrite_original=True"
+            )
         save(self.proto, path, base_dir=self.base_dir)
 
     def __repr__(self) -> str:
@@ -145,6 +163,7 @@ class RewriteResult:
         return reasons_at(self.engine, node)
 
 
+@names_keywords
 def rewrite(
     model: ModelSource,
     *,
@@ -210,6 +229,7 @@ def rewrite(
             request, step_limit=step_limit, on_event=on_event, observer=observer
         )
     result.model = like(model, result.proto, result.base_dir)
+    result.source = Path(model) if isinstance(model, str | os.PathLike) else None
     result.report.notes = [in_keywords(note) for note in result.report.notes]
     if verify and result.verify().differences:
         raise VerificationError(result)
@@ -259,6 +279,7 @@ def rewrite_request(
     return RewriteResult(result, result, report, trace, engine, request, request.base_dir)
 
 
+@names_keywords
 def from_onnx(
     model: ModelSource,
     shape_dict: dict[str, list[Any]] | None = None,
@@ -326,7 +347,8 @@ def import_request(
 
     given = ImportOptions(**arguments, base_dir=request.base_dir)
     warn_of_defects(request.proto)
-    proto, weights = prepare(request.proto, given)
+    original = request.proto
+    proto, weights = prepare(original, given)
     request = replace(request, proto=proto)
     options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
@@ -340,13 +362,14 @@ def import_request(
         return emit_graph(
             engine.model,
             options,
+            original,
             weights=weights,
             sizes=engine.assertions.dims,
             ranks=ranks,
             facts=engine.facts,
         )
     try:
-        return emit_graph(read_model(proto, request.base_dir), options, weights=weights)
+        return emit_graph(read_model(proto, request.base_dir), options, original, weights=weights)
     except (LookupError, AttributeError, AssertionError):
         # A model that is not valid ends here, too; the rewrite says better what is wrong.
         raise failure from None

@@ -6,11 +6,18 @@ gets the argument that says the same: `dims=["T>=1"]`.
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 from .rewrite.errors import LoopliftError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LISTS = re.compile(
     r"""--(dim|shape|prefix-mask|input) ("[^"]+"|[^\s"`;()]+=[^\s"`;()]*[^\s"`;(),.])"""
@@ -56,3 +63,22 @@ def errors_in_keywords() -> Iterator[None]:
             in_keywords, (error.what, error.where, error.remedy)
         )
         raise
+
+
+def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose TypeError for an unknown keyword says which ones it takes."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **given: P.kwargs) -> R:
+        for name in given:
+            if name not in known:
+                similar = difflib.get_close_matches(name, known, 1)
+                meant = f"; did you mean '{similar[0]}'?" if similar else "."
+                raise TypeError(
+                    f"{function.__name__}() has no argument '{name}'{meant} "
+                    f"Its arguments are: {', '.join(known)}"
+                )
+        return function(*args, **given)
+
+    return call

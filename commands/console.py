@@ -18,6 +18,7 @@ from rich.tree import Tree
 
 from ..debug.relax import ModuleSummary
 from ..rewrite.errors import visible
+from ..rewrite.facts.assertions import is_assertion
 from ..rewrite.storage.summary import ModelSummary, brief, changed_values, compare
 from .batch import DIFFERENT, FAILED, WRITTEN, Job, Outcome, run_job, run_jobs
 
@@ -198,11 +199,16 @@ def print_module(module: ModuleSummary) -> None:
 
 
 def print_notes(notes: Iterable[str], title: str = "note") -> None:
-    """Prints notes: of those that differ only in names, the first one and how many there are."""
+    """Prints notes: of those that differ only in names, the first one and how many there are.
+
+    Notes that name different assertions, made or advised, are all printed.
+    """
     console = stdout()
     groups: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
-        groups.setdefault(re.sub(r"`[^`]*`|\d+", "", note), []).append(note)
+        names = r"`(?!--)[^`]*`|\d+"  # `--dim "T>=1"` is no name
+        key = note if is_assertion(note) else re.sub(names, "", note)
+        groups.setdefault(key, []).append(note)
     for first, *others in list(groups.values())[:MOST_LINES]:
         more = f" (and {len(others)} more like this)" if others else ""
         console.print(f"{title}: {first}{more}", markup=False)

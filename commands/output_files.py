@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..rewrite.errors import ModelError
-from ..rewrite.storage.output_files import check_target
+from ..rewrite.storage.output_files import check_target, refuse_standard_output
 
 
 def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path]]:
@@ -41,6 +41,7 @@ def plan_traces(
     """
     if trace is None:
         return [None] * len(plan)
+    refuse_standard_output(trace, "--trace")
     if len(plan) == 1 and not trace.is_dir():
         traces = [trace]
     elif trace.is_dir():
@@ -86,10 +87,6 @@ def onnx_files(folder: Path) -> list[Path]:
 
 def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
     """The models that a source stands for, with their paths relative to the output folder."""
-    if str(output) == "-":
-        raise ModelError(
-            "A model cannot be written to standard output", remedy="Name a file after -o"
-        )
     if not source.exists():
         raise ModelError(
             "The model does not exist",

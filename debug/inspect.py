@@ -19,7 +19,13 @@ from ..rewrite.engine.engine import Engine
 from ..rewrite.engine.reasons import reasons_at
 from ..rewrite.engine.trace import Commit, Event
 from ..rewrite.graph.ir import Node
-from ..rewrite.storage.summary import CONTROL_FLOW, ModelSummary, summarize
+from ..rewrite.storage.summary import (
+    CONTROL_FLOW,
+    ModelSummary,
+    control_flow_text,
+    new_control_flow_text,
+    summarize,
+)
 from .control_flow import BodyText, ControlFlowReader, ControlNode, SlicedText
 from .explain.explain import RemainingNode, explain
 
@@ -121,7 +127,7 @@ def render(inspection: Inspection, title: str, why: bool = False) -> list[Render
 def _summary(inspection: Inspection) -> str:
     """`25 Ifs and 1 Loop: 25 go, 1 remains, 2 Scans are new`."""
     nodes = inspection.all()
-    named = _counted(Counter(node.op for node in nodes))
+    named = control_flow_text(Counter(node.op for node in nodes))
     if not named:
         return "no control flow"
     left = sum(not node.removed_by for node in nodes)
@@ -129,14 +135,8 @@ def _summary(inspection: Inspection) -> str:
     fate = [f"{goes} go{'es' * (goes == 1)}"] * (goes > 0)
     fate += [f"{left} remain{'s' * (left == 1)}"] * (left > 0)
     if inspection.added:
-        verb = "is" if inspection.added.total() == 1 else "are"
-        fate.append(f"{' and '.join(_counted(inspection.added))} {verb} new")
-    return f"{' and '.join(named)}: {', '.join(fate)}"
-
-
-def _counted(counts: Counter[str]) -> list[str]:
-    """`2 Ifs`, `1 Loop`."""
-    return [f"{counts[op]} {op}{'s' * (counts[op] != 1)}" for op in CONTROL_FLOW if counts[op]]
+        fate.append(new_control_flow_text(inspection.added))
+    return f"{named}: {', '.join(fate)}"
 
 
 def _stays(remaining: RemainingNode) -> Text:

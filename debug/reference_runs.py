@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ..request import Request
 from ..rewrite.errors import summary_line
@@ -32,7 +33,7 @@ from ..rewrite.running.verify import (
     no_case_reason,
     tested_sizes,
 )
-from ..rewrite.storage.protos import nodes
+from ..rewrite.storage.protos import body_protos, containers, nodes
 from .batch_runner import BatchRunner
 
 TRIP_COUNTS = (0, 1, 2, 7)
@@ -277,27 +278,28 @@ class ReferenceRuns:
     # --- what the cases cover ---
 
     def coverage(self) -> dict[str, str]:
-        """The trip counts and conditions that the cases reach, for each Loop and If of the main
-        graph by its first output.
+        """What the cases reach, for each Loop and If of the main graph by its first output: how
+        many iterations ran, or which values the condition had.
         """
-        proto = self.request.proto
-        deciding = dict(_deciding_values(proto))
-        there = {*_computed(proto), *(info.name for info in proto.graph.input)}
-        names = sorted({name for name in deciding.values() if name in there})
+        counting, iterations = with_iteration_numbers(self.request.proto)
+        conditions = _conditions(self.request.proto)
+        names = sorted({*iterations.values(), *conditions.values()})
         try:
-            session = self._exposed(proto, names)
+            session = self._exposed(counting, names)
         except ExecutionError:
             return {}
-        seen: dict[str, Counter[str]] = {name: Counter() for name in names}
+        seen: dict[str, list[RuntimeValue]] = {name: [] for name in names}
         with closing(session):
             for case in self.cases:
                 try:
-                    values = _by_name(session, case)
+                    values = {**case.feed, **_by_name(session, case)}
                 except ExecutionError:
                     continue
                 for name in names:
-                    seen[name][_scalar_text(values.get(name, case.feed.get(name)))] += 1
-        return {node: _listed(seen[name]) for node, name in deciding.items() if name in seen}
+                    seen[name].append(values.get(name))
+        loops = {node: _iterations_text(seen[name]) for node, name in iterations.items()}
+        ifs = {node: _listed(map(_scalar_text, seen[name])) for node, name in conditions.items()}
+        return {**loops, **ifs} if all(seen.values()) else {}
 
 
 @dataclass
@@ -348,12 +350,39 @@ def trip_count_inputs(model: onnx.ModelProto) -> list[str]:
     return list(found)
 
 
-def _deciding_values(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    """The Loops and Ifs of the main graph, with the name of the trip count or condition."""
-    for node in model.graph.node:
-        if node.op_type in ("Loop", "If") and node.input and node.input[0]:
-            label = next((name for name in node.output if name), node.name)
-            yield f"{node.op_type} of `{label}`", node.input[0]
+def with_iteration_numbers(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """A copy of the model whose Loops also return the numbers of the iterations that ran.
+
+    Returns the names of these scan outputs by Loop of the main graph.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    owners = [*containers(copy.graph)]
+    taken = {name for owner in owners for node in owner.node for name in node.output}
+    taken |= {info.name for owner in owners for info in owner.input}
+    fresh = (name for k in itertools.count() if (name := f"iterations_{k}") not in taken)
+    found: dict[str, str] = {}
+    for node in copy.graph.node:
+        body = next(body_protos(node), None)
+        if node.op_type != "Loop" or node.domain or body is None:
+            continue
+        label, number = _label(node), next(fresh)
+        body.node.add(op_type="Identity", input=[body.input[0].name], output=[number])
+        body.output.append(helper.make_tensor_value_info(number, onnx.TensorProto.INT64, []))
+        found[label] = next(fresh)
+        node.output.append(found[label])
+    return copy, found
+
+
+def _conditions(model: onnx.ModelProto) -> dict[str, str]:
+    """The conditions of the Ifs of the main graph that are inputs or that a node computes."""
+    known = {*_computed(model), *(info.name for info in model.graph.input)}
+    ifs = [node for node in model.graph.node if node.op_type == "If" and not node.domain]
+    return {_label(node): node.input[0] for node in ifs if known.intersection(node.input[:1])}
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} of `{next((name for name in node.output if name), node.name)}`"
 
 
 def _computed(model: onnx.ModelProto) -> list[str]:
@@ -370,8 +399,14 @@ def _scalar_text(value: RuntimeValue) -> str:
     return "?"
 
 
-def _listed(seen: Counter[str]) -> str:
-    texts = sorted(seen, key=lambda text: (len(text), text))
+def _iterations_text(numbers: Iterable[RuntimeValue]) -> str:
+    """`0, 1, 7 iterations`, from the iteration numbers of each run."""
+    counts = {str(len(value)) for value in numbers if isinstance(value, np.ndarray)}
+    return f"{_listed(counts)} iteration{'s' * (counts != {'1'})}"
+
+
+def _listed(seen: Iterable[str]) -> str:
+    texts = sorted(set(seen), key=lambda text: (len(text), text))
     more = len(texts) - _MOST_VALUES
     return ", ".join(texts[:_MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
 

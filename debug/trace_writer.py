@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from ..rewrite.engine.trace import Commit, Defect
 from ..rewrite.errors import ModelError
 from ..rewrite.graph.ir import Graph, Node, Tensor
 from ..rewrite.storage.exporter import copy_fields
+from ..rewrite.storage.output_files import temporary_path
 from .fact_text import value_text
 
 FORMAT = 4
@@ -339,7 +339,7 @@ def trace_file(path: Path) -> Iterator[IO[str]]:
     because a model named by mistake would be lost. Raises ModelError for any other file, and if the
     trace cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = temporary_path(path)
     try:
         if path.exists():
             _check_is_trace(path)

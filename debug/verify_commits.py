@@ -76,7 +76,8 @@ class CommitVerification:
     cases: int = 0
     sizes: str = ""
     coverage: dict[str, str] = field(default_factory=dict)
-    """The trip counts and conditions that the cases reach in Loops and Ifs of the main graph."""
+    """How many iterations of each Loop of the main graph ran, and which values the condition of
+    each If had."""
     bad: BadCommit | None = None
     crashes: dict[int, str] = field(default_factory=dict)
     """Commits after which onnxruntime's own optimizer fails, although the model computes the same

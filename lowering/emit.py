@@ -75,7 +75,7 @@ def emit(model: onnx.ModelProto, **options: Any) -> Any:
     chosen = ImportOptions(**options)
     warn_of_defects(model)
     prepared, weights = prepare(model, chosen)
-    return emit_graph(read_model(prepared, chosen.base_dir), chosen, weights=weights)
+    return emit_graph(read_model(prepared, chosen.base_dir), chosen, model, weights=weights)
 
 
 def prepare(
@@ -111,6 +111,7 @@ def prepare(
 def emit_graph(
     model: Model,
     options: ImportOptions,
+    original: onnx.ModelProto,
     *,
     weights: Sequence[onnx.TensorProto] = (),
     sizes: Mapping[str, int] = MappingProxyType({}),
@@ -119,7 +120,8 @@ def emit_graph(
 ) -> Any:
     """The graph of a model as a Relax module with one public function, `main`.
 
-    `weights` are those that `prepare` returns, `sizes` the numbers of named dims, and `ranks`
+    `original` is the model before it was prepared and rewritten: errors use its names. `weights`
+    are those that `prepare` returns, `sizes` the numbers of named dims, and `ranks`
     explains why the ranks of values are not known. Types say what `facts` know.
 
     Raises ModelError for bodies that do not fit their nodes, and UnsupportedError for what has no
@@ -138,7 +140,13 @@ def emit_graph(
     signature.add_inputs()
 
     emitter = Emitter(
-        relax.BlockBuilder(), opset, CONTROL, signature.parameters, ranks=Ranks(ranks), facts=facts
+        relax.BlockBuilder(),
+        opset,
+        CONTROL,
+        original,
+        signature.parameters,
+        ranks=Ranks(ranks),
+        facts=facts,
     )
     emitter.emit_function("main", signature.variables, body, signature.values, private=False)
     module = emitter.bb.get()

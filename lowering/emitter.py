@@ -58,6 +58,8 @@ class Emitter:
     bb: Any
     opset: int
     control: Mapping[str, ControlFlow]
+    original: onnx.ModelProto
+    """The model before it was rewritten, whose names the user knows."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Weights that are parameters of the main function: (variable, array) by variable name."""
     discarded: list[str] = field(default_factory=list)
@@ -149,7 +151,9 @@ class Emitter:
             return self._outputs(frame, node, value)
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[t] if t.name else None for t in node.inputs]
-            raise failure(node, frame.body.path, given, self.ranks.explain(given), error) from error
+            raise failure(
+                node, frame.body, self.original, given, self.ranks.explain(given), error
+            ) from error
 
     def _input(self, scope: Scope, frame: Frame, tensor: Tensor, accepts: Accepts) -> Value:
         """An input in a form that the node's converter takes."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
+import onnx
 import tvm
 
 from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
 from ..rewrite.graph.ir import Node
-from .bodies import place
+from ..rewrite.storage.protos import nodes
+from .bodies import Body, place
 from .support import UnknownOperatorError
 from .values import Value, describe
 
@@ -31,11 +34,17 @@ NotImplementedError."""
 
 
 def failure(
-    node: Node, path: str, inputs: Sequence[Value], reason: str, error: Exception
+    node: Node,
+    body: Body,
+    original: onnx.ModelProto,
+    inputs: Sequence[Value],
+    reason: str,
+    error: Exception,
 ) -> UnsupportedError:
-    """What to raise when the converter of a node raised `error`.
+    """What to raise when the converter of a node of a body raised `error`.
 
-    `reason` is a sentence on why its inputs are as they are, or empty.
+    `original` is the model before it was rewritten. `reason` is a sentence on why its inputs are as
+    they are, or empty.
     """
     kinds = [
         f"{tensor.name} is {describe(value)}"
@@ -47,9 +56,29 @@ def failure(
     matching = (kind for original, kind in _KINDS.items() if isinstance(error, original))
     return next(matching, UnsupportedError)(
         what,
-        where=place(node, path) + inputs_are,
+        where=place(node, body.path) + _part(node, body, original) + inputs_are,
         remedy=_remedy(reason, inputs),
     )
+
+
+def _part(node: Node, body: Body, original: onnx.ModelProto) -> str:
+    """The value of the file that a node helps to compute; empty for a node of the file.
+
+    Rewrites and definitions of operators make nodes whose names mean nothing to the author.
+    """
+    known = {name for each in nodes(original.graph) for name in each.output if name}
+    seen, waiting = {node}, deque([node])
+    while waiting:
+        made = waiting.popleft()
+        found = next((t.name for t in made.outputs if t.name in known), None)
+        if found is not None:
+            return "" if made is node else f", part of what computes {found!r}"
+        results = {id(tensor) for tensor in made.outputs if tensor.name}
+        for step in body.steps:
+            if step.node not in seen and any(id(t) in results for t in step.node.inputs):
+                seen.add(step.node)
+                waiting.append(step.node)
+    return ""
 
 
 def _remedy(reason: str, inputs: Sequence[Value]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import random
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ import onnx
 import pytest
 
 import looplift
-from looplift import LoopliftError, ModelError, Phase, api, rewrite
+from looplift import AssumptionError, LoopliftError, ModelError, Phase, api, rewrite
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.running.verify import verify
@@ -392,7 +393,40 @@ class TestResult:
         result.save(tmp_path / "out.onnx")
         assert onnx.load(tmp_path / "out.onnx") == result.model
 
+    def test_saving_over_the_original(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.onnx"
+        onnx.save(parse(self.TEXT), path)
+        (tmp_path / "link.onnx").symlink_to(path)
+        result = rewrite(path, inputs={"flag": True})
+        for name in ("model.onnx", "link.onnx"):
+            with pytest.raises(ModelError, match="The output is the model itself") as caught:
+                result.save(tmp_path / name)
+            assert "overwrite_original=True" in caught.value.remedy
+            assert onnx.load(path) == parse(self.TEXT)
+        result.save(path, overwrite_original=True)
+        assert onnx.load(path) == result.model
+
     def test_examples_in_docstrings(self) -> None:
-        found = doctest.testmod(api, optionflags=doctest.NORMALIZE_WHITESPACE)
-        assert found.attempted >= 4
-        assert found.failed == 0
+        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+        for each in (rewrite, api.RewriteResult, api.from_onnx, api.compile):
+            for found in doctest.DocTestFinder().find(inspect.unwrap(each)):
+                runner.run(found)
+        assert runner.tries >= 4
+        assert runner.failures == 0
+
+    def test_unknown_keywords(self) -> None:
+        model: Any = parse(self.TEXT)
+        call: Any = rewrite
+        with pytest.raises(
+            TypeError, match=r"no argument 'dim'; did you mean 'dims'\? .* inputs, d"
+        ):
+            call(model, dim={"T": 1})
+        verify: Any = call(model).verify
+        with pytest.raises(TypeError, match=r"no argument 'x'\. Its arguments are: sizes, seed"):
+            verify(x=1)
+
+    def test_sizes_to_verify(self) -> None:
+        result = rewrite(parse(self.TEXT), inputs={"flag": True})
+        assert str(result.verify(sizes={"T": [1, 100]})) == "equal in 8 runs (T=1|100)"
+        with pytest.raises(AssumptionError, match="'S' is not an open dimension"):
+            result.verify(sizes={"S": [1]})

@@ -20,6 +20,8 @@ from looplift.commands.arguments import parse_assertions
 from looplift.debug.command_options import settings_options
 from looplift.request import Settings
 from looplift.rewrite.facts.assertions import Assertions
+from looplift.rewrite.symbolic import symbol
+from looplift.rules.recurrence.emission import empty_note
 
 from .bad_models import CASES, BadModel
 from .gated import write
@@ -234,10 +236,28 @@ class TestWrongCalls:
         assert [word for word in words if word not in error] == [], error
         assert not (tmp_path / "out.onnx").exists()
 
-    def test_standard_output(self, gated: Path) -> None:
-        assert "cannot be written to standard output" in complaint(
-            call("rewrite", gated, "-o", "-")
-        )
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["rewrite", "-o", "-"],
+            ["rewrite", "-o", "out.onnx", "--trace", "-"],
+            ["report", "-o", "-"],
+            ["reduce", "-o", "-"],
+        ],
+    )
+    def test_standard_output(
+        self, arguments: list[str], gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        before = sorted(tmp_path.iterdir())
+        assert "standard output" in complaint(call(arguments[0], gated, *arguments[1:]))
+        assert sorted(tmp_path.iterdir()) == before
+
+    def test_the_longest_name(self, gated: Path, tmp_path: Path) -> None:
+        target = tmp_path / f"{'n' * 250}.onnx"
+        trace = tmp_path / f"{'t' * 249}.jsonl"
+        shown = call("rewrite", gated, "-o", target, "--trace", trace)
+        assert (shown.exit_code, target.exists(), trace.exists()) == (0, True, True)
 
     def test_output_equal_to_input(self, gated: Path, tmp_path: Path) -> None:
         before = gated.read_bytes()
@@ -452,6 +472,16 @@ class TestTables:
 def test_similar_notes_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     console.print_notes(["`a` is 1", "`b` is 2", "other", "`a` is 1"])
     assert capsys.readouterr().out == "note: `a` is 1 (and 1 more like this)\nnote: other\n"
+
+
+def test_all_assertions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    both = {"a": 1, "b": 2}
+    asserted = Assertions(
+        inputs=both, dims=both, minima=both, shapes={"a": (1,), "b": (2,)}, prefix_masks=both
+    )
+    notes = [*asserted.notes(), *(empty_note("GRU", "batch", symbol(name)) for name in "TB")]
+    console.print_notes(notes)
+    assert capsys.readouterr().out.splitlines() == [f"note: {note}" for note in notes]
 
 
 def test_a_model_on_standard_input(gated: Path, tmp_path: Path) -> None:

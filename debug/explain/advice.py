@@ -16,6 +16,7 @@ from ...rewrite.engine.reasons import Reason
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.prefix_masks import MOST_AXES
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim, Expr, symbols
 from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
@@ -218,8 +219,6 @@ def role(owner: Node, body: Graph | None, tensor: Tensor) -> str:
 _MOVES = frozenset({"Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ELEMENTWISE = frozenset({"Add", "Cast", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Sub"})
 """Operators between a mask and the Mul or Where that it controls."""
-_MOST_AXES = 2
-"""The most axes of a mask with more than one element: batch and time."""
 
 
 def mask_remedies(engine: Engine, reason: Reason, names: Container[str]) -> list[Remedy]:
@@ -254,7 +253,7 @@ def _mask_of(engine: Engine, tensor: Tensor, names: Container[str]) -> Tensor | 
         node = index.producer(tensor)
         is_input = node is None and not isinstance(tensor, Constant)
         wide = [n for n in facts.shape(tensor) or () if n != 1]
-        may_be = (is_input or facts.dtype(tensor) == TensorProto.BOOL) and len(wide) <= _MOST_AXES
+        may_be = (is_input or facts.dtype(tensor) == TensorProto.BOOL) and len(wide) <= MOST_AXES
         if may_be and index.home(tensor) is index.root and tensor.name in names:
             found = tensor
         if node is None or node.domain or node.op not in _ELEMENTWISE | _MOVES:

@@ -24,7 +24,7 @@ from ...rewrite.storage.summary import CONTROL_FLOW
 from ..command_options import settings_options
 from .reasons import ExplainedReason, Reasons
 from .recipes import cost, framework_of, recipe, words_for_if
-from .trials import RemovalObserver, Trial, Trials, outcome
+from .trials import RemovalObserver, Trial, Trials
 
 _MOST_NODES = 5
 """The nodes listed for a rule whose roots are not control flow."""
@@ -104,14 +104,16 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
         found = reasons.furthest(_roots(engine, kind), _MOST_NODES)
     else:
         found = [(each, reasons.of(each)) for each in _remaining(engine, node)]
-    trials = Trials(request, outcome(engine, observer.gone), seconds) if tries else None
+    trials = Trials(request, observer.outcome(engine), seconds) if tries else None
     explained = Explanation(
         before=sum(each.op in CONTROL_FLOW and not each.domain for each in observer.numbers),
         remaining=[
             RemainingNode(
                 describe(each), each.op, each.name, _names(each), body_path(engine.index, each),
                 observer.numbers.get(each), reasons.facts_text(each), why,
-                [] if trials is None else trials.of(each, reasons.candidates(each)),
+                [] if trials is None else trials.of(
+                    each, observer.label(each), reasons.candidates(each)
+                ),
             )
             for each, why in found
         ],
@@ -194,6 +196,10 @@ class _NodeObserver(RemovalObserver):
         self.numbers = {node: number for number, node in enumerate(dict.fromkeys(control + asked))}
         self.asked_numbers = [self.numbers[node] for node in asked]
         self.labels = {number: describe(node) for node, number in self.numbers.items()}
+
+    def label(self, node: Node) -> str | None:
+        """How messages name a node in the file; None for a node that a rule added."""
+        return self.labels[self.numbers[node]] if node in self.numbers else None
 
     def _raise_unknown(self, nodes: Sequence[Node], control: Sequence[Node]) -> None:
         known = {name for node in nodes for name in (node.name, *_names(node)) if name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ...rewrite.storage.summary import CONTROL_FLOW
+from ...rewrite.storage.summary import CONTROL_FLOW, new_control_flow_text
 from .explain import CommonReason, Explanation, RemainingNode
 from .reasons import ExplainedReason
 
@@ -68,7 +69,11 @@ def _headline(found: Explanation) -> str:
         return f"no node is a root of {found.rule}"
     if found.asked:
         return f"`{found.asked}` remains" if count else f"`{found.asked}` is removed"
-    return f"{count} of {found.before} remain" if found.before else "no control flow"
+    if not found.before:
+        return "no control flow"
+    added = Counter(each.op for each in found.remaining if each.number is None)
+    left = f"{count - added.total()} of {found.before} remain"
+    return ", ".join(filter(None, (left, new_control_flow_text(added))))
 
 
 def _add_reason(

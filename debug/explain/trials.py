@@ -24,6 +24,7 @@ from ...rewrite.errors import LoopliftError
 from ...rewrite.facts.assertions import Assertions
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import CONTROL_FLOW, Node
+from ...rewrite.storage.summary import control_flow_text
 from ...rules.loops.trivial_trip_counts import (
     EliminateZeroTripLoop,
     InlineSingleTripLoop,
@@ -55,7 +56,9 @@ class Outcome:
     nodes: frozenset[str]
     """The remaining control-flow nodes, as messages name them."""
     gone: dict[str, type[Rule]]
-    """The rule that removed each other node."""
+    """The rule that removed each other node, or made it another operator."""
+    became: dict[str, str]
+    """The operator that it made of a node that it did not remove."""
 
     @property
     def total(self) -> int:
@@ -78,6 +81,13 @@ class RemovalObserver(Observer):
 
     def __init__(self) -> None:
         self.gone: dict[str, type[Rule]] = {}
+        self.became: dict[str, str] = {}
+
+    def outcome(self, engine: Engine) -> Outcome:
+        """The outcome of the finished rewrite."""
+        nodes = [n for n in engine.index.walk() if n.op in CONTROL_FLOW and not n.domain]
+        left = dict(Counter(node.op for node in nodes))
+        return Outcome(left, frozenset(map(describe, nodes)), self.gone, self.became)
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
         for removed in patch.removed:
@@ -85,12 +95,12 @@ class RemovalObserver(Observer):
                 self.gone[describe(removed)] = type(rule)
         if describe(node) != commit.node:
             self.gone[commit.node] = type(rule)
+            if node not in patch.removed:
+                self.became[commit.node] = node.op
 
 
-def outcome(engine: Engine, gone: dict[str, type[Rule]]) -> Outcome:
-    """The outcome of a finished rewrite."""
-    nodes = [n for n in engine.index.walk() if n.op in CONTROL_FLOW and not n.domain]
-    return Outcome(dict(Counter(node.op for node in nodes)), frozenset(map(describe, nodes)), gone)
+_Key = tuple[int, bool, str]
+"""The control flow that a trial leaves, whether it gives a dim a size, and its effect."""
 
 
 class Trials:
@@ -103,21 +113,36 @@ class Trials:
         self._left = max(FEWEST_TRIALS, min(MOST_TRIALS, int(_SECONDS / max(seconds, 1e-3))))
         self._outcomes: dict[str, Outcome | None] = {}
 
-    def of(self, node: Node, candidates: Sequence[Assertions]) -> list[Trial]:
+    def of(self, node: Node, original: str | None, candidates: Sequence[Assertions]) -> list[Trial]:
         """The trials that change something at a node, the one that leaves least first.
 
-        Ends with the first one that removes the node.
+        `original` is how messages name the node in the file; None for a node that a rule added.
+        Ends with the first trial that removes the node, and the opposite of its assertion.
         """
-        found: dict[tuple[int, str], Trial] = {}
+        found: dict[_Key, Trial] = {}
         for asserted in candidates:
-            (option,) = settings_options(Settings(asserted))
-            after = self._outcome(option, asserted)
-            trial = None if after is None else self._compare(option, node, after)
-            if after is not None and trial is not None:
-                found.setdefault((after.total, trial.effect), trial)
-                if trial.removes:
-                    break
+            trial = self._try(node, original, asserted, found)
+            if trial is not None and trial.removes:
+                opposite = _complement(asserted)
+                if opposite is not None:
+                    self._try(node, original, opposite, found)
+                break
         return [trial for _, trial in sorted(found.items(), key=lambda item: item[0])]
+
+    def _try(
+        self,
+        node: Node,
+        original: str | None,
+        asserted: Assertions,
+        found: dict[_Key, Trial],
+    ) -> Trial | None:
+        """Tries an assertion; adds the trial to those found if it changes something."""
+        (option,) = settings_options(Settings(asserted))
+        after = self._outcome(option, asserted)
+        trial = None if after is None else self._compare(option, node, original, after)
+        if after is not None and trial is not None:
+            found.setdefault((after.total, bool(asserted.dims), trial.effect), trial)
+        return trial
 
     def _outcome(self, option: str, asserted: Assertions) -> Outcome | None:
         """What remains under an assertion; None if it does not fit or there is no time."""
@@ -127,35 +152,49 @@ class Trials:
             try:
                 engine = self._request.asserting(asserted).engine(observer)
                 engine.run()
-                self._outcomes[option] = outcome(engine, observer.gone)
+                self._outcomes[option] = observer.outcome(engine)
             except LoopliftError:
                 self._outcomes[option] = None
         return self._outcomes.get(option)
 
-    def _compare(self, option: str, node: Node, after: Outcome) -> Trial | None:
+    def _compare(
+        self, option: str, node: Node, original: str | None, after: Outcome
+    ) -> Trial | None:
         """What changed at a node; None if nothing did."""
-        before, label = self._before, describe(node)
+        before = self._before
+        label = next(
+            (name for name in (describe(node), original) if name in after.gone), describe(node)
+        )
         rule = after.gone.get(label)
-        if label in after.nodes or rule in _FEW_TRIPS:
+        if {describe(node), original} & after.nodes or rule in _FEW_TRIPS:
             return None
+        if original is None if rule is None else before.gone.get(label) is rule:
+            return None  # a new node that another rewrite does not make, or nothing new
         if after.total < before.total:
             how = f"{rule.name()} removes it" if rule is not None else "it is not needed"
             remains = "remain" if after.total > 1 else "remains"
             return Trial(option, f"{how}; {_counts(after.left)} {remains}", True)
         if rule is None or after.left == before.left:
             return None
-        if after.total > before.total:
-            effect = f"{rule.name()} replaces it; {_counts(after.left)} remain"
+        if label in after.became:
+            effect = f"{rule.name()} makes it a {after.became[label]}"
         else:
-            new = next(iter(Counter(after.left) - Counter(before.left)))
-            effect = f"{rule.name()} makes it a {new}"
+            effect = f"{rule.name()} removes it; {_counts(after.left)} remain"
         return Trial(option, f"{effect}: {rule.summary()}", False)
 
 
+def _complement(asserted: Assertions) -> Assertions | None:
+    """The largest size that a lower bound of a dim excludes; None for other assertions.
+
+    A condition that `T>=2` decides is decided by `T=1`, too.
+    """
+    for name, low in asserted.minima.items():
+        return Assertions(dims={name: low - 1}) if low > 1 else None
+    return None
+
+
 def _counts(operators: dict[str, int]) -> str:
-    """`2 Scans and 1 If`, or `no control flow`."""
-    parts = [f"{n} {op}{'s' * (n != 1)}" for op, n in operators.items() if n]
-    return " and ".join(parts) or "no control flow"
+    return control_flow_text(operators) or "no control flow"
 
 
 # --- candidates ---

@@ -24,7 +24,7 @@ from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritt
 from .lane_kernels import MAXIMA, MOST_POSITIONS, SUMS, TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, native_tile
 from .nests import inlined, substituted
-from .packing import is_constant_operand
+from .packing import pack_weights
 
 _CACHED = 1 << 15
 """Elements of a plane, so that it stays in the second-level cache with its results."""
@@ -112,21 +112,14 @@ class _Emission:
     def _pack_weights(self) -> Any:
         """Packs the weights into `[group of lanes, tap, lane]`."""
         source = self._weights.buffer
-        shape = (int64(self._groups), int64(self._taps), int64(self._lanes))
-        packed = ib.sblock_alloc_buffer(shape, "float32")
-        with ib.grid(*shape) as loops, ib.sblock("pack"):
-            group, tap, lane = (
-                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
-            )
-            if is_constant_operand(self._kernel, source):
-                ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
-            ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
-            ib.writes([packed[group, tap, lane]])
+
+        def element(group: Any, tap: Any, lane: Any) -> Any:
             values = self._tap_values(tap)
             values[self._lane] = self._first_channel(group) + lane
-            indices = [substituted(index, values) for index in self._weights.indices]
-            ib.buffer_store(packed, source[tuple(indices)], [group, tap, lane])
-        return packed
+            return source[tuple(substituted(index, values) for index in self._weights.indices)]
+
+        shape = (int64(self._groups), int64(self._taps), int64(self._lanes))
+        return pack_weights(self._kernel, source, shape, element)
 
     def _first_channel(self, group: Any) -> Any:
         """The last vector of channels ends with the last channel."""

@@ -25,7 +25,7 @@ from .convolution_form import Convolved, SpatialAxis, convolution_of, static_siz
 from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
 from .micro_kernels import Tile, call_copy_row, call_tile, line_tile, native_tile
 from .nests import inlined, substituted
-from .packing import is_constant_operand
+from .packing import or_zero, pack_weights
 
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
@@ -155,24 +155,12 @@ class Emission:
         self._tiles = pieces(self._rows, rows)
         groups = self._product.count(self._groups)
         shape = [sym.Analyzer().simplify(size) for size in self._packed_shape(groups)]
-        packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
-        source = self._product.a.buffer
-        with ib.grid(*shape) as loops, ib.sblock("pack"):
-            places = [
-                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
-            ]
-            if is_constant_operand(self._kernel, source) and all(
-                isinstance(s, tirx.IntImm) for s in shape
-            ):
-                ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
+
+        def element(*places: Any) -> Any:
             f = places[1] * rows + places[-1]
-            ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
-            ib.writes([packed[tuple(places)]])
-            element = self._packed_element(places, f)
-            if static_size(self._rows) is None or int(self._rows) % rows:
-                element = tirx.if_then_else(f < self._rows, element, tirx.const(0.0, "float32"))
-            ib.buffer_store(packed, element, places)
-        return packed
+            return or_zero(self._packed_element(places, f), f, self._rows, rows)
+
+        return pack_weights(self._kernel, self._product.a.buffer, shape, element)
 
     def _packed_shape(self, groups: Any) -> list[Any]:
         taps, rows = int64(self._taps), int64(self._tile_rows)

@@ -22,7 +22,7 @@ from .convolution_form import static_size
 from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
 from .micro_kernels import call_product, native_tile, product_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
-from .packing import is_constant_operand
+from .packing import is_constant_operand, or_zero, pack_weights
 from .products import Operand, SumOfProducts, sum_of_products
 
 
@@ -38,7 +38,7 @@ class FewPositions(ScheduleRule):  # type: ignore[misc]
         found = _windowed(kernel)
         if found is None:
             return None
-        return s_tir.Schedule(rewritten(kernel, _Emission(found).emit))
+        return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def _split(product: SumOfProducts, variables: Sequence[Any]) -> tuple[list[Any],
 
 
 class _Emission:
-    def __init__(self, found: _Windowed) -> None:
+    def __init__(self, kernel: tirx.PrimFunc, found: _Windowed) -> None:
+        self._kernel = kernel
         self._found = found
         self._product = found.product
         self._tile = product_tile()
@@ -153,23 +154,16 @@ class _Emission:
     def _pack_weights(self) -> Any:
         """Packs the weights into `[panel, element of the window, output channel]`."""
         found, source = self._found, self._found.weights.buffer
-        shape = (int64(self._panels), int64(found.depth), int64(self._tile.width))
-        packed = ib.sblock_alloc_buffer(shape, "float32")
-        with ib.grid(*shape) as loops, ib.sblock("pack"):
-            panel, k, lane = (
-                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
-            )
-            ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
-            channel = panel * shape[-1] + lane
+        width = self._tile.width
+
+        def element(panel: Any, k: Any, lane: Any) -> Any:
+            channel = panel * width + lane
             values = {found.channel: channel, **self._values(self._product.reduced, k)}
-            element = source[tuple(substituted(index, values) for index in found.weights.indices)]
-            ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
-            ib.writes([packed[panel, k, lane]])
-            if found.channels % self._tile.width:
-                zero = tirx.const(0.0, "float32")
-                element = tirx.if_then_else(channel < found.channels, element, zero)
-            ib.buffer_store(packed, element, [panel, k, lane])
-        return packed
+            weight = source[tuple(substituted(index, values) for index in found.weights.indices)]
+            return or_zero(weight, channel, int64(found.channels), width)
+
+        shape = (int64(self._panels), int64(found.depth), int64(width))
+        return pack_weights(self._kernel, source, shape, element)
 
     def _values(self, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
         return unflattened(variables, self._product.extent, number)

@@ -32,7 +32,7 @@ from .emission import (
 )
 from .micro_kernels import Tile, call_product, product_tile
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
-from .packing import is_constant_operand
+from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
@@ -117,9 +117,7 @@ class _Emission:
 
     def emit(self) -> None:
         product = self._product
-        packed = self._packed_constant()
-        if packed is not None:
-            self._pack_constant(packed)
+        packed = self._pack_constant() if self._packs() else None
         with compute_block("product"):
             self._store.declare()
             self._a = flat(product.a.buffer)
@@ -130,34 +128,23 @@ class _Emission:
 
     # --- the right operand ---
 
-    def _packed_constant(self) -> Any:
-        """A buffer for the panels of a constant right operand; None for another."""
-        constant = is_constant_operand(self._kernel, self._product.b.buffer)
-        sizes = (self._depth, self._width)
-        if not constant or self._product.batch or not all(map(_is_static, sizes)):
-            return None
-        panels = -(-int(self._width) // self._tile.width)
-        return ib.sblock_alloc_buffer(
-            (int64(panels), self._depth, int64(self._tile.width)), "float32"
-        )
+    def _packs(self) -> bool:
+        """Whether the right operand is a constant matrix."""
+        is_constant = is_constant_operand(self._kernel, self._product.b.buffer)
+        is_static = _is_static(self._depth) and _is_static(self._width)
+        return is_constant and not self._product.batch and is_static
 
-    def _pack_constant(self, packed: Any) -> None:
-        source = self._product.b.buffer
-        panels, depth, width = packed.shape
-        with ib.grid(panels, depth, width) as (panel, k, column), ib.sblock("pack"):
-            p, i, j = (
-                ib.axis.spatial(extent, loop)
-                for extent, loop in zip(packed.shape, (panel, k, column), strict=True)
-            )
-            ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
-            n = p * width + j
-            indices = self._source_indices(i, n)
-            ib.reads([source[tuple(indices)]])
-            ib.writes([packed[p, i, j]])
-            element = source[tuple(indices)]
-            if int(self._width) % int(width):
-                element = tirx.if_then_else(n < self._width, element, tirx.const(0.0, "float32"))
-            ib.buffer_store(packed, element, [p, i, j])
+    def _pack_constant(self) -> Any:
+        """Packs the right operand into `[panel, k, column]`."""
+        source, width = self._product.b.buffer, self._tile.width
+
+        def element(panel: Any, k: Any, column: Any) -> Any:
+            n = panel * width + column
+            return or_zero(source[tuple(self._source_indices(k, n))], n, self._width, width)
+
+        panels = -(-int(self._width) // width)
+        shape = (int64(panels), self._depth, int64(width))
+        return pack_weights(self._kernel, source, shape, element)
 
     def _source_indices(self, k: Any, n: Any) -> list[Any]:
         return [substituted(i, {self._k: k, self._n: n}) for i in self._product.b.indices]

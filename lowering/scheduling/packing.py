@@ -8,14 +8,16 @@ load a library for each weight; here one library packs all of them (a network wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
+from tvm.tirx.script import builder as ib
 
 from ..values import Constant
+from .affine import int64
 from .dataflow import with_body
 
 _MARK = "meta_schedule.layout_rewrite_preproc"
@@ -59,6 +61,34 @@ def is_constant_operand(kernel: tirx.PrimFunc, buffer: Any) -> bool:
     """Whether a parameter is marked as constant: the kernel may pack it at compile time."""
     places = (kernel.attrs or {}).get(_CONSTANT_OPERANDS) or []
     return any(kernel.params[int(place)].same_as(buffer) for place in places)
+
+
+def pack_weights(
+    kernel: tirx.PrimFunc, source: Any, shape: Sequence[Any], element: Callable[..., Any]
+) -> Any:
+    """Emits a block that fills a new buffer; returns the buffer.
+
+    `element` gives the value at some places in an expression that reads only `source`. Where that
+    is a constant operand and the shape is static, the module is compiled with the packed constant.
+    """
+    packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
+    with ib.grid(*shape) as loops, ib.sblock("pack"):
+        places = [ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)]
+        if is_constant_operand(kernel, source) and all(
+            isinstance(size, tirx.IntImm) for size in shape
+        ):
+            ib.sblock_attr({_MARK: True})
+        ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
+        ib.writes([packed[tuple(places)]])
+        ib.buffer_store(packed, element(*places), places)
+    return packed
+
+
+def or_zero(element: Any, index: Any, size: Any, tile: int) -> Any:
+    """The element at an index below a size, and zero for the rest of the last tile."""
+    if isinstance(size, tirx.IntImm) and int(size) % tile == 0:
+        return element
+    return tirx.if_then_else(index < size, element, tirx.const(0.0, "float32"))
 
 
 def pack_constants(module: tvm.IRModule) -> tvm.IRModule:

@@ -25,7 +25,7 @@ from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritt
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile
 from .nests import inlined, substituted
-from .packing import is_constant_operand
+from .packing import is_constant_operand, or_zero, pack_weights
 
 _POSITIONS = 240
 """Positions of a chunk at most, so that its results stay in the first-level cache."""
@@ -45,7 +45,7 @@ class Pointwise(ScheduleRule):  # type: ignore[misc]
         found = convolution_of(kernel)
         if found is None or not _suits(kernel, found):
             return None
-        return s_tir.Schedule(rewritten(kernel, _Emission(found).emit))
+        return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
 
 
 def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
@@ -71,7 +71,8 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
 
 
 class _Emission:
-    def __init__(self, found: Convolved) -> None:
+    def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
+        self._kernel = kernel
         self._found = found
         self._product = found.product
         self._tile = native_tile()
@@ -96,24 +97,16 @@ class _Emission:
     def _pack_weights(self) -> Any:
         """Packs the weights into `[panel, input channel, output channel]`."""
         source = self._product.a.buffer
-        shape = (int64(self._panels), int64(self._depth), int64(self._tile.width))
-        packed = ib.sblock_alloc_buffer(shape, "float32")
-        with ib.grid(*shape) as loops, ib.sblock("pack"):
-            panel, k, lane = (
-                ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)
-            )
-            ib.sblock_attr({"meta_schedule.layout_rewrite_preproc": True})
-            channel = panel * shape[-1] + lane
+        width = self._tile.width
+
+        def element(panel: Any, k: Any, lane: Any) -> Any:
+            channel = panel * width + lane
             values = {self._found.channel: k, **self._row_values(channel)}
             indices = [substituted(index, values) for index in self._product.a.indices]
-            element = source[tuple(indices)]
-            ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
-            ib.writes([packed[panel, k, lane]])
-            if self._channels % self._tile.width:
-                zero = tirx.const(0.0, "float32")
-                element = tirx.if_then_else(channel < self._channels, element, zero)
-            ib.buffer_store(packed, element, [panel, k, lane])
-        return packed
+            return or_zero(source[tuple(indices)], channel, int64(self._channels), width)
+
+        shape = (int64(self._panels), int64(self._depth), int64(width))
+        return pack_weights(self._kernel, source, shape, element)
 
     def _row_values(self, channel: Any) -> dict[Any, Any]:
         return unflattened(self._product.rows, self._product.extent, channel)

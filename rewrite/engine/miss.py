@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..graph.index import Index
 from ..graph.ir import Node, Tensor
 
-_MOST_RESULTS = 4
+_MOST_RESULTS = 2
 """The results by which a node without a name is identified."""
 
 
@@ -35,7 +35,10 @@ def describe(thing: object) -> str:
     if isinstance(thing, Node):
         if thing.name:
             return f"{thing.op} `{thing.name}`"
-        named = [f"`{t.name}`" for t in thing.outputs if t.name]
+        names = [t.name for t in thing.outputs if t.name]
+        # A loop that rules gave more results keeps the name by which its author knows it.
+        original = [] if thing.origin is None else [n for n in thing.origin.output if n in names]
+        named = [f"`{name}`" for name in filter(None, original or names)]
         more = f" and {len(named) - _MOST_RESULTS} more" if len(named) > _MOST_RESULTS else ""
         return f"{thing.op} of {', '.join(named[:_MOST_RESULTS])}{more}"
     if isinstance(thing, Tensor):

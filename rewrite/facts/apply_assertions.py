@@ -30,7 +30,7 @@ def apply_assertions(model: Model, asserted: Assertions) -> Assertions:
     """
     root = model.graph
     _check_input_names(root, [*asserted.inputs, *asserted.shapes])
-    _check_dim_names(root, [*asserted.dims, *asserted.minima])
+    _check_dim_names(root, asserted)
     check_mask_names(root, asserted)
     given = _shapes_of_values(root, asserted.inputs)
     _check_shapes_agree(asserted.shapes, given)
@@ -58,9 +58,10 @@ def _check_input_names(root: Graph, names: Iterable[str]) -> None:
             )
 
 
-def _check_dim_names(root: Graph, names: Iterable[str]) -> None:
-    known = sorted({d for t in root.inputs for d in _declared(t) if isinstance(d, str)})
-    for name in names:
+def _check_dim_names(root: Graph, asserted: Assertions) -> None:
+    shapes = [*map(_declared, root.inputs), *asserted.shapes.values()]
+    known = sorted({dim for shape in shapes for dim in shape if isinstance(dim, str)})
+    for name in (*asserted.dims, *asserted.minima):
         if name not in known:
             raise AssumptionError(
                 f"No input of the model has a dim named '{name}'",

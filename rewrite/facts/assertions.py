@@ -116,6 +116,14 @@ class Assertions:
         ]
 
 
+_NOTE = re.compile(r"(input|dim) `[^`]*` is |`[^`]*` (has shape|is a prefix mask) ")
+
+
+def is_assertion(note: str) -> bool:
+    """Whether a note is one of `Assertions.notes`."""
+    return _NOTE.match(note) is not None
+
+
 def value_text(value: Any) -> str:
     """A value in a message: its elements if they are few, or else its shape."""
     array = np.asarray(value)

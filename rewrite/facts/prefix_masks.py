@@ -16,6 +16,9 @@ from .facts import Facts, named
 from .inference import facts_of
 from .purity import is_pure
 
+MOST_AXES = 2
+"""The most axes of a mask with more than one element: batch and time."""
+
 
 def check_mask_names(root: Graph, asserted: Assertions) -> None:
     """Checks that each asserted mask is a value of the main graph that has no given value.
@@ -56,12 +59,21 @@ def with_time_axes(model: Model, asserted: Assertions) -> Assertions:
 
 
 def _check_type(facts: Facts, mask: Tensor) -> None:
-    """Raises AssumptionError for strings, sequences and optionals."""
+    """Raises AssumptionError for what can be no mask: strings, sequences, data with features."""
     fact = facts.of(mask)
     if fact.kind != "tensor" or fact.dtype == TensorProto.STRING:
         what = "a tensor of strings" if fact.kind == "tensor" else "not a tensor"
         raise AssumptionError(
             f"'{mask.name}' is {what}, so it cannot be a mask", remedy="Name a tensor of 0 and 1"
+        )
+    shape = facts.shape(mask) or ()
+    if sum(size != 1 for size in shape) > MOST_AXES:
+        dtype = TensorProto.DataType.Name(fact.dtype).lower() if fact.dtype else "tensor"
+        raise AssumptionError(
+            f"'{mask.name}' is {dtype}[{', '.join(map(str, shape))}], of rank {len(shape)}, so it "
+            "cannot be a mask",
+            remedy="Name booleans or numbers 0 and 1 of rank 1 or 2, (time) or (batch, time); "
+            "further axes must have the size 1",
         )
 
 

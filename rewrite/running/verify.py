@@ -151,6 +151,7 @@ def verify(
     base_dir: str = "",
     inputs: Mapping[str, Any] | None = None,
     assumptions: Assertions | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     effort: Effort | None = None,
     tolerances: Tolerances | None = None,
@@ -160,8 +161,9 @@ def verify(
 
     Inputs are generated from the types of `before`, within the assertions. Inputs that `before`
     rejects do not count; all others `after` must accept. `inputs` and those of the assertions are
-    values given by the user; `after` may lack these inputs. External data of a ModelProto is
-    relative to `base_dir`, by default the folder of `before`.
+    values given by the user; `after` may lack these inputs. `sizes` has sizes to try for some open
+    dimensions, and raises AssumptionError for others. External data of a ModelProto is relative to
+    `base_dir`, by default the folder of `before`.
 
     If onnxruntime does not load `before` or never runs it, both models are tried again with graph
     optimizations off, because the failure may be that of the optimizer.
@@ -174,6 +176,7 @@ def verify(
         SerializedModel(*_loaded(after, base_dir or folder)),
         {**assumptions.inputs, **(inputs or {})},
         assumptions,
+        sizes,
         seed,
         effort or Effort(),
         tolerances or Tolerances(working_precision(proto)),
@@ -197,6 +200,7 @@ class _Pair:
     rewritten: SerializedModel
     inputs: Mapping[str, Any]
     assertions: Assertions
+    sizes: Mapping[str, Sequence[int]] | None
     seed: int
     effort: Effort
     tolerances: Tolerances
@@ -238,6 +242,7 @@ class _Pair:
             base_dir=self.original.folder,
             inputs=self.inputs,
             assertions=self.assertions,
+            choices=self.sizes,
             seed=self.seed,
             effort=self.effort,
         )

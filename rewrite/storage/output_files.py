@@ -27,14 +27,10 @@ def check_target(target: Path, source: Path, output: Path) -> None:
 
     `output` is the target or a folder around it. Only the folder may still have to be created.
     """
+    refuse_standard_output(output, "-o")
     if target.is_dir():
         raise ModelError("The output is a folder", where=str(target), remedy="Name a file to write")
-    if target.exists() and source.exists() and target.samefile(source):
-        raise ModelError(
-            "The output is the model itself",
-            where=f"file '{target}'",
-            remedy="Write to another file: a model is never changed in place",
-        )
+    check_not_source(target, source, "Write to another file: a model is never changed in place")
     parent = output.absolute().parent
     if not parent.is_dir():
         raise ModelError(
@@ -51,6 +47,25 @@ def check_target(target: Path, source: Path, output: Path) -> None:
         )
 
 
+def refuse_standard_output(path: Path, option: str) -> None:
+    """Raises ModelError for `-`, which would become the name of a file."""
+    if str(path) == "-":
+        raise ModelError(
+            "Nothing can be written to standard output", remedy=f"Name a file after {option}"
+        )
+
+
+def check_not_source(target: Path, source: Path, remedy: str) -> None:
+    """Raises ModelError, with this remedy, if a file to write is the model that is read."""
+    if target.exists() and source.exists() and target.samefile(source):
+        raise ModelError("The output is the model itself", where=f"file '{target}'", remedy=remedy)
+
+
+def temporary_path(path: Path) -> Path:
+    """A new name in the folder of a file, which may itself have the longest name possible."""
+    return path.with_name(f".looplift-{uuid.uuid4().hex}.tmp")
+
+
 class AtomicFiles:
     """A context manager that writes files under temporary names.
 
@@ -62,7 +77,7 @@ class AtomicFiles:
 
     def create(self, path: Path) -> BinaryIO:
         """A new file that will be called `path`."""
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        temporary = temporary_path(path)
         file = temporary.open("xb")
         self._files.append((temporary, path, file))
         return file

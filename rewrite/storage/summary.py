@@ -56,6 +56,18 @@ def summarize(proto: onnx.ModelProto) -> ModelSummary:
     )
 
 
+def control_flow_text(counts: Counts) -> str:
+    """`2 Ifs and 1 Loop`; empty for none."""
+    parts = [f"{counts[op]} {op}{'s' * (counts[op] != 1)}" for op in CONTROL_FLOW if counts.get(op)]
+    return " and ".join(parts)
+
+
+def new_control_flow_text(counts: Counts) -> str:
+    """`2 Scans are new`; empty for none."""
+    verb = "is" if sum(counts.values()) == 1 else "are"
+    return f"{control_flow_text(counts)} {verb} new" if counts else ""
+
+
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:
     """Operators of a model, including those in bodies and functions."""
     return Counter(node.op_type for root in (proto.graph, *proto.functions) for node in nodes(root))

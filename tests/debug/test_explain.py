@@ -194,6 +194,49 @@ def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:
     assert trial.effect.startswith("LoopToScan makes it a Scan")
 
 
+LINEAR_ATTENTION = """g (float[T,32] q, float[T,32] k, float[T,B] v, float[32,B] s0) => (float[T,B] y)
+    <int64 zero = {0}, int64[1] first = {0}, int64[1] last = {1}, float decay = {0.9}> {
+    sizes = Shape(k)
+    n = Gather(sizes, zero)
+    s, y = Loop(n, , s0) <
+        body = step (int64 i, bool c, float[32,B] s) => (bool d, float[32,B] next, float[B] o) {
+            d = Identity(c) qi = Gather(q, i) ki = Gather(k, i) vi = Gather(v, i)
+            column = Unsqueeze(ki, last) row = Unsqueeze(vi, first) outer = Mul(column, row)
+            decayed = Mul(s, decay) next = Add(decayed, outer) o = MatMul(qi, next) }> }"""
+
+
+def test_assertions_that_only_shorten_a_loop_are_no_advice() -> None:
+    """Without the chunks that a rule makes, the Scans over them are not missed."""
+    found = explain(Request.of(model(LINEAR_ATTENTION)))
+    assert [(left.op, left.number, left.trials) for left in found.remaining] == [
+        ("Scan", None, []),
+        ("Scan", None, []),
+    ]
+
+
+def test_both_values_of_a_condition() -> None:
+    """The second branch makes the loop linear attention; only one of them leaves the loop."""
+    text = LINEAR_ATTENTION.replace("float[T,32] k", "float[one,T,32] ks").replace(
+        "sizes = Shape(k)",
+        """whole = Shape(ks) count = Gather(whole, zero) unit = Constant<value_int = 1>()
+        is_one = Equal(count, unit)
+        k = If(is_one) <then_branch = t () => (float[a,b] squeezed) { squeezed = Squeeze(ks, first) },
+                        else_branch = e () => (float[a,b,c] kept) { kept = Identity(ks) }>
+        sizes = Shape(q)""",
+    )
+    (choice, *_) = explain(Request.of(model(text))).remaining
+    assert choice.op == "If"
+    assert {t.option: t.effect.partition(":")[0] for t in choice.trials} == {
+        '--dim "one>=2"': "InlineDecidedIf removes it; 1 Loop remains",
+        "--dim one=1": "InlineDecidedIf removes it; 2 Scans remain",
+    }
+
+
+def test_the_headline_counts_new_nodes_apart() -> None:
+    found = explain(Request.of(model(LINEAR_ATTENTION)))
+    assert "model: 0 of 1 remain, 2 Scans are new" in shown(found)
+
+
 class TestAdvice:
     """The advice is about the value for which a check failed."""
 
@@ -206,9 +249,9 @@ class TestAdvice:
                 "s = Shape(big) n = Gather(s, one) c = Greater(n, one)",
                 ["--dim K=…"],
                 [],
-                ['--dim "K>=2"'],
+                ['--dim "K>=2"', "--dim K=1"],
             ),
-            ("s = Size(x) c = Greater(s, one)", ["--dim N=…"], [], ['--dim "N>=2"']),
+            ("s = Size(x) c = Greater(s, one)", ["--dim N=…"], [], ['--dim "N>=2"', "--dim N=1"]),
             ("m = ReduceMax<keepdims=0>(big) c = Cast<to=9>(m)", [], ["the elements of `big`"], []),
             (
                 "m = ReduceMax<keepdims=0>(x) b = Cast<to=9>(m) c = And(b, flag)",
@@ -233,6 +276,13 @@ class TestAdvice:
         condition = "s = Shape(big) n = Gather(s, one) c = Greater(n, one)"
         found = explain(Request.of(model(text % condition)), rule="InlineDecidedIf")
         assert found.remaining[0].why[0].remedies == ["--shape big=…"]
+        named = explain(
+            Request.of(model(text % condition), Assertions(shapes={"big": ("N", "one")}))
+        )
+        assert [trial.option for trial in named.remaining[0].trials] == [
+            '--dim "one>=2"',
+            "--dim one=1",
+        ]
 
     def test_the_branch_and_not_the_condition(self) -> None:
         """If the work of a branch is the obstacle, the size decides, not the condition."""

@@ -98,6 +98,23 @@ def test_a_good_rewrite() -> None:
     assert found.coverage == {"If of `y`": "True, False"}
 
 
+def test_coverage_counts_iterations_of_a_loop_that_ends_by_its_condition() -> None:
+    text = """g (float[2] x, float limit) => (float[2] y, float[N, 2] rows)
+        <int64 many = {9223372036854775807}, bool yes = {1}, float one = {1}, float low = {0}> {
+        y, unused, rows = Loop (many, yes, x, low) <
+            body = b (int64 i, bool go, float[2] s, float k) => (bool on, float[2] n, float next, float[2] row) {
+                n = Sin(s) row = Identity(n) next = Add(k, one) on = Less(next, limit)
+            }
+        >
+        iterations_0 = Neg(y)
+    }"""
+    asserted = Assertions.of(inputs={"limit": np.float32(3)})
+    with ReferenceRuns(Request.of(model(text), asserted)) as reference:
+        assert reference.coverage() == {"Loop of `y`": "3 iterations"}
+    found = render(verify_commits(Request.of(model(text), asserted)), "model")
+    assert "Loop of `y`: ran with 3 iterations" in map(str, found)
+
+
 def test_trip_counts() -> None:
     assert trip_count_inputs(model()) == ["m"]
     with ReferenceRuns(Request.of(model())) as trials:

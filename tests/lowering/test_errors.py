@@ -69,6 +69,14 @@ g (float[n, 4] x, int64[1] k, bool c) => (float[n, m] y) {
 }"""
 
 
+def test_a_node_of_a_definition_is_named_by_what_it_computes() -> None:
+    error = refusal("""
+    g (float[n, 4] x, int64[1] k) => (float[n, m] z) { y = my.domain.F (x, k) z = Abs(y) }
+    <domain: "my.domain", opset_import: ["" : 17, "com.microsoft" : 1]>
+    F (a, b) => (c) { d = com.microsoft.MatMulInteger16 (a, b) e = Exp(d) c = Neg(e) }""")
+    assert ", part of what computes 'y'; inputs: x is" in error.where
+
+
 def test_a_converter_that_fails_names_the_node_and_its_inputs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

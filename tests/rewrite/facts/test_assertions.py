@@ -262,6 +262,20 @@ def test_every_error_says_what_to_do() -> None:
         assert caught.value.remedy
 
 
+def test_dims_that_an_asserted_shape_names() -> None:
+    text = """g (float[?,3] x) => (float[?,3] y) <int64 zero = {0}, int64 one = {1}> {
+        s = Shape(x) n = Gather(s, zero) c = Greater(n, one)
+        y = If(c) <then_branch = t () => (float[?,3] a) { a = Neg(x) },
+                   else_branch = e () => (float[?,3] b) { b = Exp(x) }> }"""
+    shapes: dict[str, list[int | str | None]] = {"x": ["T", 3]}
+    assert ops(rewrite(parse(text), shapes=shapes).model)["If"] == 1
+    at_least_two = rewrite(parse(text), shapes=shapes, dims=["T>=2"]).model
+    assert [node.op_type for node in at_least_two.graph.node] == ["Neg"]
+    two = rewrite(parse(text), shapes=shapes, dims={"T": 1}).model
+    assert [node.op_type for node in two.graph.node] == ["Exp"]
+    assert two.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+
+
 def test_nothing_asserted_changes_nothing() -> None:
     model = import_model(parse(TEXT, 21, 10))
     resolved = apply_assertions(model, Assertions())
@@ -273,7 +287,8 @@ def test_nothing_asserted_changes_nothing() -> None:
 class TestPrefixMasks:
     TEXT = """g (bool[B,T] m, string[B] s, float[B,T] x) => (float[B,T] y) {
         e = Not(m) f = Cast<to=1>(e) y = Mul(x, f) }"""
-    MORE = """g (bool[B,T] m, bool[T] one, bool nil, bool[] any, float[B,T,3] x) => (int64[3] y) {
+    MORE = """g (bool[B,T] m, bool[T] one, bool nil, bool[] any, float[B,T,3] x,
+            float[B,T,1] column) => (int64[3] y) {
         sizes = Shape(x) known = Constant<value = bool[2,2] {1, 1, 0, 1}>()
         texts = Constant<value_strings = ["a", "b"]>() all = SequenceConstruct(m)
         y = Identity(sizes) }"""
@@ -295,6 +310,7 @@ class TestPrefixMasks:
             ({"m": None}, {"m": 1}),
             ({"any": 1}, {"any": 1}),
             ({"m": np.int64(0)}, {"m": 0}),
+            (["column"], {"column": 1}),
         ],
     )
     def test_axes(self, given: PrefixMasks, expected: dict[str, int]) -> None:
@@ -316,6 +332,8 @@ class TestPrefixMasks:
             ({"known": 1}, "'known' is known not to be a prefix mask along axis 1"),
             (["texts"], "'texts' is a tensor of strings"),
             (["all"], "'all' is not a tensor"),
+            (["x"], r"'x' is float\[B, T, 3\], of rank 3"),
+            ({"x": 2}, r"'x' is float\[B, T, 3\], of rank 3"),
         ],
     )
     def test_no_mask(self, given: Any, words: str) -> None:
