@@ -37,7 +37,9 @@ def inline_parts(module: tvm.IRModule, parts: set[str]) -> tvm.IRModule:
             callees.setdefault(callers[0], []).append(callee)
     if not callees:
         return module
-    result = tvm.IRModule(dict(module.functions_items()))
+    result = tvm.IRModule(
+        dict(module.functions_items()), attrs=module.attrs, global_infos=module.global_infos
+    )
     done: set[Any] = set()
 
     def visit(variable: Any) -> None:

@@ -435,6 +435,20 @@ def test_compiles_by_name_and_under_instruments(imported: Callable[..., Imported
         np.testing.assert_allclose(given.numpy(), expected, rtol=1e-5)
 
 
+def test_compiles_a_recurrence_in_a_loop(imported: Callable[..., Imported]) -> None:
+    """The mark of compacted kernels stays when a loop is inlined."""
+    model = imported("""model (float[N, T, B, 8] x, float[1, 64, 8] w, float[1, 64, 16] r, int64 n)
+        => (float[N, T, 1, B, 16] y) {
+        y = Loop (n, "") <body = b (int64 i, bool c) => (bool d, float[T, 1, B, 16] z) {
+            d = Identity (c) row = Gather (x, i)
+            z = LSTM <hidden_size = 16, direction = "reverse"> (row, w, r) }> }""")
+    x, w, r = (np.full(s, 0.1, np.float32) for s in ((2, 3, 2, 8), (1, 64, 8), (1, 64, 16)))
+    (expected,) = model.session.run(None, {"x": x, "w": w, "r": r, "n": np.array(2)})
+    machine = virtual_machine(looplift.compile(model.module, NATIVE))
+    given = machine["main"](*map(tvm.runtime.tensor, (x, w, r, np.array(2))))
+    np.testing.assert_allclose(given.numpy(), expected, rtol=1e-5)
+
+
 def test_compaction_of_vectors_fails_in_tvm(imported: Callable[..., Imported]) -> None:
     """Then looplift's pipeline for kernels saves time only, and instruments may see its passes."""
     module = imported(RECURRENCE).module
