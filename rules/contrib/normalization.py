@@ -55,6 +55,7 @@ class DecomposeSkipLayerNormalization(Rule[Normalization]):
 
     def match(self, m: Match) -> Normalization:
         need_unread(m, 1, 2)
+        _need_narrow_skip(m)
         epsilon = m.node.attrs.get("epsilon", 1e-12)
         return Normalization(need_type(m, m.node.inputs[0]), epsilon)
 
@@ -89,6 +90,8 @@ class DecomposeRmsNormalization(Rule[Normalization]):
     def match(self, m: Match) -> Normalization:
         skips = m.node.op.startswith("Skip")
         need_unread(m, *((1, 2) if skips else (1,)))
+        if skips:
+            _need_narrow_skip(m)
         rank, axis = m.facts.rank(m.node.inputs[0]), m.node.attrs.get("axis", -1)
         m.need(axis in (-1, (rank or 0) - 1), "it normalises along several axes")
         epsilon = m.node.attrs.get("epsilon", 1e-12 if skips else 1e-5)
@@ -127,18 +130,9 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
       g (int32[B,S] ids, float[9,8] w, float[7,8] places, float[8] gamma, float[8] beta)
         => (float[B,S,8] y) { words = com.microsoft.Gelu(w)
       y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, , gamma, beta) }""",
-        "only one of segment_ids": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
-      g (int32[B,S] ids, float[9,8] words, float[7,8] places, float[8] gamma, float[8] beta)
-        => (float[B,S,8] y) {
-      y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, words, gamma, beta) }""",
     }
 
     def match(self, m: Match) -> Normalization:
-        segments, table = m.node.inputs[1], m.node.inputs[4]
-        m.need(
-            bool(segments.name) == bool(table.name),
-            "only one of segment_ids and segment_embedding is given",
-        )
         return Normalization(
             need_type(m, m.node.inputs[2]), float(m.node.attrs.get("epsilon", 1e-12))
         )
@@ -157,8 +151,9 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
             positions = emit("Expand", positions, emit("Shape", ids))
         total = emit("Gather", words, ids, axis=0)
         total = emit("Add", total, emit("Gather", places, positions, axis=0))
-        if segments.name:
-            total = emit("Add", total, emit("Gather", segment_table, segments, axis=0))
+        if segment_table.name:
+            row = segments if segments.name else emit.scalar(0)  # as in onnxruntime
+            total = emit("Add", total, emit("Gather", segment_table, row, axis=0))
         y = _layer_normalization(emit, total, gamma, beta, found)
         count = None
         if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
@@ -175,6 +170,20 @@ def _mask_index(emit: Builder, ids: Tensor, mask: Tensor | None) -> Tensor:
         one = number(emit, 1, TensorProto.INT32)
         rows = emit("Cast", emit("Equal", mask, one), to=TensorProto.INT32)
     return emit.reduce("ReduceSum", rows, [1], 0)
+
+
+def _need_narrow_skip(m: Match) -> None:
+    """Raises Miss if an Add may give the sum more elements than the input has.
+
+    The operator gives it the shape of the input, but does not check every size of `skip`.
+    """
+    x, skip = m.node.inputs[:2]
+    sizes = list(zip((m.facts.shape(x) or ())[::-1], (m.facts.shape(skip) or ())[::-1]))
+    fits = all(
+        not isinstance(other, int) or other == 1 or symbolic.eq(size, other)
+        for size, other in sizes
+    )
+    m.need(fits, "{} has more elements than {} may have", skip, x)
 
 
 def _sum(emit: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:

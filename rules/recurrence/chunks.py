@@ -117,7 +117,8 @@ def _fits_hidden_size(m: Match, node: Node) -> bool:
         return False
     hidden = node.attrs.get("hidden_size", recurrent[2])
     rows = symbolic.mul(_GATES[node.op], hidden)
-    pairs = ((recurrent[2], hidden), (recurrent[1], rows), (inputs[1], rows))
+    pairs = ((recurrent[2], hidden), (recurrent[1], rows), (inputs[1], rows),
+             (inputs[0], 1), (recurrent[0], 1))  # fmt: skip
     return all(symbolic.eq(*pair) is True for pair in pairs)
 
 

@@ -315,6 +315,8 @@ def _check_follows(copy: CellCopy, following: CellCopy) -> None:
 
 
 def _cell_key(cell: Cell) -> object:
+    if not cell.inputs:
+        raise Miss("it reads nothing but its own state")
     found = operator_weights(cell)
     keys = tuple(None if w is None else weight_key(w) for w in (found.w, found.r, found.b, found.p))
     return cell.op, keys, tuple(cell.functions), tuple(sorted(cell.attributes.items()))

@@ -161,8 +161,8 @@ def multiply(a: Weight, b: Weight) -> Weight:
     for factor, other in ((a, b), (b, a)):
         if (
             isinstance(factor, np.ndarray)
+            and np.broadcast_shapes(factor.shape, other.shape) == other.shape
             and np.all(factor == 1)
-            and factor.ndim <= len(other.shape)
         ):
             return other
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):

@@ -114,3 +114,26 @@ def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
     for text in texts:
         _, trace, _ = run_rules(fixture(text), [rule])
         assert {commit.rule for commit in trace.commits()} == {rule.name()}
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_a_skip_that_may_have_more_rows_stays(op: str) -> None:
+    """The sum has the shape of the input, whatever the skip has."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[B,S,8] x, float[3,S,8] skip, float[8] gamma) => (float[B,S,8] y) {{
+        y = com.microsoft.{op}(x, skip, gamma) }}"""
+    rules = (DecomposeSkipLayerNormalization, DecomposeRmsNormalization)
+    _, trace, _ = run_rules(fixture(text), rules)
+    assert trace.commits() == []
+
+
+def test_an_embedding_of_segments_without_segment_ids_adds_its_first_row() -> None:
+    feed: Arrays = {
+        "ids": np.array([[1, 2, 3]], np.int32), "words": floats(9, 8), "places": floats(7, 8),
+        "table": floats(2, 8), "gamma": floats(8), "beta": floats(8),
+    }  # fmt: skip
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (int32[B,S] ids, float[9,8] words, float[7,8] places, float[2,8] table, float[8] gamma,
+           float[8] beta) => (float[B,S,8] y) {
+        y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, table, gamma, beta) }"""
+    assert_decomposed(fixture(text), feed, 1e-5)

@@ -191,3 +191,11 @@ def test_concat_of_slices_declines(numbers: tuple[int, ...], read: str, reason: 
                           "5,B,2", "L,M,N"), opset=21)  # fmt: skip
     assert reason in reason_of(ConcatOfSlices, model)
     rewritten(model, ANY_SIZE)
+
+
+def test_a_chain_without_inputs_is_no_cell() -> None:
+    model = parse("""g (float[B,3] h0) => (float[B,3] y) <float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
+        q0 = MatMul(h0, r) q1 = MatMul(q0, r) h2 = Tanh(q1) q2 = MatMul(h2, r) h3 = Relu(q2)
+        y = MatMul(h3, r) }""")
+    _, trace, _ = run_rules(model, [RerollRecurrence])
+    assert trace.defects() == []
