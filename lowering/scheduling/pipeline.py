@@ -29,6 +29,7 @@ from .elementwise import Elementwise
 from .few_positions import FewPositions
 from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
+from .legalization import legalize_operators
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
@@ -145,7 +146,7 @@ def _to_kernels() -> Any:
             relax.backend.DispatchSortScan(),
             _module_pass(split_into_phases),
             _module_pass(absorb_transpositions),
-            passes.LegalizeOps(),
+            legalize_operators(),
             passes.AnnotateTIROpPattern(),
             _module_pass(evaluate_constant_calls),
             passes.FoldConstant(),

@@ -13,6 +13,7 @@ from tvm.ir import is_prim_var
 
 from ...rewrite.errors import summary_line
 from ..scheduling.blocks import inlinable_in_loop
+from ..scheduling.legalization import legalize_operators
 from ..scheduling.math_functions import with_fast_math
 from ..scheduling.schedule import schedule_kernel
 from ..values import Constant
@@ -136,7 +137,7 @@ def _legalize(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(
         [
             passes.DecomposeOpsForInference(),
-            passes.LegalizeOps(),
+            legalize_operators(),
             passes.FoldConstant(),
             passes.CanonicalizeBindings(),
             passes.DeadCodeElimination([_NAME]),

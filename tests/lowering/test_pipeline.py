@@ -151,6 +151,23 @@ def test_sizes_are_computed_before_a_kernel_reads_them(shape: tuple[int, ...]) -
     np.testing.assert_array_equal(got, np.zeros((shape[2], *shape[:2]), bool))
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("indices", [np.array(-1), np.array([[2, 0], [1, -3]])], ids=["0d", "2d"])
+def test_gathers_print_no_warning(
+    axis: int, indices: Array, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TVM would print for each that it "segfaults" for indices outside of the data."""
+    dims = f"[{','.join(map(str, indices.shape))}]" if indices.ndim else ""
+    sizes = ",".join("?" * (2 + indices.ndim))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3,N,3] x, int64{dims} i) => (float[{sizes}] y) {{ y = Gather<axis={axis}>(x, i) }}""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
+    x = floats(3, 3, 3)
+    got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(indices)).numpy()
+    np.testing.assert_array_equal(got, np.take(x, indices, axis))
+    assert "Fast mode" not in "".join(capfd.readouterr())
+
+
 def test_a_module_with_empty_constants_can_be_exported(
     imported: Callable[..., Imported], tmp_path: Path
 ) -> None:
