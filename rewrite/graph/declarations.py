@@ -154,7 +154,7 @@ def without_false_sizes(
 
     `proven` is the symbolic shape, or None where it is not known; only its numbers count.
     """
-    declared = info.type.tensor_type
+    declared = _tensor_type(info)
     if proven is None or not declared.HasField("shape"):
         return info
     if len(declared.shape.dim) != len(proven):
@@ -169,8 +169,14 @@ def without_false_sizes(
     corrected = onnx.ValueInfoProto()
     corrected.CopyFrom(info)
     for axis in false:
-        corrected.type.tensor_type.shape.dim[axis].Clear()
+        _tensor_type(corrected).shape.dim[axis].Clear()
     return corrected
+
+
+def _tensor_type(info: onnx.ValueInfoProto) -> onnx.TypeProto.Tensor:
+    """The type of a tensor, or of the elements of a sequence."""
+    kind = info.type
+    return (kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind).tensor_type
 
 
 def with_proven_sizes(
