@@ -378,10 +378,11 @@ class Engine:
         """The nodes at which rules may match differently after a commit; refreshes the facts.
 
         These are the touched nodes and their neighbours, nodes whose operands have new facts, the
-        only reader that a value has left, the owners of changed bodies, and the root, at which the
-        remaining rules were not tried.
+        only reader that a value has left, the owners of changed bodies, the Ifs in the branches of
+        one with another condition, and the root, at which the remaining rules were not tried.
         """
         affected: dict[Node, None] = dict(patch.shrunk_owners)
+        replacements = {new for _, new in patch.replaced}
         if patch.root in self.index:
             affected[patch.root] = None
         for node in patch.touched:
@@ -390,6 +391,10 @@ class Engine:
             affected[node] = None
             if _is_loop(node):
                 self._changed_loops[node] = None
+            if node.op == "If" and not replacements.isdisjoint(node.inputs):
+                # It may decide the Ifs in its branches now.
+                inside = (n for b in bodies(node) for g in self.index.graphs(b) for n in g.nodes)
+                affected.update((n, None) for n in inside if n.op == "If")
             for tensor in node.inputs:
                 self._add(affected, self.index.producer(tensor))
             for tensor in node.outputs:

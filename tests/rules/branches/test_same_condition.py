@@ -259,3 +259,19 @@ class TestSiblingIfs:
         (commit,) = trace.commits()
         assert commit.rule == "MergeSiblingIfs"
         assert_equivalent(parse(text, 21, 10), result, tolerance=1e-6)
+
+
+def test_an_if_whose_condition_turns_out_to_be_that_of_one_inside() -> None:
+    """The loop returns its initial value, which is known only after the Ifs were visited."""
+    model = parse("""g (float[3] x, float[3] y, int64 m, bool c) => (float[3] z)
+        <int64 three = {3}, int64 zero = {0}> {
+        going = Equal(m, zero)
+        same = Loop(three, going, c) <body = b (int64 i, bool g, bool s) => (bool h, bool s) {
+            k = Equal(m, zero) h = Identity(k) }>
+        z = If(same) <
+            then_branch = t () => (float[3] p) {
+                p = If(c) <then_branch = u () => (float[3] q) { q = Neg(x) },
+                           else_branch = v () => (float[3] r) { r = Exp(y) }> },
+            else_branch = e () => (float[3] o) { o = Sin(y) }> }""")
+    result = rewritten(model, Feeds(sizes=(3,), values={"m": [0, 1]}), 1e-6)
+    assert ops(result.model)["If"] <= 1
