@@ -53,7 +53,7 @@ def failure(
     ]
     what = f"{node.op} cannot be translated to Relax as it is used here: {_sentence(error)}"
     inputs_are = f"; inputs: {', '.join(kinds)}" if kinds else ""
-    matching = (kind for original, kind in _KINDS.items() if isinstance(error, original))
+    matching = (kind for raised, kind in _KINDS.items() if isinstance(error, raised))
     return next(matching, UnsupportedError)(
         what,
         where=place(node, body.path) + _part(node, body, original) + inputs_are,

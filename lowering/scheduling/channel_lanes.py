@@ -218,7 +218,7 @@ class _Emission:
         low, high = _inside(inner, int64(0), extent)
         row = bound(self._position.of(line_position))
         count = bound(high - low)
-        # Whole vectors of positions, some of which overlap, or all lines as one matrix.
+        # Either whole vectors of positions, which may overlap, or all lines as one matrix.
         vectors = ceil_div(count, self._lanes)
         is_wide = tirx.all(count >= self._lanes, vectors * (2 * self._lanes) <= count * 3)
         is_wide = bound(tirx.Cast("int64", is_wide))

@@ -45,19 +45,28 @@ _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
 
-class Convolution(ScheduleRule):  # type: ignore[misc]
-    """Convolutions of float32 in NCW, NCHW or NCDHW, of any stride, dilation, group and size."""
+class ConvolutionRule(ScheduleRule):  # type: ignore[misc]
+    """A schedule rule for convolutions on CPUs; a subclass knows one kind of them."""
+
+    def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> Any | None:
+        """What emits the convolution; None for one of another kind."""
+        raise NotImplementedError
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
         found = convolution_of(kernel)
-        if found is None:
-            return None
+        emission = None if found is None else self.emission(kernel, found)
+        return None if emission is None else s_tir.Schedule(rewritten(kernel, emission.emit))
+
+
+class Convolution(ConvolutionRule):
+    """Convolutions of float32 in NCW, NCHW or NCDHW, of any stride, dilation, group and size."""
+
+    def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> Emission:
         is_depthwise = static_size(found.product.count(found.product.rows)) == 1
-        emission = Emission(kernel, found, line_tile() if is_depthwise else native_tile())
-        return s_tir.Schedule(rewritten(kernel, emission.emit))
+        return Emission(kernel, found, line_tile() if is_depthwise else native_tile())
 
 
 @dataclass(frozen=True)

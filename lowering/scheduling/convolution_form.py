@@ -81,7 +81,7 @@ def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
 
 
 def maximum_of(kernel: tirx.PrimFunc) -> Convolved | None:
-    """The maxima of windows that a kernel computes, as a convolution whose weights nobody reads."""
+    """The maxima of windows that a kernel computes, as a convolution; the weights mean nothing."""
     found = _windows_of(kernel, maximum_of_windows)
     return found if found is not None and found.channel is None else None
 

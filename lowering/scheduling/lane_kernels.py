@@ -148,7 +148,7 @@ class Windows:
 
 
 class MaximumOfWindows(Windows):
-    """Windows of which the maximum is taken."""
+    """Windows whose elements are compared instead of summed; the result is the maximum."""
 
     def _start(self, element: Any) -> Any:
         return element

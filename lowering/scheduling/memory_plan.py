@@ -57,7 +57,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """An allocation of which every use is known."""
+    """An allocation whose uses are all known."""
 
     sizes: tuple[int, ...]
     bytes: int

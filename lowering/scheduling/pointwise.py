@@ -12,19 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvm import s_tir, sym, tirx
-from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.target import Target
+from tvm import sym, tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
 from .channel_panels import fills_vectors
-from .convolution import even_part, even_start
-from .convolution_form import Convolved, convolution_of, static_size
-from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
+from .convolution import ConvolutionRule, even_part, even_start
+from .convolution_form import Convolved, static_size
+from .emission import bound, ceil_div, compute_block, for_items, pieces
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile
-from .nests import inlined, substituted
+from .nests import substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 
 _POSITIONS = 240
@@ -35,17 +33,11 @@ _LEAST_DEPTH = 48
 """Input channels from which on transposing the results costs less than it saves."""
 
 
-class Pointwise(ScheduleRule):  # type: ignore[misc]
+class Pointwise(ConvolutionRule):
     """Convolutions of a single tap without strides and padding, with constant weights."""
 
-    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        if target.kind.name != "llvm":
-            return None
-        kernel = inlined(func)
-        found = convolution_of(kernel)
-        if found is None or not _suits(kernel, found):
-            return None
-        return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
+    def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> _Emission | None:
+        return _Emission(kernel, found) if _suits(kernel, found) else None
 
 
 def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:

@@ -16,18 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tvm import s_tir, tirx
-from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.target import Target
+from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import int64
-from .convolution import Chunk, Emission, even_part, odd_lines
-from .convolution_form import Convolved, convolution_of, static_size
-from .emission import bound, ceil_div, for_items, pieces, rewritten
+from .convolution import Chunk, ConvolutionRule, Emission, even_part, odd_lines
+from .convolution_form import Convolved, static_size
+from .emission import bound, ceil_div, for_items, pieces
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, call_panel, call_tile, native_tile
-from .nests import inlined
 from .packing import is_constant_operand
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
@@ -44,18 +41,11 @@ _CORNERS = ((0, 1), (POINTS - 1, -1), (_SQUARE - POINTS, -1), (_SQUARE - 1, 1))
 """The point that only one output of a square reads, and the sign it has there, by output."""
 
 
-class Winograd(ScheduleRule):  # type: ignore[misc]
+class Winograd(ConvolutionRule):
     """Convolutions of 3x3 taps at stride 1 whose weights are constant."""
 
-    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        if target.kind.name != "llvm":
-            return None
-        kernel = inlined(func)
-        found = convolution_of(kernel)
-        if found is None or not _suits(kernel, found):
-            return None
-        emission = _Emission(kernel, found)
-        return s_tir.Schedule(rewritten(kernel, emission.emit))
+    def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> _Emission | None:
+        return _Emission(kernel, found) if _suits(kernel, found) else None
 
 
 def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:

@@ -92,15 +92,15 @@ class ValueNumbering:
         equal = self._numbered.setdefault(number, _Equal())
         graph, *around = self._index.ancestors(self._index.graph_of(node))
         first = self._if_current(equal.first.get(graph), number)
-        others = equal.later.setdefault(graph, {})
-        if first is None or node.order < first.order:
-            equal.first[graph] = node
-        others.update(dict.fromkeys(n for n in (first, node) if n is not None))
-        others.pop(equal.first[graph], None)
-        own: list[Node | None] = [first]
-        if equal.first[graph] is node:
-            own = [self._if_current(n, number) for n in others]
-            equal.later[graph] = {n: None for n in own if n is not None}
+        later = equal.later.setdefault(graph, {})
+        if first is not None and first.order < node.order:
+            later[node] = None
+            own = [first]
+        else:
+            if first is not None:
+                later[first] = None
+            own = [n for n in later if n is not node and self._if_current(n, number)]
+            equal.first[graph], equal.later[graph] = node, dict.fromkeys(own)
         outer = [self._if_current(equal.first.get(g), number) for g in around]
         inner = [self._if_current(n, number) for n in equal.inside.pop(graph, ())]
         equal.inside[graph] = {n: None for n in inner if n is not None}

@@ -178,7 +178,7 @@ def _need_narrow_skip(m: Match) -> None:
     The operator gives it the shape of the input, but does not check every size of `skip`.
     """
     x, skip = m.node.inputs[:2]
-    sizes = list(zip((m.facts.shape(x) or ())[::-1], (m.facts.shape(skip) or ())[::-1]))
+    sizes = zip((m.facts.shape(x) or ())[::-1], (m.facts.shape(skip) or ())[::-1])
     fits = all(
         not isinstance(other, int) or other == 1 or symbolic.eq(size, other)
         for size, other in sizes

@@ -20,13 +20,12 @@ from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
+from .cells import GATE_COUNT
 from .emission import note_empty_sequence
 from .time_steps import direction
 
 _INITIAL_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 """The inputs of the operators that are initial states; the results are Y and the final states."""
-_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
-"""How many gates the operators have; their weights are stacked."""
 _LENGTHS = 4
 """The input that is the length of each row."""
 
@@ -116,7 +115,7 @@ def _fits_hidden_size(m: Match, node: Node) -> bool:
     if inputs is None or recurrent is None or (len(inputs), len(recurrent)) != (3, 3):
         return False
     hidden = node.attrs.get("hidden_size", recurrent[2])
-    rows = symbolic.mul(_GATES[node.op], hidden)
+    rows = symbolic.mul(GATE_COUNT[node.op], hidden)
     pairs = ((recurrent[2], hidden), (recurrent[1], rows), (inputs[1], rows),
              (inputs[0], 1), (recurrent[0], 1))  # fmt: skip
     return all(symbolic.eq(*pair) is True for pair in pairs)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
+from ...rewrite.facts.einsum import einsum_letters
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.facts.slices import AxisSlice
 from ...rewrite.graph.ir import Node
@@ -450,12 +451,10 @@ def _flipped(value: LiftedValue, flip: bool) -> LiftedValue:
 
 @lifts("Einsum")
 def _einsum(lifter: Lifter, node: Node) -> list[LiftedValue]:
-    equation = node.attrs["equation"]
-    equation = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
-    if "->" not in equation or "." in equation or len(node.inputs) != 2:
-        raise Miss("its equation lacks an output, has an ellipsis, or does not take two operands")
-    operands, result = equation.split("->")
-    letters = operands.split(",")
+    found = einsum_letters(node.attrs["equation"])
+    if found is None or len(node.inputs) != 2:
+        raise Miss("its equation has an ellipsis, or does not take two operands")
+    letters, result = found
     for slot, tensor in enumerate(node.inputs):
         matrix = lifter.weight(tensor)
         if matrix is not None:

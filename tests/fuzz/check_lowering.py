@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import looplift
@@ -104,14 +104,19 @@ _ROUNDED = ("Cos", "Erf", "Exp", "Log", "Sigmoid", "Sin", "Softmax", "Sqrt", "Ta
 
 
 def truncates_roundings(model: onnx.ModelProto) -> bool:
-    """Whether a model has a Cast to an integer type and an operator that rounds.
+    """Whether a model casts the result of an operator that rounds to an integer type.
 
     onnxruntime takes tanh(9) for 1; the nearest float is smaller, and its integral part is 0.
     """
     integral = (TensorProto.INT8, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8)
     found = list(nodes(model.graph))
-    targets = [a.i for n in found if n.op_type == "Cast" for a in n.attribute if a.name == "to"]
-    return any(n.op_type in _ROUNDED for n in found) and any(t in integral for t in targets)
+    rounded = {name for node in found if node.op_type in _ROUNDED for name in node.output}
+    return any(
+        node.op_type == "Cast"
+        and node.input[0] in rounded
+        and helper.get_node_attr_value(node, "to") in integral
+        for node in found
+    )
 
 
 def differ_by_one(expected: Sequence[Any], actual: Sequence[Any]) -> bool:

@@ -210,8 +210,8 @@ def _differences(
     if not runs:
         return []
     may_crash = any(ENDS_PROCESS in note for note in result.report.notes)
-    # onnxruntime took a size for that of the first iteration, which is not the final one, or a size
-    # from a node that always fails, of which a trap tells it nothing.
+    # For the original, onnxruntime inferred sizes of empty outputs from the first iteration only, or
+    # from a node that always fails. It infers none from the trap that replaces such a node.
     loses_sizes = any(BROADCASTS in note for note in result.report.notes)
     loses_sizes = loses_sizes or bool(result.report.commits[FailingNodeToTrap.__name__])
     try:

@@ -74,6 +74,9 @@ def test_an_integer_may_differ_by_one_where_a_rounded_number_is_truncated() -> N
     for op, open_ in (("Tanh", True), ("Neg", False)):
         model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text % op)
         assert truncates_roundings(model) is open_
+    apart = """g (float[N] x) => (float[N] t, int32[N] y) { t = Tanh(x) y = Cast<to = 6>(x) }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + apart)
+    assert not truncates_roundings(model)
     ones = np.ones(2, np.int32)
     assert differ_by_one([ones, [ones]], [ones - 1, [ones + 1]])
     assert not differ_by_one([ones, [ones]], [ones, [ones + 2]])

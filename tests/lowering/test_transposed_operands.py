@@ -47,7 +47,7 @@ ABSORBED = {
         p = MatMul (s, t) y = Mul (p, c)""",
     ),
 }
-"""Inputs and nodes of which no transposition remains."""
+"""Inputs and nodes of models that have no transposition after the pass."""
 KEPT = {
     "all rows of a stack": (
         "float[b, 16, n] x", "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (t, w)",
