@@ -21,7 +21,7 @@ from looplift.rewrite.running.compare import compare
 from looplift.rewrite.storage.protos import nodes
 
 from ..lowering.compiled import UNOPTIMIZED, virtual_machine
-from .check_rewrite import Feed, differences, runs_of, shown
+from .check_rewrite import Feed, StacksWithoutSlices, differences, runs_of, shown
 from .contradictions import contradicts_initial_values
 
 _INTERNAL = re.compile(r"\((Attribute|Index|Key|Name|Type)Error\)")
@@ -62,7 +62,7 @@ def check_lowering(
         return [f"compilation raised {type(error).__name__}: {str(error)[-300:]}"]
     tally["models on TVM"] += 1
     machine, is_contradictory = virtual_machine(executable), contradicts_initial_values(model)
-    findings = []
+    findings, stacks = [], StacksWithoutSlices(model, runs)
     for feed, expected in runs:
         tally["runs on TVM"] += 1
         try:
@@ -74,7 +74,7 @@ def check_lowering(
             findings.append(f"a run fails on TVM, with {shown(feed)}: {str(error)[-300:]}")
             continue
         got = [_plain(o) for o in (outputs if len(expected) > 1 else [outputs])]
-        found = differences(model, original, feed, expected, got)
+        found = differences(model, original, feed, expected, stacks.fill_in(expected, got))
         if found and casts_out_of_range(model, feed):
             tally["runs on TVM that cast out of range"] += 1
             continue

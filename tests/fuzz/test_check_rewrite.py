@@ -26,6 +26,7 @@ from ..rules.test_promises import AbsToNeg
 from . import check_rewrite as checking
 from .check_rewrite import (
     OPEN,
+    StacksWithoutSlices,
     check_rewrite,
     confirmed_outputs,
     differences,
@@ -207,6 +208,39 @@ def test_sizes_that_onnxruntime_knows_from_a_node_that_always_fails_are_open() -
             s = Slice(block, starts, ends) t = Squeeze(s, one) r = Add(two, t) }> }"""
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
     assert check_rewrite(model, [{"n": np.array(0)}]) == []
+
+
+def test_sizes_of_an_empty_stack_are_open_only_if_no_run_has_a_slice() -> None:
+    """The declaration is false: the slices have one element."""
+    text = """g (int64 n, float[1,3] x, int64[1] k, int64[1] e) => (float[T,3] ys)
+        <int64[1] one = {1}, int64[1] step = {9}> {
+        ys = Loop(n, "") <body = b (int64 i, bool c) => (bool d, float[3] r) {
+            d = Identity(c) s = Slice(x, k, e, one, step) t = Squeeze(s, one) r = Identity(t) }> }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    begin, end = np.array([0]), np.array([1])
+    feed = {"n": np.array(0), "x": _ones(1, 3), "k": begin, "e": end}
+    assert check_rewrite(model, [feed]) == []
+    expected, actual = [_ones(0, 3)], [_ones(0, 1)]
+    stacks = StacksWithoutSlices(model, [(feed, expected)])
+    assert stacks.fill_in(expected, actual)[0] is expected[0]
+    slices = [_ones(1, 1)]
+    assert stacks.fill_in(expected, slices)[0] is slices[0]
+    stacks = StacksWithoutSlices(model, [(feed, expected), (feed, [_ones(1, 3)])])
+    assert stacks.fill_in(expected, actual)[0] is actual[0]
+
+
+def test_a_loop_that_fails_in_every_iteration_may_become_invalid() -> None:
+    """Split makes the shapes known that SplitToSequence leaves open."""
+    text = """g (float[A,12] x, float[B,3] c0) => (float[B,3] y) <int64[2] parts = {3, 3}, int64 at = {0}> {
+        n = Constant<value_int = 0>() h = Shape(x) first = Gather(h, at)
+        y = Loop(first, "", c0) <body = b (int64 i, bool ci, float[B,3] c) => (bool co, float[B,3] z) {
+            co = Identity(ci) s = SplitToSequence<axis = 0>(x, parts) p = SequenceAt(s, at)
+            z = Mul(c, p) }> }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    tally: Counter[str] = Counter()
+    feed = {"x": _ones(0, 12), "c0": _ones(0, 3)}
+    assert check_rewrite(model, [feed], tally) == []
+    assert tally["results that onnxruntime rejects, of models that compute nothing"] == 1
 
 
 def test_an_output_is_right_if_the_reference_computes_it() -> None:
