@@ -47,9 +47,6 @@ The runs in which a rewritten model may differ although no row says so:
   onnxruntime something else for the original.
 - Sizes of a scan output that has no slice in any run: onnxruntime takes them from declarations, or
   infers them from nodes that fail in every iteration.
-- A model whose Loop fails in every iteration. onnxruntime loads it while shapes that show this are
-  unknown, and may reject the rewritten model. `make fuzz` accepts this only if each run of the
-  original returns an empty output.
 - On TVM: casts of a float to an integer type that cannot hold it, and integers that are the
   integral part of a rounded number, such as tanh(9), by 1.
 - Operators of com.microsoft have no specification: what onnxruntime computes for a non-empty

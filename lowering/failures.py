@@ -12,6 +12,7 @@ from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
 from ..rewrite.graph.ir import Node
 from ..rewrite.storage.protos import nodes
 from .bodies import Body, place
+from .operators.registry import BY_TVM, find
 from .support import UnknownOperatorError
 from .values import Value, describe
 
@@ -51,7 +52,7 @@ def failure(
         for tensor, value in zip(node.inputs, inputs, strict=False)
         if tensor.name
     ]
-    what = f"{node.op} cannot be translated to Relax as it is used here: {_sentence(error)}"
+    what = f"{node.op} cannot be translated to Relax as it is used here: {_sentence(node, error)}"
     inputs_are = f"; inputs: {', '.join(kinds)}" if kinds else ""
     matching = (kind for raised, kind in _KINDS.items() if isinstance(error, raised))
     return next(matching, UnsupportedError)(
@@ -95,7 +96,9 @@ def _remedy(reason: str, inputs: Sequence[Value]) -> str:
     )
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(node: Node, error: Exception) -> str:
     if isinstance(error, LoopliftError):
         return error.what
+    if find(node.domain, node.op) is BY_TVM and node.domain:
+        return f"TVM's converter takes other inputs only ({summary_line(error).rstrip('.')})"
     return f"{summary_line(error).rstrip('.')} ({type(error).__name__})"

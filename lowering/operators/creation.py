@@ -13,7 +13,7 @@ from tvm import relax, sym, te, tirx
 from ...rewrite.errors import UnsupportedError
 from ..constants import constant, dense, stored
 from ..values import Value, as_int, as_tensor
-from .broadcasting import ZERO, dims_of
+from .broadcasting import ZERO, broadcast_to, dims_of
 from .registry import Accepts, ConverterContext, converts
 from .sizes import is_nonnegative, read_sizes, read_symbolic, size_of, sizes_of
 
@@ -49,7 +49,8 @@ def constant_of_shape(ctx: ConverterContext) -> Value:
         return fill
     if sizes is not None or ctx.is_weight(shape):
         return ctx.by_tvm()
-    return relax.op.full(relax.ShapeExpr(sizes_of(ctx.bb, shape)), fill, content.dtype.name)
+    # TVM 0.27 cannot lower relax.op.full of an infinity or NaN.
+    return broadcast_to(ctx.bb, fill, sizes_of(ctx.bb, shape))
 
 
 @converts("Range", accepts=Accepts.SCALARS | Accepts.NARROW_SIZES)

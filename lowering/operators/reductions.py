@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Value, as_int, as_tensor
 from .accumulation import accumulate_in_float32
-from .broadcasting import ONE, ZERO, dims_of, known_dims
+from .broadcasting import ONE, ZERO, broadcast_to, dims_of, known_dims
 from .extremes import highest, lowest, reduce_extreme
 from .registry import Accepts, ConverterContext, converts
 from .sizes import may_be_zero, product_of_sizes, read_sizes, sizes_of
@@ -111,8 +111,8 @@ def fill_if_empty(
         return tensor
     dtype = str(tensor.ty.dtype)
     if any(as_int(size) == 0 for size in uncertain):
-        filled = relax.op.full(relax.ShapeExpr(dims), relax.const(value, dtype), dtype)
-        return ctx.bb.normalize(filled)
+        # TVM 0.27 cannot lower relax.op.full of an infinity.
+        return broadcast_to(ctx.bb, relax.const(value, dtype), dims)
 
     def select(data: Any, sizes: Sequence[Any]) -> Any:
         is_empty = tirx.any(*(size == 0 for size in sizes))

@@ -112,6 +112,8 @@ def _correct_outputs(root: Graph, facts: Facts) -> None:
     """
     for tensor in root.outputs:
         info, shape = root.output_info.get(tensor, tensor.info), facts.shape(tensor)
+        if info is not None and info.type.HasField("sequence_type"):
+            root.output_info[tensor] = without_false_sizes(info, shape)
         declared = None if info is None else info.type.tensor_type
         if info is None or declared is None or shape is None or not declared.HasField("shape"):
             continue

@@ -90,8 +90,10 @@ def _summary(serialised: bytes) -> Summary:
 
 def declare(tensor: ir.Variable, info: onnx.ValueInfoProto | None) -> None:
     """Sets a tensor's declaration, type and shape from the file."""
+    if info is None:
+        return
     tensor.info = info
-    if info is not None and info.HasField("type"):
+    if info.HasField("type"):
         tensor.dtype, shape, tensor.type = summary(info.type)
         tensor.shape = None if shape is None else list(shape)
 
@@ -134,16 +136,16 @@ def declares_shape(info: onnx.ValueInfoProto | None) -> TypeGuard[onnx.ValueInfo
 
 
 def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | None:
-    """The declaration with its element type only.
+    """The declaration of a tensor, or of a sequence of tensors, with the element type only.
 
     The name of a dim in a body means something else outside. onnxruntime takes equal names for
     equal sizes and shares memory between such values.
     """
-    if not declares_shape(info):
+    if info is None or not _tensor_type(info).HasField("shape"):
         return info
     plain = onnx.ValueInfoProto()
     plain.CopyFrom(info)
-    plain.type.tensor_type.ClearField("shape")
+    _tensor_type(plain).ClearField("shape")
     return plain
 
 

@@ -48,7 +48,7 @@ class Scores:
 
     bias: Tensor | None
     mask: Tensor | None
-    """Positive where a key counts."""
+    """Positive where a key counts; with one axis, the number of keys of each row that count."""
     causal: bool
     """Whether a query sees no key after its own position."""
     filter_value: float
@@ -138,11 +138,19 @@ def _need_whole_past(m: Match) -> None:
 
 
 def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
-    """The rank of the mask, None without a mask. Raises Miss unless it is 2 or 3."""
+    """The rank of the mask, None without a mask. Raises Miss unless it is 1, 2 or 3.
+
+    A mask with one axis may have the lengths of all rows, or other numbers as well.
+    """
     if mask is None:
         return None
-    rank = m.need(m.facts.rank(mask), "the rank of {} is not known", mask, at=mask)
-    m.need(rank in (2, 3), "the mask {} has {} axes, not 2 or 3", mask, rank, at=mask)
+    shape = m.need(m.facts.shape(mask), "the rank of {} is not known", mask, at=mask)
+    rank = len(shape)
+    m.need(rank in (1, 2, 3), "the mask {} has {} axes, not 1 to 3", mask, rank, at=mask)
+    if rank == 1:
+        batch = m.facts.known_shape(m.node.inputs[0])[0]
+        unknown = "the mask {} is not known to have one length for each row"
+        m.need(symbolic.eq(shape[0], batch) is True, unknown, mask, at=mask)
     return rank
 
 
@@ -179,14 +187,23 @@ def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores)
         total = emit("Add", total, scores.bias)
     low, zero = (number(emit, value, found.dtype) for value in (scores.filter_value, 0.0))
     if scores.mask is not None:
-        counts = emit("Greater", scores.mask, number(emit, 0, TensorProto.INT32))
-        axes = [1, 2] if found.mask_rank == 2 else [1]
+        counts = _counting_keys(emit, scores.mask, found.mask_rank, total)
+        axes = [1] if found.mask_rank == 3 else [1, 2]
         total = emit("Add", total, emit.unsqueeze(emit("Where", counts, zero, low), axes))
     if scores.causal:
         total = emit("Add", total, emit("Where", _is_seen(emit, total), zero, low))
     y = emit("MatMul", emit("Softmax", total, axis=-1), v)
     y = emit.transpose(y, [0, 2, 1, 3])
     return emit("Reshape", y, emit.vector(0, 0, found.sizes[2]))
+
+
+def _counting_keys(emit: Builder, mask: Tensor, rank: int | None, scores: Tensor) -> Tensor:
+    """Which keys count, by row: from lengths, or where the mask is positive."""
+    if rank != 1:
+        return emit("Greater", mask, number(emit, 0, TensorProto.INT32))
+    keys = emit("Gather", emit("Shape", scores), emit.scalar(3), axis=0)
+    positions = emit("Range", emit.scalar(0), keys, emit.scalar(1))
+    return emit("Less", positions, emit.unsqueeze(emit("Cast", mask, to=TensorProto.INT64), [1]))
 
 
 def _is_seen(emit: Builder, scores: Tensor) -> Tensor:
@@ -213,9 +230,9 @@ class DecomposeAttention(Rule[Heads]):
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Gelu(v)
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
-        "has 1 axes": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[B,S,6] x, float[6,24] w, float[24] b, int32[B] lengths) => (float[B,S,8] y) {
-      y = com.microsoft.Attention<num_heads = 2>(x, w, b, lengths) }""",
+        "one length for each row": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[B,S,6] x, float[6,24] w, float[24] b, int32[L] ends) => (float[B,S,8] y) {
+      y = com.microsoft.Attention<num_heads = 2>(x, w, b, ends) }""",
     }
 
     def match(self, m: Match) -> Heads:

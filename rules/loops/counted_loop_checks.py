@@ -15,6 +15,10 @@ def need_counted_loop(m: Match) -> CountedLoop:
     Also raises Miss, with --strict, if an iteration may read after the end of a sequence: the loop
     fails there, while an operator that reads all slices at once reads fewer of them.
     """
+    return m.once(_find_counted_loop)
+
+
+def _find_counted_loop(m: Match) -> CountedLoop:
     if m.node.op == "Loop":
         need_trip_count(m)
     unknown_rank = (
@@ -56,7 +60,8 @@ def need_declared_sizes(m: Match, loop: CountedLoop, output: ScanOutput) -> None
     """Raises Miss if a scan output of no iterations has declared sizes that its slices may not have.
 
     onnxruntime takes the sizes of a scan output of no iterations from the declaration in the body,
-    which nothing checks unless there is an iteration.
+    which nothing checks unless there is an iteration. A declaration that is proven to be false does
+    not count: the end of the rewrite corrects it.
     """
     info = loop.body.output_info.get(output.slice, output.slice.info)
     if loop.runs_at_least_once or info is None or not info.type.tensor_type.HasField("shape"):
@@ -65,9 +70,9 @@ def need_declared_sizes(m: Match, loop: CountedLoop, output: ScanOutput) -> None
     declared, shape = info.type.tensor_type.shape.dim, m.facts.shape(m.index.original(output.slice))
     if shape is None:
         return
-    same = len(shape) == len(declared) and all(
-        not dim.HasField("dim_value") or symbolic.eq(size, dim.dim_value) is True
+    known = len(shape) != len(declared) or all(
+        not dim.HasField("dim_value") or symbolic.eq(size, dim.dim_value) is not None
         for size, dim in zip(shape, declared)
     )
     sentence = "{} has the shape ({}), the body declares other sizes, and the loop may not run"
-    m.need(same, sentence, output.slice, shape, at=output.slice)
+    m.need(known, sentence, output.slice, shape, at=output.slice)

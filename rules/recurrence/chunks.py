@@ -109,15 +109,17 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
         patch.toward_normal_form()
 
 
-def _fits_hidden_size(m: Match, node: Node) -> bool:
+def _weights_fit(m: Match, node: Node) -> bool:
     """Whether the weights are known to have the sizes that the operator needs."""
-    inputs, recurrent = (m.facts.shape(tensor) for tensor in node.inputs[1:3])
-    if inputs is None or recurrent is None or (len(inputs), len(recurrent)) != (3, 3):
+    sequence, inputs, recurrent = (m.facts.shape(tensor) for tensor in node.inputs[:3])
+    if sequence is None or inputs is None or recurrent is None:
+        return False
+    if (len(sequence), len(inputs), len(recurrent)) != (3, 3, 3):
         return False
     hidden = node.attrs.get("hidden_size", recurrent[2])
     rows = symbolic.mul(GATE_COUNT[node.op], hidden)
     pairs = ((recurrent[2], hidden), (recurrent[1], rows), (inputs[1], rows),
-             (inputs[0], 1), (recurrent[0], 1))  # fmt: skip
+             (inputs[2], sequence[2]), (inputs[0], 1), (recurrent[0], 1))  # fmt: skip
     return all(symbolic.eq(*pair) is True for pair in pairs)
 
 
@@ -130,8 +132,9 @@ def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> Chunke
     m.need(direction(node) == "forward", "{} does not run forward only", node, at=node)
     m.need(not node.attrs.get("layout", 0), "it has layout 1, with the batch first", at=node)
     # A loop without iterations does not notice an operator that always fails.
-    fits = loop.runs_at_least_once or _fits_hidden_size(m, node)
-    m.need(fits, "the weights of {} are not known to fit its hidden_size", node, at=node)
+    fits = loop.runs_at_least_once or _weights_fit(m, node)
+    unknown = "the weights of {} are not known to fit its hidden_size and its input"
+    m.need(fits, unknown, node, at=node)
     slots = _INITIAL_STATES[node.op]
     given = [tensor for tensor in node.inputs[_LENGTHS : _LENGTHS + 1] if tensor.name]
     m.need(not given, "{} has lengths of its rows", node, at=node)

@@ -18,6 +18,7 @@ from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.fact import BFLOAT16
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
+from .later_failures import downstream
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class CertainFailure:
     reason: str
     types: list[int]
     """The element type of each result; 0 for a result that nothing reads."""
+    returned: list[tuple[Tensor, int]]
+    """The values that the body would return after the node, each with its element type."""
 
 
 class FailingNodeToTrap(Rule[CertainFailure]):
@@ -70,15 +73,34 @@ class FailingNodeToTrap(Rule[CertainFailure]):
                 "no trap has the type of {}",
                 tensor,
             )
-        return CertainFailure(reason, [0 if fact is None else fact.dtype for fact in facts])
+        types = [0 if fact is None else fact.dtype for fact in facts]
+        return CertainFailure(reason, types, _returned_after(m))
 
     def apply(self, patch: Patch, found: CertainFailure) -> None:
         node = patch.root
         patch.log.append(f"{describe(node)} always fails: {found.reason}")
         pairs = zip(node.outputs, found.types)
         traps = [_trap(patch, output, dtype) if dtype else None for output, dtype in pairs]
+        for returned, dtype in found.returned:
+            patch.replace(returned, _trap(patch, returned, dtype))
         patch.replace_node(node, traps)
         patch.toward_normal_form()
+
+
+def _returned_after(m: Match) -> list[tuple[Tensor, int]]:
+    """The results of later nodes that the body returns; no run computes them.
+
+    The body may declare false shapes for them, which contradict those of other nodes.
+    """
+    body = m.graph()
+    later = [node for node in downstream(m.index, m.node) if m.index.graph_of(node) is body]
+    computed = {tensor for node in later for tensor in node.outputs}
+    facts = {tensor: m.facts.of(tensor) for tensor in body.outputs if tensor in computed}
+    return [
+        (tensor, fact.dtype)
+        for tensor, fact in facts.items()
+        if fact.kind == "tensor" and fact.dtype not in (0, BFLOAT16)
+    ]
 
 
 def _reads_elements(use: Use) -> bool:

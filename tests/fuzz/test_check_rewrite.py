@@ -229,20 +229,6 @@ def test_sizes_of_an_empty_stack_are_open_only_if_no_run_has_a_slice() -> None:
     assert stacks.fill_in(expected, actual)[0] is actual[0]
 
 
-def test_a_loop_that_fails_in_every_iteration_may_become_invalid() -> None:
-    """Split makes the shapes known that SplitToSequence leaves open."""
-    text = """g (float[A,12] x, float[B,3] c0) => (float[B,3] y) <int64[2] parts = {3, 3}, int64 at = {0}> {
-        n = Constant<value_int = 0>() h = Shape(x) first = Gather(h, at)
-        y = Loop(first, "", c0) <body = b (int64 i, bool ci, float[B,3] c) => (bool co, float[B,3] z) {
-            co = Identity(ci) s = SplitToSequence<axis = 0>(x, parts) p = SequenceAt(s, at)
-            z = Mul(c, p) }> }"""
-    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
-    tally: Counter[str] = Counter()
-    feed = {"x": _ones(0, 12), "c0": _ones(0, 3)}
-    assert check_rewrite(model, [feed], tally) == []
-    assert tally["results that onnxruntime rejects, of models that compute nothing"] == 1
-
-
 def test_an_output_is_right_if_the_reference_computes_it() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Tanh(x) }"
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)

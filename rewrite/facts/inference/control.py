@@ -174,10 +174,11 @@ def invariant_holds(facts: Facts, node: Node, body: Graph) -> bool:
     given, carried = _body_inputs(facts, node)
     if len(known) < len(body.inputs) or len(given) + len(carried) < len(body.inputs):
         return False
+    is_only_iteration = _always_fails(facts, body)
     return all(known[tensor] == fact for tensor, fact in given.items()) and all(
         _widen(facts, value.input, known[value.input], tensor) == known[value.input]
         for value in carried
-        for tensor in (value.initial, value.output)
+        for tensor in ((value.initial,) if is_only_iteration else (value.initial, value.output))
     )
 
 
@@ -207,12 +208,21 @@ def _fixpoint(
         for tensor, guess in guesses.items():
             facts.set_fact(tensor, guess)
         widened = {t: _widen(facts, t, guess, outputs[t]) for t, guess in guesses.items()}
-        if widened == guesses:
+        if widened == guesses or _always_fails(facts, body):
             return
         guesses = widened if round_ < _MOST_ROUNDS else dict.fromkeys(guesses, UNKNOWN)
     facts.drop_body(body)
     for tensor in guesses:
         facts.set_fact(tensor, UNKNOWN)
+
+
+def _always_fails(facts: Facts, body: Graph) -> bool:
+    """Whether an iteration in which the facts hold always fails, so that no other one follows."""
+    return any(
+        facts.index.graph_of(node) is body
+        for node in facts.failures
+        if node in facts.index and facts.cached_facts(node.outputs)
+    )
 
 
 def _widen(facts: Facts, carried: Tensor, guess: Fact, output: Tensor) -> Fact:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tvm import relax
 
 from .inputs import Load, check_reference, output_dims, random
 
@@ -49,6 +50,26 @@ def test_constant_of_a_shape_that_is_an_input(imported: Load) -> None:
     model = imported("g (int64[2] s) => (float[a, b] y) { y = ConstantOfShape(s) }")
     model.check(np.array([2, 3]))
     model.check(np.array([0, 3]))
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (0, 3)])
+def test_a_tensor_of_infinities(imported: Load, sizes: tuple[int, int]) -> None:
+    """With constant sizes, and with those of the run; also the maximum of no elements."""
+    model = imported("""g (float[n, 0] x, int64[2] s) => (float[2, 3] y, float[a, b] z, float[n] m)
+        <int64[2] t = {2, 3}> {
+        y = ConstantOfShape<value = float[1] {inf}>(t)
+        z = ConstantOfShape<value = float[1] {nan}>(s) m = ReduceMax<axes = [1], keepdims = 0>(x) }""")
+    model.check(np.zeros((3, 0), np.float32), np.array(sizes))
+
+
+def test_tvm_cannot_lower_a_full_of_an_infinity() -> None:
+    """Where this fails, TVM has mended it, and the converters can use relax.op.full."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        infinity = relax.const(np.float32(np.inf))
+        builder.emit_func_output(builder.emit(relax.op.full((2, 3), infinity, "float32")))
+    with pytest.raises(TypeError):
+        relax.transform.LegalizeOps()(builder.get())
 
 
 def test_the_length_of_a_range_is_symbolic(imported: Load) -> None:

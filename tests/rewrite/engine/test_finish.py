@@ -109,3 +109,16 @@ def test_a_carried_value_is_not_declared_with_another_rank_than_its_initial_valu
     (body,) = (each.g for each in loop.attribute if each.name == "body")
     carried = body.input[0 if loop.op_type == "Scan" else 2]
     assert not carried.type.tensor_type.HasField("shape")
+
+
+def test_a_wrong_rank_of_the_elements_of_a_sequence_is_corrected() -> None:
+    """ONNX infers the rank of the elements, and rejects a model that declares another one."""
+    model = parse("""g (float[N,3] x, int64 n) => (seq(float[1,3]) l) <int64[1] first = {1}> {
+        e = SequenceEmpty<dtype = 1>()
+        l = Loop (n, , e) <body = b (int64 i, bool c, seq(float[1,3]) q)
+            => (bool co, seq(float[1,3]) qo) {
+            co = Identity(c) row = Unsqueeze(x, first) qo = SequenceInsert(q, row) }> }""")
+    after = rewrite(model).model
+    (output,) = after.graph.output
+    assert not output.type.sequence_type.elem_type.tensor_type.HasField("shape")
+    onnx.checker.check_model(after, full_check=True)

@@ -46,6 +46,7 @@ OPERANDS: dict[str, Arrays] = {
     "bias": _operands(bias=floats(22)),
     "mask of keys": _operands(mask=_mask(BATCH, KEYS)),
     "mask of scores": _operands(mask=_mask(BATCH, QUERIES, KEYS)),
+    "lengths": _operands(mask=np.array([1, 3], np.int32)),
     "scores": _operands(scores=floats(BATCH, HEADS, QUERIES, KEYS)),
     "scores of all heads": _operands(scores=floats(1, 1, QUERIES, KEYS)),
     "mask and scores": _operands(
@@ -138,6 +139,8 @@ SELF_ATTENTION: dict[str, tuple[Arrays, dict[str, Any]]] = {
     "no batch": (_self_attention(0, 3), {}),
     "mask of keys": (_self_attention(mask=_mask(2, 4)), {}),
     "mask of scores": (_self_attention(mask=_mask(2, 4, 4)), {}),
+    "lengths": (_self_attention(mask=np.array([1, 3], np.int32)), {}),
+    "lengths of none and all": (_self_attention(mask=np.array([0, 4], np.int32)), {}),
     "scores": (_self_attention(scores=floats(2, 2, 4, 4)), {}),
     "no later key": (_self_attention(), {"unidirectional": 1}),
     "other sizes": (_self_attention(), {"qkv_hidden_sizes": [6, 6, 12]}),
@@ -161,6 +164,10 @@ PAST: dict[str, tuple[Arrays, dict[str, Any]]] = {
     "nothing earlier": (_self_attention(past=floats(2, 2, 2, 0, 4)), {}),
     "no later key": (_self_attention(past=floats(2, 2, 2, 3, 4)), {"unidirectional": 1}),
     "mask of keys": (_self_attention(mask=_mask(2, 7), past=floats(2, 2, 2, 3, 4)), {}),
+    "lengths": (
+        _self_attention(mask=np.array([2, 5], np.int32), past=floats(2, 2, 2, 3, 4)),
+        {"unidirectional": 1},
+    ),
     "masked": (
         _self_attention(mask=_mask(2, 7), past=floats(2, 2, 2, 3, 4)),
         {"unidirectional": 1},

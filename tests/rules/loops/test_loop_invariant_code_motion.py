@@ -152,3 +152,14 @@ def test_a_range_over_an_axis_cannot_fail(bounds: str, hoisted: bool) -> None:
     assert ("Range" not in body) == hoisted
     feeds = Feeds(sizes=(0, 1, 5), values={"k": [0, 2, -1], "m": [0, 1, 3]})
     assert_equivalent(parse(text), result, feeds)
+
+
+def test_a_result_of_a_scan_body_keeps_its_declared_rank() -> None:
+    """onnxruntime does not run a Scan with an output whose rank the body does not declare."""
+    model = parse("""g (float[T,2] xs, int32 j, bool c) => (bool y) <int32 one = {1}> {
+        y = Scan <num_scan_inputs = 1, body = b (bool s, float[?] x) => (bool so) {
+            so = GreaterOrEqual(j, one) }> (c, xs) }""")
+    result = rewritten(model, Feeds(sizes=(1, 2, 7), values={"j": [0, 1]}))
+    (scan,) = (node for node in result.model.graph.node if node.op_type == "Scan")
+    (output,) = next(a.g for a in scan.attribute if a.name == "body").output
+    assert output.type.tensor_type.HasField("shape")

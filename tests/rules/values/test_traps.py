@@ -60,6 +60,26 @@ def test_both_branches_inside_a_loop() -> None:
     assert_equivalent(parse(text, 17, 8), result.model, _NONE, fails_alike=True)
 
 
+@pytest.mark.parametrize(
+    "after", ["t = Mul(c, p)", "m = Mul(c, p) u = Abs(m) a = Mul(u, p) t = Neg(u)"]
+)
+def test_a_node_that_fails_in_the_first_iteration(after: str) -> None:
+    """Its operands may have other shapes in later iterations, but there are none.
+
+    Split makes the shape of p known, and the body declares a false one for t.
+    """
+    text = f"""g (float[A,12] x, float[B,3] c0, int64 n) => (float[B,3] y)
+        <int64[2] parts = {{3, 3}}, int64 at = {{0}}> {{
+        y = Loop(n, "", c0) <body = b (int64 i, bool ci, float[B,3] c) => (bool co, float[B,3] z) {{
+            co = Identity(ci) s = SplitToSequence<axis = 0>(x, parts) p = SequenceAt(s, at)
+            {after} z = Identity(t) }}> }}"""
+    fixed = {"A": 6}
+    result = rewritten(parse(text, 17, 8), Feeds(fixed=fixed, values={"n": [0]}))
+    assert "FailingNodeToTrap" in [commit.rule for commit in result.trace.commits()]
+    feeds = Feeds(fixed=fixed, values={"n": [0, 1]})
+    assert_equivalent(parse(text, 17, 8), result.model, feeds, fails_alike=True)
+
+
 def test_the_main_graph_keeps_its_error() -> None:
     text = "g (float[6] x) => (float[?] y) <int64[1] shape = {7}> { y = Reshape(x, shape) }"
     assert "not in a body" in _reason(text, "Reshape")

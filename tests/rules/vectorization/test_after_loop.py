@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from looplift import rewrite
 from looplift.rules.vectorization.after_loop import VectorizeAfterLoop
 
 from ...equivalence import (
@@ -141,3 +142,14 @@ def test_sizes_are_not_read_from_the_shape_of_a_sequence() -> None:
         14,
     )
     rewritten(model, Feeds(sizes=(1, 2), values={"n": [0, 2]}))
+
+
+def test_a_declared_size_that_is_false_does_not_count() -> None:
+    """The end of the rewrite corrects it, so that a second rewrite would find no difference."""
+    model = parse("""g (float[B,5] x, int64 n) => (float[?,?,?] y)
+        <int64 zero = {0}, int64[1] axis = {0}> {
+        y = Loop(n, "") <body = b (int64 i, bool c) => (bool d, float[?,2] r) {
+            d = Identity(c) row = Gather(x, zero) r = Unsqueeze(row, axis) }> }""")
+    first = rewrite(model)
+    assert first.report.commits["VectorizeAfterLoop"] == 1
+    assert not rewrite(first.model).report.commits
