@@ -256,6 +256,7 @@ class Engine:
             patch = self._commit(phase, rule, node, found)
             if patch is not None:
                 return patch
+            match = Match(node, self.facts, self.options)  # The facts were derived again.
         return None
 
     def _report(self, phase: Phase, rule: Rule, node: Node, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, overload
 
 import numpy as np
 import onnx
@@ -39,9 +39,9 @@ ANY = "*"
 
 
 class Match:
-    """One attempt of one rule at one node, with everything that the rule may query."""
+    """Attempts of rules at one node, with everything that they may query."""
 
-    __slots__ = ("facts", "index", "node", "options")
+    __slots__ = ("_found", "facts", "index", "node", "options")
 
     def __init__(self, node: Node, facts: Facts, options: Options) -> None:
         self.node = node
@@ -52,6 +52,7 @@ class Match:
         """Def-use chains and the nesting of graphs."""
         self.options = options
         """Options that rules respect."""
+        self._found: dict[Callable[[Match], object], object] = {}
 
     # Of a union, mypy would infer the common base `object` for T.
     @overload
@@ -128,13 +129,22 @@ class Match:
         if not found:
             raise first_miss or Miss(sentence, at=self.node)
 
+    def once(self, find: Callable[[Match], T]) -> T:
+        """Returns `find(self)`, found once for all rules that are tried at the node.
+
+        The graph and the facts must be the only other source of the result.
+        """
+        if find not in self._found:
+            self._found[find] = find(self)
+        return cast("T", self._found[find])
+
     def branches(self) -> IfView:
         """The root, an If, with named inputs, outputs and bodies."""
         return IfView(self.node)
 
     def loop(self) -> LoopView:
         """The root, a Loop, with named inputs, outputs and body."""
-        return LoopView(self.node)
+        return self.once(_loop_view)
 
     def scan(self) -> ScanView:
         """The root, a Scan, with named inputs, outputs and body. Raises Miss before opset 9."""
@@ -153,6 +163,10 @@ class Match:
     def graph(self) -> Graph:
         """The graph that the root is in."""
         return self.index.graph_of(self.node)
+
+
+def _loop_view(m: Match) -> LoopView:
+    return LoopView(m.node)
 
 
 class Options:

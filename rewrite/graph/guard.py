@@ -7,7 +7,7 @@ the graph stays as it was. Objects that are not part of the graph yet may be edi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,11 +65,8 @@ class Guarded:
 class GuardedList(list[Any]):
     """A list that cannot be edited while the graph that it is part of is locked."""
 
-    __slots__ = ("guard",)
-
-    def __init__(self, items: Iterable[Any] = ()) -> None:
-        super().__init__(items)
-        self.guard: Guard | None = None
+    __slots__ = ("guard",)  # set when it becomes part of a graph
+    guard: Guard | None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
@@ -79,10 +76,7 @@ class GuardedDict(dict[Any, Any]):
     """A dictionary that cannot be edited while the graph that it is part of is locked."""
 
     __slots__ = ("guard",)
-
-    def __init__(self, items: Any = ()) -> None:
-        super().__init__(items)
-        self.guard: Guard | None = None
+    guard: Guard | None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
@@ -92,8 +86,9 @@ def _guarding(kind: type, name: str) -> Any:
     plain = getattr(kind, name)
 
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.guard is not None and self.guard.locked:
-            self.guard.check(f"a {kind.__name__}")
+        guard = getattr(self, "guard", None)
+        if guard is not None and guard.locked:
+            guard.check(f"a {kind.__name__}")
         return plain(self, *args, **kwargs)
 
     return guarded

@@ -44,6 +44,7 @@ class Node(Guarded, gs.Node):  # type: ignore[misc]
         inputs: Iterable[Tensor] = (),
         outputs: Iterable[Tensor] = (),
         domain: str = "",
+        origin: onnx.NodeProto | None = None,
     ) -> None:
         self.__dict__.update(  # four times as fast as setting each of them
             op=op,
@@ -52,6 +53,7 @@ class Node(Guarded, gs.Node):  # type: ignore[misc]
             inputs=GuardedList(inputs),
             outputs=GuardedList(outputs),
             domain=domain,
+            origin=origin,
         )
 
     __eq__ = object.__eq__

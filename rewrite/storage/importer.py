@@ -177,7 +177,8 @@ class Importer:
         return ordered
 
     def _node(self, proto: onnx.NodeProto, scope: NameScope) -> tuple[ir.Node, set[ir.Tensor]]:
-        for text in (proto.op_type, proto.domain, proto.name):
+        op, name, domain = proto.op_type, proto.name, proto.domain
+        for text in (op, name, domain):
             need_text(text)
         inputs = [scope.need(name, proto) if name else ir.Variable("") for name in proto.input]
         outputs = [scope.values[name] if name else ir.Variable("") for name in proto.output]
@@ -193,14 +194,14 @@ class Importer:
                 if value is not None:
                     attrs[attribute.name] = value
         node = ir.Node(
-            op=proto.op_type,
-            name=proto.name,
+            op=op,
+            name=name,
             attrs=attrs,
             inputs=inputs,
             outputs=outputs,
-            domain=standard_name(proto.domain),
+            domain=standard_name(domain),
+            origin=proto,
         )
-        node.origin = proto
         return node, captured
 
 

@@ -58,6 +58,8 @@ def lt(a: Dim, b: Dim) -> bool | None:
 
 def le(a: Dim, b: Dim) -> bool | None:
     """Whether a is less than or equal to b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
     difference = sub(b, a)
     known = _sign(difference)
     return known if known is not None else _sign(_without_quotients(difference))

@@ -22,6 +22,8 @@ def add(a: Dim, b: Dim) -> Dim:
     """a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
+    if b == 0:
+        return a
     terms, constant = parts(a)
     more, extra = parts(b)
     for monomial, factor in more.items():
@@ -31,18 +33,27 @@ def add(a: Dim, b: Dim) -> Dim:
 
 def neg(a: Dim) -> Dim:
     """-a."""
-    return mul(a, -1)
+    if isinstance(a, int):
+        return -a
+    return Expr({monomial: -factor for monomial, factor in a.terms}, -a.constant)
 
 
 def sub(a: Dim, b: Dim) -> Dim:
     """a - b."""
-    return add(a, neg(b))
+    if isinstance(b, int):
+        return add(a, -b)
+    terms, constant = parts(a)
+    for monomial, factor in b.terms:
+        terms[monomial] = terms.get(monomial, 0) - factor
+    return make(terms, constant - b.constant)
 
 
 def mul(a: Dim, b: Dim) -> Dim:
     """a * b."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    if a == 1 or b == 1:
+        return b if a == 1 else a
     left, left_constant = parts(a)
     right, right_constant = parts(b)
     terms: dict[Monomial, int] = {}

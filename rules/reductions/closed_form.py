@@ -28,7 +28,7 @@ from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
 from ..loops.counted_loop_checks import need_counted_loop
 from ..vectorization.batching import align_rank
-from ..vectorization.independent_work import HoistedValues, IndependentWork, find_independent_work
+from ..vectorization.independent_work import HoistedValues, IndependentWork, need_independent_work
 
 NUMBERS = FLOAT_OR_DOUBLE | {TensorProto.INT32, TensorProto.INT64}
 """Types for which onnxruntime has ReduceSum, ReduceProd, ReduceMax, ReduceMin and CumSum."""
@@ -118,7 +118,7 @@ class ClosedFormRule(Rule[ClosedForms]):
 
     def match(self, m: Match) -> ClosedForms:
         loop = need_counted_loop(m)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
 
         def closed_form(number: int) -> ClosedForm | None:
             carried = loop.carried[number]

@@ -21,7 +21,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ..loops.counted_loop_checks import need_counted_loop
-from ..vectorization.independent_work import find_independent_work
+from ..vectorization.independent_work import need_independent_work
 from .linear_attention_chunks import ChunkedProducts
 from .linear_attention_matching import LinearAttention, LinearAttentionMatcher
 
@@ -70,7 +70,7 @@ class ChunkLinearAttention(Rule[LinearAttention]):
         nodes = [m.producer(c.output, "Add") for c in loop.carried]
         none = "no carried value is read by contractions only"
         m.need(any(nodes), none)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
 
         def attention(number: int) -> LinearAttention | None:
             node = nodes[number]

@@ -26,7 +26,7 @@ from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
 from ..loops.counted_loop_checks import need_counted_loop
-from ..vectorization.independent_work import IndependentWork, find_independent_work
+from ..vectorization.independent_work import IndependentWork, need_independent_work
 from .closed_form import broadcasts_to
 
 _MINIMAL_NODES = 2
@@ -124,7 +124,7 @@ class SimplifyLinearRecurrence(Rule[LinearUpdate]):
 
     def match(self, m: Match) -> LinearUpdate:
         loop = need_counted_loop(m)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
         return m.first(
             lambda carried: _linear_update(m, work, carried),
             loop.carried,

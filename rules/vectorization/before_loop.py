@@ -18,9 +18,8 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, Tensor
-from ..loops.counted_loop_checks import need_counted_loop
 from .batching import relative_cost
-from .independent_work import HoistedValues, IndependentWork, find_independent_work
+from .independent_work import HoistedValues, IndependentWork, need_independent_work
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ class VectorizeBeforeLoop(Rule[WorkBeforeLoop]):
     }
 
     def match(self, m: Match) -> WorkBeforeLoop:
-        loop = need_counted_loop(m)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
         if not work.plans:
             raise work.first_miss or Miss("no node depends on slice reads alone", at=m.node)
         cost = _CostModel(m.index, work)

@@ -23,7 +23,7 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Constant, Node, Tensor, optional
 from ..loops.counted_loop_checks import need_counted_loop
-from .independent_work import IndependentWork, find_independent_work
+from .independent_work import IndependentWork, need_independent_work
 
 _MIN_WEIGHTS = 1024
 """The fewest weights that must leave the loop if the body keeps as many nodes."""
@@ -76,7 +76,7 @@ class SplitProductOfConcat(Rule[list[ConcatProduct]]):
                 if concat is not None and m.index.graph_of(concat) is loop.body:
                     products.append((node, concat))
         m.need(bool(products), none)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
         return m.every(lambda product: _concat_product(m, work, *product), products, none)
 
     def apply(self, patch: Patch, found: list[ConcatProduct]) -> None:

@@ -10,12 +10,14 @@ from onnx import TensorProto
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.rule import Match
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import cannot_fail, is_pure
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Constant, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim
+from ..loops.counted_loop_checks import need_counted_loop
 from . import (  # noqa: F401  they register batching rules
     axis_operators,
     data_movement,
@@ -60,8 +62,13 @@ class IndependentWork:
         return computed or self.loop.is_outer_value(index, tensor)
 
 
-def find_independent_work(facts: Facts, loop: CountedLoop) -> IndependentWork:
-    """The nodes of a body that depend on no carried value and can be computed outside."""
+def need_independent_work(m: Match) -> IndependentWork:
+    """What can leave the body of the root; raises Miss if the root is no counted loop."""
+    return m.once(_find_independent_work)
+
+
+def _find_independent_work(m: Match) -> IndependentWork:
+    loop, facts = need_counted_loop(m), m.facts
     work = IndependentWork(loop, batched={read.slice for read in loop.reads})
     if loop.iteration is not None:
         work.batched.add(loop.iteration)

@@ -29,8 +29,8 @@ from .after_loop import Size, need_sizes, with_slice_shape
 from .batching import batching_rule_of, relative_cost
 from .independent_work import (
     IndependentWork,
-    find_independent_work,
     may_materialize,
+    need_independent_work,
     static_size,
 )
 
@@ -85,7 +85,7 @@ class DistributeLoop(Rule[DistributableLoop]):
         none = "each carried value depends on all the others"
         groups = _closed_groups(loop, nodes)
         m.need(bool(groups), none)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
         return m.first(
             lambda numbers: _distribution(m, work, nodes, numbers), groups[:_MOST_GROUPS], none
         )

@@ -22,7 +22,7 @@ from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.graph.ir import Node, Tensor, optional
 from ..loops.counted_loop_checks import need_counted_loop
-from .independent_work import IndependentWork, find_independent_work
+from .independent_work import IndependentWork, need_independent_work
 
 _MIN_FEATURES = 128
 """The fewest known features for which an LSTM is decomposed; they must also be half of its state."""
@@ -74,7 +74,7 @@ class DecomposeOneStepLstm(Rule[list[OneStepLstm]]):
         none = "there is no LSTM in its body"
         nodes = [n for n in m.index.nodes_in_order(loop.body) if n.op == "LSTM" and not n.domain]
         m.need(bool(nodes), none)
-        work = find_independent_work(m.facts, loop)
+        work = need_independent_work(m)
         return m.every(lambda node: _one_step_lstm(m, work, node), nodes, none)
 
     def apply(self, patch: Patch, found: list[OneStepLstm]) -> None:

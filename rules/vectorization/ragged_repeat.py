@@ -26,7 +26,7 @@ from ...rewrite.facts.elements import vector
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
-from .independent_work import HoistedValues, IndependentWork, find_independent_work
+from .independent_work import HoistedValues, IndependentWork, need_independent_work
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _repeated_slices(
     no_expand = "{} is not the result of an Expand"
     expand = m.need(m.producer(value, "Expand"), no_expand, value, at=value)
     source, sizes = expand.inputs
-    work = find_independent_work(m.facts, loop)
+    work = need_independent_work(m)
     for tensor in (source, sizes):
         independent = work.is_independent(m.index, tensor)
         m.need(independent, "{} depends on a carried value", tensor, at=tensor)
