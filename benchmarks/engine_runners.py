@@ -166,7 +166,7 @@ class Tvm:
         """The outputs, in the order of the model."""
         import tvm
 
-        given = [tvm.runtime.tensor(np.ascontiguousarray(inputs[name])) for name in self._inputs]
+        given = [tvm.runtime.tensor(np.asarray(inputs[name], order="C")) for name in self._inputs]
         results = self._machine["main"](*given)
         return [results.numpy()] if hasattr(results, "numpy") else [r.numpy() for r in results]
 

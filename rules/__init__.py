@@ -92,6 +92,7 @@ from .reductions.closed_form_rules import (
 from .reductions.linear_attention import ChunkLinearAttention
 from .reductions.linear_recurrence import SimplifyLinearRecurrence
 from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
+from .values.cast_comparisons import CompareBeforeCast
 from .values.cast_like import CastLikeToCast
 from .values.common_subexpressions import EliminateCommonSubexpression
 from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldConstants
@@ -131,6 +132,7 @@ PHASES: tuple[Phase, ...] = (
             EliminateIdentity,
             ConstantToInitializer,
             CastLikeToCast,
+            CompareBeforeCast,
             FailingNodeToTrap,
             FoldConstants,
             DeduplicateConstants,

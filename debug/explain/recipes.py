@@ -43,25 +43,30 @@ _APPENDS = "an operator other than SequenceInsert"
 RECIPES = (
     Recipe(
         _ENDS_EARLY,
-        "bound the loop, and keep the state once it is done",
-        "`for i in range(limit)` with `h = torch.where(done, h, new_h)` instead of `while` or "
-        "`break`",
-        "`tf.range(limit)` with `h = tf.where(done, h, new_h)` instead of `tf.while_loop` on data",
-        "`lax.scan` over `limit` steps with `h = jnp.where(done, h, new_h)` instead of "
+        "a loop is right if each iteration needs the one before, as in a decoder or a solver; a "
+        "fixed number of iterations can be unrolled, and all of them run",
+        "`for i in range(50)` with a constant, traced, and `h = torch.where(done, h, new_h)` "
+        "instead of `while` or `break`",
+        "Python's `range(50)` (not `tf.range`) with `h = tf.where(done, h, new_h)` instead of "
+        "`tf.while_loop` on data",
+        "Python's `range(50)` (not `lax.scan`) with `h = jnp.where(done, h, new_h)` instead of "
         "`lax.while_loop`",
     ),
     Recipe(
         UNKNOWN_MASK,
         "if the mask marks padding at the end, compute it from the lengths",
-        "`mask = torch.arange(T) < lengths[:, None]`",
+        "`mask = torch.arange(T) < lengths[:, None]`, or `torch.arange(T)[:, None] < lengths` "
+        "where time comes first",
         "`mask = tf.sequence_mask(lengths, T)`",
-        "`mask = jnp.arange(T) < lengths[:, None]`",
+        "`mask = jnp.arange(T) < lengths[:, None]`, or `jnp.arange(T)[:, None] < lengths` where "
+        "time comes first",
     ),
     Recipe(
         "a linear recurrence",
-        "nothing in ONNX computes it at once; for a constant decay, a convolution or a cumulative "
-        "sum of scaled inputs does",
-        jax="`lax.associative_scan` instead of `lax.scan` makes it parallel",
+        "no operator computes it, so a loop is right; a constant decay makes it a convolution, and "
+        "for a fixed number of steps an associative scan has no loop",
+        "`associative_scan` of `torch._higher_order_ops`, exported with dynamo",
+        jax="`lax.associative_scan` instead of `lax.scan`",
     ),
     Recipe(
         "an Euler or residual step",
@@ -69,7 +74,7 @@ RECIPES = (
         "it",
         "a Python `for` over a constant range, traced",
         "a Python `for` over a constant range",
-        "`lax.scan(..., unroll=n)` or a Python `for` over a constant range",
+        "a Python `for` over a constant range, not `lax.scan`",
     ),
     Recipe(
         "no operator has a projection",
@@ -109,8 +114,7 @@ RECIPES = (
     ),
     Recipe(
         "the cell depends on",
-        "no ONNX operator has such a cell; move what does not depend on the carried values before "
-        "or after the loop",
+        "no ONNX operator has such a cell, so a loop is right; what can leave it has left it",
     ),
     Recipe(
         "no carried value keeps its shape",
@@ -149,9 +153,11 @@ FIXED = Recipe(
 SIZES = Recipe(
     "",
     "write it without a choice by size, or export with that size fixed",
-    "`x.reshape(...)` or `x[:, 0]` instead of `if T == 1: squeeze`, `F.pad(x, (0, -T % n))` "
+    "`torch.where(torch.full((), T) > n, a, b)` if both results have one shape, a Python `if` with "
+    "`Dim('T', min=n + 1)`, `x[:, 0]` instead of `if T == 1: squeeze`, or `F.pad(x, (0, -T % n))` "
     "instead of `if T % n: pad`",
-    "`tf.reshape` instead of `tf.cond` on `tf.shape(x)`, or a static `input_signature`",
+    "`tf.where(tf.shape(x)[1] > n, a, b)` if both results have one shape, `tf.reshape` instead of "
+    "`tf.cond` on `tf.shape(x)`, or a static `input_signature`",
     "static shapes decide `if` during tracing; export without symbolic sizes there",
 )
 """For an If that sizes decide."""

@@ -173,7 +173,8 @@ class Trials:
         if after.total < before.total:
             how = f"{rule.name()} removes it" if rule is not None else "it is not needed"
             remains = "remain" if after.total > 1 else "remains"
-            return Trial(option, f"{how}; {_counts(after.left)} {remains}", True)
+            more = "; `explain` with this option says why" if after.total else ""
+            return Trial(option, f"{how}; {_counts(after.left)} {remains}{more}", True)
         if rule is None or after.left == before.left:
             return None
         if label in after.became:

@@ -43,6 +43,7 @@ _NORMALIZATIONS = frozenset(
      "MeanVarianceNormalization", "RMSNormalization"}
 )  # fmt: skip
 _ROOTS = frozenset({"Pow", "Sqrt"})
+_MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 # --- from the update alone ---
@@ -165,6 +166,8 @@ def _explained(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
     convolution = next((n for n in around if n.op in _CONVOLUTIONS), None)
     if convolution is not None and _depends_on_state(facts, loop, convolution):
         return Miss("{} is a convolution in place of a product, which no operator has", convolution)
+    if node.op == "Where" and (choice := _needs_a_loop(facts, loop, node)) is not None:
+        return choice
     if _is_normalization(facts, node):
         return Miss("{} belongs to a layer normalisation, which no operator has", node)
     mask = reason.origin.tensor if reason.is_factor else None
@@ -199,6 +202,30 @@ def _mismatched_sizes(facts: Facts, loop: CountedLoop) -> Miss | None:
                     node, one, other,
                 )  # fmt: skip
     return None
+
+
+def _needs_a_loop(facts: Facts, loop: CountedLoop, choice: Node) -> Miss | None:
+    """Why no length of the rows can decide a Where: it chooses by or among results of iterations."""
+    index, states = facts.index, {s.input: s for s in loop.carried}
+    mask, *branches = map(index.original, choice.inputs)
+    producer = index.producer(mask)
+    if mask in states or (producer is not None and _depends_on_state(facts, loop, producer)):
+        return Miss("the choice by {} depends on the carried values", mask)
+    for branch in branches:
+        state = states.get(branch)
+        if state is not None and _moved_from(facts, state.output) is not choice:
+            return Miss(
+                "its input depends on the carried value {}, which {} chooses", branch, choice
+            )
+    return None
+
+
+def _moved_from(facts: Facts, tensor: Tensor) -> Node | None:
+    """The node that computes a value, before operators that only move or cast its elements."""
+    node = facts.index.producer(tensor)
+    while node is not None and not node.domain and node.op in _MOVES:
+        node = facts.index.producer(node.inputs[0])
+    return node
 
 
 def _data_applied_to_state(facts: Facts, loop: CountedLoop, node: Node) -> Tensor | None:

@@ -224,15 +224,17 @@ def uniform_integer(facts: Facts, tensor: Tensor) -> Dim | None:
 
 
 def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
-    """The comparison whose slice i along an axis is the length test of iteration i."""
+    """The comparison whose slice i along an axis is the length test of iteration i.
+
+    Casts may come between, which keep 0 and 1 in any type.
+    """
     is_negated = False
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
         if node.op in _MIRRORED:
             test = _comparison_along(facts, node, axis)
             return test and LengthTest(test.lengths, test.within != is_negated)
         is_negated ^= node.op == "Not"
-        is_mask = facts.dtype(node.inputs[0]) == TensorProto.BOOL
-        source_axis = _operand_axis(facts, node, axis) if is_mask else None
+        source_axis = _operand_axis(facts, node, axis)
         if source_axis is None:
             return None
         tensor, axis = node.inputs[0], source_axis

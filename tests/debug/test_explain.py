@@ -227,7 +227,8 @@ def test_both_values_of_a_condition() -> None:
     (choice, *_) = explain(Request.of(model(text))).remaining
     assert choice.op == "If"
     assert {t.option: t.effect.partition(":")[0] for t in choice.trials} == {
-        '--dim "one>=2"': "InlineDecidedIf removes it; 1 Loop remains",
+        '--dim "one>=2"': "InlineDecidedIf removes it; 1 Loop remains; "
+        "`explain` with this option says why",
         "--dim one=1": "InlineDecidedIf removes it; 2 Scans remain",
     }
 
@@ -570,8 +571,8 @@ class TestRecipes:
     @pytest.mark.parametrize(
         ("condition", "branch", "words"),
         [
-            ("on = And(more, more)", "q = Neg(x)", "bound the loop"),
-            ("on = Identity(more)", "q = Neg(x)", "bound the loop"),
+            ("on = And(more, more)", "q = Neg(x)", "can be unrolled"),
+            ("on = Identity(more)", "q = Neg(x)", "can be unrolled"),
             ("on = Identity(go)", "e = Neg(x) q = SequenceInsert(l, e)", "append in every"),
             ("on = Identity(go)", "q = Neg(x)", "compute both results"),
         ],

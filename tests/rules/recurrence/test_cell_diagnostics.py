@@ -18,7 +18,7 @@ FEEDS = Feeds(values={"n": [0, 1, 5]}, sizes=(7,), most=6)
 CONSTANTS = f"""float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] v = {{{numbers(36, 1.0)}}},
     float[3,3] proj = {{{numbers(9, 2.0)}}}, float[12] s = {{{numbers(12, 3.0)}}},
     float[3,3,3] kernel = {{{numbers(27, 4.0)}}}, float keep = {{0.1}}, float rest = {{0.9}},
-    float[1] eps = {{0.001}}, int64[1] nil = {{0}}, int64[1] one = {{1}}, float unit = {{1}}"""
+    float[1] eps = {{0.001}}, int64[1] nil = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}}, float unit = {{1}}"""
 PRODUCT = "p = MatMul(xt, w) q = MatMul(h, v) a = Add(p, q)"
 GATES = """gi, gf, gg, go = Split<axis=1, num_outputs=4>(a)
     i = Sigmoid(gi) f = Sigmoid(gf) g = Tanh(gg) o = Sigmoid(go)"""
@@ -67,6 +67,16 @@ REASONS = {
         "Conv of `hc` is a convolution in place of a product",
     ),
     "zoneout": (f"{INNER} {ZONEOUT}", "keeps a fixed share of `h` (zoneout)"),
+    "result that is fed back": (
+        "mt = Gather<axis=0>(u, t) m = Unsqueeze(mt, one) e = Where(m, c, h) q = MatMul(e, proj) "
+        "hn = Tanh(q) cn = Sin(q)",
+        "its input depends on the carried value `c`, which Where of `e` chooses",
+    ),
+    "choice that earlier iterations made": (
+        "p = MatMul(xt, w) xs = Slice(p, nil, three, one) e = ReduceSum<keepdims=1>(c, one) "
+        "z = Cast<to=9>(e) k = Tanh(xs) hn = Where(z, k, h) cn = Add(c, k)",
+        "the choice by `z` depends on the carried values",
+    ),
     "moving average": (
         "h2 = Mul(keep, h) xs = Slice(xt, nil, one, one) h3 = Mul(rest, xs) hn = Add(h2, h3) "
         "cn = Identity(c)",

@@ -126,6 +126,9 @@ OUTSIDE = {
     "as floats": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
                      lf = Cast<to=1>(l) s = Greater(lf, i2)""",
                   "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "cast, then transposed": ("""i = Range(nul, n, uno) l1 = Unsqueeze(l, one) s0 = Greater(l1, i)
+                                 s1 = Cast<to=1>(s0) s = Transpose<perm=[1,0]>(s1)""",
+                              "c = Gather<axis=0>(s, t) c1 = Cast<to=9>(c) m = Unsqueeze(c1, one)"),
     "reshaped": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = GreaterOrEqual(i1, l)
                     s1 = Reshape(s0, keep) s = Not(s1)""",
                  "m = Gather<axis=0>(s, t)"),
@@ -258,7 +261,7 @@ SPARED = {
     "other way": (WITHIN, "hn = Where(m, h, h1)", "r = Identity(hn)", "the update of"),
     "features": ("m = Less(t, f)", HELD, "r = Identity(hn)", "is data"),
     "state": ("s = ReduceMax<keepdims=1>(h, one) m = Less(s, onef)", HELD, "r = Identity(hn)",
-              "is data"),
+              "the choice by `m` depends on the carried values"),
 }  # fmt: skip
 
 
