@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..rewrite.engine.miss import describe
 from ..rewrite.facts.facts import Facts
-from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
+from ..rewrite.graph.ir import Constant, Graph, Node, Tensor, named_bodies
 from ..rewrite.graph.views import NO_LIMIT, CarriedValue, IfView, LoopView, ScanView
 from ..rewrite.storage.summary import CONTROL_FLOW
 from .fact_text import is_named, type_text
@@ -98,7 +98,7 @@ class ControlFlowReader:
     def _describe(self, node: Node, position: int) -> ControlNode:
         text = ControlNode(node.op, node.name, describe(node), position)
         self._read(node, text)
-        for name, body in _named_bodies(node):
+        for name, body in named_bodies(node):
             text.bodies[name] = self._bodies[body] = BodyText(len(body.nodes), self.tree(body))
         self.described[node] = text
         return text
@@ -112,7 +112,7 @@ class ControlFlowReader:
         # Rules may have exchanged the branches.
         text.bodies = {
             name: replace(self._bodies[body], nodes=len(body.nodes))
-            for name, body in _named_bodies(node)
+            for name, body in named_bodies(node)
             if body in self._bodies
         }
 
@@ -188,7 +188,3 @@ class ControlFlowReader:
             return self._expression(node.inputs[0], depth)
         arguments = (self._expression(t, depth - 1) for t in node.inputs if t.name)
         return f"{node.op}({', '.join(arguments)})"
-
-
-def _named_bodies(node: Node) -> Iterator[tuple[str, Graph]]:
-    return ((name, body) for name, body in node.attrs.items() if isinstance(body, Graph))
