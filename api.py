@@ -29,6 +29,7 @@ from .rewrite.storage.in_memory import like
 from .rewrite.storage.iteration_numbers import reshape_iteration_numbers
 from .rewrite.storage.model import export_model, read_model
 from .rewrite.storage.output_files import check_not_source
+from .rewrite.storage.redeclare import check_declarations
 from .rewrite.storage.summary import (
     brief,
     changed_values,
@@ -193,12 +194,13 @@ def rewrite(
     on; it maps each to its time axis, which is the second axis, as in (batch, time), or the only
     axis where none is given. `strict` preserves errors: inputs on which the original fails still
     fail. `engine` names the inference engine that the result is for, such as `"openvino"`: rules
-    then leave out forms that it does not take. `rules` replaces the phases of looplift and of
-    installed packages. `follow_links` reads external data through links that leave the folder of
-    the model. `step_limit` stops after that many commits. `on_event` is called with every
-    commit and defect, `observer` follows the rewrite from within. `verify` compares the result with
-    the original on onnxruntime, as the command line does; `result.verification` says what was
-    compared. Without it, nothing is run.
+    then avoid forms that it refuses or computes wrongly. `rules` replaces the phases of looplift
+    and of installed packages; `looplift.plugins.all_phases(["my_rules"])` are these and those of
+    the module `my_rules`, as with `--rules my_rules` on the command line. `follow_links` reads
+    external data through links that leave the folder of the model. `step_limit` stops after that
+    many commits. `on_event` is called with every commit and defect, `observer` follows the rewrite
+    from within. `verify` compares the result with the original on onnxruntime, as `looplift
+    rewrite` does; `result.verification` says what was compared. Without it, nothing is run.
 
     The given model is not changed. Raises ModelError for a model that is not valid,
     AssumptionError for an assertion that does not fit, and a LoopliftError that names the rules if
@@ -293,6 +295,7 @@ def from_onnx(
     shapes: Shapes | None = None,
     prefix_masks: PrefixMasks = (),
     strict: bool = False,
+    engine: str | None = None,
     rules: Sequence[Phase] | None = None,
     follow_links: bool = False,
     on_form: OnForm | None = None,
@@ -300,9 +303,10 @@ def from_onnx(
     """Converts a model into a Relax module: a drop-in for `tvm.relax.frontend.onnx.from_onnx`.
 
     The parameters up to `sanitize_input_names` are those of TVM; the others are those of `rewrite`,
-    which runs first, on the inputs as `shape_dict` and `dtype_dict` declare them. The parameters
-    that `keep_params_in_input` asks for keep their names and shapes. `on_form` is called for every
-    loop and recurrence with the form that it takes when compiled, a kernel or functions, and why.
+    which runs first, on the inputs as `shape_dict` and `dtype_dict` declare them. As in TVM, names
+    there that are no inputs have no effect, but the log names them. The parameters that
+    `keep_params_in_input` asks for keep their names and shapes. `on_form` is called for every loop
+    and recurrence with the form that it takes when compiled, a kernel or functions, and why.
 
     The logger "looplift" warns of everything that the result relies on, and of a model that cannot
     be rewritten, which is imported as it is if nothing is asserted and no rules are given.
@@ -315,6 +319,7 @@ def from_onnx(
             model,
             Assertions.of(inputs, dims, shapes, prefix_masks),
             strict=strict,
+            engine=engine,
             phases=rules,
             follows_links=follow_links,
         )
@@ -348,6 +353,7 @@ def import_request(
     given = ImportOptions(**arguments, base_dir=request.base_dir)
     warn_of_defects(request.proto)
     original = request.proto
+    check_declarations(original, given.shape_dict, given.dtypes)
     proto, weights = prepare(original, given)
     request = replace(request, proto=proto)
     options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
@@ -381,11 +387,14 @@ def _rewritten(
 ) -> tuple[Engine, Mapping[Tensor, str]]:
     """The engine with the rewritten model, and why the ranks of values are not known."""
     from .lowering.tail_duplication import duplicate_tails
+    from .rules.recurrence.emission import ABOUT_ONNXRUNTIME
 
     engine = request.engine()
     engine.run()
     trace = engine.trace
-    for warning in (*engine.assertions.notes(), *trace.notes()):
+    # What onnxruntime does with a form does not matter: TVM runs the module.
+    notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
+    for warning in (*engine.assertions.notes(), *notes):
         _log.warning("%s", wording(warning))
     final, ranks = duplicate_tails(engine)
     for defect in dict.fromkeys((*trace.defects(), *final.trace.defects())):

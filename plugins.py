@@ -41,6 +41,19 @@ def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
     return insert_phases(PHASES, tuple(dict.fromkeys(added)))
 
 
+def check_phases(phases: object) -> None:
+    """Raises LoopliftError for what is not phases, such as the name of a module."""
+    listed = phases if isinstance(phases, Sequence) and not isinstance(phases, str) else (None,)
+    if all(isinstance(phase, Phase) for phase in listed):
+        return
+    module = phases if isinstance(phases, str) else getattr(phases, "__name__", "my_rules")
+    raise LoopliftError(
+        f"`rules` is {phases!r}, which is not a sequence of phases",
+        remedy=f"Pass looplift.plugins.all_phases(['{module}']), which adds the phases of a module "
+        "to those of looplift, or a tuple of looplift.Phase, which replaces them",
+    )
+
+
 def insert_phases(phases: Sequence[Phase], added: Sequence[Phase]) -> tuple[Phase, ...]:
     """Inserts phases among others.
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx
 
-from .plugins import all_phases
+from .plugins import all_phases, check_phases
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.inference_engine import inference_engine
 from .rewrite.engine.rule import Options, Phase
@@ -49,12 +49,14 @@ class Request:
 
         `engine` names the inference engine that the result is for. `follows_links` allows external
         data through links to other folders. Raises ModelError if the model cannot be read, and
-        LoopliftError if the engine is not known or the rules of an installed package cannot be
-        imported.
+        LoopliftError if the engine is not known, if `phases` are none, or if the rules of an
+        installed package cannot be imported.
         """
         options = Options(strict=strict, engine=inference_engine(engine))
         proto, base_dir = load(model, follows_links)
-        phases = all_phases() if phases is None else phases
+        if phases is None:
+            phases = all_phases()
+        check_phases(phases)
         return cls(proto, base_dir, assertions or Assertions(), options, phases)
 
     def engine(

@@ -77,7 +77,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
         )
     outcome = _outcome(job, result)
     if job.verifies:
-        from ..rules.recurrence.emission import ENDS_PROCESS
+        from ..rules.recurrence.emission import CRASHES
 
         check_runtime(result.proto)
         verification = verify(
@@ -96,7 +96,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
             )
         outcome.verification = str(verification)
         outcome.differences = [str(difference) for difference in verification.differences]
-        known = any(ENDS_PROCESS in note for note in outcome.notes)
+        known = any(CRASHES in note for note in outcome.notes)
         outcome.notes += verification.notes(crash_is_known=known)
         if verification.differences:
             outcome.status = DIFFERENT

@@ -104,7 +104,7 @@ Strict = Annotated[
     typer.Option(
         "--strict",
         help="Preserve errors: inputs on which the original fails must still fail. Also leaves out "
-        "rewrites that are exact only for counts that a float holds exactly.",
+        "rewrites whose float counters are exact only up to 2^24.",
     ),
 ]
 ForEngine = Annotated[
@@ -112,7 +112,8 @@ ForEngine = Annotated[
     typer.Option(
         "--for",
         metavar="ENGINE",
-        help=f"Leave out forms that an inference engine does not take: {', '.join(ENGINES)}.",
+        help="Adapt the result to an inference engine: rules avoid forms that it refuses or "
+        f"computes wrongly. One of {', '.join(ENGINES)}.",
         show_default=False,
     ),
 ]

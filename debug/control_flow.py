@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..rewrite.engine.miss import describe
 from ..rewrite.facts.facts import Facts
-from ..rewrite.graph.ir import Constant, Graph, Node, Tensor
+from ..rewrite.graph.ir import Constant, Graph, Node, Tensor, named_bodies
 from ..rewrite.graph.views import NO_LIMIT, CarriedValue, IfView, LoopView, ScanView
 from ..rewrite.storage.summary import CONTROL_FLOW
 from .fact_text import is_named, type_text
+
+NO_TRIP_LIMIT = "no trip limit"
+"""The trip count of a Loop that only its condition ends."""
 
 
 @dataclass
@@ -82,6 +85,7 @@ class ControlFlowReader:
         self._facts = facts
         self._index = facts.index
         self.described: dict[Node, ControlNode] = {}
+        self._bodies: dict[Graph, BodyText] = {}
 
     def tree(self, graph: Graph) -> list[ControlNode]:
         """The control flow of a graph, outermost nodes first."""
@@ -93,20 +97,34 @@ class ControlFlowReader:
 
     def _describe(self, node: Node, position: int) -> ControlNode:
         text = ControlNode(node.op, node.name, describe(node), position)
-        text.captures = [tensor.name for tensor in self._index.captures(node)]
+        self._read(node, text)
+        for name, body in named_bodies(node):
+            text.bodies[name] = self._bodies[body] = BodyText(len(body.nodes), self.tree(body))
+        self.described[node] = text
+        return text
+
+    def update(self, node: Node) -> None:
+        """Describes a node again that rules changed."""
+        text = self.described[node]
+        text.condition = text.trip_count = ""
+        text.scan_inputs = []
+        self._read(node, text)
+        # Rules may have exchanged the branches.
         text.bodies = {
-            name: BodyText(len(body.nodes), self.tree(body))
-            for name, body in node.attrs.items()
-            if isinstance(body, Graph)
+            name: replace(self._bodies[body], nodes=len(body.nodes))
+            for name, body in named_bodies(node)
+            if body in self._bodies
         }
+
+    def _read(self, node: Node, text: ControlNode) -> None:
+        """Fills in everything but the bodies."""
+        text.captures = [tensor.name for tensor in self._index.captures(node)]
         if node.op == "If":
             text.condition = self._expression(IfView(node).condition)
         elif node.op == "Loop":
             self._read_loop(LoopView(node), text)
         elif self._facts.opset >= 9:  # before, Scan had a batch axis and an input for lengths
             self._read_scan(ScanView(node), text)
-        self.described[node] = text
-        return text
 
     def _read_loop(self, loop: LoopView, text: ControlNode) -> None:
         text.trip_count = self._trip_count(loop.trip)
@@ -139,10 +157,10 @@ class ControlFlowReader:
 
     def _trip_count(self, trip: Tensor | None) -> str:
         if trip is None:
-            return "no limit"
+            return NO_TRIP_LIMIT
         count = self._facts.scalar(trip)
         if isinstance(count, int):
-            return "no limit" if count >= NO_LIMIT else str(count)
+            return NO_TRIP_LIMIT if count >= NO_LIMIT else str(count)
         if count is None or not is_named(count):
             # A symbol of looplift says less to a reader than the expression that computes it.
             return self._expression(trip)

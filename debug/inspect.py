@@ -26,7 +26,7 @@ from ..rewrite.storage.summary import (
     new_control_flow_text,
     summarize,
 )
-from .control_flow import BodyText, ControlFlowReader, ControlNode, SlicedText
+from .control_flow import NO_TRIP_LIMIT, BodyText, ControlFlowReader, ControlNode, SlicedText
 from .explain.explain import RemainingNode, explain
 
 MOST_VALUES = 8
@@ -43,7 +43,7 @@ class Inspection:
 
     model: ModelSummary
     control: list[ControlNode]
-    """The Ifs, Loops and Scans of the file."""
+    """The Ifs, Loops and Scans of the file. Those that remain are described as they are then."""
     remaining: list[RemainingNode] = field(default_factory=list)
     """Those that remain, with what helps."""
     notes: list[str] = field(default_factory=list)
@@ -70,6 +70,7 @@ def inspect(request: Request) -> Inspection:
     removals.finish()
     for node, text in reader.described.items():
         if node in engine.index:
+            reader.update(node)
             text.reasons = [f"{each.rule}: {each.sentence}" for each in reasons_at(engine, node)]
     notes = engine.assertions.notes() + engine.trace.notes()
     stays = any(node in engine.index for node in reader.described)
@@ -125,14 +126,14 @@ def render(inspection: Inspection, title: str, why: bool = False) -> list[Render
 
 
 def _summary(inspection: Inspection) -> str:
-    """`25 Ifs and 1 Loop: 25 go, 1 remains, 2 Scans are new`."""
+    """`25 Ifs and 1 Loop: 25 removed, 1 remains, 2 Scans are new`."""
     nodes = inspection.all()
     named = control_flow_text(Counter(node.op for node in nodes))
     if not named:
         return "no control flow"
     left = sum(not node.removed_by for node in nodes)
-    goes = len(nodes) - left
-    fate = [f"{goes} go{'es' * (goes == 1)}"] * (goes > 0)
+    removed = len(nodes) - left
+    fate = [f"{removed} removed" if left else "removed"] * (removed > 0)
     fate += [f"{left} remain{'s' * (left == 1)}"] * (left > 0)
     if inspection.added:
         fate.append(new_control_flow_text(inspection.added))
@@ -150,7 +151,9 @@ def _stays(remaining: RemainingNode) -> Text:
             rest = f"the {remaining.facts} {rest.removeprefix(named)}"
         text.append(f": {rest}")
     if remaining.trials:
-        text.append(f"; try {remaining.trials[0].option}", "green")
+        trial = remaining.trials[0]
+        effect = f", which makes it a {trial.becomes}" if trial.becomes else ""
+        text.append(f"; try {trial.option}{effect}", "green")
     return text
 
 
@@ -179,7 +182,8 @@ def _headline(node: ControlNode) -> Text:
 def _details(node: ControlNode) -> list[str]:
     lines = [f"why: {reason}" for reason in node.reasons]
     if node.op != "If":
-        lines.append(f"trip count: {node.trip_count or 'unknown'}")
+        count = node.trip_count or "unknown"
+        lines.append(count if count == NO_TRIP_LIMIT else f"trip count: {count}")
     if node.condition:
         lines.append(f"condition: {node.condition}")
     lines += [f"carried {c.name}: {c.type}, initially {c.initial}" for c in node.carried]

@@ -12,6 +12,17 @@ from onnx import parser
 from looplift.rewrite.graph import ir
 from looplift.rewrite.running.runtime import Array
 
+MASKED_RNN = """g (float[T,B,2] x, int64[B] lengths, float[B,3] h0) => (float[T,B,3] y, float[B,3] last)
+    <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1},
+     int64 zero = {0}, int64[1] one = {1}, float none = {0}> {
+    sizes = Shape(x) n = Gather(sizes, zero)
+    last, y = Loop (n, , h0) <body = b (int64 t, bool ci, float[B,3] s)
+        => (bool co, float[B,3] so, float[B,3] row) {
+        co = Identity(ci) xt = Gather(x, t) p = MatMul(xt, w) q = MatMul(s, r) a = Add(q, p)
+        h = Tanh(a) l = Less(t, lengths) live = Unsqueeze(l, one)
+        so = Where(live, h, s) row = Where(live, h, none) }> }"""
+"""An RNN whose rows have lengths of their own."""
+
 
 def parse(source: str, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
     return parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["": {opset}]> {source}')

@@ -286,3 +286,14 @@ def test_a_rule_of_a_user_fires_before_the_rule_that_it_names(
     assert [commit.rule for commit in commits] == expected
     assert {commit.phase for commit in commits} == {"recurrences"}
     assert_equivalent(model, result.model, Feeds(sizes=(1, 2, 5)), 1e-5)
+
+
+@pytest.mark.parametrize("given", ["some_rules", plugins, (PHASES[0].rules[0],), 5], ids=str)
+def test_what_is_no_phase_is_refused(given: object) -> None:
+    with pytest.raises(LoopliftError, match="not a sequence of phases") as raised:
+        rewrite(fixture(FuseRecurrence.fires), rules=given)  # type: ignore[arg-type]
+    assert "looplift.plugins.all_phases(['" in raised.value.remedy
+
+
+def test_no_rules_are_phases() -> None:
+    assert rewrite(fixture(FuseRecurrence.fires), rules=[]).report.commits.total() == 0

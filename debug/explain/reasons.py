@@ -18,7 +18,7 @@ from ...rules.branches.decided_if import InlineDecidedIf
 from ...rules.branches.if_to_where import IfToWhere
 from ...rules.loops.sequence_accumulation import SequenceInsertToScanOutput
 from ...rules.recurrence import FuseRecurrence
-from ..control_flow import ControlFlowReader
+from ..control_flow import NO_TRIP_LIMIT, ControlFlowReader
 from ..fact_text import value_text
 from .advice import Derivation, Remedy, dim_remedies, mask_remedies
 from .rule_effects import effect_of
@@ -195,7 +195,8 @@ class Reasons:
             return ", ".join(value_text(facts.of(t)) for t in at.outputs if t.name)
         parts = [f"condition {described.condition}"] if described.condition else []
         if at.op != "If":
-            parts.append(f"trip count {described.trip_count or 'unknown'}")
+            count = described.trip_count or "unknown"
+            parts.append(count if count == NO_TRIP_LIMIT else f"trip count {count}")
             parts += [f"carried value `{c.name}`: {c.type}" for c in described.carried[:3]]
         return "; ".join(parts)
 

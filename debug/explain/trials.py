@@ -74,6 +74,8 @@ class Trial:
     effect: str
     removes: bool
     """Whether the node is removed and less control flow remains."""
+    becomes: str = ""
+    """The operator that the node becomes, if it only becomes another one."""
 
 
 class RemovalObserver(Observer):
@@ -178,9 +180,9 @@ class Trials:
         if rule is None or after.left == before.left:
             return None
         if label in after.became:
-            effect = f"{rule.name()} makes it a {after.became[label]}"
-        else:
-            effect = f"{rule.name()} removes it; {_counts(after.left)} remain"
+            operator = after.became[label]
+            return Trial(option, f"{rule.name()} makes it a {operator}", False, operator)
+        effect = f"{rule.name()} removes it; {_counts(after.left)} remain"
         return Trial(option, f"{effect}: {rule.summary()}", False)
 
 

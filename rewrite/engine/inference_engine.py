@@ -19,7 +19,7 @@ from ..errors import LoopliftError
 from ..facts.facts import Facts
 from ..graph.ir import Node, bodies
 from .edits import Edits
-from .miss import Miss
+from .miss import Refusal
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -91,7 +91,7 @@ ENGINES = MappingProxyType(
             InferenceEngine("tvm"),
             # 2026.4 ignores sequence_lens and peepholes, and does not compile HardSigmoid.
             InferenceEngine("openvino", _recurrent("with sequence_lens", "with P", _ACTIVATIONS)),
-            # 0.23 ends the process for an open batch, ignores `activations` and computes `reverse`
+            # 0.23 crashes on a dynamic batch size, ignores `activations` and computes `reverse`
             # forward; an LSTM of a batch other than 1 takes no initial state and returns no Y_c.
             InferenceEngine(
                 "tract",
@@ -119,7 +119,7 @@ ENGINES = MappingProxyType(
                 ),
                 reshapes_iteration_numbers=True,
             ),
-            # 3.6 ends the process on most GRUs and on an LSTM whose Y_c is not read; it computes an
+            # 3.6 crashes on most GRUs and on an LSTM whose Y_c is not read; it computes an
             # RNN with `reverse` or Relu wrongly.
             InferenceEngine("mnn", frozenset((*_RECURRENT, "LSTM without Y_c", "Scan"))),
             # 0.14 has none of these.
@@ -153,7 +153,7 @@ class UnsupportedNodes:
         self._refusals = {node: self._refused(node) for node in facts.index.walk()}
 
     def check(self, patch: Edits) -> None:
-        """Raises Miss if a patch adds a form that the engine does not take and removes none."""
+        """Raises Refusal if a patch adds a form that the engine does not take and removes none."""
         changed = [*patch.touched, *(node for each in patch.added for node in _with_inner(each))]
         after = {node: self._refused(node) for node in changed if node in patch.index}
         gone = Counter(
@@ -162,7 +162,7 @@ class UnsupportedNodes:
         for node, reasons in after.items():
             new = Counter(reasons) - Counter(self._of(node)) - gone
             for reason in new:
-                raise Miss("{} does not take {}", self._engine.name, reason, at=node)
+                raise Refusal("{} does not take {}", self._engine.name, reason, at=node)
             gone -= Counter(reasons) - Counter(self._of(node))
         self._refusals.update(after)
 

@@ -30,6 +30,10 @@ class Miss(Exception):
             return sentence
 
 
+class Refusal(Miss):
+    """The inference engine does not take what the rule would make."""
+
+
 def describe(thing: object) -> str:
     """Names a node, tensor or other value in a message: `Add `node` `, `` `tensor` ``, `3`."""
     if isinstance(thing, Node):

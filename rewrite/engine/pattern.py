@@ -205,8 +205,8 @@ def _check_replacement(
     new, old = _operators(replacement), _operators(pattern)
     if len(new) >= len(old) and not rule.normal_form:
         raise ValueError(
-            f"{rule.__name__} replaces {len(old)} nodes by {len(new)}: set normal_form = True if "
-            "it cannot fire on its own result for ever"
+            f"{rule.__name__} replaces {len(old)} node{'s' * (len(old) != 1)} by {len(new)}: set "
+            "normal_form = True if it cannot fire on its own result for ever"
         )
 
 

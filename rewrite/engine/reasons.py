@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph.ir import CONTROL_FLOW, Node, Tensor
 from .engine import Engine
-from .miss import Miss, describe
+from .miss import Miss, Refusal, describe
 from .rule import ANY, RULE_ERRORS, Match, Rule, describe_error, root_name
 
 
@@ -80,6 +80,8 @@ def _reason(engine: Engine, phase: str, kind: type[Rule], node: Node) -> Reason 
     """Why a rule does not fire at a node; None if it would fire."""
     match = CountingMatch(node, engine)
     rule = kind()
+    declined = engine.declined.get((kind, node))
+    refused = declined if isinstance(declined, Refusal) else None
 
     def because(sentence: str) -> Reason:
         at = describe(node)
@@ -88,12 +90,13 @@ def _reason(engine: Engine, phase: str, kind: type[Rule], node: Node) -> Reason 
     try:
         rule.match(match)
     except Miss as miss:
-        return _of_miss(miss, phase, kind, node, match.passed)
+        # Rules that only simplify may have changed what a refused rule matched. What the engine
+        # refuses stays the reason: no assertion that makes the rule match again would help.
+        return _of_miss(refused or miss, phase, kind, node, match.passed)
     except RULE_ERRORS as error:
         return because(describe_error("match", kind, error))
     if defect := engine.banned.get((kind, node)):
         return because(f"it fires, but its change is wrong and was undone: {defect}")
-    declined = engine.declined.get((kind, node))
     return None if declined is None else _of_miss(declined, phase, kind, node, match.passed)
 
 

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from ..errors import AssumptionError
 from ..graph.index import Index
-from ..graph.ir import Graph, Tensor
+from ..graph.ir import Graph, Node, Tensor, bodies
 from ..storage.model import Model, opsets
 from .assertions import Assertions
 from .facts import Facts, named
@@ -52,6 +52,7 @@ def with_time_axes(model: Model, asserted: Assertions) -> Assertions:
     axes: dict[str, int | None] = {}
     for name, axis in asserted.prefix_masks.items():
         _check_type(facts, masks[name])
+        _check_no_length(facts, masks[name])
         time_axis = _time_axis(facts, masks[name], axis)
         _check_elements(facts, masks[name], time_axis)
         axes[name] = time_axis
@@ -75,6 +76,43 @@ def _check_type(facts: Facts, mask: Tensor) -> None:
             remedy="Name booleans or numbers 0 and 1 of rank 1 or 2, (time) or (batch, time); "
             "further axes must have the size 1",
         )
+
+
+_COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators whose results consist of elements of their first operand."""
+
+
+def _check_no_length(facts: Facts, tensor: Tensor) -> None:
+    """Raises AssumptionError for lengths: numbers that are compared with positions."""
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        value = waiting.pop()
+        for node, slot in facts.index.uses(value):
+            if not isinstance(node, Node) or node.domain:
+                continue
+            if node.op in _COMPARISONS and _are_positions(facts, node.inputs[1 - slot]):
+                raise AssumptionError(
+                    f"'{tensor.name}' is compared with positions, so it is a length and no mask",
+                    remedy="Leave out the assertion: rules recognise lengths from the comparison",
+                )
+            if node.op in _MOVES and slot == 0:
+                waiting += [each for each in node.outputs if each not in seen]
+                seen.update(node.outputs)
+
+
+def _are_positions(facts: Facts, tensor: Tensor) -> bool:
+    """Whether a value is an iteration number, a Range, or a constant such as 0, 1, 2, …."""
+    while (node := facts.index.producer(tensor)) is not None and node.op in _MOVES:
+        tensor = node.inputs[0]
+    constant = facts.constant(tensor)
+    if constant is not None:
+        return constant.size > 2 and bool(np.all(np.diff(constant.ravel()) == 1))
+    home = facts.index.home(tensor)
+    owner = None if home is None else facts.index.owner(home)
+    if node is not None:
+        return node.op == "Range" and not node.domain
+    return owner is not None and owner.op == "Loop" and tensor is bodies(owner)[0].inputs[0]
 
 
 def _time_axis(facts: Facts, mask: Tensor, axis: int | None) -> int:

@@ -53,7 +53,8 @@ class Difference:
     """One output in which two models differ."""
 
     output: str
-    """The name of the output; `ys[2]` for the third element of a sequence."""
+    """The name of the output; `ys[2]` for the third element of a sequence; empty where the models
+    differ as a whole, such as in the number of outputs."""
     what: str
     """The difference in words, without a full stop."""
     index: tuple[int, ...] | None = None
@@ -67,7 +68,8 @@ class Difference:
 
     def __str__(self) -> str:
         place = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return f"output '{self.output}': {self.what}" + (f" (at {place})" if place else "")
+        subject = f"output '{self.output}': " if self.output else ""
+        return f"{subject}{self.what}" + (f" (at {place})" if place else "")
 
 
 class Tolerances:
@@ -129,7 +131,8 @@ def compare(
     """
     tolerances = tolerances or Tolerances("float32")
     if len(expected) != len(actual):
-        return [Difference("", f"{len(actual)} outputs instead of {len(expected)}")]
+        plural = "s" * (len(actual) != 1)
+        return [Difference("", f"{len(actual)} output{plural} instead of {len(expected)}")]
     return [
         difference
         for name, left, right in zip(names, expected, actual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -10,7 +11,37 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ..errors import AssumptionError
+from ..graph.declarations import shape_of
 from .protos import containers
+
+_log = logging.getLogger("looplift")
+
+
+def check_declarations(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]], dtypes: Mapping[str, str]
+) -> None:
+    """Warns of names that are no inputs, which TVM's importer ignores.
+
+    Raises AssumptionError for a shape whose rank is not that of the input.
+    """
+    inputs = {info.name: info.type.tensor_type for info in model.graph.input}
+    for argument, names in (("shape_dict", shapes), ("dtype_dict", dtypes)):
+        for name in names:
+            if name not in inputs:
+                _log.warning(
+                    "%s: the model has no input '%s'; its inputs are: %s",
+                    argument, name, ", ".join(inputs),
+                )  # fmt: skip
+    for name, shape in shapes.items():
+        if name in inputs and inputs[name].HasField("shape"):
+            declared = shape_of(inputs[name].shape)
+            if len(declared) != len(shape):
+                raise AssumptionError(
+                    f"Input '{name}' has rank {len(declared)}, not {len(shape)}",
+                    where="shape_dict",
+                    remedy=f"It is declared as {declared}",
+                )
 
 
 def redeclare(

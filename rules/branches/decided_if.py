@@ -7,16 +7,57 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...rewrite.engine.miss import Miss
+from ...rewrite.engine.miss import Miss, describe
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
-from ...rewrite.graph.ir import Graph
+from ...rewrite.graph.index import Index
+from ...rewrite.graph.ir import Graph, Node, Tensor
+from ...rewrite.graph.views import IfView
 
 
 def inline_branch(patch: Patch, branch: Graph) -> None:
     """Moves a branch of the root, an If, to where the If stands, and removes the If."""
     patch.replace_node(patch.root, patch.inline(branch))
+
+
+def inline_only_branch(patch: Patch, branch: Graph, reason: str) -> None:
+    """Inlines a branch of the root, an If with an open condition, and notes the reason.
+
+    The note also names the inputs of the model that nothing reads any more.
+    """
+    label, condition = describe(patch.root), IfView(patch.root).condition
+    inline_branch(patch, branch)
+    ignored = [f"`{tensor.name}`" for tensor in _unread_inputs(patch.index, condition)]
+    verb = "is" if len(ignored) == 1 else "are"
+    effect = f"; {' and '.join(ignored)} {verb} now ignored" if ignored else ""
+    patch.note(f"{label} always takes `{branch.name}`, because {reason}{effect}")
+
+
+def _unread_inputs(index: Index, tensor: Tensor) -> list[Tensor]:
+    """The inputs of the model that a value is computed from and that no output depends on."""
+    found, waiting, seen = [], [tensor], {tensor}
+    while waiting:
+        value = waiting.pop()
+        node = index.producer(value)
+        if node is None and value in index.root.inputs and not _reaches_an_output(index, value):
+            found.append(value)
+        operands = [] if node is None else [*node.inputs, *index.captures(node)]
+        waiting += [each for each in operands if each not in seen]
+        seen.update(operands)
+    return found
+
+
+def _reaches_an_output(index: Index, tensor: Tensor) -> bool:
+    """Whether an output of the model, or of any body, may depend on a value."""
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        for use in index.uses(waiting.pop()):
+            if not isinstance(use.reader, Node):
+                return True
+            waiting += [each for each in use.reader.outputs if each not in seen]
+            seen.update(use.reader.outputs)
+    return False
 
 
 class InlineDecidedIf(Rule[Graph]):
@@ -87,8 +128,7 @@ class InlineOnlyPossibleBranch(Rule[OnlyPossibleBranch]):
         raise Miss("each branch may succeed, whatever {} is", view.condition, at=m.node)
 
     def apply(self, patch: Patch, found: OnlyPossibleBranch) -> None:
-        patch.note(f"takes `{found.branch.name}`: the other branch always fails ({found.failure})")
-        inline_branch(patch, found.branch)
+        inline_only_branch(patch, found.branch, f"the other branch always fails ({found.failure})")
 
 
 def _certain_failure(m: Match, branch: Graph) -> str | None:

@@ -10,7 +10,7 @@ other one. The rule derives the facts of later nodes from each branch in turn.
 
 from __future__ import annotations
 
-from ...rewrite.engine.miss import Miss, describe
+from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -18,7 +18,7 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import Graph
 from ...rewrite.graph.views import IfView
 from ..values.later_failures import later_failure
-from .decided_if import OnlyPossibleBranch, inline_branch
+from .decided_if import OnlyPossibleBranch, inline_only_branch
 
 _SQUEEZE_IF = """<int64[1] two = {2}, int64[1] one = {1}> {
       s = Shape(x)  d = Gather(s, two)  c = Equal(d, one)  q = Squeeze(c)
@@ -55,9 +55,8 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
         raise Miss("no later operator that reads {} fails for just one branch", results, at=m.node)
 
     def apply(self, patch: Patch, found: OnlyPossibleBranch) -> None:
-        otherwise = f"otherwise every run fails at {found.failure}; --strict keeps the If"
-        patch.note(f"{describe(patch.root)} always takes `{found.branch.name}`: {otherwise}")
-        inline_branch(patch, found.branch)
+        reason = f"otherwise every run fails at {found.failure} (--strict keeps the If)"
+        inline_only_branch(patch, found.branch, reason)
 
 
 def _results_differ(facts: Facts, view: IfView) -> bool:

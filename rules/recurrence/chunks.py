@@ -50,7 +50,7 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
     root = ("Loop", "Scan")
     promise = Promise(
         rounds="the products of all chunks are computed at once",
-        assumes="sequences that onnxruntime's operator takes: its GRU ends the process for empty ones",
+        assumes="sequences that onnxruntime's operator takes: its GRU crashes on empty ones",
         accepts="those that read after the end of the sequence",
     )
     fires = """g (float[T,5,B,2] x, float[1,3,2] w, float[1,3,3] r, float[1,B,3] h0) => (float[1,B,3] y) <int64 zero = {0}> {

@@ -128,8 +128,10 @@ def _trimmed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return tensors[: last + 1]
 
 
-ENDS_PROCESS = "ends the process"
-"""What notes say of an operator that fails on an empty tensor."""
+CRASHES = "crashes on an empty"
+"""What notes say of an operator that ends the process of onnxruntime on an empty tensor."""
+ABOUT_ONNXRUNTIME = "onnxruntime's "
+"""How notes begin that do not matter to other engines."""
 
 
 def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
@@ -148,11 +150,13 @@ def empty_note(op: str, what: str, size: Dim | None) -> str:
     """What onnxruntime does for an empty batch or sequence, and what excludes it."""
     parts = () if size is None else symbols(size)
     is_name = any(symbol.serial < 0 and symbol.name == str(size) for symbol in parts)
-    remedy = f'assert `--dim "{size}>=1"`' if is_name else "check the sizes in your program"
-    return (
-        f"onnxruntime's {op} {ENDS_PROCESS} for an empty {what}, which the original runs; {remedy} "
-        "if that never happens"
+    plural = {"batch": "batches", "sequence": "sequences"}[what]
+    remedy = (
+        f'If {plural} are never empty, assert `--dim "{size}>=1"`'
+        if is_name
+        else f"Check that {plural} are never empty in your program"
     )
+    return f"{ABOUT_ONNXRUNTIME}{op} {CRASHES} {what}; the original does not. {remedy}"
 
 
 # --- axes ---

@@ -22,6 +22,7 @@ from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
 from ..loops.counted_loop_checks import need_counted_loop
 from .emission import (
+    ABOUT_ONNXRUNTIME,
     BatchBroadcast,
     BatchedOperand,
     SequenceLengths,
@@ -48,7 +49,7 @@ class FuseRecurrence(Rule[LoopCell]):
     promise = Promise(
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
-        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN crash on some empty ones",
         accepts="those that read after the end of the sequence",
         always_accepts="empty sequences that the loop cannot run on",
     )
@@ -250,14 +251,9 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
                 f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations; "
                 "--strict keeps the loop"
             )
-        if lengths.mask_axis is not None and lengths.limit in patch.facts.prefix_masks:
-            patch.note(
-                f"rows end where `{lengths.limit.name}` ends along axis {lengths.mask_axis}: "
-                "asserted, not proven"
-            )
     if op == "RNN" and found.cell.h.size >= _SLOW_RNN:
         patch.note(
-            "onnxruntime's RNN may be slower than the loop for a batch of 8 or more; measure it with "
+            f"{ABOUT_ONNXRUNTIME}RNN may be slower than the loop for a batch of 8 or more; measure it with "
             "`looplift check`"
         )
 

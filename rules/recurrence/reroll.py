@@ -104,7 +104,7 @@ class RerollRecurrence(Rule[UnrolledCell]):
     promise = Promise(
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
-        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN end the process for some empty ones",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN crash on some empty ones",
     )
     fires = _four_copies("Tanh")
     spares = {"are different cells": _four_copies("Relu")}

@@ -8,6 +8,7 @@ A backend evaluates the expression with numpy, for the probe, or adds it to the 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,6 +115,8 @@ def transpose(weight: Weight) -> Weight:
     """A matrix with its two axes exchanged."""
     if isinstance(weight, np.ndarray):
         return np.asarray(weight.T)
+    if weight.op == "Transpose":
+        return weight.args[0]  # type: ignore[no-any-return]
     return ArrayExpression("Transpose", (weight,), weight.shape[::-1], weight.dtype)
 
 
@@ -150,7 +153,11 @@ def split(vector: Weight, size: int) -> list[Weight]:
 
 
 def add(a: Weight, b: Weight) -> Weight:
-    """The elementwise sum."""
+    """The elementwise sum. Adding zeros changes at most the sign of a zero, so it is left out."""
+    for zeros, other in ((a, b), (b, a)):
+        is_as_wide = np.broadcast_shapes(zeros.shape, other.shape) == other.shape
+        if is_zero(zeros) and is_as_wide and isinstance(other, ArrayExpression):
+            return other
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.asarray(a + b)
     return ArrayExpression("Add", (a, b), np.broadcast_shapes(a.shape, b.shape), a.dtype)
@@ -179,14 +186,40 @@ def matmul(a: Weight, b: Weight) -> Weight:
 
 
 def concat(parts: Sequence[Weight], axis: int) -> Weight:
-    """Weights side by side along an axis."""
+    """Weights side by side along an axis.
+
+    The parts of one weight become one Gather, and transposed parts one Transpose.
+    """
+    parts = _joined([p for p in parts if p.shape[axis]] or parts[:1], axis)
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(p, np.ndarray) for p in parts):
         return np.concatenate([np.asarray(p) for p in parts], axis)
+    if all(isinstance(p, np.ndarray) or p.op == "Transpose" for p in parts) and axis in (0, 1):
+        return transpose(concat([transpose(p) for p in parts], 1 - axis))
     size = sum(p.shape[axis] for p in parts)
     shape = tuple(size if a == axis else n for a, n in enumerate(parts[0].shape))
     return ArrayExpression("Concat", (tuple(parts), axis), shape, parts[0].dtype)
+
+
+def _joined(parts: Sequence[Weight], axis: int) -> list[Weight]:
+    """The parts, where neighbours that are gathered from one weight are gathered at once."""
+    joined: list[Weight] = []
+    for source, run in itertools.groupby(parts, lambda part: _gathered_from(part, axis)):
+        if source is None:
+            joined += run
+        else:
+            first, *others = (part for part in run if isinstance(part, ArrayExpression))
+            indices = [first.args[1], *(part.args[1] for part in others)]
+            joined.append(take(first.args[0], np.concatenate(indices), axis))
+    return joined
+
+
+def _gathered_from(weight: Weight, axis: int) -> bytes | None:
+    """The key of the weight that this one is gathered from along an axis; None for any other."""
+    if isinstance(weight, np.ndarray) or weight.op != "Gather" or weight.args[2] != axis:
+        return None
+    return weight_key(weight.args[0])
 
 
 # --- backends ---

@@ -165,7 +165,7 @@ def pad(op: BatchedNode) -> Plan:
     op.need(not op.has_operand(3), "it pads chosen axes")
     pads = op.integers(1)
     positive = all(isinstance(d, int) and d > 0 for d in op.shape(0))
-    sizes = "a size is not known: onnxruntime 1.31 may end the process where an axis is empty"
+    sizes = "a size is not known: onnxruntime 1.31 may crash where an axis is empty"
     op.need(positive, sizes)
     half = len(pads) // 2
     stacked_pads = [0, *pads[:half], 0, *pads[half:]]

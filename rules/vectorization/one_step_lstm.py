@@ -53,7 +53,7 @@ class DecomposeOneStepLstm(Rule[list[OneStepLstm]]):
     promise = Promise(
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
-        always_accepts="empty batches, for which onnxruntime's LSTM ends the process",
+        always_accepts="empty batches, on which onnxruntime's LSTM crashes",
     )
     fires = f"""g (float[T,1,128] x, float[1,1,1] h0, float[1,1,1] c0) => (float[1,1,1] h) <float[1,4,128] w = {{{_WEIGHTS}}},
       float[1,4,1] r = {{0.1, 0.2, 0.3, 0.4}}, int64[1] z = {{0}}> {{

@@ -14,6 +14,8 @@ from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rules.reductions.linear_attention import ChunkLinearAttention
 
+from ..small_models import MASKED_RNN
+
 
 def model(text: str) -> onnx.ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
@@ -106,7 +108,7 @@ def test_what_remains_says_why_and_what_is_removed_says_how() -> None:
     assert inner.reasons == []
     assert inspection.notes == ["input `b` is True"]
     text = shown(inspection)
-    assert "2 Ifs: 1 goes, 1 remains" in text
+    assert "2 Ifs: 1 removed, 1 remains" in text
     assert "remains" in text
     assert "removed: InlineDecidedIf" in text
 
@@ -165,7 +167,7 @@ def test_one_screen(models_dir: Path) -> None:
         console.print(*render(inspection, "silero_vad.onnx"), sep="\n")
     text = captured.get()
     assert re.match(r"silero_vad.onnx: 2.3 MB, opset 16, \d+ nodes", text)
-    assert "25 Ifs: 24 go, 1 remains" in text
+    assert "25 Ifs: 24 removed, 1 remains" in text
     assert "If `If_0`: the condition Equal(`sr`, 16000) is not known" in text
     assert "try --input sr=16000" in text
     assert text.count("\n") < 16
@@ -174,4 +176,40 @@ def test_one_screen(models_dir: Path) -> None:
 def test_new_control_flow_is_counted() -> None:
     """Chunks of linear attention are computed by Scans."""
     text = shown(inspect(Request.of(fixture(ChunkLinearAttention.fires))))
-    assert re.search(r"1 Scan: 1 goes, \d Scans? (is|are) new", text)
+    assert re.search(r"1 Scan: removed, \d Scans? (is|are) new", text)
+
+
+def test_an_assertion_that_does_not_remove_a_loop_says_so() -> None:
+    console = Console(width=200, no_color=True)
+    with console.capture() as captured:
+        inspection = inspect(Request.of(model(MASKED_RNN), engine="openvino"))
+        console.print(*render(inspection, "model"), sep="\n")
+    assert (
+        'openvino does not take RNN with sequence_lens; try --dim "T>=1", which makes it a Scan'
+        in captured.get()
+    )
+
+
+NEGATED = """g (bool a, float[N] x) => (float[N] y) {
+    n = Not(a)
+    y = If (n) <then_branch = t () => (float[N] p) { q = Exp(x) r = Sin(q) p = Neg(r) },
+                else_branch = e () => (float[N] s) { s = Identity(x) }> }"""
+
+
+def test_what_remains_is_described_as_its_reasons_are() -> None:
+    """A rule removes the Not and exchanges the branches: so do the condition and the branches."""
+    (left,) = inspect(Request.of(model(NEGATED))).control
+    assert any("the condition `a` is not the result of Not" in each for each in left.reasons)
+    assert left.condition == "`a`"
+    assert left.bodies["then_branch"].nodes < left.bodies["else_branch"].nodes
+
+
+WHILE = """g (float[N] x, bool yes, float limit) => (float[N] y) {
+    y = Loop(, yes, x) <body = b (int64 i, bool c, float[N] s) => (bool d, float[N] next) {
+        next = Sin(s) m = ReduceMax<keepdims = 0>(next) d = Less(limit, m) }> }"""
+
+
+def test_a_loop_without_a_trip_count() -> None:
+    text = shown(inspect(Request.of(model(WHILE))))
+    assert "no trip limit" in text
+    assert "trip count:" not in text

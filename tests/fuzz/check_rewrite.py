@@ -33,7 +33,7 @@ from looplift.rewrite.running.runtime import (
 )
 from looplift.rewrite.running.verify import is_empty_stack, is_unranked_stack
 from looplift.rewrite.storage.summary import count_operators
-from looplift.rules.recurrence.emission import ENDS_PROCESS
+from looplift.rules.recurrence.emission import CRASHES
 from looplift.rules.recurrence.fuse import BROADCASTS
 
 from .contradictions import breaks_declarations, contradicts_initial_values
@@ -209,7 +209,7 @@ def _differences(
         return ["the outputs have other names"]
     if not runs:
         return []
-    may_crash = any(ENDS_PROCESS in note for note in result.report.notes)
+    may_crash = any(CRASHES in note for note in result.report.notes)
     # For the original, onnxruntime inferred sizes of empty outputs from the first iteration only.
     loses_sizes = any(BROADCASTS in note for note in result.report.notes)
     stacks = StacksWithoutSlices(before, runs)

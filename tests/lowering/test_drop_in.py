@@ -27,7 +27,10 @@ from looplift.rewrite.engine.rule import Match, Phase, Rule
 from looplift.rewrite.graph.ir import Tensor
 from looplift.rewrite.storage.redeclare import redeclare
 
+from ..rules.recurrence.cell_models import numbers
 from ..samples import one_of
+from ..small_models import MASKED_RNN
+from ..small_models import parse as small
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>\n'
 
@@ -41,6 +44,16 @@ g (float[2, 3] x, bool c) => (float[2, 3] y) {
     one = Constant <value = int64[1] {1}> ()
     s = Shape(x) k = Slice(s, zero, one) f = Cast <to = 1> (k) y = Mul(v, f)
 }"""
+
+OPEN_BATCH = f"""g (float[T,B,2] x, float[B,3] h0, float[B,3] c0) => (float[T,B,3] y)
+    <float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] r = {{{numbers(36, 1.0)}}}> {{
+    h, c, y = Scan <num_scan_inputs = 1, body = cell (float[B,3] h1, float[B,3] c1, float[B,2] xt)
+        => (float[B,3] h2, float[B,3] c2, float[B,3] row) {{
+        p = MatMul(xt, w) q = MatMul(h1, r) a = Add(p, q) i, f, g, o = Split<axis=1>(a)
+        si = Sigmoid(i) sf = Sigmoid(f) tg = Tanh(g) so = Sigmoid(o)
+        fc = Mul(sf, c1) ig = Mul(si, tg) c2 = Add(fc, ig) tc = Tanh(c2) h2 = Mul(so, tc)
+        row = Identity(h2) }}> (h0, c0, x) }}"""
+"""An LSTM, on which onnxruntime crashes for an empty batch."""
 
 
 def parse(text: str) -> onnx.ModelProto:
@@ -90,6 +103,27 @@ class TestRewriting:
         model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT32
         with pytest.raises(LoopliftError, match="int32"):
             looplift.from_onnx(model, dims={"n": 2})
+
+    def test_the_rewrite_may_be_for_an_engine(self) -> None:
+        """As with `looplift import --for`."""
+        operators = []
+        for engine in (None, "openvino"):
+            forms: list[Any] = []
+            looplift.from_onnx(small(MASKED_RNN), engine=engine, on_form=forms.append)
+            operators += [form.op_type for form in forms]
+        assert operators == ["RNN", "Loop"]
+        with pytest.raises(LoopliftError, match="no inference engine"):
+            looplift.from_onnx(small(MASKED_RNN), engine="open-vino")
+
+    def test_what_onnxruntime_does_is_no_matter(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = small(OPEN_BATCH)
+        notes = looplift.rewrite(model).report.notes
+        assert notes == [
+            "onnxruntime's LSTM crashes on an empty batch; the original does not. If batches are "
+            'never empty, assert `dims=["B>=1"]`'
+        ]
+        looplift.from_onnx(model)
+        assert not any("onnxruntime" in message for message in caplog.messages)
 
     def test_rules_that_do_not_end_are_an_error(self) -> None:
         model = parse("g (float[2] x) => (float[2] y) { a = Neg(x) y = Abs(a) }")
@@ -205,9 +239,20 @@ class TestDeclarations:
         (got,) = run(module, np.ones((2, 1), np.float32))
         assert got.shape == (2,)
 
-    def test_names_that_are_no_inputs_are_ignored(self) -> None:
+    def test_names_that_are_no_inputs_are_ignored(self, caplog: pytest.LogCaptureFixture) -> None:
+        """As in TVM; the log names them."""
         model = parse(BRANCH)
         assert redeclare(model, {"q": [1]}, {"r": "float16"}) is model
+        looplift.from_onnx(model, shape_dict={"q": [1]}, dtype_dict={"r": "float16"})
+        assert caplog.messages == [
+            "shape_dict: the model has no input 'q'; its inputs are: x, c",
+            "dtype_dict: the model has no input 'r'; its inputs are: x, c",
+        ]
+
+    def test_a_shape_of_another_rank_is_an_error(self) -> None:
+        with pytest.raises(AssumptionError, match="Input 'x' has rank 2, not 3") as raised:
+            looplift.from_onnx(parse(BRANCH), shape_dict={"x": [1, 2, 3]})
+        assert raised.value.where == "shape_dict"
 
     def test_the_given_model_is_not_changed(self) -> None:
         model = parse(BRANCH)

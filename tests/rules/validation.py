@@ -19,7 +19,7 @@ from looplift.rewrite.running.runtime import (
     SerializedModel,
 )
 from looplift.rewrite.running.verify import is_empty_stack
-from looplift.rules.recurrence.emission import ENDS_PROCESS
+from looplift.rules.recurrence.emission import CRASHES
 from looplift.rules.values.dead_nodes import EliminateIdentity
 
 from ..equivalence import run_rules
@@ -95,7 +95,7 @@ def observe(
         try:
             actual = _outcome(rewritten, feed)
         except ProcessCrashed as crash:
-            if not any(ENDS_PROCESS in note for note in seen.notes):
+            if not any(CRASHES in note for note in seen.notes):
                 seen.wrong = seen.wrong or f"{crash} with {shown}"
             continue
         if expected is None:

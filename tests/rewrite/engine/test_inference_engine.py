@@ -12,7 +12,7 @@ from looplift.rewrite.engine.inference_engine import ENGINES
 from looplift.rewrite.errors import LoopliftError
 from looplift.rewrite.storage.iteration_numbers import reshape_iteration_numbers
 
-from ...small_models import parse, run
+from ...small_models import MASKED_RNN, parse, run
 
 RNN = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
     <float[2,3] w = {0.1, 0.2, 0.3, -0.1, -0.2, -0.3}, float[3,3] r = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
@@ -54,6 +54,16 @@ def test_the_reason_names_the_engine() -> None:
     (scan,) = (node for node in result.engine.index.walk() if node.op == "Scan")
     (reason,) = (r for r in result.reasons(scan) if r.rule == "FuseRecurrence")
     assert reason.sentence == "tract does not take RNN with initial_h"
+
+
+def test_what_the_engine_refuses_stays_the_reason() -> None:
+    """Rules move the mask of the rows behind the loop, and the refused rule no longer matches."""
+    assert operators(None, MASKED_RNN)["RNN"] == 1
+    result = looplift.rewrite(parse(MASKED_RNN), engine="openvino")
+    assert "VectorizeAfterLoop" in result.report.commits
+    (loop,) = (node for node in result.engine.index.walk() if node.op == "Loop")
+    (reason,) = (r for r in result.reasons(loop) if r.rule == "FuseRecurrence")
+    assert reason.sentence == "openvino does not take RNN with sequence_lens"
 
 
 def test_a_known_batch_lifts_the_limit() -> None:

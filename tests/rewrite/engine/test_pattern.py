@@ -490,7 +490,7 @@ class TestComputedValues:
         ("(x) => (y) { y = Neg(x) }", "z", "has no tensor `z` in its pattern"),
         ("(x) => (y) { y = Neg(x) }", "(z) => (y) { y = Exp(z) }", "has no tensor `z`"),
         ("(x) => (y) { y = Neg(x) }", "(x) => (y) { y = Ngeg(x) }", "Ngeg is not an operator"),
-        ("(x) => (y) { y = Neg(x) }", "(x) => (y) { y = Exp(x) }", "replaces 1 nodes by 1"),
+        ("(x) => (y) { y = Neg(x) }", "(x) => (y) { y = Exp(x) }", "replaces 1 node by 1"),
     ],
 )
 def test_an_invalid_rule_is_refused_when_it_is_defined(

@@ -354,6 +354,35 @@ class TestPrefixMasks:
             rewrite(parse(self.TEXT, 21, 10), prefix_masks=[name])
         assert caught.value.remedy
 
+    @pytest.mark.parametrize(
+        "masks",
+        [
+            "p = Range(zero, n, one) u = Unsqueeze(lengths, at) c = Less(p, u) m = Cast<to=1>(c)",
+            "f = Cast<to=1>(lengths) u = Unsqueeze(f, at) c = GreaterOrEqual(u, known) "
+            "m = Cast<to=1>(c)",
+            """m = Scan<num_scan_inputs=1, body = b (float[B] x) => (float[B] k) {
+                k = Cast<to=1>(lengths) }>(xs)
+            i = Loop(n, , lengths) <body = b2 (int64 t, bool a, int64[B] s) => (bool d, int64[B] z) {
+                d = Identity(a) r = Cast<to=7>(t) k2 = LessOrEqual(r, lengths) z = CastLike(k2, s) }>
+            """,
+        ],
+        ids=["range", "constant", "iteration number"],
+    )
+    def test_lengths_are_no_mask(self, masks: str) -> None:
+        """They count up to the number that a mask would have of ones."""
+        text = f"""g (int64[B] lengths, int64 n, float[T,B] xs) => (float[B,T] m)
+            <int64 zero = {{0}}, int64 one = {{1}}, int64[1] at = {{1}},
+             float[3] known = {{1, 2, 3}}> {{ {masks} }}"""
+        with pytest.raises(AssumptionError, match="'lengths' is compared with positions"):
+            rewrite(parse(text, 21, 10), prefix_masks=["lengths"])
+
+    def test_integers_that_are_compared_with_a_number_may_be_a_mask(self) -> None:
+        text = """g (int64[B,T] k, float[B,T] x, float[B,T] other) => (float[B,T] y, bool[B,T] z)
+            <int64 zero = {0}> { c = Greater(k, zero) y = Where(c, x, other) f = Cast<to=1>(k)
+            z = Less(x, f) }"""
+        result = rewrite(parse(text, 21, 10), prefix_masks=["k"])
+        assert result.engine.assertions.prefix_masks == {"k": 1}
+
     def test_of_an_input_that_has_a_value(self) -> None:
         with pytest.raises(AssumptionError, match="'m' is given a value"):
             rewrite(

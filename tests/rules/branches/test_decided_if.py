@@ -210,8 +210,18 @@ class TestOnlyPossibleBranch:
         result = rewritten(parse(self.GUARDED, 21, 10))
         assert "If" not in ops(result.model)
         (note,) = result.report.notes
-        assert "always fails" in note
+        assert note.startswith(
+            "If of `y` always takes `e`, because the other branch always fails ("
+        )
         assert "axis 0 has size N + 2" in note
+        assert note.endswith("; `c` is now ignored")
+
+    def test_an_input_that_is_read_elsewhere_is_not_ignored(self) -> None:
+        text = self.GUARDED.replace("(float[M] y)", "(float[M] y, bool d)").replace(
+            "p = Concat", "d = Not(c) p = Concat"
+        )
+        (note,) = rewritten(parse(text, 21, 10)).report.notes
+        assert "ignored" not in note
 
     def test_strict_keeps_runs_that_fail(self) -> None:
         result = rewritten(parse(self.GUARDED, 21, 10), strict=True)

@@ -96,6 +96,8 @@ def test_weights_that_are_inputs_are_reordered_in_the_graph() -> None:
         (h0, c0, x) }}"""
     counts = _fused(text, FEEDS)
     assert (counts["LSTM"], counts.get("Scan", 0)) == (1, 0)
+    # All gates of W at once, and all of R, though the operator has them in another order.
+    assert (counts["Gather"], counts["Transpose"], counts.get("Concat", 0)) == (2, 2, 0)
 
 
 # --- the probe ---
