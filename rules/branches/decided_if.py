@@ -16,6 +16,10 @@ from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import IfView
 
 
+_MOST_VALUES = 64
+"""The most values that a search for ignored inputs visits, in each direction."""
+
+
 def inline_branch(patch: Patch, branch: Graph) -> None:
     """Moves a branch of the root, an If, to where the If stands, and removes the If."""
     patch.replace_node(patch.root, patch.inline(branch))
@@ -35,9 +39,12 @@ def inline_only_branch(patch: Patch, branch: Graph, reason: str) -> None:
 
 
 def _unread_inputs(index: Index, tensor: Tensor) -> list[Tensor]:
-    """The inputs of the model that a value is computed from and that no output depends on."""
+    """The inputs of the model that a value is computed from and that no output depends on.
+
+    Searches near the value only.
+    """
     found, waiting, seen = [], [tensor], {tensor}
-    while waiting:
+    while waiting and len(seen) < _MOST_VALUES:
         value = waiting.pop()
         node = index.producer(value)
         if node is None and value in index.root.inputs and not _reaches_an_output(index, value):
@@ -52,6 +59,8 @@ def _reaches_an_output(index: Index, tensor: Tensor) -> bool:
     """Whether an output of the model, or of any body, may depend on a value."""
     waiting, seen = [tensor], {tensor}
     while waiting:
+        if len(seen) > _MOST_VALUES:
+            return True
         for use in index.uses(waiting.pop()):
             if not isinstance(use.reader, Node):
                 return True
