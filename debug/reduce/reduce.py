@@ -210,7 +210,7 @@ def render(result: ReduceResult, title: str) -> list[RenderableType]:
     found, files = result.reduction, result.files
     checks = f"{found.checks} checks, {found.seconds:.1f} s"
     if found.remembered:
-        checks += f", {found.remembered} known from before"
+        checks += f", {found.remembered} repeated"
     lines = [f"model  {files.model}", f"text   {files.text}", f"test   {files.test}"]
     if files.clean:
         lines.append(f"clean  {files.clean} (the nearest model that does not show the finding)")
