@@ -99,7 +99,12 @@ class CommitVerification:
         return ERROR if self.reason else 0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "cut_out": len(self.cut_out), "status": self.status}
+        return {
+            **asdict(self),
+            "cut_out": len(self.cut_out),
+            "not_optimized": sorted(self.not_optimized),
+            "status": self.status,
+        }
 
 
 def verify_commits(

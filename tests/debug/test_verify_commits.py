@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,8 @@ def test_an_optimizer_that_crashes_is_tried_less_and_less_often(
     assert found.bad is None
     assert list(found.crashes) == [1, 3, 6, 11, 12]
     assert sorted([*found.crashes, *found.not_optimized]) == list(range(1, found.commits + 1))
+    listed = json.loads(json.dumps(found.as_json()))["not_optimized"]
+    assert listed == [2, 4, 5, 7, 8, 9, 10]
     shown = " ".join(str(part) for part in render(found, "m"))
     assert (
         "after commits 1 to 12, the model runs with graph optimizations off, which were tried after 5"
