@@ -225,9 +225,9 @@ def bisect(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find the first rewrite that makes a model bad, in at most log2(rewrites) + 3 checks.
+    """Find the first rewrite that makes a model bad, in at most log2(rewrites) + 4 checks.
 
-    The exit status is 1 if there is one.
+    The exit status is 1 if there is one, and 2 if the model is bad before any rewrite.
     """
     from ..debug import bisect as debug
     from ..debug.model_checks import CommandCheck, OutputCheck

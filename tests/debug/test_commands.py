@@ -275,7 +275,9 @@ class TestFindings:
         assert bad.exit_code == 1
         assert "NegIsAbs" in bad.stdout
         assert "without NegIsAbs at this node, the model is good" in bad.stdout
-        assert content(call("bisect", gated, "--check", "false", "--json"))["original_is_bad"]
+        wrong = call("bisect", gated, "--check", "false")
+        assert wrong.exit_code == 2
+        assert "before any rewrite: the command ends with 1" in wrong.stderr
 
     def test_reduce(self, gated: Path) -> None:
         bad = call("reduce", gated, "-o", "small.onnx", *self.GIVEN, "--json")
