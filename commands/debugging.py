@@ -197,7 +197,8 @@ def verify(
     """Run a model on onnxruntime after each rewrite, and show the first difference.
 
     The inputs are the same each time. They include trip counts 0, 1, 2 and 7 and both branches of
-    each If where an input decides. The exit status is 1 if a rewrite changes an output.
+    each If where an input decides. The exit status is 1 if a rewrite changes an output or a rule is
+    defective.
     """
     from ..debug import verify_commits as debug
 

@@ -93,8 +93,8 @@ class CommitVerification:
 
     @property
     def status(self) -> int:
-        """The exit status."""
-        if self.bad is not None or self.commits in self.crashes:
+        """The exit status. A defect is a finding although its rewrite was undone."""
+        if self.bad is not None or self.defects or self.commits in self.crashes:
             return FINDING
         return ERROR if self.reason else 0
 

@@ -168,7 +168,7 @@ class TestExplain:
         for command, status in (
             (("explain", gated, "--rule", "Raises"), 0),
             (("rewrite", gated, "-o", "out.onnx"), 0),
-            (("verify", gated), 0),
+            (("verify", gated), 1),
         ):
             result = call(*command, *rules)
             assert result.exit_code == status, result.output
@@ -268,6 +268,17 @@ class TestFindings:
         assert "first bad commit" in bad.stdout
         found = content(call("verify", gated, *self.GIVEN, "--json"))
         assert found["bad"]["rule"] == "NegIsAbs"
+
+    def test_a_defect_is_a_finding_of_the_commands_that_look_for_one(self, gated: Path) -> None:
+        Path("raising.py").write_text(RAISING)
+        verified = call("verify", gated, "--rules", "raising")
+        assert "defect: Raises at If" in verified.stdout
+        assert "equal after each of" in verified.stdout
+        assert verified.exit_code == 1
+        assert call("report", gated, "-o", "r.html", "--rules", "raising").exit_code == 1
+        rewritten = call("rewrite", gated, "-o", "r.onnx", "--rules", "raising")
+        assert "undone: Raises at If" in rewritten.stdout
+        assert rewritten.exit_code == 0
 
     def test_bisect(self, gated: Path) -> None:
         assert call("bisect", gated).exit_code == 0
