@@ -29,6 +29,7 @@ from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input
 from ..rewrite.running.verify import (
     TIME_FACTOR,
     Candidate,
+    crash_note,
     interface_problem,
     no_case_reason,
     tested_sizes,
@@ -66,6 +67,8 @@ class ReferenceRuns:
         self._session: IsolatedSession | None = None
         self._runner: BatchRunner | None = None
         self._optimizes = True
+        self._ended: set[int] = set()
+        """The cases in which onnxruntime crashed for a version, on an empty input."""
         self.original_crash = ""
         """How onnxruntime's optimizer failed on the original; then everything runs without it."""
         self.crash = ""
@@ -84,8 +87,22 @@ class ReferenceRuns:
                 resource.close()
 
     def sizes(self) -> str:
-        """The sizes of the open dimensions in the cases: `T=1|2|7`."""
-        return ", ".join(tested_sizes([case.sizes for case in self.cases]))
+        """The sizes of the open dimensions in the compared cases: `T=1|2|7`."""
+        return ", ".join(tested_sizes([case.sizes for case in self.compared]))
+
+    @property
+    def compared(self) -> list[Case]:
+        """The cases in which every version so far could be compared."""
+        return [case for number, case in enumerate(self.cases) if number not in self._ended]
+
+    @property
+    def left_out(self) -> str:
+        """Why the other cases do not count; empty if all do."""
+        ended = [self.cases[number].sizes for number in sorted(self._ended)]
+        if not ended:
+            return ""
+        runs = "one run is" if len(ended) == 1 else f"{len(ended)} runs are"
+        return f"{runs} left out: {crash_note(ended, bool(self._reduced))}"
 
     def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
         """How a version of the model differs in the first case where it does; empty if it computes
@@ -149,16 +166,19 @@ class ReferenceRuns:
         runner = _RefusalRecorder(model)
         outputs, unranked = self._session.outputs, self._session.unranked
         side = Candidate.of(self.request.proto, runner, outputs, self.tolerances, unranked)
-        for case in self.cases:
+        ended = set()
+        for number, case in enumerate(self.cases):
             runner.refusal = None
             try:
                 found = side.compare_run(case, self.effort.run_seconds).differences
-            except ProcessCrashed:
-                continue  # on an empty input, which is no fault of the rewrite
+            except ProcessCrashed:  # on an empty input, which is no fault of the rewrite
+                ended.add(number)
+                continue
             if optimizes and not self._is_excused(case) and runner.refusal is not None:
                 raise runner.refusal
             if found:
                 return found
+        self._ended |= ended
         return []
 
     def _is_excused(self, case: Case) -> bool:

@@ -74,7 +74,10 @@ class CommitVerification:
     cut_out: set[int] = field(default_factory=set)
     """The commits of a large model that were judged by the nodes that they touched."""
     cases: int = 0
+    """The runs in which all versions were compared."""
     sizes: str = ""
+    left_out: str = ""
+    """Why there were more runs, which do not count."""
     coverage: dict[str, str] = field(default_factory=dict)
     """How many iterations of each Loop of the main graph ran, and which values the condition of
     each If had."""
@@ -118,7 +121,6 @@ def verify_commits(
     result = CommitVerification(len(trace.commits))
     result.defects = trace.defect_texts
     with ReferenceRuns(request, seed) as reference:
-        result.cases, result.sizes = len(reference.cases), reference.sizes()
         if not reference.cases:
             result.reason = reference.reason
             return result
@@ -127,6 +129,10 @@ def verify_commits(
         compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
         if result.bad is None and trace.result is not None:
             _compare_result(result, trace.result, reference)
+        result.cases, result.sizes = len(reference.compared), reference.sizes()
+        result.left_out = reference.left_out
+        if result.bad is None and not reference.compared:
+            result.reason = reference.left_out
     return result
 
 
@@ -297,6 +303,8 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
     runs = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
     if result.original_crash:
         parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
+    if result.left_out:
+        parts.append(Text(result.left_out, style="yellow"))
     if result.crashes:
         parts.append(Text(_crash_text(result), style="yellow"))
     if result.bad is None:

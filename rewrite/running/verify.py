@@ -47,6 +47,7 @@ of a run."""
 EMPTY_REDUCTION = (
     "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
 )
+EMPTY_RECURRENCE = "it crashes for any LSTM or GRU over an empty batch or sequence"
 EMPTY_STACK = (
     "onnxruntime stacks tensors of different sizes if one is empty, and returns memory that "
     "nothing wrote"
@@ -110,16 +111,7 @@ class Verification:
         if self.crash:
             notes.append(optimizer_note(self.crash))
         if self.ended and (self.reduces or not crash_is_known):
-            place = ", ".join(tested_sizes(self.ended))
-            why = (
-                EMPTY_REDUCTION
-                if self.reduces
-                else "it crashes for any LSTM or GRU over an empty batch or sequence"
-            )
-            notes.append(
-                f"onnxruntime crashes for the rewritten model at {place}, not for the original; "
-                f"{why}"
-            )
+            notes.append(crash_note(self.ended, self.reduces))
         if self.empty_reductions:
             place = ", ".join(tested_sizes(self.empty_reductions))
             notes.append(f"the outputs differ at {place}, where {EMPTY_REDUCTION}")
@@ -426,6 +418,16 @@ def interface_problem(original: LoadedModel, rewritten: LoadedModel, given: Coll
         return f"the rewritten model has inputs that the original lacks: {added}"
     lost = [n for n in original.inputs if n not in rewritten.inputs and n not in given]
     return f"the rewritten model lacks the inputs {lost} of the original" if lost else ""
+
+
+def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:
+    """The remark that onnxruntime crashes at some empty sizes, and why.
+
+    `reduces` is whether the original has a reduction on which an output depends.
+    """
+    place = ", ".join(tested_sizes(sizes))
+    why = EMPTY_REDUCTION if reduces else EMPTY_RECURRENCE
+    return f"onnxruntime crashes for the rewritten model at {place}, not for the original; {why}"
 
 
 def optimizer_note(crash: str) -> str:

@@ -20,12 +20,14 @@ from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
+from looplift.rewrite.running.cases import Case
 from looplift.rewrite.running.runtime import (
     ExecutionError,
     IsolatedSession,
     ProcessCrashed,
     SerializedModel,
 )
+from looplift.rewrite.running.verify import Candidate, RunComparison
 
 from ..fuzz.cases import make_case
 
@@ -236,6 +238,37 @@ def test_versions_that_end_on_an_empty_input_are_run_one_by_one(
         assert "N=0" in found.sizes
         assert (found.bad is not None) == bad
         assert found.crashes == {}
+
+
+def crash_below(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates versions of a model that end their process on inputs of smaller sizes."""
+    compare_run = Candidate.compare_run
+
+    def crashing(self: Candidate, case: Case, seconds: float) -> RunComparison:
+        found = compare_run(self, case, seconds)
+        if min(case.sizes.values()) < least:
+            raise ProcessCrashed("its process was ended by SIGFPE")
+        return found
+
+    monkeypatch.setattr(Candidate, "compare_run", crashing)
+
+
+def test_runs_in_which_a_version_crashes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[N] x) => (float[N] y) { a = Identity(x) y = Sin(a) }"
+    every = verify_commits(Request.of(model(text)))
+    assert ("N=0|" in every.sizes, every.left_out) == (True, "")
+    crash_below(1, monkeypatch)
+    found = verify_commits(Request.of(model(text)))
+    assert found.sizes == every.sizes.replace("0|", "")
+    assert found.cases == every.cases - 1
+    assert found.status == 0
+    shown = [str(part) for part in render(found, "m")]
+    assert shown[-2].startswith("one run is left out: onnxruntime crashes for the rewritten model")
+    assert "at N=0, not for the original" in shown[-2]
+    crash_below(100, monkeypatch)
+    none = verify_commits(Request.of(model(text)))
+    assert none.status == 2
+    assert none.reason.startswith("8 runs are left out")
 
 
 class SinIsCut(SinIsCos):
