@@ -16,7 +16,8 @@ from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.output_files import check_target
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
-from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
+from .arguments import parse_sizes
+from .options import AsJson, Model, Seed, Sizes, model_argument, repeated, with_settings
 from .output_files import onnx_files
 
 CheckCommand = Annotated[
@@ -191,6 +192,7 @@ def verify(
     model: Model,
     *,
     settings: Settings,
+    sizes: Sizes,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -204,7 +206,9 @@ def verify(
 
     request = settings.request(model)
     with console.show_commits(f"verifying {model.name}") as progress:
-        result = debug.verify_commits(request, seed=seed, progress=progress)
+        result = debug.verify_commits(
+            request, sizes=parse_sizes(sizes), seed=seed, progress=progress
+        )
     print_result(debug.render(result, model.name), result.as_json(), as_json)
     exit_with(result.status)
 
@@ -223,6 +227,7 @@ def bisect(
     *,
     check: CheckCommand = "",
     settings: Settings,
+    sizes: Sizes,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -233,10 +238,18 @@ def bisect(
     from ..debug import bisect as debug
     from ..debug.model_checks import CommandCheck, OutputCheck
 
+    if sizes and check:
+        raise LoopliftError(
+            "Sizes are for the check on onnxruntime",
+            where="--size",
+            remedy="Drop --size or --check",
+        )
     request = settings.request(model)
     with console.show_activity(f"bisecting {model.name}") as show:
         model_check = (
-            CommandCheck(check, request.base_dir) if check else OutputCheck.of(request, seed)
+            CommandCheck(check, request.base_dir)
+            if check
+            else OutputCheck.of(request, seed, parse_sizes(sizes))
         )
         result = debug.bisect(request, model_check, show)
     print_result(debug.render(result, model.name), result.as_json(), as_json)

@@ -42,7 +42,7 @@ TRIP_COUNTS = (0, 1, 2, 7)
 _ONE = Effort(cases=1, attempts=40)
 _LATENCY_SECONDS = 0.2
 """The time for which a latency is measured."""
-_MOST_VALUES = 5
+_MOST_VALUES = 6
 """Different trip counts or conditions that are listed for one node."""
 _VIEWS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"})
 """Operators through which an input may become a trip count."""
@@ -55,6 +55,8 @@ class ReferenceRuns:
     request: Request
     seed: int = 0
     effort: Effort = field(default_factory=Effort)
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The sizes to try for some open dimensions."""
     cases: list[Case] = field(default_factory=list)
     reason: str = ""
     """Why there are no cases, if there are none."""
@@ -67,6 +69,8 @@ class ReferenceRuns:
         self._session: IsolatedSession | None = None
         self._runner: BatchRunner | None = None
         self._optimizes = True
+        self.refused_sizes: dict[str, str] = {}
+        """The sizes asked for at which the original does not run, with its error."""
         self._ended: set[int] = set()
         """The cases in which onnxruntime crashed for a version, on an empty input."""
         self.original_crash = ""
@@ -86,7 +90,7 @@ class ReferenceRuns:
             if resource is not None:
                 resource.close()
 
-    def sizes(self) -> str:
+    def tested_sizes(self) -> str:
         """The sizes of the open dimensions in the compared cases: `T=1|2|7`."""
         return ", ".join(tested_sizes([case.sizes for case in self.compared]))
 
@@ -247,6 +251,7 @@ class ReferenceRuns:
             self._session = IsolatedSession(self._packed, optimizes=self._optimizes)
             first = self._cases(self._session, {}, self.effort)
             self.cases = [*first, *self._cases_of_trip_counts(self._session)]
+            self.refused_sizes = first.refused_choices()
             if not self.cases:
                 self.reason = no_case_reason(first)
                 refusal = first.last_refusal if first.refused else None
@@ -287,6 +292,7 @@ class ReferenceRuns:
             base_dir=self.request.base_dir,
             inputs=inputs,
             assertions=self.request.resolved,
+            choices=self.sizes,
             seed=self.seed,
             effort=effort,
         )

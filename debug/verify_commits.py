@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..request import Request
 from ..rewrite.running.compare import Difference
-from ..rewrite.running.verify import optimizer_note
+from ..rewrite.running.verify import optimizer_note, refusal_notes
 from .batch_runner import OptimizerBackoff
 from .cut_outs import CutOuts
 from .exit_status import ERROR, FINDING
@@ -78,6 +78,8 @@ class CommitVerification:
     sizes: str = ""
     left_out: str = ""
     """Why there were more runs, which do not count."""
+    refused_sizes: dict[str, str] = field(default_factory=dict)
+    """The sizes asked for at which the original does not run, with its error."""
     coverage: dict[str, str] = field(default_factory=dict)
     """How many iterations of each Loop of the main graph ran, and which values the condition of
     each If had."""
@@ -111,16 +113,22 @@ class CommitVerification:
 
 
 def verify_commits(
-    request: Request, *, seed: int = 0, progress: Progress | None = None
+    request: Request,
+    *,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> CommitVerification:
     """Runs a model on onnxruntime after each commit, always with the same inputs.
 
-    Raises what `rewrite` raises.
+    `sizes` are the sizes to try for some open dimensions. Raises what `rewrite` raises, and
+    AssumptionError for a size of a dimension that is not open.
     """
     trace = trace_of(request)
     result = CommitVerification(len(trace.commits))
     result.defects = trace.defect_texts
-    with ReferenceRuns(request, seed) as reference:
+    with ReferenceRuns(request, seed, sizes=sizes or {}) as reference:
+        result.refused_sizes = reference.refused_sizes
         if not reference.cases:
             result.reason = reference.reason
             return result
@@ -129,7 +137,7 @@ def verify_commits(
         compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
         if result.bad is None and trace.result is not None:
             _compare_result(result, trace.result, reference)
-        result.cases, result.sizes = len(reference.compared), reference.sizes()
+        result.cases, result.sizes = len(reference.compared), reference.tested_sizes()
         result.left_out = reference.left_out
         if result.bad is None and not reference.compared:
             result.reason = reference.left_out
@@ -298,6 +306,7 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
     for node, values in result.coverage.items():
         parts.append(Text(f"{node}: ran with {values}", style="dim"))
     parts += [Text(f"defect: {defect}", style="yellow") for defect in result.defects]
+    parts += [Text(note, style="yellow") for note in refusal_notes(result.refused_sizes)]
     if result.reason:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
     runs = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")

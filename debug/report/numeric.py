@@ -98,7 +98,7 @@ class NumericChecks:
         """What each version was run with."""
         if self._reference is None:
             return ""
-        sizes = self._reference.sizes()
+        sizes = self._reference.tested_sizes()
         runs = f"{len(self._reference.compared)} runs" + (f" with {sizes}" if sizes else "")
         crash = self._reference.original_crash
         runs = f"{runs}, {optimizer_note(crash)}" if crash else runs

@@ -66,6 +66,8 @@ class Verification:
     """The sizes of the open dimensions in each compared run."""
     refused: int = 0
     """The number of inputs that the original rejected; they say nothing about the rewrite."""
+    refused_sizes: dict[str, str] = field(default_factory=dict)
+    """The sizes asked for at which the original does not run, with its error."""
     differences: list[Difference] = field(default_factory=list)
     random: list[str] = field(default_factory=list)
     """Outputs that are random in the original; only their types and shapes were compared."""
@@ -107,7 +109,7 @@ class Verification:
 
         `crash_is_known` says that a rule has noted that its operator fails on an empty tensor.
         """
-        notes = []
+        notes = refusal_notes(self.refused_sizes)
         if self.crash:
             notes.append(optimizer_note(self.crash))
         if self.ended and (self.reduces or not crash_is_known):
@@ -275,6 +277,7 @@ def _compare_cases(
         if len(result.differences) >= MOST_DIFFERENCES:
             break
     result.refused = cases.refused
+    result.refused_sizes = cases.refused_choices()
     if not result.compared:
         result.reason = no_case_reason(cases)
         crashed = cases.refused and not cases.timeouts
@@ -418,6 +421,11 @@ def interface_problem(original: LoadedModel, rewritten: LoadedModel, given: Coll
         return f"the rewritten model has inputs that the original lacks: {added}"
     lost = [n for n in original.inputs if n not in rewritten.inputs and n not in given]
     return f"the rewritten model lacks the inputs {lost} of the original" if lost else ""
+
+
+def refusal_notes(refused: Mapping[str, str]) -> list[str]:
+    """The remarks on sizes asked for at which the original does not run, with its error."""
+    return [f"{sizes}: the original does not run: {why}" for sizes, why in refused.items()]
 
 
 def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:

@@ -89,6 +89,25 @@ PHASES = (Phase("bad", (Raises,), "Bad."),)
 '''
 
 
+FIVES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[T] x) => (float[T] y) <int64 five = {5}> {
+    size = Size(x)
+    fits = Equal(size, five)
+    y = If(fits) <
+        then_branch = t () => (float[T] a) { b = Sin(x)  a = Neg(b) },
+        else_branch = e () => (float[T] d) { d = Exp(x) }
+    >
+}"""
+REMOVES_SIN = '''from looplift import PatternRule, Phase
+class RemoveSin(PatternRule):
+    """Removes a Sin, which is wrong."""
+    pattern = "(x) => (y) { y = Sin(x) }"
+    replacement = "x"
+
+PHASES = (Phase("wrong", (RemoveSin,), "Wrong."),)
+'''
+
+
 class TestExplain:
     def test_statuses(self, gated: Path) -> None:
         left = call("explain", gated)
@@ -279,6 +298,27 @@ class TestFindings:
         rewritten = call("rewrite", gated, "-o", "r.onnx", "--rules", "raising")
         assert "undone: Raises at If" in rewritten.stdout
         assert rewritten.exit_code == 0
+
+    def test_sizes_that_the_user_gives(self, gated: Path) -> None:
+        """The rule is wrong only where no other size leads."""
+        gated.write_bytes(parser.parse_model(FIVES).SerializeToString())
+        Path("five.py").write_text(REMOVES_SIN)
+        for command in (("verify",), ("bisect",), ("rewrite", "-o", "out.onnx")):
+            good = call(*command, gated, "--rules", "five", "--size", "T=4")
+            assert good.exit_code == 0, good.output
+            bad = call(*command, gated, "--rules", "five", "--size", "T=4,5")
+            assert bad.exit_code == 1, bad.output
+            assert "T=5" in bad.output
+            wrong = call(*command, gated, "--size", "U=5")
+            assert wrong.exit_code == 2
+            assert "'U' is not an open dimension" in wrong.stderr
+        for options in (
+            ("bisect", gated, "--check", "true"),
+            ("rewrite", gated, "-o", "out.onnx", "--no-verify"),
+        ):
+            unused = call(*options, "--size", "T=5")
+            assert unused.exit_code == 2
+            assert "(--size)" in unused.stderr
 
     def test_bisect(self, gated: Path) -> None:
         assert call("bisect", gated).exit_code == 0
