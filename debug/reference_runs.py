@@ -14,6 +14,7 @@ from onnx import helper
 
 from ..request import Request
 from ..rewrite.errors import summary_line
+from ..rewrite.running.branches import BranchRecorder, with_outputs
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
 from ..rewrite.running.nondeterminism import reduced_outputs
@@ -71,6 +72,8 @@ class ReferenceRuns:
         self._optimizes = True
         self.refused_sizes: dict[str, str] = {}
         """The sizes asked for at which the original does not run, with its error."""
+        self.branch_notes: list[str] = []
+        """The remarks of `coverage` on branches that never ran."""
         self._ended: set[int] = set()
         """The cases in which onnxruntime crashed for a version, on an empty input."""
         self.original_crash = ""
@@ -315,14 +318,19 @@ class ReferenceRuns:
         except ExecutionError:
             return {}
         seen: dict[str, list[RuntimeValue]] = {name: [] for name in names}
+        branches = BranchRecorder.of(
+            self.request.proto, self.request.base_dir, self.request.resolved
+        )
         with closing(session):
             for case in self.cases:
                 try:
                     values = {**case.feed, **_by_name(session, case)}
                 except ExecutionError:
                     continue
+                branches.record(values)
                 for name in names:
                     seen[name].append(values.get(name))
+        self.branch_notes = branches.notes()
         loops = {node: _iterations_text(seen[name]) for node, name in iterations.items()}
         ifs = {node: _listed(map(_scalar_text, seen[name])) for node, name in conditions.items()}
         return {**loops, **ifs} if all(seen.values()) else {}
@@ -343,18 +351,6 @@ class _RefusalRecorder:
         except ExecutionError as refusal:
             self.refusal = refusal
             raise
-
-
-def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """A copy of the model with more outputs, whose types onnxruntime infers."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    there = {info.name for info in copy.graph.output}
-    given = {info.name for info in copy.graph.input} | {t.name for t in copy.graph.initializer}
-    for name in names:
-        if name not in there | given:
-            copy.graph.output.add(name=name)
-    return copy
 
 
 def trip_count_inputs(model: onnx.ModelProto) -> list[str]:

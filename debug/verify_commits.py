@@ -83,6 +83,8 @@ class CommitVerification:
     coverage: dict[str, str] = field(default_factory=dict)
     """How many iterations of each Loop of the main graph ran, and which values the condition of
     each If had."""
+    branch_notes: list[str] = field(default_factory=list)
+    """Remarks on branches that never ran."""
     bad: BadCommit | None = None
     crashes: dict[int, str] = field(default_factory=dict)
     """Commits after which onnxruntime's own optimizer fails, although the model computes the same
@@ -134,6 +136,7 @@ def verify_commits(
             return result
         result.original_crash = reference.original_crash
         result.coverage = reference.coverage()
+        result.branch_notes = reference.branch_notes
         compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
         if result.bad is None and trace.result is not None:
             _compare_result(result, trace.result, reference)
@@ -314,6 +317,7 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
         parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
     if result.left_out:
         parts.append(Text(result.left_out, style="yellow"))
+    parts += [Text(note, style="yellow") for note in result.branch_notes]
     if result.crashes:
         parts.append(Text(_crash_text(result), style="yellow"))
     if result.bad is None:

@@ -16,6 +16,7 @@ import onnx
 from ..errors import summary_line
 from ..facts.assertions import Assertions
 from ..storage.files import ModelSource, load
+from .branches import BranchRecorder, RecordingSession, with_outputs
 from .cases import Case, Cases, Effort
 from .compare import Difference, Tolerances, compare, max_difference, working_precision
 from .nondeterminism import (
@@ -83,6 +84,8 @@ class Verification:
     empty_stacks: list[DimSizes] = field(default_factory=list)
     """Empty sizes at which outputs differ that the original stacks from a sequence, whose elements
     onnxruntime does not check if one is empty; this is not a difference."""
+    branch_notes: list[str] = field(default_factory=list)
+    """Remarks on the branches of the original that never ran."""
     empty_scan_outputs: dict[str, str] = field(default_factory=dict)
     """Shapes of empty outputs that differ where onnxruntime gave a size as 0, by output; see
     `scan_outputs`. This is not a difference."""
@@ -122,6 +125,7 @@ class Verification:
             notes.append(f"the outputs differ at {place}, where {EMPTY_STACK}")
         for name, shapes in self.empty_scan_outputs.items():
             notes.append(f"`{name}` has {shapes}: {EMPTY_SCAN_OUTPUT}")
+        notes += self.branch_notes
         if self.random:
             names = ", ".join(f"`{name}`" for name in self.random)
             notes.append(f"random, so that only types and shapes were compared: {names}")
@@ -164,9 +168,13 @@ def verify(
     """
     assumptions = assumptions or Assertions()
     proto, folder = _loaded(before, base_dir)
+    branches = BranchRecorder.of(proto, folder, assumptions)
+    conditions = branches.conditions.values()
     pair = _Pair(
         proto,
+        branches,
         SerializedModel(proto, folder),
+        SerializedModel(with_outputs(proto, conditions), folder) if conditions else None,
         SerializedModel(*_loaded(after, base_dir or folder)),
         {**assumptions.inputs, **(inputs or {})},
         assumptions,
@@ -190,7 +198,10 @@ class _Pair:
     """Two models, and how they are compared."""
 
     proto: onnx.ModelProto
+    branches: BranchRecorder
     original: SerializedModel
+    recorded: SerializedModel | None
+    """The original with the conditions of `branches` as outputs, if there are any."""
     rewritten: SerializedModel
     inputs: Mapping[str, Any]
     assertions: Assertions
@@ -203,9 +214,7 @@ class _Pair:
     def compare(self, optimizes: bool) -> Verification:
         """Runs both with onnxruntime's graph optimizations on or off."""
         try:
-            original = IsolatedSession(
-                self.original, self.threads, optimizes=optimizes, seconds=self.effort.seconds
-            )
+            original = self._load_original(optimizes)
         except ExecutionError as refusal:
             reason = f"onnxruntime rejects the original model: {refusal}"
             return Verification(reason=reason, crash=summary_line(refusal), rejected=True)
@@ -228,6 +237,22 @@ class _Pair:
                 return Verification(differences=[Difference("", what)])
             with closing(rewritten):
                 return self._compared(original, rewritten, cases)
+
+    def _load_original(self, optimizes: bool) -> IsolatedSession | RecordingSession:
+        """Loads the original, with the conditions of its Ifs as outputs if onnxruntime takes it."""
+
+        def load(packed: SerializedModel) -> IsolatedSession:
+            return IsolatedSession(
+                packed, self.threads, optimizes=optimizes, seconds=self.effort.seconds
+            )
+
+        if self.recorded is not None:
+            try:
+                count = len(self.proto.graph.output)
+                return RecordingSession(load(self.recorded), self.branches, count)
+            except ExecutionError:  # if it is the fault of the original, that says so itself
+                pass
+        return load(self.original)
 
     def _cases(self, original: LoadedModel) -> Cases:
         return Cases(
@@ -253,6 +278,7 @@ class _Pair:
             self.proto, rewritten, original.outputs, self.tolerances, original.unranked
         )
         _compare_cases(result, cases, candidate, self.effort)
+        result.branch_notes = self.branches.notes()
         return result
 
 

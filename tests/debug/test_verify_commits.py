@@ -13,7 +13,7 @@ from looplift.debug import cut_outs as cutting
 from looplift.debug import reference_runs
 from looplift.debug import verify_commits as verifying
 from looplift.debug.batch_runner import BatchRunner, CompletedRuns
-from looplift.debug.reference_runs import ReferenceRuns, trip_count_inputs, with_outputs
+from looplift.debug.reference_runs import ReferenceRuns, trip_count_inputs
 from looplift.debug.verify_commits import render, verify_commits
 from looplift.plugins import all_phases
 from looplift.request import Request
@@ -116,6 +116,24 @@ def test_coverage_counts_iterations_of_a_loop_that_ends_by_its_condition() -> No
         assert reference.coverage() == {"Loop of `y`": "3 iterations"}
     found = render(verify_commits(Request.of(model(text), asserted)), "model")
     assert "Loop of `y`: ran with 3 iterations" in map(str, found)
+
+
+def test_a_branch_that_never_ran_is_noted() -> None:
+    found = verify_commits(Request.of(model(), Assertions.of(inputs={"m": 2})))
+    assert found.branch_notes == []
+    text = (
+        LOOP.replace("float[2]", "float[N]")
+        .replace("bool c)", "bool d)")
+        .replace(
+            "near = Identity(x)",
+            "near = Identity(x) size = Size(x) k = Constant<value_int = 5>() c = Equal(size, k)",
+        )
+    )
+    found = verify_commits(Request.of(model(text)))
+    (note,) = found.branch_notes
+    assert note.startswith("no run took then_branch of If of `y`")
+    assert note in map(str, render(found, "m"))
+    assert verify_commits(Request.of(model(text)), sizes={"N": [4, 5]}).branch_notes == []
 
 
 def test_trip_counts() -> None:
@@ -299,14 +317,6 @@ def test_nothing_to_run() -> None:
     found = verify_commits(Request.of(proto))
     assert "no values can be generated" in found.reason
     assert found.status == 2
-
-
-def test_exposing_leaves_the_model_as_it_is() -> None:
-    proto = model()
-    before = proto.SerializeToString()
-    more = with_outputs(proto, ["near", "y", "x"])
-    assert [info.name for info in more.graph.output] == ["y", "near"]
-    assert proto.SerializeToString() == before
 
 
 class TestCutOuts:
