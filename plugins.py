@@ -22,6 +22,7 @@ from .rewrite.errors import LoopliftError, error_text
 
 GROUP = "looplift.rules"
 """The entry-point group."""
+_PACKAGE = __name__.partition(".")[0]
 
 
 def all_phases(modules: Sequence[str] = ()) -> tuple[Phase, ...]:
@@ -188,12 +189,16 @@ def _import_error(error: BaseException) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """The last line outside Python itself and installed packages, `file:line`; or empty."""
+    """The last line outside Python itself, installed packages and looplift, `file:line`; or empty.
+
+    A checkout of looplift need not be installed, and may contain rules of users.
+    """
     installed = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
     lines = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", __file__, *installed))
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(("<", *installed))
+        and str(frame.f_globals.get("__name__")).partition(".")[0] != _PACKAGE
     ]
     return lines[-1] if lines else ""
 

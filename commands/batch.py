@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +33,8 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     step_limit: int | None = None
     verifies: bool = True
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The sizes to verify with, for some open dimensions."""
     seed: int = 0
     seconds: float | None = None
     """The most seconds that verification may take; None for the default."""
@@ -85,6 +87,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
             result.proto,
             base_dir=result.base_dir,
             assumptions=result.engine.assertions,
+            sizes=job.sizes,
             seed=job.seed,
             effort=limited_effort(job.seconds),
         )

@@ -16,7 +16,8 @@ from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.output_files import check_target
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
-from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
+from .arguments import parse_sizes
+from .options import AsJson, Model, Seed, Sizes, model_argument, repeated, with_settings
 from .output_files import onnx_files
 
 CheckCommand = Annotated[
@@ -191,19 +192,23 @@ def verify(
     model: Model,
     *,
     settings: Settings,
+    sizes: Sizes,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a model on onnxruntime after each rewrite, and show the first difference.
 
     The inputs are the same each time. They include trip counts 0, 1, 2 and 7 and both branches of
-    each If where an input decides. The exit status is 1 if a rewrite changes an output.
+    each If where an input decides. The exit status is 1 if a rewrite changes an output or a rule is
+    defective.
     """
     from ..debug import verify_commits as debug
 
     request = settings.request(model)
     with console.show_commits(f"verifying {model.name}") as progress:
-        result = debug.verify_commits(request, seed=seed, progress=progress)
+        result = debug.verify_commits(
+            request, sizes=parse_sizes(sizes), seed=seed, progress=progress
+        )
     print_result(debug.render(result, model.name), result.as_json(), as_json)
     exit_with(result.status)
 
@@ -222,20 +227,29 @@ def bisect(
     *,
     check: CheckCommand = "",
     settings: Settings,
+    sizes: Sizes,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find the first rewrite that makes a model bad, in at most log2(rewrites) + 3 checks.
+    """Find the first rewrite that makes a model bad, in at most log2(rewrites) + 4 checks.
 
-    The exit status is 1 if there is one.
+    The exit status is 1 if there is one, and 2 if the model is bad before any rewrite.
     """
     from ..debug import bisect as debug
     from ..debug.model_checks import CommandCheck, OutputCheck
 
+    if sizes and check:
+        raise LoopliftError(
+            "Sizes are for the check on onnxruntime",
+            where="--size",
+            remedy="Drop --size or --check",
+        )
     request = settings.request(model)
     with console.show_activity(f"bisecting {model.name}") as show:
         model_check = (
-            CommandCheck(check, request.base_dir) if check else OutputCheck.of(request, seed)
+            CommandCheck(check, request.base_dir)
+            if check
+            else OutputCheck.of(request, seed, parse_sizes(sizes))
         )
         result = debug.bisect(request, model_check, show)
     print_result(debug.render(result, model.name), result.as_json(), as_json)

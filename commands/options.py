@@ -128,6 +128,10 @@ Rules = Annotated[
     list[str],
     repeated("--rules", "MODULE", "Also run the PHASES of a Python module."),
 ]
+Sizes = Annotated[
+    list[str],
+    repeated("--size", "NAME=1,2,7", "Try these sizes for a dimension that is not known."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=2**63 - 1, help="The seed for random inputs.")

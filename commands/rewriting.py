@@ -18,7 +18,7 @@ from . import console
 from .app import app, exit_with, print_errors, print_result
 from .arguments import parse_sizes
 from .batch import DIFFERENT, FAILED, Job
-from .options import AsJson, Model, Seed, model_argument, repeated, with_settings
+from .options import AsJson, Model, Seed, Sizes, model_argument, with_settings
 from .output_files import plan_outputs, plan_traces
 
 
@@ -68,6 +68,7 @@ def rewrite(
             "--verify/--no-verify", help="Run both models on onnxruntime and compare them first."
         ),
     ] = True,
+    sizes: Sizes,
     steps: Annotated[
         int | None,
         typer.Option("--steps", metavar="N", min=0, help="Stop after N rewrites."),
@@ -113,10 +114,25 @@ def rewrite(
         raise LoopliftError(
             "There is no trace to write more to", where="--trace-all", remedy="Add --trace FILE"
         )
+    if sizes and not verify:
+        raise LoopliftError(
+            "Sizes are for verification", where="--size", remedy="Drop --size or --no-verify"
+        )
     plan = plan_outputs(models, output)
     traces = plan_traces(plan, output, trace)
     work = [
-        Job(source, target, settings, steps, verify, seed, time_limit, trace_path, trace_all)
+        Job(
+            source,
+            target,
+            settings,
+            steps,
+            verify,
+            parse_sizes(sizes),
+            seed,
+            time_limit,
+            trace_path,
+            trace_all,
+        )
         for (source, target), trace_path in zip(plan, traces)
     ]
     if len(work) == 1:
@@ -220,10 +236,7 @@ def check(
     model: Model,
     *,
     settings: Settings,
-    sizes: Annotated[
-        list[str],
-        repeated("--size", "NAME=1,2,7", "Try these sizes for a dimension that is not known."),
-    ],
+    sizes: Sizes,
     tvm: Annotated[
         bool, typer.Option("--tvm/--no-tvm", help="Also run the Relax module on TVM.")
     ] = True,

@@ -22,13 +22,14 @@ from ..rewrite.engine.numbering import NodeNumbers
 from ..rewrite.engine.patch import Patch
 from ..rewrite.engine.rule import Phase, Rule
 from ..rewrite.engine.trace import Commit
+from ..rewrite.errors import LoopliftError
 from ..rewrite.graph.ir import Node
 from ..rewrite.storage.model import export_model
 from .exit_status import FINDING
 from .model_checks import ModelCheck
 from .trace_reader import CommitLine, trace_of
 
-_EXTRA = 3
+_EXTRA = 4
 """The most checks in addition to those of the binary search."""
 
 
@@ -38,10 +39,8 @@ class Bisection:
 
     commits: int
     checks: int = 0
-    original_is_bad: bool = False
-    """Whether the check finds something before any rewrite, so that there is nothing to search."""
     number: int = 0
-    """The first bad commit; 0 if the rewritten model is good."""
+    """The first bad commit; 0 if there is none."""
     phase: str = ""
     rule: str = ""
     file: str = ""
@@ -50,7 +49,7 @@ class Bisection:
     place: str = ""
     edits: list[str] = field(default_factory=list)
     finding: str = ""
-    """What the check finds after that commit."""
+    """What the check finds after that commit, or in the result although there is no commit."""
     without_place: str | None = None
     """What it finds if the rule does not fire at that root: empty for nothing, None if not
     checked."""
@@ -64,7 +63,7 @@ class Bisection:
     @property
     def status(self) -> int:
         """The exit status."""
-        return FINDING if self.number or self.original_is_bad else 0
+        return FINDING if self.finding else 0
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "status": self.status}
@@ -73,9 +72,10 @@ class Bisection:
 def bisect(
     request: Request, check: ModelCheck, progress: Callable[[str], None] | None = None
 ) -> Bisection:
-    """Searches the first bad commit with at most log2(commits) + 3 checks.
+    """Searches the first bad commit with at most log2(commits) + 4 checks.
 
-    `progress` is called with the result of each check. Raises what `rewrite` raises.
+    `progress` is called with the result of each check. Raises what `rewrite` raises, and
+    LoopliftError if the check finds something before any rewrite.
     """
     return _Search(request, check, progress or (lambda _: None)).run()
 
@@ -96,25 +96,27 @@ class _Search:
         self._result = Bisection(len(self._lines), defects=trace.defect_texts, note=check.note())
 
     def run(self) -> Bisection:
+        original = _rewritten(self._request, step_limit=0)
+        finding = self._finding(original, "before any rewrite")
+        if finding:
+            raise LoopliftError(
+                f"The check finds something before any rewrite: {finding}",
+                remedy="Give a check that finds nothing wrong with the original",
+            )
         last = len(self._lines)
-        if self._check_commit(last):
+        self._result.finding = self._check_commit(last)
+        if self._result.finding and last:
             self._search(0, last)
         return self._result
 
     def _search(self, good: int, bad: int) -> None:
-        """Narrows the range to two consecutive commits; checks the original only if the range ends
-        there.
-        """
+        """Narrows the range to two consecutive commits; the second is the first bad one."""
         while bad - good > 1:
             middle = (good + bad) // 2
             if self._check_commit(middle):
                 bad = middle
             else:
                 good = middle
-        if good == 0 and (bad == 0 or self._check_commit(0)):
-            self._result.original_is_bad = True
-            self._result.finding = self._findings[0]
-            return
         line = self._lines[bad - 1]
         self._result = replace(
             self._result,
@@ -214,12 +216,14 @@ def render(result: Bisection, title: str) -> list[RenderableType]:
     parts += [Text(f"defect: {defect}", style="yellow") for defect in result.defects]
     if result.note:
         parts.append(Text(result.note, style="yellow"))
-    summary = Text(f"{result.checks} checks, {result.commits} commits", style="dim")
-    if result.original_is_bad:
-        text = f"bad before any rewrite: {result.finding}"
-        return [*parts, Text(text, style="red"), summary]
-    if not result.number:
+    counts = ((result.checks, "check"), (result.commits, "commit"))
+    listed = ", ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts)
+    summary = Text(listed, style="dim")
+    if not result.finding:
         return [*parts, Text("the rewritten model is good", style="green"), summary]
+    if not result.number:
+        text = f"the result is bad, although there is no commit: {result.finding}"
+        return [*parts, Text(text, style="red"), summary]
     place = f" in {result.place}" if result.place else ""
     title = f"first bad commit {result.number}: {result.rule} at {result.node}{place}"
     parts += [

@@ -30,7 +30,7 @@ from ..rewrite.running.runtime import (
     TimedExecutable,
 )
 from ..rewrite.running.signature import CannotGenerateInputs
-from ..rewrite.running.verify import Candidate, no_case_reason
+from ..rewrite.running.verify import Candidate, no_case_reason, refusal_notes
 from ..rewrite.storage.summary import rows
 from ..rewrite.storage.validate import check_runtime
 from .exit_status import ERROR, FINDING
@@ -38,7 +38,7 @@ from .relax import RelaxSession
 
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
 EQUAL, DIFFERENT, ENDED = "equal", "different", "ended"
-EFFORT = Effort(cases=6)
+EFFORT = Effort(cases=7)
 LATENCY_SECONDS = 0.1
 
 
@@ -224,9 +224,7 @@ def render(checked: CheckResult, title: str) -> list[RenderableType]:
     if len(groups) > 1 and any(run.seconds for run in checked.runs):
         speed = (_speed_text(checked.runs, column) for column in checked.columns)
         table.add_row(Text("median", style="bold"), *speed)
-    refused = [
-        f"{sizes}: the original does not run: {why}" for sizes, why in checked.refused.items()
-    ]
+    refused = refusal_notes(checked.refused)
     problems = [f"{c.name} does not run: {c.problem}" for c in checked.columns if c.problem]
     problems += [difference for run in checked.runs for difference in run.differences]
     lines = (Text(line, style="red") for line in problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +14,7 @@ import onnx
 
 from ..request import Request
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.verify import optimizer_note
+from ..rewrite.running.verify import optimizer_note, refusal_notes
 from ..rewrite.storage.files import save
 from .reference_runs import ReferenceRuns
 
@@ -38,9 +39,14 @@ class OutputCheck:
     reference: ReferenceRuns
 
     @classmethod
-    def of(cls, request: Request, seed: int = 0) -> OutputCheck:
-        """Raises LoopliftError if the original accepts none of the inputs tried."""
-        reference = ReferenceRuns(request, seed)
+    def of(
+        cls, request: Request, seed: int = 0, sizes: Mapping[str, Sequence[int]] | None = None
+    ) -> OutputCheck:
+        """`sizes` are the sizes to try for some open dimensions.
+
+        Raises LoopliftError if the original accepts none of the inputs tried.
+        """
+        reference = ReferenceRuns(request, seed, sizes=sizes or {})
         if not reference.cases:
             raise LoopliftError(
                 f"There is nothing to compare with: {reference.reason}",
@@ -54,7 +60,8 @@ class OutputCheck:
 
     def note(self) -> str:
         crash = self.reference.original_crash
-        return optimizer_note(crash) if crash else ""
+        notes = refusal_notes(self.reference.refused_sizes)
+        return "; ".join([*notes, *([optimizer_note(crash)] if crash else [])])
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from onnx import helper
 
 from ..request import Request
 from ..rewrite.errors import summary_line
+from ..rewrite.running.branches import BranchRecorder, with_outputs
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
 from ..rewrite.running.nondeterminism import reduced_outputs
@@ -29,6 +30,7 @@ from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input
 from ..rewrite.running.verify import (
     TIME_FACTOR,
     Candidate,
+    crash_note,
     interface_problem,
     no_case_reason,
     tested_sizes,
@@ -41,7 +43,7 @@ TRIP_COUNTS = (0, 1, 2, 7)
 _ONE = Effort(cases=1, attempts=40)
 _LATENCY_SECONDS = 0.2
 """The time for which a latency is measured."""
-_MOST_VALUES = 5
+_MOST_VALUES = 6
 """Different trip counts or conditions that are listed for one node."""
 _VIEWS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"})
 """Operators through which an input may become a trip count."""
@@ -54,6 +56,8 @@ class ReferenceRuns:
     request: Request
     seed: int = 0
     effort: Effort = field(default_factory=Effort)
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The sizes to try for some open dimensions."""
     cases: list[Case] = field(default_factory=list)
     reason: str = ""
     """Why there are no cases, if there are none."""
@@ -66,6 +70,12 @@ class ReferenceRuns:
         self._session: IsolatedSession | None = None
         self._runner: BatchRunner | None = None
         self._optimizes = True
+        self.refused_sizes: dict[str, str] = {}
+        """The sizes asked for at which the original does not run, with its error."""
+        self.branch_notes: list[str] = []
+        """The remarks of `coverage` on branches that never ran."""
+        self._ended: set[int] = set()
+        """The cases in which onnxruntime crashed for a version, on an empty input."""
         self.original_crash = ""
         """How onnxruntime's optimizer failed on the original; then everything runs without it."""
         self.crash = ""
@@ -83,9 +93,23 @@ class ReferenceRuns:
             if resource is not None:
                 resource.close()
 
-    def sizes(self) -> str:
-        """The sizes of the open dimensions in the cases: `T=1|2|7`."""
-        return ", ".join(tested_sizes([case.sizes for case in self.cases]))
+    def tested_sizes(self) -> str:
+        """The sizes of the open dimensions in the compared cases: `T=1|2|7`."""
+        return ", ".join(tested_sizes([case.sizes for case in self.compared]))
+
+    @property
+    def compared(self) -> list[Case]:
+        """The cases in which every version so far could be compared."""
+        return [case for number, case in enumerate(self.cases) if number not in self._ended]
+
+    @property
+    def left_out(self) -> str:
+        """Why the other cases do not count; empty if all do."""
+        ended = [self.cases[number].sizes for number in sorted(self._ended)]
+        if not ended:
+            return ""
+        runs = "one run is" if len(ended) == 1 else f"{len(ended)} runs are"
+        return f"{runs} left out: {crash_note(ended, bool(self._reduced))}"
 
     def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
         """How a version of the model differs in the first case where it does; empty if it computes
@@ -149,16 +173,19 @@ class ReferenceRuns:
         runner = _RefusalRecorder(model)
         outputs, unranked = self._session.outputs, self._session.unranked
         side = Candidate.of(self.request.proto, runner, outputs, self.tolerances, unranked)
-        for case in self.cases:
+        ended = set()
+        for number, case in enumerate(self.cases):
             runner.refusal = None
             try:
                 found = side.compare_run(case, self.effort.run_seconds).differences
-            except ProcessCrashed:
-                continue  # on an empty input, which is no fault of the rewrite
+            except ProcessCrashed:  # on an empty input, which is no fault of the rewrite
+                ended.add(number)
+                continue
             if optimizes and not self._is_excused(case) and runner.refusal is not None:
                 raise runner.refusal
             if found:
                 return found
+        self._ended |= ended
         return []
 
     def _is_excused(self, case: Case) -> bool:
@@ -227,6 +254,7 @@ class ReferenceRuns:
             self._session = IsolatedSession(self._packed, optimizes=self._optimizes)
             first = self._cases(self._session, {}, self.effort)
             self.cases = [*first, *self._cases_of_trip_counts(self._session)]
+            self.refused_sizes = first.refused_choices()
             if not self.cases:
                 self.reason = no_case_reason(first)
                 refusal = first.last_refusal if first.refused else None
@@ -267,6 +295,7 @@ class ReferenceRuns:
             base_dir=self.request.base_dir,
             inputs=inputs,
             assertions=self.request.resolved,
+            choices=self.sizes,
             seed=self.seed,
             effort=effort,
         )
@@ -289,14 +318,19 @@ class ReferenceRuns:
         except ExecutionError:
             return {}
         seen: dict[str, list[RuntimeValue]] = {name: [] for name in names}
+        branches = BranchRecorder.of(
+            self.request.proto, self.request.base_dir, self.request.resolved
+        )
         with closing(session):
             for case in self.cases:
                 try:
                     values = {**case.feed, **_by_name(session, case)}
                 except ExecutionError:
                     continue
+                branches.record(values)
                 for name in names:
                     seen[name].append(values.get(name))
+        self.branch_notes = branches.notes()
         loops = {node: _iterations_text(seen[name]) for node, name in iterations.items()}
         ifs = {node: _listed(map(_scalar_text, seen[name])) for node, name in conditions.items()}
         return {**loops, **ifs} if all(seen.values()) else {}
@@ -317,18 +351,6 @@ class _RefusalRecorder:
         except ExecutionError as refusal:
             self.refusal = refusal
             raise
-
-
-def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """A copy of the model with more outputs, whose types onnxruntime infers."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    there = {info.name for info in copy.graph.output}
-    given = {info.name for info in copy.graph.input} | {t.name for t in copy.graph.initializer}
-    for name in names:
-        if name not in there | given:
-            copy.graph.output.add(name=name)
-    return copy
 
 
 def trip_count_inputs(model: onnx.ModelProto) -> list[str]:

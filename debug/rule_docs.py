@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -175,7 +177,7 @@ def render(doc: RuleDoc) -> list[RenderableType]:
     if doc.before:
         parts += _titled("Before", _onnx(doc.before)) + _titled("After", _onnx(doc.after))
     if doc.reasons:
-        parts += _titled("Reasons to decline", _reasons(doc.reasons))
+        parts += _titled("Reasons to decline", _reasons(doc))
     for near in doc.near_misses:
         title = f"Declines: {near.reason or near.words}" + (f" (at {near.at})" if near.at else "")
         parts += _titled(title, _onnx(near.model))
@@ -190,12 +192,15 @@ def _onnx(text: str) -> RenderableType:
     return Syntax(text, "text", background_color="default", word_wrap=True)
 
 
-def _reasons(reasons: Sequence[Sentence]) -> Table:
+def _reasons(doc: RuleDoc) -> Table:
+    """Each reason with its line, in another file than that of the rule with the file, too."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", justify="right")
     table.add_column()
-    for reason in reasons:
-        table.add_row(str(reason.line), Text(reason.text))
+    for reason in doc.reasons:
+        file = os.path.relpath(reason.file, Path(doc.file).parent)
+        place = str(reason.line) if reason.file == doc.file else f"{file}:{reason.line}"
+        table.add_row(Text(place), Text(reason.text))
     return table
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 import time
 from collections import Counter, defaultdict
@@ -28,7 +29,7 @@ from ..rewrite.engine.graph_hash import GraphHash
 from ..rewrite.engine.miss import Miss, describe
 from ..rewrite.engine.numbering import NodeNumbers, NotReplayable
 from ..rewrite.engine.patch import Patch
-from ..rewrite.engine.pattern import Bindings
+from ..rewrite.engine.pattern import Bindings, PatternRule
 from ..rewrite.engine.rule import Phase, Rule
 from ..rewrite.engine.trace import Commit, Defect
 from ..rewrite.errors import ModelError
@@ -267,8 +268,16 @@ def digest(engine: Engine) -> str:
 
 
 def match_line(rule: type[Rule]) -> tuple[str, int]:
-    """The file of a rule and the line at which its `match` begins."""
+    """The file of a rule and the line at which its `match` begins.
+
+    For a rule that inherits the `match` of PatternRule, the line is that of its class.
+    """
     code = rule.match.__code__
+    if issubclass(rule, PatternRule) and code is PatternRule.match.__code__:
+        try:
+            return inspect.getfile(rule), inspect.getsourcelines(rule)[1]
+        except (OSError, TypeError):  # its source cannot be read
+            code = rule.guard.__code__
     return code.co_filename, code.co_firstlineno
 
 

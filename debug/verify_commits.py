@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..request import Request
 from ..rewrite.running.compare import Difference
-from ..rewrite.running.verify import optimizer_note
+from ..rewrite.running.verify import optimizer_note, refusal_notes
 from .batch_runner import OptimizerBackoff
 from .cut_outs import CutOuts
 from .exit_status import ERROR, FINDING
@@ -74,10 +74,17 @@ class CommitVerification:
     cut_out: set[int] = field(default_factory=set)
     """The commits of a large model that were judged by the nodes that they touched."""
     cases: int = 0
+    """The runs in which all versions were compared."""
     sizes: str = ""
+    left_out: str = ""
+    """Why there were more runs, which do not count."""
+    refused_sizes: dict[str, str] = field(default_factory=dict)
+    """The sizes asked for at which the original does not run, with its error."""
     coverage: dict[str, str] = field(default_factory=dict)
     """How many iterations of each Loop of the main graph ran, and which values the condition of
     each If had."""
+    branch_notes: list[str] = field(default_factory=list)
+    """Remarks on branches that never ran."""
     bad: BadCommit | None = None
     crashes: dict[int, str] = field(default_factory=dict)
     """Commits after which onnxruntime's own optimizer fails, although the model computes the same
@@ -93,35 +100,50 @@ class CommitVerification:
 
     @property
     def status(self) -> int:
-        """The exit status."""
-        if self.bad is not None or self.commits in self.crashes:
+        """The exit status. A defect is a finding although its rewrite was undone."""
+        if self.bad is not None or self.defects or self.commits in self.crashes:
             return FINDING
         return ERROR if self.reason else 0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "cut_out": len(self.cut_out), "status": self.status}
+        return {
+            **asdict(self),
+            "cut_out": len(self.cut_out),
+            "not_optimized": sorted(self.not_optimized),
+            "status": self.status,
+        }
 
 
 def verify_commits(
-    request: Request, *, seed: int = 0, progress: Progress | None = None
+    request: Request,
+    *,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> CommitVerification:
     """Runs a model on onnxruntime after each commit, always with the same inputs.
 
-    Raises what `rewrite` raises.
+    `sizes` are the sizes to try for some open dimensions. Raises what `rewrite` raises, and
+    AssumptionError for a size of a dimension that is not open.
     """
     trace = trace_of(request)
     result = CommitVerification(len(trace.commits))
     result.defects = trace.defect_texts
-    with ReferenceRuns(request, seed) as reference:
-        result.cases, result.sizes = len(reference.cases), reference.sizes()
+    with ReferenceRuns(request, seed, sizes=sizes or {}) as reference:
+        result.refused_sizes = reference.refused_sizes
         if not reference.cases:
             result.reason = reference.reason
             return result
         result.original_crash = reference.original_crash
         result.coverage = reference.coverage()
+        result.branch_notes = reference.branch_notes
         compare_versions(result, lambda: Replay.of(request, trace), reference, progress)
         if result.bad is None and trace.result is not None:
             _compare_result(result, trace.result, reference)
+        result.cases, result.sizes = len(reference.compared), reference.tested_sizes()
+        result.left_out = reference.left_out
+        if result.bad is None and not reference.compared:
+            result.reason = reference.left_out
     return result
 
 
@@ -287,11 +309,15 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
     for node, values in result.coverage.items():
         parts.append(Text(f"{node}: ran with {values}", style="dim"))
     parts += [Text(f"defect: {defect}", style="yellow") for defect in result.defects]
+    parts += [Text(note, style="yellow") for note in refusal_notes(result.refused_sizes)]
     if result.reason:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
     runs = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
     if result.original_crash:
         parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
+    if result.left_out:
+        parts.append(Text(result.left_out, style="yellow"))
+    parts += [Text(note, style="yellow") for note in result.branch_notes]
     if result.crashes:
         parts.append(Text(_crash_text(result), style="yellow"))
     if result.bad is None:

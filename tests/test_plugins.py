@@ -120,6 +120,11 @@ class TestPlugins:
             ("import json\njson.loads('{')\n", ["JSONDecodeError", "broken.py:2"]),
             ("import no_such_module\n", ["No module named 'no_such_module'", "broken.py:1"]),
             ("import sys\nsys.exit(3)\n", ["SystemExit: 3", "broken.py:2"]),
+            (
+                "from looplift import PatternRule\n\nclass A(PatternRule):\n"
+                '    pattern = replacement = "(x) => (y) { y = Abs(x) }"\n',
+                ["set normal_form = True", "broken.py:3"],
+            ),
         ],
     )
     def test_a_module_with_an_error(

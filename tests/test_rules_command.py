@@ -15,11 +15,13 @@ import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
-from looplift import LoopliftError, Match, Miss, Phase, Rule, testing
+from looplift import LoopliftError, Match, Miss, PatternRule, Phase, Rule, testing
 from looplift.cli import app
+from looplift.debug.report.rule_sources import rule_source
 from looplift.debug.rule_docs import RuleDoc, contents, document, find_rule
 from looplift.debug.rule_reasons import sentences
 from looplift.debug.skeleton import module_name
+from looplift.debug.trace_writer import match_line
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.graph.ir import Node
@@ -94,6 +96,18 @@ def test_show_prints_examples_and_reasons() -> None:
     assert "y = Where (c, x, z)" in shown
     assert "running both branches is too much work" in shown
     assert "Declines: `a` has shape [3] and `b` has shape [N] (at If of `y`)" in shown
+
+
+def test_a_reason_of_another_file_has_its_file() -> None:
+    lines = call("show", "FuseRecurrence").stdout.splitlines()
+    places = {
+        text.strip(): place for place, _, text in (line.strip().partition(" ") for line in lines)
+    }
+    assert places["it carries no value"].isdigit()
+    assert re.fullmatch(
+        r"\.\./loops/counted_loop_checks\.py:\d+",
+        places["it never ends: it has no trip count"].replace(os.sep, "/"),
+    )
 
 
 def test_show_as_json() -> None:
@@ -323,6 +337,28 @@ def test_a_rule_of_a_user_is_documented() -> None:
     doc = document(DropAbs, phases)
     assert (doc.phases, doc.description) == (["mine"], "")
     assert Path(doc.file) == Path(__file__)
+
+
+class DropAbsOfAbs(PatternRule):
+    """Removes an Abs of an Abs."""
+
+    pattern = "(x) => (z) { y = Abs(x)  z = Abs(y) }"
+    replacement = "(x) => (z) { z = Abs(x) }"
+
+
+def test_a_pattern_of_a_user_is_shown_at_its_class() -> None:
+    doc = document(DropAbsOfAbs, (Phase("mine", (DropAbsOfAbs,), "Mine."),))
+    assert Path(doc.file) == Path(__file__)
+    lines = Path(__file__).read_text().splitlines()
+    assert lines[doc.line - 1] == "class DropAbsOfAbs(PatternRule):"
+    source = rule_source(DropAbsOfAbs)
+    assert (source.file, source.line) == (doc.file, doc.line)
+    assert "class PatternRule" not in re.sub("<[^>]*>", "", source.html)
+
+
+def test_a_pattern_without_source_is_shown_at_its_guard() -> None:
+    rule = type("Made", (PatternRule,), {**vars(DropAbsOfAbs), "guard": DropAbs.match})
+    assert match_line(rule) == match_line(DropAbs)
 
 
 def test_a_name_that_is_taken(tmp_path: Path) -> None:

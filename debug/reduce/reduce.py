@@ -208,9 +208,9 @@ def _literal(value: object) -> object:
 def render(result: ReduceResult, title: str) -> list[RenderableType]:
     """How much smaller the model is, and the files."""
     found, files = result.reduction, result.files
-    checks = f"{found.checks} checks, {found.seconds:.1f} s"
+    checks = f"{found.checks} check{'s' * (found.checks != 1)}, {found.seconds:.1f} s"
     if found.remembered:
-        checks += f", {found.remembered} known from before"
+        checks += f", {found.remembered} repeated"
     lines = [f"model  {files.model}", f"text   {files.text}", f"test   {files.test}"]
     if files.clean:
         lines.append(f"clean  {files.clean} (the nearest model that does not show the finding)")

@@ -52,7 +52,8 @@ class Reduction:
     is none, the last one found before."""
     checks: int = 0
     remembered: int = 0
-    """The candidates whose verdict an earlier, interrupted call had found."""
+    """The candidates that came again, in this call or after an interrupted one; their verdict was
+    known."""
     finished: bool = True
     """False if the time was up before all edits were tried."""
     seconds: float = 0.0
@@ -84,7 +85,7 @@ class Search:
             raise LoopliftError(
                 f"The model does not show what it must keep: {self.criterion.text}",
                 remedy="With `--keep differs`, the default, rewriting must change what the model "
-                "computes; check the text, the assertions and the rules",
+                "computes; check `--keep`, the assertions and the rules",
             )
         try:
             self._reduce()

@@ -98,10 +98,11 @@ class NumericChecks:
         """What each version was run with."""
         if self._reference is None:
             return ""
-        sizes = self._reference.sizes()
-        runs = f"{len(self._reference.cases)} runs" + (f" with {sizes}" if sizes else "")
+        sizes = self._reference.tested_sizes()
+        runs = f"{len(self._reference.compared)} runs" + (f" with {sizes}" if sizes else "")
         crash = self._reference.original_crash
-        return f"{runs}, {optimizer_note(crash)}" if crash else runs
+        runs = f"{runs}, {optimizer_note(crash)}" if crash else runs
+        return f"{runs} ({self._reference.left_out})" if self._reference.left_out else runs
 
     def after(self, number: int) -> NumericCheck:
         """The check of the model after a commit."""
@@ -147,6 +148,8 @@ class NumericChecks:
         return NumericCheck("different", f"`{found[0].output}`: {found[0].what}")
 
     def _equal(self, how: str) -> NumericCheck:
+        if self._reference is not None and not self._reference.compared:
+            return NumericCheck("unchecked", f"not compared: {self._reference.left_out}")
         return NumericCheck("equal", f"equal to the original in {self.runs}{how}")
 
     def _unchecked(self) -> NumericCheck:

@@ -12,6 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from ...rewrite.engine.pattern import PatternRule
 from ...rewrite.engine.rule import Phase, Rule
 from ..trace_reader import RecordedTrace
 from ..trace_writer import match_line
@@ -89,7 +90,7 @@ class RuleSource:
 
 def rule_source(rule: type[Rule]) -> RuleSource:
     """The class of a rule and its own base classes, as far as their files can be read."""
-    bases = rule.__mro__[: rule.__mro__.index(Rule)]
+    bases = [b for b in rule.__mro__[: rule.__mro__.index(Rule)] if b is not PatternRule]
     file, line = _location(rule)
     return RuleSource(rule.name(), file, line, "".join(_highlighted(each, line) for each in bases))
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .signature import DimSizes
 
-SMALL = (2, 1, 3, 7, 0)
-"""Sizes that are tried for all dimensions at once: 0, 1, and a few small primes."""
+SMALL = (2, 1, 3, 7, 0, 8)
+"""Sizes that are tried for all dimensions at once: 0, 1, a few small primes, and 8, because models
+often ask whether a size is divisible by 2, 4 or 8."""
 
 DISTINCT = (2, 3, 5, 7, 4, 6, 11, 9, 13, 8)
 """Sizes that are tried for different dimensions, so that confused dimensions are noticed."""

@@ -16,6 +16,7 @@ import onnx
 from ..errors import summary_line
 from ..facts.assertions import Assertions
 from ..storage.files import ModelSource, load
+from .branches import BranchRecorder, RecordingSession, with_outputs
 from .cases import Case, Cases, Effort
 from .compare import Difference, Tolerances, compare, max_difference, working_precision
 from .nondeterminism import (
@@ -47,13 +48,14 @@ of a run."""
 EMPTY_REDUCTION = (
     "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
 )
+EMPTY_RECURRENCE = "it crashes for any LSTM or GRU over an empty batch or sequence"
 EMPTY_STACK = (
     "onnxruntime stacks tensors of different sizes if one is empty, and returns memory that "
     "nothing wrote"
 )
 EMPTY_SCAN_OUTPUT = (
     "the specification leaves open the sizes of a scan output of no iterations, except the first, "
-    "and onnxruntime gives those as 0 that it does not infer"
+    "and onnxruntime returns 0 for sizes it cannot infer"
 )
 
 
@@ -65,6 +67,8 @@ class Verification:
     """The sizes of the open dimensions in each compared run."""
     refused: int = 0
     """The number of inputs that the original rejected; they say nothing about the rewrite."""
+    refused_sizes: dict[str, str] = field(default_factory=dict)
+    """The sizes asked for at which the original does not run, with its error."""
     differences: list[Difference] = field(default_factory=list)
     random: list[str] = field(default_factory=list)
     """Outputs that are random in the original; only their types and shapes were compared."""
@@ -80,6 +84,8 @@ class Verification:
     empty_stacks: list[DimSizes] = field(default_factory=list)
     """Empty sizes at which outputs differ that the original stacks from a sequence, whose elements
     onnxruntime does not check if one is empty; this is not a difference."""
+    branch_notes: list[str] = field(default_factory=list)
+    """Remarks on the branches of the original that never ran."""
     empty_scan_outputs: dict[str, str] = field(default_factory=dict)
     """Shapes of empty outputs that differ where onnxruntime gave a size as 0, by output; see
     `scan_outputs`. This is not a difference."""
@@ -106,20 +112,11 @@ class Verification:
 
         `crash_is_known` says that a rule has noted that its operator fails on an empty tensor.
         """
-        notes = []
+        notes = refusal_notes(self.refused_sizes)
         if self.crash:
             notes.append(optimizer_note(self.crash))
         if self.ended and (self.reduces or not crash_is_known):
-            place = ", ".join(tested_sizes(self.ended))
-            why = (
-                EMPTY_REDUCTION
-                if self.reduces
-                else "it crashes for any LSTM or GRU over an empty batch or sequence"
-            )
-            notes.append(
-                f"onnxruntime crashes for the rewritten model at {place}, not for the original; "
-                f"{why}"
-            )
+            notes.append(crash_note(self.ended, self.reduces))
         if self.empty_reductions:
             place = ", ".join(tested_sizes(self.empty_reductions))
             notes.append(f"the outputs differ at {place}, where {EMPTY_REDUCTION}")
@@ -128,6 +125,7 @@ class Verification:
             notes.append(f"the outputs differ at {place}, where {EMPTY_STACK}")
         for name, shapes in self.empty_scan_outputs.items():
             notes.append(f"`{name}` has {shapes}: {EMPTY_SCAN_OUTPUT}")
+        notes += self.branch_notes
         if self.random:
             names = ", ".join(f"`{name}`" for name in self.random)
             notes.append(f"random, so that only types and shapes were compared: {names}")
@@ -170,9 +168,13 @@ def verify(
     """
     assumptions = assumptions or Assertions()
     proto, folder = _loaded(before, base_dir)
+    branches = BranchRecorder.of(proto, folder, assumptions)
+    conditions = branches.conditions.values()
     pair = _Pair(
         proto,
+        branches,
         SerializedModel(proto, folder),
+        SerializedModel(with_outputs(proto, conditions), folder) if conditions else None,
         SerializedModel(*_loaded(after, base_dir or folder)),
         {**assumptions.inputs, **(inputs or {})},
         assumptions,
@@ -196,7 +198,10 @@ class _Pair:
     """Two models, and how they are compared."""
 
     proto: onnx.ModelProto
+    branches: BranchRecorder
     original: SerializedModel
+    recorded: SerializedModel | None
+    """The original with the conditions of `branches` as outputs, if there are any."""
     rewritten: SerializedModel
     inputs: Mapping[str, Any]
     assertions: Assertions
@@ -209,9 +214,7 @@ class _Pair:
     def compare(self, optimizes: bool) -> Verification:
         """Runs both with onnxruntime's graph optimizations on or off."""
         try:
-            original = IsolatedSession(
-                self.original, self.threads, optimizes=optimizes, seconds=self.effort.seconds
-            )
+            original = self._load_original(optimizes)
         except ExecutionError as refusal:
             reason = f"onnxruntime rejects the original model: {refusal}"
             return Verification(reason=reason, crash=summary_line(refusal), rejected=True)
@@ -234,6 +237,22 @@ class _Pair:
                 return Verification(differences=[Difference("", what)])
             with closing(rewritten):
                 return self._compared(original, rewritten, cases)
+
+    def _load_original(self, optimizes: bool) -> IsolatedSession | RecordingSession:
+        """Loads the original, with the conditions of its Ifs as outputs if onnxruntime takes it."""
+
+        def load(packed: SerializedModel) -> IsolatedSession:
+            return IsolatedSession(
+                packed, self.threads, optimizes=optimizes, seconds=self.effort.seconds
+            )
+
+        if self.recorded is not None:
+            try:
+                count = len(self.proto.graph.output)
+                return RecordingSession(load(self.recorded), self.branches, count)
+            except ExecutionError:  # if it is the fault of the original, that says so itself
+                pass
+        return load(self.original)
 
     def _cases(self, original: LoadedModel) -> Cases:
         return Cases(
@@ -259,6 +278,7 @@ class _Pair:
             self.proto, rewritten, original.outputs, self.tolerances, original.unranked
         )
         _compare_cases(result, cases, candidate, self.effort)
+        result.branch_notes = self.branches.notes()
         return result
 
 
@@ -283,6 +303,7 @@ def _compare_cases(
         if len(result.differences) >= MOST_DIFFERENCES:
             break
     result.refused = cases.refused
+    result.refused_sizes = cases.refused_choices()
     if not result.compared:
         result.reason = no_case_reason(cases)
         crashed = cases.refused and not cases.timeouts
@@ -426,6 +447,21 @@ def interface_problem(original: LoadedModel, rewritten: LoadedModel, given: Coll
         return f"the rewritten model has inputs that the original lacks: {added}"
     lost = [n for n in original.inputs if n not in rewritten.inputs and n not in given]
     return f"the rewritten model lacks the inputs {lost} of the original" if lost else ""
+
+
+def refusal_notes(refused: Mapping[str, str]) -> list[str]:
+    """The remarks on sizes asked for at which the original does not run, with its error."""
+    return [f"{sizes}: the original does not run: {why}" for sizes, why in refused.items()]
+
+
+def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:
+    """The remark that onnxruntime crashes at some empty sizes, and why.
+
+    `reduces` is whether the original has a reduction on which an output depends.
+    """
+    place = ", ".join(tested_sizes(sizes))
+    why = EMPTY_REDUCTION if reduces else EMPTY_RECURRENCE
+    return f"onnxruntime crashes for the rewritten model at {place}, not for the original; {why}"
 
 
 def optimizer_note(crash: str) -> str:

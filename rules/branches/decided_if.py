@@ -15,7 +15,6 @@ from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import IfView
 
-
 _MOST_VALUES = 64
 """The most values that a search for ignored inputs visits, in each direction."""
 

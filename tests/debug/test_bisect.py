@@ -57,7 +57,7 @@ def test_one_place() -> None:
     assert "output 'v" in found.finding
     assert found.without_place == ""
     assert found.without_rule is None
-    assert found.checks == len(messages) <= math.log2(found.commits) + 3
+    assert found.checks == len(messages) <= math.log2(found.commits) + 4
     assert found.status == 1
 
 
@@ -69,13 +69,13 @@ def test_several_places() -> None:
     assert found.rule == "NegIsAbs"
     assert found.without_place
     assert found.without_rule == ""
-    assert found.checks <= math.log2(found.commits) + 3
+    assert found.checks <= math.log2(found.commits) + 4
 
 
 def test_a_good_rewrite() -> None:
     given = Request.of(chain(["Identity", "Sin"] * COUNT))
     found = bisect(given, OutputCheck.of(given))
-    assert (found.number, found.checks, found.status) == (0, 1, 0)
+    assert (found.number, found.checks, found.status) == (0, 2, 0)
 
 
 class SinIsUnknown(NegIsAbs):
@@ -122,16 +122,18 @@ class TestCommands:
         assert found.finding == "the command ends with 1: no Abs here"
 
     def test_a_model_that_is_bad_before(self) -> None:
+        messages: list[str] = []
         given = request_for(["Identity", "Neg"])
-        found = bisect(given, CommandCheck("false"))
-        assert found.original_is_bad
-        assert found.status == 1
-        assert found.rule == ""
+        with pytest.raises(LoopliftError, match="before any rewrite: the command ends with 1"):
+            bisect(given, CommandCheck("false"), messages.append)
+        assert len(messages) == 1
 
     def test_no_rewrite_at_all(self) -> None:
         given = Request.of(chain(["Sin"]))
-        assert bisect(given, CommandCheck("false")).original_is_bad
-        assert bisect(given, CommandCheck("true")).status == 0
+        with pytest.raises(LoopliftError, match="before any rewrite"):
+            bisect(given, CommandCheck("false"))
+        found = bisect(given, CommandCheck("true"))
+        assert (found.checks, found.status) == (2, 0)
 
     @pytest.mark.parametrize("text", ["", "no-such-program-anywhere {}", "'"])
     def test_what_cannot_be_run(self, text: str) -> None:

@@ -74,7 +74,7 @@ def test_found_and_reduced_unattended(folder: Path, reduced: dict[str, Any]) -> 
     for key in ("number", "rule", "node", "place"):
         assert found[key] == bad[key]
     assert found["without_place"] == ""
-    assert found["checks"] <= math.log2(found["commits"]) + 3
+    assert found["checks"] <= math.log2(found["commits"]) + 4
     assert reduced["before"] == NODES
     assert reduced["after"] == count(folder / "small.onnx") <= MOST_LEFT
     assert time.monotonic() - start + reduced["took"] < MOST_SECONDS

@@ -89,6 +89,25 @@ PHASES = (Phase("bad", (Raises,), "Bad."),)
 '''
 
 
+FIVES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[T] x) => (float[T] y) <int64 five = {5}> {
+    size = Size(x)
+    fits = Equal(size, five)
+    y = If(fits) <
+        then_branch = t () => (float[T] a) { b = Sin(x)  a = Neg(b) },
+        else_branch = e () => (float[T] d) { d = Exp(x) }
+    >
+}"""
+REMOVES_SIN = '''from looplift import PatternRule, Phase
+class RemoveSin(PatternRule):
+    """Removes a Sin, which is wrong."""
+    pattern = "(x) => (y) { y = Sin(x) }"
+    replacement = "x"
+
+PHASES = (Phase("wrong", (RemoveSin,), "Wrong."),)
+'''
+
+
 class TestExplain:
     def test_statuses(self, gated: Path) -> None:
         left = call("explain", gated)
@@ -168,7 +187,7 @@ class TestExplain:
         for command, status in (
             (("explain", gated, "--rule", "Raises"), 0),
             (("rewrite", gated, "-o", "out.onnx"), 0),
-            (("verify", gated), 0),
+            (("verify", gated), 1),
         ):
             result = call(*command, *rules)
             assert result.exit_code == status, result.output
@@ -269,13 +288,47 @@ class TestFindings:
         found = content(call("verify", gated, *self.GIVEN, "--json"))
         assert found["bad"]["rule"] == "NegIsAbs"
 
+    def test_a_defect_is_a_finding_of_the_commands_that_look_for_one(self, gated: Path) -> None:
+        Path("raising.py").write_text(RAISING)
+        verified = call("verify", gated, "--rules", "raising")
+        assert "defect: Raises at If" in verified.stdout
+        assert "equal after each of" in verified.stdout
+        assert verified.exit_code == 1
+        assert call("report", gated, "-o", "r.html", "--rules", "raising").exit_code == 1
+        rewritten = call("rewrite", gated, "-o", "r.onnx", "--rules", "raising")
+        assert "undone: Raises at If" in rewritten.stdout
+        assert rewritten.exit_code == 0
+
+    def test_sizes_that_the_user_gives(self, gated: Path) -> None:
+        """The rule is wrong only where no other size leads."""
+        gated.write_bytes(parser.parse_model(FIVES).SerializeToString())
+        Path("five.py").write_text(REMOVES_SIN)
+        for command in (("verify",), ("bisect",), ("rewrite", "-o", "out.onnx")):
+            good = call(*command, gated, "--rules", "five", "--size", "T=4")
+            assert good.exit_code == 0, good.output
+            bad = call(*command, gated, "--rules", "five", "--size", "T=4,5")
+            assert bad.exit_code == 1, bad.output
+            assert "T=5" in bad.output
+            wrong = call(*command, gated, "--size", "U=5")
+            assert wrong.exit_code == 2
+            assert "'U' is not an open dimension" in wrong.stderr
+        for options in (
+            ("bisect", gated, "--check", "true"),
+            ("rewrite", gated, "-o", "out.onnx", "--no-verify"),
+        ):
+            unused = call(*options, "--size", "T=5")
+            assert unused.exit_code == 2
+            assert "(--size)" in unused.stderr
+
     def test_bisect(self, gated: Path) -> None:
         assert call("bisect", gated).exit_code == 0
         bad = call("bisect", gated, *self.GIVEN)
         assert bad.exit_code == 1
         assert "NegIsAbs" in bad.stdout
         assert "without NegIsAbs at this node, the model is good" in bad.stdout
-        assert content(call("bisect", gated, "--check", "false", "--json"))["original_is_bad"]
+        wrong = call("bisect", gated, "--check", "false")
+        assert wrong.exit_code == 2
+        assert "before any rewrite: the command ends with 1" in wrong.stderr
 
     def test_reduce(self, gated: Path) -> None:
         bad = call("reduce", gated, "-o", "small.onnx", *self.GIVEN, "--json")

@@ -21,9 +21,9 @@ from looplift.debug.reduce.edits import (
     types_of,
     walk,
 )
-from looplift.debug.reduce.reduce import reduce
+from looplift.debug.reduce.reduce import Files, ReduceResult, reduce, render
 from looplift.debug.reduce.resizing import Resizing
-from looplift.debug.reduce.search import Progress, Search
+from looplift.debug.reduce.search import Progress, Reduction, Search
 from looplift.plugins import all_phases
 from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
@@ -195,6 +195,12 @@ class TestProgress:
         assert found.model == straight.model
         assert checks == straight.checks
         assert not progress.path.exists()
+
+    def test_candidates_that_come_again_are_called_repeated(self, tmp_path: Path) -> None:
+        """A call that continues nothing has some, too."""
+        files = Files(tmp_path / "a.onnx", tmp_path / "a.txt", tmp_path / "test_a.py", None)
+        found = Reduction(20, model(), checks=15, remembered=3, seconds=0.7)
+        assert "(15 checks, 0.7 s, 3 repeated)" in str(render(ReduceResult(found, files), "m")[1])
 
     def test_another_criterion_starts_again(self, tmp_path: Path) -> None:
         output = tmp_path / "s.onnx"

@@ -37,6 +37,7 @@ from looplift.rewrite.graph.ir import Node
 from looplift.rules import PHASES
 
 from . import report_models, swapped_gates
+from .test_verify_commits import crash_below
 
 Nodes = Counter[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str]]
 
@@ -205,6 +206,19 @@ def test_each_commit_is_checked_if_that_is_cheap() -> None:
     states = {found.start.state, found.result.state, *(c["check"]["state"] for c in found.commits)}
     assert states == {"equal"}
     assert "runs" in found.runs
+
+
+def test_runs_in_which_a_version_crashes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = report_models.model(
+        "g (float[N] x) => (float[N] y) { a = Abs(x) b = Abs(a) y = Sin(b) }"
+    )
+    crash_below(1, monkeypatch)
+    found = report(model, Runs.ALL)
+    assert "equal to the original in 7 runs with N=1|" in found.result.text
+    assert "one run is left out: onnxruntime crashes" in found.result.text
+    assert "at N=0, not for the original" in found.summary()
+    crash_below(100, monkeypatch)
+    assert report(model, Runs.ALL).result.state == "unchecked"
 
 
 def test_rules_of_users_count() -> None:

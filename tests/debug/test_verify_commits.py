@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,21 @@ from looplift.debug import cut_outs as cutting
 from looplift.debug import reference_runs
 from looplift.debug import verify_commits as verifying
 from looplift.debug.batch_runner import BatchRunner, CompletedRuns
-from looplift.debug.reference_runs import ReferenceRuns, trip_count_inputs, with_outputs
+from looplift.debug.reference_runs import ReferenceRuns, trip_count_inputs
 from looplift.debug.verify_commits import render, verify_commits
 from looplift.plugins import all_phases
 from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
+from looplift.rewrite.running.cases import Case
 from looplift.rewrite.running.runtime import (
     ExecutionError,
     IsolatedSession,
     ProcessCrashed,
     SerializedModel,
 )
+from looplift.rewrite.running.verify import Candidate, RunComparison
 
 from ..fuzz.cases import make_case
 
@@ -115,6 +118,24 @@ def test_coverage_counts_iterations_of_a_loop_that_ends_by_its_condition() -> No
     assert "Loop of `y`: ran with 3 iterations" in map(str, found)
 
 
+def test_a_branch_that_never_ran_is_noted() -> None:
+    found = verify_commits(Request.of(model(), Assertions.of(inputs={"m": 2})))
+    assert found.branch_notes == []
+    text = (
+        LOOP.replace("float[2]", "float[N]")
+        .replace("bool c)", "bool d)")
+        .replace(
+            "near = Identity(x)",
+            "near = Identity(x) size = Size(x) k = Constant<value_int = 5>() c = Equal(size, k)",
+        )
+    )
+    found = verify_commits(Request.of(model(text)))
+    (note,) = found.branch_notes
+    assert note.startswith("no run took then_branch of If of `y`")
+    assert note in map(str, render(found, "m"))
+    assert verify_commits(Request.of(model(text)), sizes={"N": [4, 5]}).branch_notes == []
+
+
 def test_trip_counts() -> None:
     assert trip_count_inputs(model()) == ["m"]
     with ReferenceRuns(Request.of(model())) as trials:
@@ -189,6 +210,8 @@ def test_an_optimizer_that_crashes_is_tried_less_and_less_often(
     assert found.bad is None
     assert list(found.crashes) == [1, 3, 6, 11, 12]
     assert sorted([*found.crashes, *found.not_optimized]) == list(range(1, found.commits + 1))
+    listed = json.loads(json.dumps(found.as_json()))["not_optimized"]
+    assert listed == [2, 4, 5, 7, 8, 9, 10]
     shown = " ".join(str(part) for part in render(found, "m"))
     assert (
         "after commits 1 to 12, the model runs with graph optimizations off, which were tried after 5"
@@ -235,6 +258,37 @@ def test_versions_that_end_on_an_empty_input_are_run_one_by_one(
         assert found.crashes == {}
 
 
+def crash_below(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates versions of a model that end their process on inputs of smaller sizes."""
+    compare_run = Candidate.compare_run
+
+    def crashing(self: Candidate, case: Case, seconds: float) -> RunComparison:
+        found = compare_run(self, case, seconds)
+        if min(case.sizes.values()) < least:
+            raise ProcessCrashed("its process was ended by SIGFPE")
+        return found
+
+    monkeypatch.setattr(Candidate, "compare_run", crashing)
+
+
+def test_runs_in_which_a_version_crashes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[N] x) => (float[N] y) { a = Identity(x) y = Sin(a) }"
+    every = verify_commits(Request.of(model(text)))
+    assert ("N=0|" in every.sizes, every.left_out) == (True, "")
+    crash_below(1, monkeypatch)
+    found = verify_commits(Request.of(model(text)))
+    assert found.sizes == every.sizes.replace("0|", "")
+    assert found.cases == every.cases - 1
+    assert found.status == 0
+    shown = [str(part) for part in render(found, "m")]
+    assert shown[-2].startswith("one run is left out: onnxruntime crashes for the rewritten model")
+    assert "at N=0, not for the original" in shown[-2]
+    crash_below(100, monkeypatch)
+    none = verify_commits(Request.of(model(text)))
+    assert none.status == 2
+    assert none.reason.startswith("8 runs are left out")
+
+
 class SinIsCut(SinIsCos):
     """Replaces a Sin by a Reshape that fails for every size but 2."""
 
@@ -263,14 +317,6 @@ def test_nothing_to_run() -> None:
     found = verify_commits(Request.of(proto))
     assert "no values can be generated" in found.reason
     assert found.status == 2
-
-
-def test_exposing_leaves_the_model_as_it_is() -> None:
-    proto = model()
-    before = proto.SerializeToString()
-    more = with_outputs(proto, ["near", "y", "x"])
-    assert [info.name for info in more.graph.output] == ["y", "near"]
-    assert proto.SerializeToString() == before
 
 
 class TestCutOuts:

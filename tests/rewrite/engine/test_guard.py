@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from looplift import Match, Phase, Rule, rewrite
-from looplift.debug.bisect import bisect
+from looplift.debug.bisect import bisect, render
 from looplift.debug.model_checks import OutputCheck
 from looplift.debug.report.build import build
 from looplift.debug.report.numeric import Runs
@@ -158,6 +158,7 @@ class TestResultIsComparedWithTheFile:
     def test_bisect(self) -> None:
         result = bisect(self.request_, OutputCheck.of(self.request_))
         assert result.status == 1
+        assert "although there is no commit" in str(render(result, "m")[1])
 
     def test_report(self) -> None:
         assert build(self.request_, "m", runs=Runs.ALL).status == 1

@@ -35,9 +35,9 @@ class TestEqual:
     def test_a_model_equals_itself_at_several_sizes(self) -> None:
         result = verify(ADD, ADD)
         assert result.verified
-        assert {sizes["T"] for sizes in result.sizes} == {0, 1, 2, 3, 7}
+        assert {sizes["T"] for sizes in result.sizes} == {0, 1, 2, 3, 7, 8}
         assert any(sizes["T"] != sizes["B"] for sizes in result.sizes)
-        assert str(result).startswith("equal in 8 runs (T=0|1|2|3|7, B=0|1|2|3|7)")
+        assert str(result).startswith("equal in 8 runs (T=0|1|2|3|7|8, B=0|1|2|3|7|8)")
 
     def test_sums_in_another_order_are_equal(self) -> None:
         text = "g (float[T, 300] x) => (float[T, 1] y) { y = OP }"
@@ -169,6 +169,45 @@ class TestDifferent:
         result = verify(model(text.format(count=2)), endless, effort=effort)
         assert "terminate" in str(result.differences[0])
         assert "does not end" in verify(endless, endless, effort=Effort(2, 2, 5, 0.2)).reason
+
+
+DIVISIBLE = """g (float[B, T] x) => (float[B, T] y) <int64 n = {4}, int64 at = {1}, int64 none = {0}> {
+    sizes = Shape(x)
+    size = Gather(sizes, at)
+    rest = Mod(size, n)
+    fits = Equal(rest, none)
+    y = If(fits) <
+        then_branch = whole () => (float[B, T] a) { a = OP(x) },
+        else_branch = part () => (float[B, T] b) { b = Neg(x) }
+    >
+}"""
+"""Computes OP if n divides T, and Neg otherwise."""
+
+
+class TestDifferentBranches:
+    @pytest.mark.parametrize("divisor", [2, 4, 8])
+    def test_sizes_that_a_small_power_of_two_divides(self, divisor: int) -> None:
+        text = DIVISIBLE.replace("{4}", f"{{{divisor}}}")
+        result = verify(model(text.replace("OP", "Abs")), model(text.replace("OP", "Relu")))
+        assert result.differences
+        assert result.compared + len(result.empty_reductions) <= Effort.cases
+
+    def test_sizes_that_the_user_gives(self) -> None:
+        text = DIVISIBLE.replace("{4}", "{5}")
+        before, after = (model(text.replace("OP", op)) for op in ("Abs", "Relu"))
+        given = Assertions.of(dims=["T>=1"])
+        assert verify(before, after, assumptions=given).verified
+        result = verify(before, after, assumptions=given, sizes={"T": [5]})
+        assert result.differences[0].sizes["T"] == 5
+
+    def test_a_size_at_which_the_original_does_not_run(self) -> None:
+        text = """g (float[N] x) => (float[2, N1] y) <int64[2] shape = {2, -1}> {
+            y = Reshape(x, shape)
+        }"""
+        result = verify(model(text), model(text), sizes={"N": [4, 5]})
+        assert {sizes["N"] for sizes in result.sizes} == {4}
+        (note,) = result.notes()
+        assert note.startswith("N=5: the original does not run: ")
 
 
 class TestGivenInputs:
