@@ -140,6 +140,29 @@ def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
         patch.note(empty_note(op, "batch", layout.size))
 
 
+def may_be_empty_by_data(loop: CountedLoop) -> bool:
+    """Whether more than sizes decides if there is an iteration, such as the lengths of rows."""
+    is_size = loop.count is not None and symbolic.is_size(loop.count)
+    return loop.trip is not None and not loop.runs_at_least_once and not is_size
+
+
+class PaddedSequence:
+    """The operand X with a time step of zeros if it has no time steps, on which a GRU crashes."""
+
+    def __init__(self, emit: Builder, x: Tensor, dtype: np.dtype[Any]) -> None:
+        self._emit = emit
+        self._count = emit.shape(x, 0, 1)
+        added = emit("Cast", emit("Less", self._count, emit.vector(1)), to=TensorProto.INT64)
+        sizes = emit.concat([added, emit.shape(x, 1, 3)])
+        zeros = emit("Expand", emit.constant(np.zeros((1, 1, 1), dtype)), sizes)
+        self.operand = emit("Concat", x, zeros, axis=0)
+
+    def trimmed(self, sequence: Tensor) -> Tensor:
+        """Y without the time step that was added."""
+        emit = self._emit
+        return emit("Slice", sequence, emit.vector(0), self._count, emit.vector(0))
+
+
 def note_empty_sequence(patch: Patch, op: str, loop: CountedLoop) -> None:
     """Notes that onnxruntime's GRU may fail on an empty sequence, which the original ran."""
     if op == "GRU" and not loop.runs_at_least_once:

@@ -25,10 +25,12 @@ from .emission import (
     ABOUT_ONNXRUNTIME,
     BatchBroadcast,
     BatchedOperand,
+    PaddedSequence,
     SequenceLengths,
     emit_operator,
     emit_row_lengths,
     from_operator_axes,
+    may_be_empty_by_data,
     note_empty_batch,
     note_empty_sequence,
     omitted,
@@ -38,6 +40,8 @@ from .length_masks import EXACT_IN_FLOAT
 from .lifting import CellLayout
 from .loop_cells import CellInput, LoopCell, find_loop_cell, inner_value, is_final_read
 
+_SLICE_TAKES_INPUTS = 10
+"""The opset from which on a Slice may end where another value says."""
 _SLOW_RNN = 128
 """The hidden size from which on onnxruntime's RNN was slower than the loop at batch 8."""
 
@@ -124,14 +128,33 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
     for number, state in enumerate(found.states):
         is_read = is_final_read(facts, state) or (keeps_state and number == 0)
         names.append(Variable((state.final or state.output).name) if is_read else omitted())
-    if lengths is None:
-        sequence, *finals = emit_operator(emit, found.cell, x, initial, names)
+    lens = None if lengths is None else SequenceLengths(emit, loop, lengths.value, x)
+    padded = (
+        PaddedSequence(emit, x, found.cell.h.update.dtype)
+        if _is_padded(found, facts.opset)
+        else None
+    )
+    sequence, *finals = emit_operator(
+        emit,
+        found.cell,
+        x if padded is None else padded.operand,
+        initial,
+        names,
+        None if lens is None else lens.operand,
+    )
+    if padded is not None and sequence.name:
+        sequence = padded.trimmed(sequence)
+    if lens is None:
         return _OperatorResults(sequence, None, finals)
-    lens = SequenceLengths(emit, loop, lengths.value, x)
-    sequence, *finals = emit_operator(emit, found.cell, x, initial, names, lens.operand)
     finals = [lens.final_state(v, i) if v.name else v for v, i in zip(finals, initial)]
     with_state = lens.with_last_state(sequence, finals[0]) if keeps_state else None
     return _OperatorResults(sequence, with_state, finals)
+
+
+def _is_padded(found: LoopCell, opset: int) -> bool:
+    """Whether the sequence gets a time step where the loop has no iteration."""
+    may_be_empty = found.cell.op == "GRU" and may_be_empty_by_data(found.loop)
+    return may_be_empty and opset >= _SLICE_TAKES_INPUTS
 
 
 def _all_values(emit: Builder, facts: Facts, loop: CountedLoop, origin: CellInput) -> Tensor:
@@ -240,7 +263,8 @@ def _select(
 def _note_limits(patch: Patch, found: LoopCell) -> None:
     """Notes what the result relies on, and where onnxruntime does worse with the operator."""
     op, loop = found.cell.op, found.loop
-    note_empty_sequence(patch, op, loop)
+    if not _is_padded(found, patch.opset):
+        note_empty_sequence(patch, op, loop)
     note_empty_batch(patch, op, found.layouts[0])
     if found.is_broadcast:
         patch.note(f"the operands are {BROADCASTS}, as in the first iteration of the loop")
