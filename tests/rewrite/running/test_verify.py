@@ -555,6 +555,26 @@ class TestStacksOfEmptyTensors:
         other = Returns([np.ones((2, 3), np.float32)])
         assert Candidate.of(model, other, names, Tolerances()).compare_run(full, 1.0).differences
 
+    def test_sizes_that_the_data_decides(self) -> None:
+        """The last row is empty. A stack of rows becomes a scan output, which onnxruntime checks."""
+        head = """g (float[T,2] x, int64[2] n) => (float[2,L,2] y)
+            <int64 two = {2}, int64[1] first = {0}>"""
+        row = """d = Identity(c) k = Gather(n, i) end = Unsqueeze(k, first)
+            row = Slice(x, first, end, first)"""
+        before = model(f"""{head} {{ e = SequenceEmpty()
+            s = Loop(two, "", e) <body = b (int64 i, bool c, seq(float[L,2]) q)
+                => (bool d, seq(float[L,2]) r) {{ {row} r = SequenceInsert(q, row) }}>
+            y = ConcatFromSequence<axis = 0, new_axis = 1>(s) }}""")
+        after = model(f"""{head} {{
+            y = Loop(two, "") <body = b (int64 i, bool c) => (bool d, float[L,2] row) {{ {row} }}> }}""")
+        rows = np.ones((3, 2), np.float32)
+        for lengths, stacks in (([2, 2], False), ([2, 0], True)):
+            feed: dict[str, Any] = {"x": rows, "n": np.array(lengths)}
+            original, rewritten = (Session(SerializedModel(each)) for each in (before, after))
+            case = Case(feed, original.run(feed, 1.0), {"T": 3}, 0.0)
+            compared = Candidate.of(before, rewritten, ["y"], Tolerances()).compare_run(case, 1.0)
+            assert (compared.stacks, compared.differences) == (stacks, [])
+
 
 @dataclass
 class Returns:
