@@ -92,8 +92,13 @@ def _returned_after(m: Match) -> list[tuple[Tensor, int]]:
 
     The body may declare false shapes for them, which contradict those of other nodes.
     """
-    body = m.graph()
-    later = [node for node in downstream(m.index, m.node) if m.index.graph_of(node) is body]
+    body, root = m.graph(), m.node
+    # What is downstream may also come earlier, in the next iteration.
+    later = [
+        node
+        for node in downstream(m.index, root)
+        if m.index.graph_of(node) is body and node.order > root.order
+    ]
     computed = {tensor for node in later for tensor in node.outputs}
     facts = {tensor: m.facts.of(tensor) for tensor in body.outputs if tensor in computed}
     return [

@@ -80,6 +80,21 @@ def test_a_node_that_fails_in_the_first_iteration(after: str) -> None:
     assert_equivalent(parse(text, 17, 8), result.model, feeds, fails_alike=True)
 
 
+def test_a_value_that_the_body_returns_and_computes_before_the_failure() -> None:
+    """The next iteration would read it after the failure, but there is none."""
+    text = """g (float[5,2] x, float[B,4] h0, int64 n) => (float[B,4] y, float[C,B,2] z)
+        <int64 at = {0}> {
+        y, z = Loop(n, "", h0) <body = b (int64 i, bool ci, float[B,4] h)
+            => (bool co, float[B,4] ho, float[B,2] r) {
+            co = Identity(ci) s = Add(h, h) ho = Identity(s) q = SequenceConstruct(x)
+            p = SequenceAt(q, at) u = Neg(s) t = MatMul(u, p) r = Relu(t) }> }"""
+    result = rewritten(parse(text, 17, 8), Feeds(values={"n": [0]}))
+    assert not result.report.defects
+    assert_equivalent(
+        parse(text, 17, 8), result.model, Feeds(values={"n": [0, 1]}), fails_alike=True
+    )
+
+
 def test_the_main_graph_keeps_its_error() -> None:
     text = "g (float[6] x) => (float[?] y) <int64[1] shape = {7}> { y = Reshape(x, shape) }"
     assert "not in a body" in _reason(text, "Reshape")
