@@ -310,8 +310,11 @@ def _write_at_indices(m: Match, scatter: Node, shape: tuple[Dim, ...]) -> SliceW
         scatter,
         at=scatter,
     )
-    written_sizes = m.facts.shape(scatter.inputs[2]) or ()
-    fits = all(symbolic.eq(a, b) is not False for a, b in zip(written_sizes, sizes[:-1]))
-    m.need(fits, "{} writes values of another shape than its indices", scatter, at=scatter)
+    given, taken_sizes = m.facts.shape(scatter.inputs[2]), (*sizes[:-1], *shape[depth:])
+    fits = given is None or (
+        len(given) == len(taken_sizes)
+        and all(symbolic.eq(*pair) is not False for pair in zip(given, taken_sizes))
+    )
+    m.need(fits, "{} writes values of another shape than its indices name", scatter, at=scatter)
     unsqueezed = tuple(unit - (unit > axis) for unit in units)
     return SliceWrite(scatter, axis, position, scatter.inputs[2], squeezed, unsqueezed)

@@ -246,3 +246,15 @@ def test_a_scan_output_of_a_node_that_always_fails_has_the_rank_of_a_slice() -> 
     assert result.report.commits["FailingNodeToTrap"] == 1
     assert "Loop" in ops(result.model)
     assert "ScatterND" not in ops(result.model)
+
+
+def test_a_buffer_of_another_rank_than_the_slices_need() -> None:
+    """The original runs if the loop has no iteration; each iteration fails."""
+    model = parse("""g (float[T,3] x, int64[1] n, int64 m) => (float[K] y) {
+        first = ConstantOfShape(n)
+        y = Loop(m, "", first) <body = b (int64 i, bool c, float[?,3] q)
+            => (bool d, float[?,3] r) {
+            d = Identity(c) row = Gather(x, i) at = Constant<value_ints = [1, 1]>()
+            zero = Constant<value_ints = [0]>() k = Reshape(i, at) u = Unsqueeze(row, zero)
+            r = ScatterND(q, k, u) }> }""")
+    assert "another shape than its indices" in reason_of(ScatterToScanOutput, model)
