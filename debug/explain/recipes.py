@@ -94,8 +94,9 @@ RECIPES = (
         "steps before the loop, so that only the one of the state remains in it",
     ),
     Recipe(
-        "(zoneout)",
-        "zoneout belongs to training; export the model in inference mode without it",
+        "zoneout)",
+        "no ONNX cell keeps a fixed share of its state, as a leaky unit does; if it is zoneout, "
+        "export the model in inference mode without it",
         "`model.eval()`, or set its rate to 0",
         "`training=False`, or set its rate to 0",
         "set its rate to 0",

@@ -86,7 +86,8 @@ def why_no_cell(h: RecurrentState) -> Miss:
             )
         if np.all((share > 0) & (share < 1)):
             return Miss(
-                "the cell keeps a fixed share of {} (zoneout), which no operator does", state
+                "the cell keeps a fixed share of {} (leaky unit, zoneout), which no operator does",
+                state,
             )
     if any(
         not isinstance(m, SymbolicInput) and not isinstance(c, ColumnSelection)

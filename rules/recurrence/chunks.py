@@ -19,6 +19,7 @@ from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.graph.views import CarriedValue
+from ...rewrite.symbolic import Dim
 from ..loops.counted_loop_checks import need_counted_loop
 from .cells import GATE_COUNT
 from .emission import note_empty_sequence
@@ -109,18 +110,23 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
         patch.toward_normal_form()
 
 
-def _weights_fit(m: Match, node: Node) -> bool:
-    """Whether the weights are known to have the sizes that the operator needs."""
-    sequence, inputs, recurrent = (m.facts.shape(tensor) for tensor in node.inputs[:3])
-    if sequence is None or inputs is None or recurrent is None:
+def _operands_fit(m: Match, node: Node) -> bool:
+    """Whether the operands are known to have the sizes that the operator needs."""
+    shapes = [m.facts.shape(tensor) if tensor.name else () for tensor in node.inputs]
+    sequence, recurrent = shapes[0], shapes[2]
+    if sequence is None or recurrent is None or (len(sequence), len(recurrent)) != (3, 3):
         return False
-    if (len(sequence), len(inputs), len(recurrent)) != (3, 3, 3):
-        return False
+    _, batch, features = sequence
     hidden = node.attrs.get("hidden_size", recurrent[2])
     rows = symbolic.mul(GATE_COUNT[node.op], hidden)
-    pairs = ((recurrent[2], hidden), (recurrent[1], rows), (inputs[1], rows),
-             (inputs[2], sequence[2]), (inputs[0], 1), (recurrent[0], 1))  # fmt: skip
-    return all(symbolic.eq(*pair) is True for pair in pairs)
+    needed: list[tuple[Dim, ...]] = [
+        sequence, (1, rows, features), (1, rows, hidden), (1, symbolic.mul(2, rows)), (batch,),
+        (1, batch, hidden), (1, batch, hidden), (1, symbolic.mul(3, hidden)),
+    ]  # fmt: skip
+    return all(
+        not tensor.name or symbolic.equal_shapes(shape, wanted)
+        for tensor, shape, wanted in zip(node.inputs, shapes, needed)
+    )
 
 
 def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> ChunkedRecurrence:
@@ -132,8 +138,8 @@ def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> Chunke
     m.need(direction(node) == "forward", "{} does not run forward only", node, at=node)
     m.need(not node.attrs.get("layout", 0), "it has layout 1, with the batch first", at=node)
     # A loop without iterations does not notice an operator that always fails.
-    fits = loop.runs_at_least_once or _weights_fit(m, node)
-    unknown = "the weights of {} are not known to fit its hidden_size and its input"
+    fits = loop.runs_at_least_once or _operands_fit(m, node)
+    unknown = "the operands of {} are not known to have sizes that fit each other"
     m.need(fits, unknown, node, at=node)
     slots = _INITIAL_STATES[node.op]
     given = [tensor for tensor in node.inputs[_LENGTHS : _LENGTHS + 1] if tensor.name]

@@ -140,10 +140,14 @@ def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
         patch.note(empty_note(op, "batch", layout.size))
 
 
-def may_be_empty_by_data(loop: CountedLoop) -> bool:
-    """Whether more than sizes decides if there is an iteration, such as the lengths of rows."""
-    is_size = loop.count is not None and symbolic.is_size(loop.count)
-    return loop.trip is not None and not loop.runs_at_least_once and not is_size
+def may_well_be_empty(loop: CountedLoop) -> bool:
+    """Whether the loop may have no iteration although no size of an input is 0.
+
+    The trip count is the length of a row, for example, or one less than a size.
+    """
+    if loop.trip is None or loop.runs_at_least_once:
+        return False
+    return loop.count is None or not _is_name(loop.count)
 
 
 class PaddedSequence:
@@ -171,8 +175,7 @@ def note_empty_sequence(patch: Patch, op: str, loop: CountedLoop) -> None:
 
 def empty_note(op: str, what: str, size: Dim | None) -> str:
     """What onnxruntime does for an empty batch or sequence, and what excludes it."""
-    parts = () if size is None else symbols(size)
-    is_name = any(symbol.serial < 0 and symbol.name == str(size) for symbol in parts)
+    is_name = size is not None and _is_name(size)
     plural = {"batch": "batches", "sequence": "sequences"}[what]
     remedy = (
         f'If {plural} are never empty, assert `--dim "{size}>=1"`'
@@ -180,6 +183,11 @@ def empty_note(op: str, what: str, size: Dim | None) -> str:
         else f"Check that {plural} are never empty in your program"
     )
     return f"{ABOUT_ONNXRUNTIME}{op} {CRASHES} {what}; the original does not. {remedy}"
+
+
+def _is_name(size: Dim) -> bool:
+    """Whether a size is one that the file or the user named."""
+    return any(symbol.serial < 0 and symbol.name == str(size) for symbol in symbols(size))
 
 
 # --- axes ---

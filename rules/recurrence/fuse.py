@@ -30,7 +30,7 @@ from .emission import (
     emit_operator,
     emit_row_lengths,
     from_operator_axes,
-    may_be_empty_by_data,
+    may_well_be_empty,
     note_empty_batch,
     note_empty_sequence,
     omitted,
@@ -153,7 +153,7 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
 
 def _is_padded(found: LoopCell, opset: int) -> bool:
     """Whether the sequence gets a time step where the loop has no iteration."""
-    may_be_empty = found.cell.op == "GRU" and may_be_empty_by_data(found.loop)
+    may_be_empty = found.cell.op == "GRU" and may_well_be_empty(found.loop)
     return may_be_empty and opset >= _SLICE_TAKES_INPUTS
 
 

@@ -17,6 +17,7 @@ one. The length of a row is then its number of true elements.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import is_prefix_mask
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.facts.reads import axis_slices
+from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue, ScanOutput
@@ -53,6 +55,12 @@ _MIRRORED = {
     "GreaterOrEqual": "LessOrEqual",
 }
 """The comparison with exchanged operands."""
+_COMPARE = {
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+}
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor |
         if not facts.index.encloses(loop.body, home):
             return tensor
         node = facts.index.producer(tensor)
-        if node is None or node.domain or node.op not in ("Identity", "Squeeze", "Unsqueeze"):
+        if node is None or node.domain or node.op not in _UNIT_AXES:
             return None
         tensor = node.inputs[0]
     return None
@@ -202,6 +210,8 @@ def _symbol(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, int
 
 _REPEATING = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
 """Operators whose results consist of elements of their first operand."""
+_UNIT_AXES = frozenset({"Identity", "Squeeze", "Unsqueeze"})
+"""Those that add or remove axes of size 1 only."""
 
 
 def uniform_integer(facts: Facts, tensor: Tensor) -> Dim | None:
@@ -209,11 +219,15 @@ def uniform_integer(facts: Facts, tensor: Tensor) -> Dim | None:
     values = facts.of(tensor).values
     while not values:
         node = facts.index.producer(tensor)
-        if node is None or node.domain or node.op not in _REPEATING:
-            return None
-        if facts.dtype(tensor) not in _INDEX_TYPES:
+        if facts.dtype(tensor) not in _INDEX_TYPES or node is None or node.domain:
             return None  # a Cast to another type may wrap around
-        tensor = node.inputs[0]
+        sources = node.inputs[:1] if node.op in _REPEATING else []
+        if node.op == "Add":
+            pairs = zip(node.inputs, node.inputs[::-1])
+            sources = [value for value, other in pairs if is_filled_with(facts, other, 0)]
+        if not sources:
+            return None
+        tensor = sources[0]
         values = facts.of(tensor).values
     first = values[0]
     same = all(v == first for v in values)
@@ -230,30 +244,54 @@ def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
     """
     is_negated = False
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
-        if node.op in _MIRRORED:
-            test = _comparison_along(facts, node, axis)
-            return test and LengthTest(test.lengths, test.within != is_negated)
-        is_negated ^= node.op == "Not"
-        source_axis = _operand_axis(facts, node, axis)
-        if source_axis is None:
+        if node.op not in _MIRRORED:
+            is_negated ^= node.op == "Not"
+            source_axis = _operand_axis(facts, node, axis)
+            if source_axis is None:
+                return None
+            tensor, axis = node.inputs[0], source_axis
+            continue
+        test = _comparison_along(facts, node, axis)
+        if test is not None:
+            return LengthTest(test.lengths, test.within != is_negated)
+        mask, keeps = _threshold(facts, node)
+        if mask is None:
             return None
-        tensor, axis = node.inputs[0], source_axis
+        tensor, is_negated = mask, is_negated == keeps
     return None
+
+
+def _threshold(facts: Facts, node: Node) -> tuple[Tensor | None, bool]:
+    """The value that a comparison is true for if it is 1 rather than 0, or 0 rather than 1.
+
+    The second result says which of the two. The value is None if the comparison tells neither.
+    """
+    for op, (value, bound) in _orders(node):
+        limit = facts.constant(bound)
+        if limit is not None and limit.size == 1 and facts.rank(bound) == 0:
+            compare = _COMPARE[op]
+            of_0, of_1 = (bool(compare(number, limit.item())) for number in (0, 1))
+            if of_0 != of_1:
+                return value, of_1
+    return None, False
+
+
+def _orders(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
+    """A comparison in both directions."""
+    return [(node.op, node.inputs), (_MIRRORED[node.op], list(node.inputs)[::-1])]
 
 
 def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     """A comparison of the positions along an axis with one limit for each row, or one for all."""
     rank = facts.rank(node.outputs[0])
-    for op, (positions, limit) in (
-        (node.op, node.inputs),
-        (_MIRRORED[node.op], list(node.inputs)[::-1]),
-    ):
+    for op, (positions, limit) in (*_orders(node), *_orders_of_difference(facts, node)):
+        limit = _before_expansion(facts, limit)
         shape, rows = facts.shape(positions), facts.shape(limit)
         whole = _as_integers(facts, limit)
         if rank is None or shape is None or rows is None or whole is None:
             continue
         own, other = axis - (rank - len(shape)), axis - (rank - len(rows))
-        first = _first_position(facts, positions, own) if _only_wide(shape, own) else None
+        first = _first_position(facts, positions, own) if own >= 0 else None
         is_per_row = (other < 0 or rows[other] == 1) and sum(n != 1 for n in rows) < 2
         if first is not None and is_per_row:
             is_rounded = facts.dtype(limit) == TensorProto.FLOAT
@@ -261,29 +299,55 @@ def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     return None
 
 
+def _orders_of_difference(facts: Facts, node: Node) -> list[tuple[str, Sequence[Tensor]]]:
+    """The comparison of a and b in both directions, where `a - b` is compared with zero."""
+    found: list[tuple[str, Sequence[Tensor]]] = []
+    for op, (difference, bound) in _orders(node):
+        producer = facts.index.producer(difference)
+        is_difference = producer is not None and producer.op == "Sub" and not producer.domain
+        if producer is not None and is_difference and facts.scalar(bound) == 0:
+            left, right = producer.inputs
+            found += [(op, (left, right)), (_MIRRORED[op], (right, left))]
+    return found
+
+
+def _before_expansion(facts: Facts, tensor: Tensor) -> Tensor:
+    """A value before it was expanded to a shape, which a comparison does as well."""
+    while (node := facts.index.producer(tensor)) is not None and node.op in ("Expand", "Tile"):
+        before, after = facts.shape(node.inputs[0]), facts.shape(tensor)
+        if node.op == "Tile" and not _expands(before, after):
+            break
+        tensor = node.inputs[0]
+    return tensor
+
+
+def _expands(before: Sequence[Dim] | None, after: Sequence[Dim] | None) -> bool:
+    """Whether a Tile repeats only along axes of size 1."""
+    pairs = zip(before or (), after or (), strict=False)
+    known = before is not None and after is not None
+    return known and all(old == 1 or symbolic.eq(old, new) is True for old, new in pairs)
+
+
 def _as_integers(facts: Facts, tensor: Tensor) -> Tensor | None:
     """The integers that a value is, or was before a Cast to floats; None for any other value."""
     if facts.dtype(tensor) in _INDEX_TYPES:
         return tensor
     node = facts.index.producer(tensor)
+    while node is not None and not node.domain and node.op in _UNIT_AXES:
+        tensor = node.inputs[0]
+        node = facts.index.producer(tensor)
     is_cast = node is not None and node.op == "Cast" and facts.dtype(tensor) in _FLOAT_TYPES
     if node is None or not is_cast or facts.dtype(node.inputs[0]) not in _INDEX_TYPES:
         return None
     return node.inputs[0]
 
 
-def _only_wide(shape: Sequence[object], axis: int) -> bool:
-    """Whether all other axes have size 1."""
-    return axis >= 0 and all(n == 1 for k, n in enumerate(shape) if k != axis)
-
-
 def _first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
-    """The number k if the values along an axis are k, k+1, k+2, …; all other axes have size 1."""
+    """The number k if the values along an axis are k, k+1, k+2, …, at each place of other axes."""
     while facts.dtype(tensor) in (*_INDEX_TYPES, *_FLOAT_TYPES):
         array = facts.constant(tensor)
         if array is not None:
-            numbers = array.ravel()
-            return _start(numbers) if numbers.size and numbers.size == array.shape[axis] else None
+            return _start(np.moveaxis(array, axis, 0)) if array.size else None
         node = facts.index.producer(tensor)
         if node is None or node.domain:
             return None
@@ -300,8 +364,10 @@ def _first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
 
 
 def _start(numbers: np.ndarray) -> int | None:
-    first = int(numbers[0])
-    return first if np.array_equal(numbers, np.arange(first, first + numbers.size)) else None
+    """The number k if the values along the first axis are k, k+1, k+2, …."""
+    first = int(numbers.flat[0])
+    wanted = np.arange(first, first + len(numbers)).reshape(-1, *[1] * (numbers.ndim - 1))
+    return first if np.array_equal(numbers, np.broadcast_to(wanted, numbers.shape)) else None
 
 
 def _start_of_running_count(facts: Facts, node: Node, axis: int) -> int | None:
@@ -309,8 +375,7 @@ def _start_of_running_count(facts: Facts, node: Node, axis: int) -> int | None:
     along, rank = facts.scalar(node.inputs[1]), facts.rank(node.inputs[0])
     if node.attrs.get("reverse", 0) or not isinstance(along, int) or rank is None:
         return None
-    is_integer = facts.dtype(node.inputs[0]) in _INDEX_TYPES
-    if along % rank != axis or not is_integer or uniform_integer(facts, node.inputs[0]) != 1:
+    if along % rank != axis or not is_filled_with(facts, node.inputs[0], 1):
         return None
     return 0 if node.attrs.get("exclusive", 0) else 1
 
@@ -323,6 +388,8 @@ def _operand_axis(facts: Facts, node: Node, axis: int) -> int | None:
         return int(perm[axis])
     if node.op == "Reshape":
         return _operand_axis_of_reshape(facts, node, axis)
+    if node.op in ("Expand", "Tile"):
+        return _repeated_axis(facts, node, axis)
     if node.op == "Slice":
         shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
         if shape is None or slices is None:
@@ -334,6 +401,15 @@ def _operand_axis(facts: Facts, node: Node, axis: int) -> int | None:
     if node.op == "Unsqueeze":
         return None if axis in axes else axis - sum(a < axis for a in axes)
     return [k for k in range(axis + len(axes) + 1) if k not in axes][axis]
+
+
+def _repeated_axis(facts: Facts, node: Node, axis: int) -> int | None:
+    """The operand axis of an Expand or Tile that does not repeat elements along it."""
+    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    if before is None or after is None:
+        return None
+    own = axis - (len(after) - len(before))
+    return own if own >= 0 and symbolic.eq(before[own], after[axis]) is True else None
 
 
 def _operand_axis_of_reshape(facts: Facts, node: Node, axis: int) -> int | None:

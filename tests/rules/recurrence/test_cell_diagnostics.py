@@ -66,7 +66,7 @@ REASONS = {
         ),
         "Conv of `hc` is a convolution in place of a product",
     ),
-    "zoneout": (f"{INNER} {ZONEOUT}", "keeps a fixed share of `h` (zoneout)"),
+    "zoneout": (f"{INNER} {ZONEOUT}", "keeps a fixed share of `h` (leaky unit, zoneout)"),
     "result that is fed back": (
         "mt = Gather<axis=0>(u, t) m = Unsqueeze(mt, one) e = Where(m, c, h) q = MatMul(e, proj) "
         "hn = Tanh(q) cn = Sin(q)",

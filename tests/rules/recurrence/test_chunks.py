@@ -114,9 +114,14 @@ def test_a_chunk_from_another_state_stays() -> None:
     assert "Loop" in ops(rewritten(swapped, FEEDS, 1e-5).model)
 
 
-def test_weights_that_do_not_fit_the_operator() -> None:
+def test_operands_that_do_not_fit_the_operator() -> None:
     """The original runs if the loop has no iteration."""
-    for old, new in (("hidden_size = 3", "hidden_size = 0"), ("float[1,3,3] r", "float[1,T,3] r")):
+    for old, new in (
+        ("hidden_size = 3", "hidden_size = 0"),
+        ("float[1,3,3] r", "float[1,T,3] r"),
+        ("float[1,3,2] w", "float[1,3,T] w"),
+        ("float[T,5,B,2] x", "float[T,5,2,2] x"),
+    ):
         text = MergeRecurrentChunks.fires.replace(old, new)
         reason = reason_of(MergeRecurrentChunks, fixture(text))
-        assert "are not known to fit its hidden_size" in reason
+        assert "are not known to have sizes that fit each other" in reason

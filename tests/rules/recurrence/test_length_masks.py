@@ -82,6 +82,8 @@ MASKS = {
     "column": "lc = Unsqueeze(l, one) m = Less(t, lc)",
     "and true": "c = Less(t, l) c1 = And(c, on) m = Unsqueeze(c1, one)",
     "all features": "c = Less(t, l) c1 = Unsqueeze(c, one) hs = Shape(h) m = Expand(c1, hs)",
+    "added to zeros": "ls = Shape(l) z = ConstantOfShape<value = int64[1] {0}>(ls) k = Add(z, t) "
+    "c = Less(k, l) m = Unsqueeze(c, one)",
     "through numbers": "c = Less(t, l) c1 = Cast<to=1>(c) c2 = Unsqueeze(c1, one) m = Cast<to=9>(c2)",
 }
 
@@ -126,6 +128,29 @@ OUTSIDE = {
     "as floats": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
                      lf = Cast<to=1>(l) s = Greater(lf, i2)""",
                   "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "expanded": ("""i = Range(nul, n, uno) ls = Shape(l) ns = Reshape(n, one) s1 = Concat<axis=0>(ls, ns)
+                    e = Expand(i, s1) l1 = Unsqueeze(l, one) s = Less(e, l1)""",
+                 "c = Gather<axis=1>(s, t) m = Unsqueeze(c, one)"),
+    "repeated": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, nil) ls = Shape(l) s1 = Concat<axis=0>(ls, one)
+                    e = Tile(i1, s1) l1 = Unsqueeze(l, one) ns = Reshape(n, one)
+                    s2 = Concat<axis=0>(one, ns) l2 = Tile(l1, s2) s = Less(e, l2)""",
+                 "c = Gather<axis=1>(s, t) m = Unsqueeze(c, one)"),
+    "difference": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) k = Sub(l, uno) e = Sub(k, i1)
+                      s = GreaterOrEqual(e, nul)""",
+                   "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "difference below zero": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) e = Sub(i1, l)
+                                 s0 = LessOrEqual(nul, e) s = Not(s0)""",
+                              "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "number above one half": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+                                 f = Cast<to=1>(s0) h5 = Constant<value_float=0.5>() s = Greater(f, h5)""",
+                              "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "number below one": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+                            k = Cast<to=7>(s0) s1 = Greater(uno, k) s = Not(s1)""",
+                         "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "counted as floats": ("""n1 = Reshape(n, one) ls = Shape(l) s1 = Concat<axis=0>(n1, ls)
+                             e = ConstantOfShape<value = float[1] {1}>(s1) i = CumSum(e, nul)
+                             lf = Cast<to=1>(l) s = LessOrEqual(i, lf)""",
+                          "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
     "cast, then transposed": ("""i = Range(nul, n, uno) l1 = Unsqueeze(l, one) s0 = Greater(l1, i)
                                  s1 = Cast<to=1>(s0) s = Transpose<perm=[1,0]>(s1)""",
                               "c = Gather<axis=0>(s, t) c1 = Cast<to=9>(c) m = Unsqueeze(c1, one)"),
@@ -160,6 +185,12 @@ NO_LENGTHS = {
         s = Slice(s0, back, low, nil, back)""",
     "sliced": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
         s1 = Slice(s0, one, far, nil) s2 = Slice(s0, nil, one, nil) s = Concat<axis=0>(s1, s2)""",
+    "tiled along the time": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) t3 = Unsqueeze(two, nil) t2 = Concat<axis=0>(t3, one)
+        e = Tile(i1, t2) s0 = Less(e, l) s = Slice(s0, one, far, nil)""",
+    "number above two": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
+        f = Cast<to=7>(s0) s = Greater(f, two)""",
+    "difference from one": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) e = Sub(i1, l)
+        f = Mul(e, e) s = Less(f, uno)""",
     "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
         lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
 }
