@@ -83,7 +83,7 @@ class Match:
         `values` fill the `{}` of the sentence. `at` is the node or tensor that the sentence is
         about, by default the root.
         """
-        if fact is None or fact is False or (isinstance(fact, np.bool_) and not fact):
+        if fact is None or fact is False or (type(fact) is np.bool_ and not fact):
             raise Miss(sentence, *values, at=at if at is not None else self.node)
         return fact
 

@@ -53,8 +53,8 @@ class FailingNodeToTrap(Rule[CertainFailure]):
 
     def match(self, m: Match) -> CertainFailure:
         node, index = m.node, m.index
+        owner = m.need(index.owner(m.graph()), "it is not in a body: if it fails, every run does")
         reason = m.need(m.facts.failure(node), "it may succeed")
-        owner = m.need(index.owner(m.graph()), "it is not in a body: every run of the model fails")
         m.need(node.op != "SequenceAt", "it is a trap already")
         m.need(not index.is_unused(node), "nothing reads the result")
         m.need(
