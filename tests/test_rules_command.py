@@ -352,7 +352,7 @@ def test_a_pattern_of_a_user_is_shown_at_its_class() -> None:
     lines = Path(__file__).read_text().splitlines()
     assert lines[doc.line - 1] == "class DropAbsOfAbs(PatternRule):"
     source = rule_source(DropAbsOfAbs)
-    assert (source.file, source.line) == (doc.file, doc.line)
+    assert (Path(source.file).name, source.line) == (Path(doc.file).name, doc.line)
     assert "class PatternRule" not in re.sub("<[^>]*>", "", source.html)
 
 

@@ -154,7 +154,8 @@ def without_false_sizes(
 ) -> onnx.ValueInfoProto:
     """The declaration without the sizes that contradict a proven shape.
 
-    `proven` is the symbolic shape, or None where it is not known; only its numbers count.
+    `proven` is the symbolic shape, or None where it is not known; only its numbers count, and of
+    them not 0: onnxruntime joins an empty tensor to any other, but refuses to if it infers the 0.
     """
     declared = _tensor_type(info)
     if proven is None or not declared.HasField("shape"):
@@ -164,7 +165,7 @@ def without_false_sizes(
     false = [
         axis
         for axis, (dim, size) in enumerate(zip(declared.shape.dim, proven))
-        if dim.HasField("dim_value") and isinstance(size, int) and dim.dim_value != size
+        if dim.HasField("dim_value") and isinstance(size, int) and size not in (0, dim.dim_value)
     ]
     if not false:
         return info
@@ -186,7 +187,8 @@ def with_proven_sizes(
 ) -> onnx.ValueInfoProto:
     """The declaration with the numbers of a proven shape where it leaves sizes open.
 
-    `proven` is the symbolic shape, or None where it is not known; only its numbers count.
+    `proven` is the symbolic shape, or None where it is not known; only its numbers count. A size of
+    0 is not written: onnxruntime joins such a tensor to any other, which shape inference refuses.
     """
     declared = info.type.tensor_type
     if not declared.HasField("shape") or len(declared.shape.dim) != len(proven or ()):
@@ -194,6 +196,6 @@ def with_proven_sizes(
     filled = onnx.ValueInfoProto()
     filled.CopyFrom(info)
     for dim, size in zip(filled.type.tensor_type.shape.dim, proven or ()):
-        if isinstance(size, int) and not dim.HasField("dim_value"):
+        if isinstance(size, int) and size and not dim.HasField("dim_value"):
             dim.dim_value = size
     return filled

@@ -64,7 +64,8 @@ def types_by_schema(ctx: NodeContext) -> Sequence[Fact]:
     """The element types of a node's outputs, whatever the shapes of its inputs are."""
     then = ctx.attr("then_branch")
     if isinstance(then, Graph):
-        return [Fact(ctx.facts.dtype(tensor)) for tensor in then.outputs]
+        results = map(ctx.facts.of, then.outputs)
+        return [Fact(fact.dtype, kind=fact.kind) for fact in results]
     facts = infer_by_schema(_TypesOnly(ctx.node, ctx.facts))
     return [Fact(fact.dtype, kind=fact.kind) for fact in facts]
 

@@ -107,6 +107,24 @@ class TestFailures:
         assert facts.failure(nodes["Exp"]) is None
         assert facts.of(value(facts, "z")).shape is None
 
+    def test_no_size_is_negative(self) -> None:
+        text = """g (float[N] x) => (float[?,?] y) <int64[1] minus = {-1}> {
+            s = Shape(x) t = Concat<axis = 0>(s, minus) y = ConstantOfShape(t) }"""
+        facts = facts_of(parse(text, 21, 10))
+        (node,) = (node for node in facts.index.root.nodes if node.op == "ConstantOfShape")
+        assert "negative" in (facts.failure(node) or "")
+        assert facts.of(value(facts, "y")) == Fact(FLOAT)
+
+    def test_an_if_that_fails_keeps_the_kind_of_its_results(self) -> None:
+        branch = """s = Shape(x) n = Gather(s, three) l = Identity(e)
+            f = SequenceInsert(e, n)"""
+        text = f"""g (float[N] x, bool c) => (seq(int64) y, seq(int64) z) <int64 three = {{3}}> {{
+            e = SequenceEmpty<dtype = 7>()
+            y, z = If(c) <then_branch = t () => (seq(int64) l, seq(int64) f) {{ {branch} }},
+                else_branch = o () => (seq(int64) l, seq(int64) f) {{ {branch} }}> }}"""
+        facts = facts_of(parse(text, 21, 10))
+        assert facts.of(value(facts, "y")).kind == "sequence"
+
 
 def test_deep_chains_need_no_recursion() -> None:
     count = 20_000

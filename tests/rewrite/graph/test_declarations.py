@@ -24,6 +24,9 @@ def test_false_sizes_go_and_others_stay(is_sequence: bool) -> None:
     info = without_false_sizes(helper.make_value_info("x", declared), (2, 3, 4))
     corrected = info.type.sequence_type.elem_type if is_sequence else info.type
     assert _sizes(corrected) == [None, 3, None]
+    empty = without_false_sizes(helper.make_value_info("x", declared), (0, 3, 4))
+    corrected = empty.type.sequence_type.elem_type if is_sequence else empty.type
+    assert _sizes(corrected) == [1, 3, None]
     assert corrected.tensor_type.elem_type == TensorProto.FLOAT
 
 
@@ -33,6 +36,7 @@ def test_false_sizes_go_and_others_stay(is_sequence: bool) -> None:
         ((None, 3), (2, "N"), [2, 3]),
         ((None, None), ("N", 4), [None, 4]),
         ((None,), (2, 3), [None]),
+        ((None, None), (0, 4), [None, 4]),
         ((None,), None, [None]),
     ],
 )
