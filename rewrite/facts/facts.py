@@ -318,5 +318,6 @@ def _size_bounds(dim: Dim) -> tuple[int | None, int | None]:
 
 def _is_same_in_every_run(fact: Fact) -> bool:
     """Whether shape and elements are numbers; a tensor without elements may have open sizes."""
-    known = (*(fact.values or ()), *(fact.shape or ()))
-    return fact.values is not None and all(isinstance(v, int) for v in known)
+    if fact.values is None:
+        return False
+    return all(isinstance(v, int) for v in (*fact.values, *(fact.shape or ())))
