@@ -510,15 +510,21 @@ class Edits:
         self.index.move_node(node, graph)
         self._count(node, 1)
         infos = [tensor.info for tensor in node.outputs]
-        declared = dict(home.output_info)
-        for tensor, info in zip(node.outputs, infos):
-            if info is not None and any(use.reader is home for use in self.index.uses(tensor)):
-                home.output_info.setdefault(tensor, info)  # A Scan needs the rank.
-            tensor.info = without_shape(info)
+        returned = {
+            tensor: info
+            for tensor, info in zip(node.outputs, infos)
+            if info is not None
+            and tensor not in home.output_info
+            and any(use.reader is home for use in self.index.uses(tensor))
+        }
+        home.output_info.update(returned)  # A Scan needs the rank.
+        for tensor in node.outputs:
+            tensor.info = without_shape(tensor.info)
         self.touch(node)
 
         def undo() -> None:
-            home.output_info = declared
+            for tensor in returned:
+                del home.output_info[tensor]
             for tensor, info in zip(node.outputs, infos):
                 tensor.info = info
             _drop_last(graph.nodes, node)

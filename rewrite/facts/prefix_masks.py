@@ -14,7 +14,7 @@ from ..storage.model import Model, opsets
 from .assertions import Assertions
 from .facts import Facts, named
 from .inference import facts_of
-from .purity import is_pure
+from .purity import MIRRORED, is_pure
 
 MOST_AXES = 2
 """The most axes of a mask with more than one element: batch and time."""
@@ -78,7 +78,6 @@ def _check_type(facts: Facts, mask: Tensor) -> None:
         )
 
 
-_COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators whose results consist of elements of their first operand."""
 
@@ -91,7 +90,7 @@ def _check_no_length(facts: Facts, tensor: Tensor) -> None:
         for node, slot in facts.index.uses(value):
             if not isinstance(node, Node) or node.domain:
                 continue
-            if node.op in _COMPARISONS and _are_positions(facts, node.inputs[1 - slot]):
+            if node.op in MIRRORED and _are_positions(facts, node.inputs[1 - slot]):
                 raise AssumptionError(
                     f"'{tensor.name}' is compared with positions, so it is a length and no mask",
                     remedy="Leave out the assertion: rules recognise lengths from the comparison",
@@ -103,8 +102,10 @@ def _check_no_length(facts: Facts, tensor: Tensor) -> None:
 
 def _are_positions(facts: Facts, tensor: Tensor) -> bool:
     """Whether a value is an iteration number, a Range, or a constant such as 0, 1, 2, …."""
-    while (node := facts.index.producer(tensor)) is not None and node.op in _MOVES:
+    node = facts.index.producer(tensor)
+    while node is not None and not node.domain and node.op in _MOVES:
         tensor = node.inputs[0]
+        node = facts.index.producer(tensor)
     constant = facts.constant(tensor)
     if constant is not None:
         return constant.size > 2 and bool(np.all(np.diff(constant.ravel()) == 1))

@@ -65,6 +65,14 @@ TOTAL_ELEMENTWISE = frozenset(
 )
 """Element-wise operators that never fail on operands that can be broadcast."""
 
+MIRRORED = {
+    "Greater": "Less",
+    "GreaterOrEqual": "LessOrEqual",
+    "Less": "Greater",
+    "LessOrEqual": "GreaterOrEqual",
+}
+"""The ordered comparison that gives the same for exchanged operands."""
+
 
 _SHORT_RANGE = 1 << 16
 """The length up to which a Range of fixed length is known to fit memory."""

@@ -122,6 +122,27 @@ class Index:
                 return False
         return True
 
+    def is_computed(self, node: Node) -> bool:
+        """Whether the graph of the node returns something that depends on elements of its results.
+
+        onnxruntime may know a shape before the run, and then removes the nodes whose results are
+        read for their shapes only. Such a node does not fail.
+        """
+        home = self._graph_of[node]
+        waiting, seen = [node], {node}
+        while waiting:
+            for output in waiting.pop().outputs:
+                for use in self._uses.get(output, ()):
+                    reader = use.reader
+                    if reader is home:
+                        return True
+                    if not isinstance(reader, Node):
+                        reader = self._owner[reader]
+                    if reader not in seen and not _reads_shape(reader):
+                        seen.add(reader)
+                        waiting.append(reader)
+        return False
+
     def ancestors(self, graph: Graph) -> Iterator[Graph]:
         """The graph itself, the graph that its owner is in, and so on up to the main graph."""
         current: Graph | None = graph
@@ -414,3 +435,8 @@ def _is_copy(node: Node) -> bool:
 
 def _order(node: Node) -> float:
     return node.order
+
+
+def _reads_shape(node: Node) -> bool:
+    """Whether a node reads the shape of its operand only."""
+    return node.op in ("Shape", "Size") and not node.domain

@@ -60,7 +60,7 @@ class BranchRecorder:
                 self.seen.setdefault(name, set()).add(bool(condition.item()))
 
     def notes(self) -> list[str]:
-        """A remark on each If of which one branch never ran and the other one did."""
+        """A remark on each If that took the same branch in all runs."""
         found = ((label, self.seen.get(name, ())) for label, name in self.conditions.items())
         return [
             f"no run took {'else' if True in seen else 'then'}_branch of {label}; other sizes "

@@ -142,11 +142,10 @@ class InlineOnlyPossibleBranch(Rule[OnlyPossibleBranch]):
 def _certain_failure(m: Match, branch: Graph) -> str | None:
     """Why a branch fails whenever it runs; None if it may succeed.
 
-    It fails if one of its own nodes does whose result is read.
+    It fails if one of its own nodes does that is computed.
     """
     for node in m.index.nodes(branch):
-        if not m.index.is_unused(node):
-            reason = m.facts.failure(node)
-            if reason is not None:
-                return reason
+        reason = m.facts.failure(node)
+        if reason is not None and m.index.is_computed(node):
+            return reason
     return None

@@ -310,10 +310,10 @@ def _write_at_indices(m: Match, scatter: Node, shape: tuple[Dim, ...]) -> SliceW
         scatter,
         at=scatter,
     )
-    given, taken_sizes = m.facts.shape(scatter.inputs[2]), (*sizes[:-1], *shape[depth:])
+    given, wanted = m.facts.shape(scatter.inputs[2]), (*sizes[:-1], *shape[depth:])
     fits = given is None or (
-        len(given) == len(taken_sizes)
-        and all(symbolic.eq(*pair) is not False for pair in zip(given, taken_sizes))
+        len(given) == len(wanted)
+        and all(symbolic.eq(*pair) is not False for pair in zip(given, wanted))
     )
     m.need(fits, "{} writes values of another shape than its indices name", scatter, at=scatter)
     unsqueezed = tuple(unit - (unit > axis) for unit in units)

@@ -29,7 +29,7 @@ from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import is_prefix_mask
-from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
+from ...rewrite.facts.purity import MIRRORED, TOTAL_ELEMENTWISE
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Use
@@ -48,13 +48,6 @@ rounded limit is exact as well: rounding moves no limit across an exact number."
 
 _INDEX_TYPES = (TensorProto.INT32, TensorProto.INT64)
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
-_MIRRORED = {
-    "Less": "Greater",
-    "LessOrEqual": "GreaterOrEqual",
-    "Greater": "Less",
-    "GreaterOrEqual": "LessOrEqual",
-}
-"""The comparison with exchanged operands."""
 _COMPARE = {
     "Less": operator.lt,
     "LessOrEqual": operator.le,
@@ -145,12 +138,12 @@ def _test_in_body(
     facts: Facts, loop: CountedLoop, counters: dict[Dim, int], node: Node
 ) -> LengthTest | None:
     """A comparison of the iteration number with a limit from outside."""
-    if node.domain or node.op not in _MIRRORED:
+    if node.domain or node.op not in MIRRORED:
         return None
     (left, right), op = node.inputs, node.op
     start = _offset_from_iteration(facts, counters, left)
     if start is None:
-        (left, right), op = (right, left), _MIRRORED[op]
+        (left, right), op = (right, left), MIRRORED[op]
         start = _offset_from_iteration(facts, counters, left)
     limit = _outer_integers(facts, loop, right)
     return None if start is None or limit is None else _length_test(op, start, limit)
@@ -244,7 +237,7 @@ def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
     """
     is_negated = False
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
-        if node.op not in _MIRRORED:
+        if node.op not in MIRRORED:
             is_negated ^= node.op == "Not"
             source_axis = _operand_axis(facts, node, axis)
             if source_axis is None:
@@ -257,7 +250,7 @@ def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
         mask, keeps = _threshold(facts, node)
         if mask is None:
             return None
-        tensor, is_negated = mask, is_negated == keeps
+        tensor, is_negated = mask, is_negated ^ (not keeps)
     return None
 
 
@@ -278,7 +271,7 @@ def _threshold(facts: Facts, node: Node) -> tuple[Tensor | None, bool]:
 
 def _orders(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
     """A comparison in both directions."""
-    return [(node.op, node.inputs), (_MIRRORED[node.op], list(node.inputs)[::-1])]
+    return [(node.op, node.inputs), (MIRRORED[node.op], list(node.inputs)[::-1])]
 
 
 def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
@@ -307,25 +300,27 @@ def _orders_of_difference(facts: Facts, node: Node) -> list[tuple[str, Sequence[
         is_difference = producer is not None and producer.op == "Sub" and not producer.domain
         if producer is not None and is_difference and facts.scalar(bound) == 0:
             left, right = producer.inputs
-            found += [(op, (left, right)), (_MIRRORED[op], (right, left))]
+            found += [(op, (left, right)), (MIRRORED[op], (right, left))]
     return found
 
 
 def _before_expansion(facts: Facts, tensor: Tensor) -> Tensor:
     """A value before it was expanded to a shape, which a comparison does as well."""
-    while (node := facts.index.producer(tensor)) is not None and node.op in ("Expand", "Tile"):
-        before, after = facts.shape(node.inputs[0]), facts.shape(tensor)
-        if node.op == "Tile" and not _expands(before, after):
-            break
+    node = facts.index.producer(tensor)
+    while node is not None and not node.domain and _expands(facts, node):
         tensor = node.inputs[0]
+        node = facts.index.producer(tensor)
     return tensor
 
 
-def _expands(before: Sequence[Dim] | None, after: Sequence[Dim] | None) -> bool:
-    """Whether a Tile repeats only along axes of size 1."""
-    pairs = zip(before or (), after or (), strict=False)
-    known = before is not None and after is not None
-    return known and all(old == 1 or symbolic.eq(old, new) is True for old, new in pairs)
+def _expands(facts: Facts, node: Node) -> bool:
+    """Whether a node is an Expand, or a Tile that repeats only along axes of size 1."""
+    if node.op != "Tile":
+        return node.op == "Expand"
+    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    if before is None or after is None:
+        return False
+    return all(old == 1 or symbolic.eq(old, new) is True for old, new in zip(before, after))
 
 
 def _as_integers(facts: Facts, tensor: Tensor) -> Tensor | None:
@@ -365,6 +360,8 @@ def _first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
 
 def _start(numbers: np.ndarray) -> int | None:
     """The number k if the values along the first axis are k, k+1, k+2, …."""
+    if not np.isfinite(numbers.flat[0]):
+        return None
     first = int(numbers.flat[0])
     wanted = np.arange(first, first + len(numbers)).reshape(-1, *[1] * (numbers.ndim - 1))
     return first if np.array_equal(numbers, np.broadcast_to(wanted, numbers.shape)) else None

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.facts.purity import MIRRORED
 from ...rewrite.graph.ir import Node, Tensor
 
 _ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -26,14 +27,6 @@ _ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "LessOrEqual": np.floor,
 }
 """The integers that a limit on the right becomes, by operator."""
-_MIRRORED = {
-    "Equal": "Equal",
-    "Greater": "Less",
-    "GreaterOrEqual": "LessOrEqual",
-    "Less": "Greater",
-    "LessOrEqual": "GreaterOrEqual",
-}
-"""The comparison with exchanged operands."""
 _EXACT: dict[int, int] = {TensorProto.FLOAT: 1 << 24, TensorProto.DOUBLE: 1 << 53}
 """All integers up to these are exact in a type. Rounding moves no larger one below a limit that is
 smaller than these."""
@@ -82,7 +75,7 @@ class CompareBeforeCast(Rule[CastComparison]):
         largest = _EXACT[m.facts.dtype(limit)]
         exact = bool(np.all(np.abs(values) < largest))  # also excludes NaN
         m.need(exact, "not all integers near {} are exact as floats: it is not exact", limit)
-        op = node.op if left is not None else _MIRRORED[node.op]
+        op = node.op if left is not None else MIRRORED.get(node.op, node.op)
         rounded = _ROUND[op](values)
         whole = op != "Equal" or bool(np.all(values == np.floor(values)))
         m.need(whole, "{} is no integer, and no integer equals it", limit)

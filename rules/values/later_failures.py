@@ -28,9 +28,9 @@ def later_failure(m: Match, supposed: Mapping[Tensor, Fact]) -> str | None:
     affected = {t for node in nodes for t in node.outputs}
     view = m.facts.assuming(supposed, affected)
     for node in nodes:
-        if _runs_whenever(m.index, node, m.node) and not m.index.is_unused(node):
+        if _runs_whenever(m.index, node, m.node):
             reason = view.failure(node)
-            if reason is not None:
+            if reason is not None and m.index.is_computed(node):
                 return f"{describe(node)} ({reason})"
     return None
 

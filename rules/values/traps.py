@@ -16,8 +16,7 @@ from ...rewrite.engine.miss import describe
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.facts.fact import BFLOAT16
-from ...rewrite.graph.index import Use
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Tensor
 from .later_failures import downstream
 
 
@@ -57,10 +56,8 @@ class FailingNodeToTrap(Rule[CertainFailure]):
         reason = m.need(m.facts.failure(node), "it may succeed")
         m.need(node.op != "SequenceAt", "it is a trap already")
         m.need(not index.is_unused(node), "nothing reads the result")
-        m.need(
-            any(_reads_elements(use) for tensor in node.outputs for use in index.uses(tensor)),
-            "only the shape of the result is read: onnxruntime may not compute the rest",
-        )
+        only_shapes = "only the shape of the result is read: onnxruntime may not compute the rest"
+        m.need(index.is_computed(node), only_shapes)
         m.need(
             m.options.strict or owner.op != "If",
             "the If can take the other branch instead",
@@ -106,11 +103,6 @@ def _returned_after(m: Match) -> list[tuple[Tensor, int]]:
         for tensor, fact in facts.items()
         if fact.kind == "tensor" and fact.dtype not in (0, BFLOAT16)
     ]
-
-
-def _reads_elements(use: Use) -> bool:
-    """Whether a value is read for more than its shape."""
-    return not isinstance(use.reader, Node) or use.reader.op not in ("Shape", "Size")
 
 
 def _trap(patch: Patch, like: Tensor, dtype: int) -> Tensor:

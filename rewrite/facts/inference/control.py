@@ -38,11 +38,11 @@ def _branch(ctx: NodeContext, graph: Graph) -> list[Fact]:
 
 
 def _failure(facts: Facts, graph: Graph) -> str | None:
-    """Why every run of a branch fails; considers only the nodes that its outputs depend on."""
+    """Why every run of a body fails; considers only the nodes that its outputs depend on."""
     for output in graph.outputs:
         facts.of(output)
-    for node in facts.index.nodes(graph):
-        if node in facts.failures:
+    for node in facts.index.nodes(graph) if facts.failures else ():
+        if node in facts.failures and facts.index.is_computed(node):
             return facts.failures[node]
     return None
 
@@ -174,11 +174,10 @@ def invariant_holds(facts: Facts, node: Node, body: Graph) -> bool:
     given, carried = _body_inputs(facts, node)
     if len(known) < len(body.inputs) or len(given) + len(carried) < len(body.inputs):
         return False
-    is_only_iteration = _always_fails(facts, body)
     return all(known[tensor] == fact for tensor, fact in given.items()) and all(
         _widen(facts, value.input, known[value.input], tensor) == known[value.input]
         for value in carried
-        for tensor in ((value.initial,) if is_only_iteration else (value.initial, value.output))
+        for tensor in (value.initial, value.output)
     )
 
 
@@ -208,21 +207,12 @@ def _fixpoint(
         for tensor, guess in guesses.items():
             facts.set_fact(tensor, guess)
         widened = {t: _widen(facts, t, guess, outputs[t]) for t, guess in guesses.items()}
-        if widened == guesses or _always_fails(facts, body):
-            return
+        if widened == guesses or _failure(facts, body) is not None:
+            return  # An iteration in which the guesses hold fails, so that no other one follows.
         guesses = widened if round_ < _MOST_ROUNDS else dict.fromkeys(guesses, UNKNOWN)
     facts.drop_body(body)
     for tensor in guesses:
         facts.set_fact(tensor, UNKNOWN)
-
-
-def _always_fails(facts: Facts, body: Graph) -> bool:
-    """Whether an iteration in which the facts hold always fails, so that no other one follows."""
-    return any(
-        facts.index.graph_of(node) is body
-        for node in facts.failures
-        if node in facts.index and facts.cached_facts(node.outputs)
-    )
 
 
 def _widen(facts: Facts, carried: Tensor, guess: Fact, output: Tensor) -> Fact:

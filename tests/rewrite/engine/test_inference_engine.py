@@ -57,7 +57,7 @@ def test_the_reason_names_the_engine() -> None:
 
 
 def test_what_the_engine_refuses_stays_the_reason() -> None:
-    """Rules move the mask of the rows behind the loop, and the refused rule no longer matches."""
+    """Other rules then move the mask after the loop, so that the refused rule no longer matches."""
     assert operators(None, MASKED_RNN)["RNN"] == 1
     result = looplift.rewrite(parse(MASKED_RNN), engine="openvino")
     assert "VectorizeAfterLoop" in result.report.commits

@@ -250,3 +250,18 @@ class TestOnlyPossibleBranch:
                         else_branch = ei () => (float[3] v) { v = ReduceSum<keepdims=0>(p, zero) }>""",
         )
         rewritten(parse(text, 21, 10), Feeds(sizes=(1, 2)), 1e-6)
+
+
+def test_a_failure_that_the_optimizer_removes_does_not_rule_a_branch_out() -> None:
+    """Only the shape of the result is read, after another node, and that shape is known."""
+    model = parse(
+        """g (float[6] x, bool c) => (int64[1] y) <int64[1] seven = {7}, int64 at = {0}> {
+        y = If(c) <then_branch = t () => (int64[1] k) {
+            q = SequenceConstruct(x) p = SequenceAt(q, at) r = Reshape(p, seven) v = Neg(r)
+            k = Shape(v) },
+          else_branch = e () => (int64[1] u) { z = Shape(x) u = Neg(z) }> }""",
+        17,
+        8,
+    )
+    assert "may succeed" in reason_of(InlineOnlyPossibleBranch, model)
+    rewritten(model)

@@ -80,6 +80,20 @@ def test_a_node_that_fails_in_the_first_iteration(after: str) -> None:
     assert_equivalent(parse(text, 17, 8), result.model, feeds, fails_alike=True)
 
 
+@pytest.mark.parametrize("after", ["k = Shape(r)", "v = Neg(r) k = Shape(v)"])
+def test_a_failure_that_the_optimizer_removes_ends_no_loop(after: str) -> None:
+    """The shape is known, and all that computes its elements is removed; s grows meanwhile."""
+    text = f"""g (float[6] x, int64 n, float[2] s0) => (float[?] y, int64[?,1] z, float[?] w)
+        <int64[1] seven = {{7}}, int64 at = {{0}}> {{
+        y, z = Loop(n, "", s0) <body = b (int64 i, bool c, float[?] s)
+            => (bool d, float[?] t, int64[1] k) {{
+            d = Identity(c) q = SequenceConstruct(x) p = SequenceAt(q, at)
+            r = Reshape(p, seven) {after} t = Concat<axis = 0>(s, x) }}>
+        all = Shape(y) w = ConstantOfShape(all) }}"""
+    result = rewritten(parse(text, 17, 8), Feeds(values={"n": [0, 1, 3]}))
+    assert "FailingNodeToTrap" not in [commit.rule for commit in result.trace.commits()]
+
+
 def test_a_value_that_the_body_returns_and_computes_before_the_failure() -> None:
     """The next iteration would read it after the failure, but there is none."""
     text = """g (float[5,2] x, float[B,4] h0, int64 n) => (float[B,4] y, float[C,B,2] z)
