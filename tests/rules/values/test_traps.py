@@ -42,6 +42,39 @@ def test_a_loop_without_iterations_runs_and_others_fail() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("after", "operator"),
+    [
+        ("r = Expand(s, negative)", "Expand"),
+        ("t = SequenceConstruct(s, s) r = SequenceAt(t, two)", "SequenceAt"),
+        ("t = SequenceConstruct(s, s) r = SequenceAt(t, minus_three)", "SequenceAt"),
+    ],
+)
+def test_operands_that_no_run_allows(after: str, operator: str) -> None:
+    text = f"""g (float[6] x, int64 n) => (float[?] y)
+        <int64[2] negative = {{1, -1}}, int64 two = {{2}}, int64 minus_three = {{-3}}> {{
+        y = Loop (n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {{
+            d = Identity(c) {after} }}> }}"""
+    _, _, engine = run_rules(parse(text, 17, 8), [])
+    for node in engine.index.walk():
+        for output in node.outputs:
+            engine.facts.of(output)
+    assert [node.op for node in engine.facts.failures] == [operator]
+    result = rewritten(parse(text, 17, 8), _NONE)
+    assert_equivalent(
+        parse(text, 17, 8), result.model, Feeds(values={"n": [0, 1]}), fails_alike=True
+    )
+
+
+@pytest.mark.parametrize("position", [-2, -1, 0, 1])
+def test_the_first_and_last_elements_of_a_sequence(position: int) -> None:
+    text = f"""g (float[6] x, int64 n) => (float[?] y) <int64 at = {{{position}}}> {{
+        y = Loop (n, "", x) <body = b (int64 i, bool c, float[?] s) => (bool d, float[?] r) {{
+            d = Identity(c) u = Neg(s) t = SequenceConstruct(s, u) r = SequenceAt(t, at) }}> }}"""
+    result = rewritten(parse(text, 17, 8), Feeds(values={"n": [0, 1, 3]}))
+    assert "FailingNodeToTrap" not in [commit.rule for commit in result.trace.commits()]
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_every_result_of_the_node(strict: bool) -> None:
     text = _BODY.format("a, b = Split<axis = 0>(p, parts) t = Add(a, b) r = Add(t, s)")
