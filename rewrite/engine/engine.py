@@ -379,8 +379,9 @@ class Engine:
         """The nodes at which rules may match differently after a commit; refreshes the facts.
 
         These are the touched nodes and their neighbours, nodes whose operands have new facts, the
-        only reader that a value has left, the owners of changed bodies, the Ifs in the branches of
-        one with another condition, and the root, at which the remaining rules were not tried.
+        only reader that a value has left, the owners of changed bodies and of the bodies around
+        them, the Ifs in the branches of one with another condition, and the root, at which the
+        remaining rules were not tried.
         """
         affected: dict[Node, None] = dict(patch.shrunk_owners)
         replacements = {new for _, new in patch.replaced}
@@ -403,9 +404,9 @@ class Engine:
                     affected[reader] = None
             for graph in self.index.ancestors(self.index.graph_of(node)):
                 owner = self.index.owner(graph)
+                self._add(affected, owner)
                 if owner is not None and _is_loop(owner):
                     self._changed_loops[owner] = None
-            self._add(affected, self.index.owner(self.index.graph_of(node)))
         for tensor in patch.freed:
             self._add(affected, self.index.producer(tensor))
             if self.index.use_count(tensor) == 1:  # Some rules need a value with one reader.

@@ -21,9 +21,10 @@ from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node, Tensor
 from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
+from looplift.rules.branches.common_code import HoistCommonBranchCode
 from looplift.rules.branches.decided_if import InlineDecidedIf
 from looplift.rules.values.constants import FoldConstants
-from looplift.rules.values.dead_nodes import EliminateDeadNode
+from looplift.rules.values.dead_nodes import EliminateDeadNode, EliminateIdentity
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
 from ...small_models import parse
@@ -180,6 +181,22 @@ class TestPhases:
         ]
         result = rewrite(parse(text, 21, 10), rules=phases)
         assert ops(result.model) == {"Neg": 1}
+
+    def test_a_commit_requeues_the_owners_of_all_bodies_around_it(self) -> None:
+        """The branches are equal once the bodies of their loops are."""
+        text = """g (float[3] x, bool c, int64 n) => (float[3] y) {
+            y = If (c) <then_branch = t () => (float[3] a) {
+                a = Loop (n, "", x) <body = p (int64 i, bool e, float[3] s) => (bool f, float[3] r) {
+                    f = And(e, e) u = Identity(s) r = Neg(u) }> },
+              else_branch = e () => (float[3] b) {
+                b = Loop (n, "", x) <body = q (int64 j, bool g, float[3] v) => (bool h, float[3] w) {
+                    h = And(g, g) w = Neg(v) }> }> }"""
+        phases = [
+            Phase("branches", (HoistCommonBranchCode,), "Goes first."),
+            Phase("clean", (EliminateIdentity,), "Makes the loops equal."),
+        ]
+        result = rewrite(parse(text, 21, 10), rules=phases)
+        assert ops(result.model)["Loop"] == 1
 
     def test_a_new_fact_requeues_its_readers(self) -> None:
         """The inner If can be decided after the outer one, through a carried value."""
