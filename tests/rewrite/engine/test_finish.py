@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from looplift import rewrite
 
-from ...equivalence import rewritten
+from ...equivalence import ops, rewritten
 from ...small_models import parse
 from ..fact_oracle import Feeds
 
@@ -50,6 +50,20 @@ def _sizes(model: onnx.ModelProto) -> list[list[int | str]]:
         [dim.dim_value or dim.dim_param for dim in output.type.tensor_type.shape.dim]
         for output in model.graph.output
     ]
+
+
+def test_a_constant_of_a_branch_is_not_declared_with_another_size() -> None:
+    """The loop of the second branch has no iterations, so the run fails if it takes that branch."""
+    text = """g (int32[3] x, bool c) => (int32[6,3] y) <int64 n = {6}, bool f = {0}> {
+        y = If (c) <then_branch = t () => (int32[6,3] a) {
+            a = Loop (n, "") <body = p (int64 i, bool d) => (bool e, int32[3] r) {
+                e = Identity(d) r = Neg(x) }> },
+          else_branch = s () => (int32[6,3] b) {
+            b = Loop (n, f) <body = q (int64 j, bool g) => (bool h, int32[3] u) {
+                h = Identity(g) u = Neg(x) }> }> }"""
+    result = rewrite(parse(text)).model
+    assert "Loop" not in ops(result)
+    onnx.checker.check_model(result, full_check=True)
 
 
 def test_wrong_shapes_of_outputs_are_corrected() -> None:
