@@ -39,6 +39,8 @@ def need_trip_count(m: Match) -> None:
     m.need(loop.never_stops_early(m.facts), early, ends, at=ends)
     if loop.trip is None:
         raise Miss("it never ends: it has no trip count", at=m.node)
+    failure = m.facts.failure(m.node)
+    m.need(failure is None, f"it always fails: {failure}")
     if loop.iteration_shape != ():
         raise Miss("its body takes the iteration number {} as a vector", loop.iteration, at=m.node)
 

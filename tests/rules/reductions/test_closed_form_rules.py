@@ -336,3 +336,32 @@ def test_strictly_every_read_must_be_in_range(trip: str, commits: int) -> None:
     assert_equivalent(model, result, feeds, 1e-5, fails_alike=True)
     if not commits:
         assert "may have fewer slices" in reason_of(LoopToSum, model, strict)
+
+
+@pytest.mark.parametrize("elements", [0, 2])
+def test_a_trip_count_of_several_elements(elements: int) -> None:
+    """onnxruntime fails there."""
+    text = f"""g (float[3] x, int64[{elements}] n) => (float[3] y) {{
+        y = Loop (n, "", x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
+            co = Identity(ci) so = Add(s, x) }}> }}"""
+    model = parse(text)
+    assert "the trip count is no scalar" in reason_of(LoopToSum, model)
+    with pytest.raises(Exception, match="should be a scalar"):
+        session(rewrite(model).model).run(
+            None, {"x": np.ones(3, np.float32), "n": np.ones(elements, np.int64)}
+        )
+
+
+@pytest.mark.parametrize("shape", ["[]", "[1]", "[1,1]", "[N]"])
+def test_a_trip_count_of_one_element(shape: str) -> None:
+    text = f"""g (float[3] x, int64{shape} n) => (float[3] y) {{
+        y = Loop (n, "", x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {{
+            co = Identity(ci) so = Add(s, x) }}> }}"""
+    model = parse(text.replace("int64[] n", "int64 n"))
+    result = rewrite(model).model
+    if shape != "[N]":
+        assert "Loop" not in ops(result)
+    x, axes = np.ones(3, np.float32), len(shape.strip("[]").split(",")) if shape != "[]" else 0
+    for count in (0, 1, 3):
+        feed = {"x": x, "n": np.full((1,) * axes, count)}
+        assert_equal(session(model).run(None, feed), session(result).run(None, feed))
