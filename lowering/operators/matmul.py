@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ...rewrite.errors import UnsupportedError
 from ...rewrite.facts.einsum import einsum_letters
 from ..values import Value, fresh_dim
 from .accumulation import accumulate_in_float32
@@ -53,7 +54,13 @@ def gemm(ctx: ConverterContext) -> Value:
     """Gemm, see https://onnx.ai/onnx/operators/onnx__Gemm.html.
 
     The addend is broadcast first if its sizes may differ; a sum of no products is 0.
+
+    UnsupportedError: a factor is no matrix.
     """
+    for factor in ctx.inputs[:2]:
+        shape = known_dims(factor)
+        if shape is not None and len(shape) != 2:
+            raise UnsupportedError(f"a factor has rank {len(shape)}, but Gemm multiplies matrices")
     result = ctx.bb.normalize(ctx.by_tvm())
     dims, addend = known_dims(ctx.inputs[0]), ctx.inputs[2]
     inner = [dims[0 if ctx.attr("transA", 0) else 1]] if dims else []

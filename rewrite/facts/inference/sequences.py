@@ -75,9 +75,8 @@ def at(ctx: NodeContext) -> Sequence[Fact]:
     length, position = ctx.fact(0).length, ctx.fact(1).scalar()
     if length == 0:
         ctx.fail("the sequence is empty")
-    if isinstance(length, int) and isinstance(position, int):
-        if not -length <= position < length:
-            ctx.fail(f"position {position} lies outside of a sequence of length {length}")
+    if isinstance(length, int) and isinstance(position, int) and not -length <= position < length:
+        ctx.fail(f"position {position} lies outside of a sequence of length {length}")
     return [_element(ctx, ctx.fact(0))]
 
 

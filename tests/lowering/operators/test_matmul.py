@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+import looplift
+from looplift.rewrite.errors import UnsupportedError
+
+from ...small_models import parse
 from .inputs import Load, random
 
 
@@ -24,3 +30,12 @@ def test_an_einsum_broadcasts_a_size_of_one(imported: Load) -> None:
     }""")
     for rows, inner, other in ((2, 4, 4), (2, 1, 4), (1, 4, 1), (0, 4, 4), (3, 1, 1)):
         model.check(random(rows, inner), random(4, 3), random(other, 2))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("float[3]", "float[3, 3]"), ("float[2, 3, 3]", "float[3, 3]")]
+)
+def test_gemm_multiplies_matrices_only(a: str, b: str) -> None:
+    model = parse(f"g ({a} x, {b} w) => (float[P, Q] y) {{ y = Gemm <transB = 1> (x, w) }}")
+    with pytest.raises(UnsupportedError, match="but Gemm multiplies matrices"):
+        looplift.from_onnx(model)
