@@ -19,9 +19,10 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
+from .argument_checks import drop_guaranteed_checks, mark_allocated_arguments
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
-from .compaction import compact_buffers
+from .compaction import COMPACTED, COMPACTION, compact_buffers
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
@@ -119,6 +120,7 @@ def _for_cpu() -> Any:
             _module_pass(compact_buffers),
             _module_pass(inline_iterations),
             _module_pass(mark_proven_arguments),
+            _module_pass(mark_allocated_arguments),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -244,4 +246,29 @@ def _module_pass(function: Any) -> Any:
     return tvm.transform.module_pass(lambda module, _: function(module), opt_level=0, name=name)
 
 
+def _kernel_pipeline() -> tuple[Any, Any, Any]:
+    """TVM's pipeline for kernels, which leaves out what this pipeline has done or proven.
+
+    A module that `compact_buffers` returned is not compacted again, and not only to save time: TVM
+    0.27's CompactBufferAllocation fails where an index of a buffer is a vector. Instruments do not
+    see the passes of such a module, because they would end with the inner context.
+    """
+    passes, for_host, for_device = _TVM_PIPELINE()
+
+    def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        if COMPACTED not in (module.attrs or {}):
+            return passes(module)
+        with tvm.transform.PassContext(
+            context.opt_level, list(context.required_pass),
+            [*context.disabled_pass, COMPACTION], [], dict(context.config),
+        ):  # fmt: skip
+            return drop_guaranteed_checks(passes(module))
+
+    name = "looplift.kernel_pipeline"
+    return tvm.transform.module_pass(run, opt_level=0, name=name), for_host, for_device
+
+
 relax.register_pipeline(NAME)(looplift_pipeline)
+_TVM_PIPELINE = tirx.compilation_pipeline.PIPELINE_MAP["s_tir"]
+# `tvm.compile` takes only pipelines for kernels that are registered, and this one by default.
+tirx.register_tir_pipeline("s_tir", _kernel_pipeline)

@@ -1,0 +1,164 @@
+"""Kernels that do not check what every call of theirs guarantees.
+
+TVM makes each kernel check its arguments: that they are tensors of its types and ranks, compact and
+on its device, and of the sizes that it was compiled for. Of small kernels these checks are a third
+of the code. A tensor that the module allocates has the type and the rank of its allocation and is
+compact. Only its sizes are still compared: the allocation computes them by one expression, and the
+kernel may expect them by another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, tirx
+
+_ALLOCATED = "looplift.allocated_arguments"
+"""The attribute of a kernel with the numbers of the parameters that only get allocated tensors."""
+
+_CALL = ir.Op.get("relax.call_tir")
+_CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
+_ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
+_RESHAPE = ir.Op.get("relax.reshape")
+_READ = ir.Op.get("tirx.tvm_struct_get")
+_STRIDES, _TYPE, _ARGUMENT = 3, 13, 15
+"""Fields that it reads: the address of a tensor's strides, the type and value of an argument."""
+_BODY = "compute_scope"
+"""The attribute around what a kernel does after the checks."""
+
+
+# --- before the kernels are lowered ---
+
+
+def mark_allocated_arguments(module: tvm.IRModule) -> tvm.IRModule:
+    """Marks the parameters of kernels that get an allocated tensor in every call of the module."""
+    calls = _Calls()
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            calls.visit_expr(function)
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and variable in calls.others:
+            others = calls.others[variable]
+            if calls.references[variable] == calls.count[variable]:
+                allocated = [k for k in range(len(kernel.params)) if k not in others]
+                module[variable] = kernel.with_attr(_ALLOCATED, allocated)
+    return module
+
+
+@relax.expr_functor.visitor
+class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
+    """The calls of kernels in a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: dict[Any, set[int]] = {}
+        """By kernel, the arguments that are no allocated tensors in some call."""
+        self.count: Counter[Any] = Counter()
+        """By kernel, the number of calls."""
+        self.references: Counter[Any] = Counter()
+        """By kernel, the number of expressions that name it; more than calls if it gets away."""
+        self._allocated: set[Any] = set()
+        """The variables of tensors that have been allocated, and of tuples of them."""
+
+    def visit_global_var_(self, variable: Any) -> None:
+        self.references[variable] += 1
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        self._bind(binding)
+
+    def visit_match_cast_(self, binding: Any) -> None:
+        super().visit_match_cast_(binding)
+        self._bind(binding)
+
+    def _bind(self, binding: Any) -> None:
+        if self._is_allocated(binding.value):
+            self._allocated.add(binding.var)
+
+    def _is_allocated(self, value: Any) -> bool:
+        if isinstance(value, relax.Var):
+            return value in self._allocated
+        if isinstance(value, relax.TupleGetItem):
+            return self._is_allocated(value.tuple_value)
+        if isinstance(value, relax.Tuple):
+            return all(map(self._is_allocated, value.fields))
+        if isinstance(value, relax.Call):
+            if value.op.same_as(_RESHAPE):
+                return self._is_allocated(value.args[0])
+            if value.op.same_as(_CALL_IN_PLACE):  # which returns one of its arguments
+                return self._is_allocated(value.args[1])
+            return value.op.same_as(_CALL) or value.op.same_as(_ALLOCATION)
+        return isinstance(value, ir.Constant)
+
+    def visit_call_(self, call: Any) -> None:
+        super().visit_call_(call)
+        if not (call.op.same_as(_CALL) or call.op.same_as(_CALL_IN_PLACE)):
+            return
+        kernel, arguments = call.args[:2]
+        self.count[kernel] += 1
+        others = self.others.setdefault(kernel, set())
+        fields = arguments.fields if isinstance(arguments, relax.Tuple) else [arguments]
+        others.update(k for k, value in enumerate(fields) if not self._is_allocated(value))
+
+
+# --- after they are lowered ---
+
+
+def drop_guaranteed_checks(module: tvm.IRModule) -> tvm.IRModule:
+    """Drops the checks of marked parameters, other than of their sizes, from lowered kernels."""
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and _ALLOCATED in (kernel.attrs or {}):
+            allocated = {int(number) for number in kernel.attrs[_ALLOCATED]}
+            body = _Checks(allocated).without(kernel.body)
+            module[variable] = kernel.with_body(body).without_attr(_ALLOCATED)
+    return module
+
+
+class _Checks:
+    """The statements of a kernel that unpack and check its arguments."""
+
+    def __init__(self, allocated: set[int]) -> None:
+        self._allocated = allocated
+        self._arguments: dict[Any, int] = {}
+        """By variable for the type of an argument, its address, or one in it: its number."""
+
+    def without(self, statement: Any) -> Any:
+        """A statement without the checks that allocated tensors always pass."""
+        if isinstance(statement, tirx.SeqStmt):
+            return tirx.SeqStmt([self.without(s) for s in statement.seq if not self._drops(s)])
+        if isinstance(statement, tirx.AttrStmt) and statement.attr_key != _BODY:
+            return tirx.AttrStmt(
+                statement.node, statement.attr_key, statement.value, self.without(statement.body)
+            )
+        if isinstance(statement, tirx.Bind):
+            self._note(statement.var, statement.value)
+        return statement
+
+    def _note(self, variable: Any, value: Any) -> None:
+        """Notes of which argument a variable is the type, the address, or an address in it."""
+        for base, number, field in _reads(value):
+            is_address = isinstance(variable.ty, ir.PointerType)
+            if field == _TYPE or (field == _ARGUMENT and is_address):
+                self._arguments[variable] = number
+            elif field == _STRIDES and base in self._arguments:
+                self._arguments[variable] = self._arguments[base]
+
+    def _drops(self, statement: Any) -> bool:
+        """Whether a statement only checks allocated tensors, and not their sizes."""
+        if not isinstance(statement, (tirx.AssertStmt, tirx.IfThenElse)):
+            return False
+        names: list[Any] = []
+        tvm_ffi.structural_walk(statement.condition, (ir.Var, names.append))
+        checked = {self._arguments[name] for name in names if name in self._arguments}
+        return bool(checked) and checked <= self._allocated
+
+
+def _reads(value: Any) -> list[tuple[Any, int, int]]:
+    """The fields that an expression reads: the base, the number of the element, and the field."""
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(value, (ir.Call, calls.append))
+    found = (call.args for call in calls if call.op.same_as(_READ))
+    return [(base, int(number), int(field)) for base, number, field in found]
