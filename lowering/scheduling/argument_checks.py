@@ -90,7 +90,7 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
                 return self._is_allocated(value.args[0])
             if value.op.same_as(_CALL_IN_PLACE):  # which returns one of its arguments
                 return self._is_allocated(value.args[1])
-            return value.op.same_as(_CALL) or value.op.same_as(_ALLOCATION)
+            return bool(value.op.same_as(_CALL) or value.op.same_as(_ALLOCATION))
         return isinstance(value, ir.Constant)
 
     def visit_call_(self, call: Any) -> None:

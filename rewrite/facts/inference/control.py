@@ -136,9 +136,6 @@ def scan(ctx: NodeContext) -> Sequence[Fact]:
         return [UNKNOWN] * len(ctx.node.outputs)
     view = ScanView(ctx.node)
     facts = ctx.facts
-    trip_shape = () if view.trip is None else facts.shape(view.trip) or ()
-    if symbolic.eq(symbolic.product(trip_shape), 1) is False:
-        ctx.fail(f"the trip count is no scalar but has the shape {list(trip_shape)}")
     _ensure_body_inputs(facts, view.body)
     results = _final_values(ctx, view.carried, view.body)
     count = _scan_length(ctx, view)
