@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from ..rewrite.errors import LoopliftError, UnsupportedError, summary_line
+from ..rewrite.garbage_collection import collector_paused
 from .scheduling.pipeline import NAME
 
 NATIVE = "native"
@@ -36,7 +37,8 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
             remedy='Give a target of TVM such as "llvm", or "native"',
         ) from error
     try:
-        return tvm.compile(module, target=known, relax_pipeline=relax.get_pipeline(NAME))
+        with collector_paused():
+            return tvm.compile(module, target=known, relax_pipeline=relax.get_pipeline(NAME))
     except UnsupportedError:
         raise
     except Exception as error:  # TVM raises built-in errors of all kinds.

@@ -73,7 +73,8 @@ def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
     with ib.If(enough):
         with ib.Then(), ib.parallel(count) as item:
             body(item)
-        with ib.Else(), ib.serial(count) as item:
+        # `share_loop_bodies` makes this loop a serial one, after it has compared the bodies.
+        with ib.Else(), ib.parallel(count) as item:
             body(item)
 
 

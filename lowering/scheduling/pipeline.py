@@ -40,6 +40,7 @@ from .pointwise import Pointwise
 from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
+from .shared_bodies import share_loop_bodies
 from .size_names import OPAQUE, name_kernel_sizes, name_sizes
 from .transposed_convolution import split_into_phases
 from .transposed_operands import absorb_transpositions
@@ -265,7 +266,8 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             return drop_guaranteed_checks(passes(module))
 
     name = "looplift.kernel_pipeline"
-    return tvm.transform.module_pass(run, opt_level=0, name=name), for_host, for_device
+    finish = tvm.transform.Sequential([for_host(), _module_pass(share_loop_bodies)])
+    return tvm.transform.module_pass(run, opt_level=0, name=name), lambda: finish, for_device
 
 
 relax.register_pipeline(NAME)(looplift_pipeline)
