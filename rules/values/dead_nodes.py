@@ -6,10 +6,15 @@ u = Identity(x)   y = Abs(u)   ->   y = Abs(x)
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from ...rewrite.engine.edits import can_be_output
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import ANY, Match, Rule
+from ...rewrite.graph.declarations import numpy_type
 from ...rewrite.graph.ir import Node, Tensor
 
 
@@ -29,7 +34,7 @@ class EliminateDeadNode(Rule[Node]):
 
 
 class EliminateIdentity(Rule[Tensor]):
-    """Removes Identity, Cast to the same type, And with true, and Or with false."""
+    """Removes Identity, And with true, Or with false, and a Cast to the same type or back to it."""
 
     root = ("Identity", "Cast", "And", "Or")
     fires = "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
@@ -57,6 +62,7 @@ def _equal_operand(m: Match) -> Tensor:
     """The operand that equals the result of the root. Raises Miss if there is none."""
     first: Tensor = m.node.inputs[0]
     if m.node.op == "Cast":
+        first = _before_round_trip(m, first)
         same = m.facts.dtype(first) == int(m.node.attrs["to"])
         m.need(same, "{} has another type than it is cast to", first, at=first)
     if m.node.op not in ("And", "Or"):
@@ -69,3 +75,25 @@ def _equal_operand(m: Match) -> Tensor:
         if is_neutral and shape is not None and m.facts.shape(operand) == shape:
             return operand
     raise Miss("no operand is known to leave the other one as it is", at=m.node)
+
+
+def _before_round_trip(m: Match, between: Tensor) -> Tensor:
+    """What was cast to a type that holds all its values, if the root casts it back.
+
+    Else the operand of the root. onnxruntime removes such pairs, even where only a body reads their
+    result, which then is missing when the body runs.
+    """
+    cast = m.producer(between, "Cast")
+    if cast is None:
+        return between
+    types = [numpy_type(m.facts.dtype(tensor)) for tensor in (cast.inputs[0], between)]
+    return cast.inputs[0] if _holds_all_values(types[1], types[0]) else between
+
+
+def _holds_all_values(wide: np.dtype[Any] | None, narrow: np.dtype[Any] | None) -> bool:
+    """Whether a cast to the wide type and back leaves every number as it is."""
+    if wide is None or narrow is None or wide.kind not in "iuf" or narrow.kind not in "biuf":
+        return False
+    if wide.kind == "f" and narrow.kind in "iu":
+        return 8 * narrow.itemsize <= np.finfo(wide).nmant + 1
+    return np.can_cast(narrow, wide, "safe")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from looplift import rewrite
+from looplift.rewrite.graph.declarations import numpy_type
 from looplift.rules.values.dead_nodes import EliminateDeadNode, EliminateIdentity
 
-from ...equivalence import assert_equivalent, ops, rewritten, run_rules
+from ...equivalence import assert_equivalent, ops, rewritten, run_rules, session
 from ...rewrite.fact_oracle import Feeds
 from ...small_models import parse
 from ..reasons import reason_of
@@ -165,3 +168,42 @@ class TestCasts:
                         else_branch = e () => (float[2] b) { b = Log(x) }>
             y = Cast<to=1>(v) }"""
         assert "Cast" not in ops(rewritten(parse(text, 21, 10), tolerance=1e-6).model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wide"),
+    [("int8", 6), ("uint8", 10), ("int32", 11), ("bool", 3), ("float16", 1), ("float", 11)],
+)
+def test_a_cast_back_from_a_type_that_holds_all_values(kind: str, wide: int) -> None:
+    own = parse(f"g ({kind}[6] x) => ({kind}[6] y) {{ y = Identity(x) }}").graph.input[0]
+    to = own.type.tensor_type.elem_type
+    text = f"""g ({kind}[6] x, int64 n) => (seq({kind}[]) y) {{ e = SequenceEmpty<dtype = {to}>()
+        u = Cast<to = {wide}>(x) v = Cast<to = {to}>(u)
+        y = Loop (n, "", e) <body = b (int64 i, bool c, seq({kind}[]) s) => (bool d, seq({kind}[]) t) {{
+            d = Identity(c) t = SequenceInsert(s, v) }}> }}"""
+    result = rewrite(parse(text)).model
+    assert "Cast" not in ops(result)
+    x = np.arange(-3, 3).astype(numpy_type(to))
+    (given,) = session(result).run(None, {"x": x, "n": np.array(2)})
+    assert [each.tolist() for each in given] == [x.tolist()] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "between"),
+    [
+        ("int64", 11),
+        ("int32", 1),
+        ("int32", 3),
+        ("float", 10),
+        ("float", 7),
+        ("uint8", 3),
+        ("int8", 4),
+    ],
+)
+def test_a_cast_back_from_a_type_that_does_not(kind: str, between: int) -> None:
+    own = parse(f"g ({kind}[6] x) => ({kind}[6] y) {{ y = Identity(x) }}").graph.input[0]
+    to = own.type.tensor_type.elem_type
+    text = f"""g ({kind}[6] x) => ({kind}[6] y) {{
+        u = Cast<to = {between}>(x) v = Cast<to = {to}>(u) y = Abs(v) }}"""
+    result, _, _ = run_rules(parse(text), [EliminateIdentity])
+    assert ops(result)["Cast"] == 2
