@@ -199,6 +199,8 @@ class SymbolicSlice:
             return self._symbolic_position(bound, size)
         if number >= END:
             return size
+        if number == 0:
+            return ZERO
         return tirx.max(size + bound, ZERO) if number < 0 else tirx.min(bound, size)
 
     def _symbolic_position(self, bound: Any, size: Any) -> Any:

@@ -71,8 +71,9 @@ class Lines:
 
 
 def lines_of(nests: Sequence[Nest]) -> list[Lines] | None:
-    """The lines of elementwise nests; None if one of them is something else."""
-    found = [_lines(nest) if is_plain(nest) else None for nest in nests]
+    """The lines of elementwise nests; None if one is something else, or computes nothing."""
+    # TVM's simplifier fails on a division by an extent that it knows to be 0.
+    found = [_lines(nest) if is_plain(nest) and not nest.is_empty else None for nest in nests]
     return None if None in found else [lines for lines in found if lines is not None]
 
 

@@ -54,6 +54,11 @@ class Nest:
         """The expression that an iteration stores."""
         return self.block.body.value
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the nest is known to compute nothing."""
+        return any(isinstance(e, tirx.IntImm) and not int(e) for e in self.extents)
+
     def extent(self, variable: Any) -> Any:
         """The extent of an iteration variable."""
         return self.extents[next(k for k, v in enumerate(self.variables) if v.same_as(variable))]

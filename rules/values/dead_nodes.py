@@ -95,5 +95,5 @@ def _holds_all_values(wide: np.dtype[Any] | None, narrow: np.dtype[Any] | None) 
     if wide is None or narrow is None or wide.kind not in "iuf" or narrow.kind not in "biuf":
         return False
     if wide.kind == "f" and narrow.kind in "iu":
-        return 8 * narrow.itemsize <= np.finfo(wide).nmant + 1
+        return bool(8 * narrow.itemsize <= np.finfo(wide).nmant + 1)
     return np.can_cast(narrow, wide, "safe")

@@ -13,6 +13,11 @@ import numpy as np
 import pytest
 import tvm
 
+import looplift
+
+from .compiled import compile_quickly, virtual_machine
+from .conftest import parse
+
 Load = Callable[..., Any]
 
 COUNTS = (0, 1, 7, 8, 9, 65)
@@ -368,6 +373,34 @@ def test_equal_loops_of_a_function(stock: Load) -> None:
     }""")
     for count in (0, 4):
         model.check(np.int64(count), rows(2), np.ones(2, np.float32))
+
+
+def test_a_stack_without_elements() -> None:
+    """A kernel whose results have no elements, which TVM knows, has no schedule."""
+    module = looplift.from_onnx(
+        parse("""g (float[T, 3] x, float[0, 3] z, float[3] s0, int64 n, int64 m) => (float[?, ?, 3] y) {
+        y = Loop (m, "") <body = outer (int64 k, bool e) => (bool f, float[?, 3] r) {
+            f = Identity (e)
+            s, r = Loop (n, "", s0) <body = inner (int64 i, bool c, float[3] t)
+                => (bool d, float[3] u, float[3] v) {
+                d = Identity (c) a = Gather (x, i) b = Gather (z, i)
+                p = Mul (a, t) u = Add (p, b) v = Identity (u) }> }> }""")
+    )
+    machine = virtual_machine(compile_quickly(module, relax_pipeline="looplift"))
+    inputs = (rows(4, 3), rows(0, 3), rows(3), np.array(0), np.array(2))
+    y = machine["main"](*map(tvm.runtime.tensor, inputs)).numpy()
+    assert y.shape == (2, 0, 3)
+
+
+def test_halves_side_by_side_in_a_loop(imported: Load) -> None:
+    """The sizes of slices from the start are known in the loop where the module is inlined, too."""
+    model = imported("""g (float[A, B] s0, int64 m) => (float[C, D] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+        y = Loop (m, "", s0) <body = b (int64 i, bool c, float[?, ?] s) => (bool d, float[?, ?] t) {
+            d = Identity (c) p = Slice (s, zero, one, zero) q = Slice (s, one, two, zero)
+            t = Concat <axis = -1> (p, q) }> }""")
+    model.check(rows(2, 3), np.int64(0))
+    model.check(rows(2, 3), np.int64(1))
 
 
 # --- The module alone ----------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import numpy as np
 
 from ... import symbolic
 from ...symbolic import Dim
+from ..einsum import einsum_letters
 from ..fact import BOOL, FLOAT, INT64, Fact
 from .broadcast import broadcast
+from .fallback import infer_by_schema
 from .registry import NodeContext, register
 
 
@@ -40,6 +42,15 @@ def matmul(ctx: NodeContext) -> Sequence[Fact]:
     rows = () if len(a.shape) == 1 else (left[-2],)
     columns = () if len(b.shape) == 1 else (right[-1],)
     return [Fact(dtype, outer + rows + columns)]
+
+
+@register("Einsum")
+def einsum(ctx: NodeContext) -> Sequence[Fact]:
+    letters = einsum_letters(str(ctx.attr("equation")))
+    if letters is not None and len(letters[0]) == len(ctx.inputs()):
+        for slot, axes in enumerate(letters[0]):
+            _need_rank(ctx, slot, len(axes), f"operand {slot} of {ctx.attr('equation')}")
+    return infer_by_schema(ctx)
 
 
 @register("Gemm")

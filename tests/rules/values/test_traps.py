@@ -66,6 +66,14 @@ def test_operands_that_no_run_allows(after: str, operator: str) -> None:
     )
 
 
+def test_an_operand_that_lacks_an_axis_of_its_equation() -> None:
+    """onnxruntime does not load it where it sees the rank, and crashes where it does not."""
+    text = _BODY.format('r = Einsum<equation = "ij,j->i">(p, s)')
+    result = rewritten(parse(text, 17, 8), _NONE)
+    edits = [e for c in result.trace.commits() if c.rule == "FailingNodeToTrap" for e in c.edits]
+    assert any("always fails: Einsum: operand 0 of ij,j->i must have rank 2" in e for e in edits)
+
+
 @pytest.mark.parametrize("position", [-2, -1, 0, 1])
 def test_the_first_and_last_elements_of_a_sequence(position: int) -> None:
     text = f"""g (float[6] x, int64 n) => (float[?] y) <int64 at = {{{position}}}> {{
