@@ -103,6 +103,13 @@ def test_an_unknown_number_of_axes_is_refused(imported: Load) -> None:
         imported(SOME.format("noop_with_empty_axes = 1").replace("ReduceMax", "ReduceSumSquare"))
 
 
+def test_an_axis_that_is_no_vector_is_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="`axes` has rank 0, but must be a vector"):
+        imported(
+            "g (float[A, 3] x, int64 i) => (float[?] y) { y = ReduceSum <keepdims = 0> (x, i) }"
+        )
+
+
 def test_no_axes_that_mean_no_reduction(imported: Load) -> None:
     model = imported(SOME.format("noop_with_empty_axes = 1"))
     for axes in ([], [1], [0, -1]):
