@@ -1,0 +1,105 @@
+"""Loops that run on one core or on all of them get one body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+import tvm_ffi
+from onnx import numpy_helper
+from tvm import tirx
+
+import looplift
+from looplift.lowering.scheduling import pipeline
+from looplift.lowering.scheduling.shared_bodies import share_loop_bodies
+
+from .compiled import virtual_machine
+from .conftest import parse
+
+SUMS = """g (float[1, 40, h, w] x) => (float[1, 9, 1, 1] y) {
+    m = GlobalAveragePool (x) p = Conv (m, f) y = Relu (p) }"""
+"""Two loops of a kernel, of which the second reads what the first writes to the stack."""
+
+
+def _loops(module: tvm.IRModule) -> list[tuple[Any, Any]]:
+    """The pairs of loops in the branches of an If, of all kernels."""
+    found: list[Any] = []
+    for kernel in module.functions.values():
+        tvm_ffi.structural_walk(kernel.body, (tirx.IfThenElse, found.append))
+    return [
+        (choice.then_case, choice.else_case)
+        for choice in found
+        if isinstance(choice.then_case, tirx.For) and isinstance(choice.else_case, tirx.For)
+        and choice.then_case.kind == tirx.ForKind.PARALLEL
+    ]  # fmt: skip
+
+
+def test_both_loops_call_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tvm.IRModule] = []
+
+    def record(module: tvm.IRModule) -> tvm.IRModule:
+        seen.append(share_loop_bodies(module))
+        return seen[-1]
+
+    monkeypatch.setattr(pipeline, "share_loop_bodies", record)
+    model = parse(SUMS)
+    weight = np.random.default_rng(0).standard_normal((9, 40, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "f"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    pairs = [pair for module in seen for pair in _loops(module)]
+    assert pairs
+    for parallel, serial in pairs:
+        assert serial.kind == tirx.ForKind.SERIAL
+        (calls, others) = (_calls(loop) for loop in (parallel, serial))
+        assert len(calls) == 1
+        assert calls == others
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    # The last one has enough work for all cores.
+    for height, width in ((1, 1), (7, 9), (130, 150)):
+        x = np.random.default_rng(1).standard_normal((1, 40, height, width)).astype(np.float32)
+        (expected,) = session.run(None, {"x": x})
+        given = machine["main"](tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
+
+
+def _calls(loop: Any) -> list[str]:
+    """The functions of the module that a loop calls."""
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(loop.body, (tvm.ir.Call, calls.append))
+    return [call.op.name_hint for call in calls if isinstance(call.op, tvm.ir.GlobalVar)]
+
+
+def _choice(of_all: float, of_one: float) -> tvm.IRModule:
+    """A kernel that fills memory on all cores or on one, with a number each."""
+    n, memory = tirx.Var("n", "int64"), tirx.decl_buffer((8,), "float32", "memory", layout=None)
+    pointer = tirx.Var("pointer", memory.data.ty)
+    zero = tirx.IntImm("int64", 0)
+
+    def fill(number: float) -> Any:
+        item = tirx.Var("item", "int64")
+        store = tirx.BufferStore(memory, tirx.const(number, "float32"), [item])
+        return tirx.For(item, zero, n, tirx.ForKind.PARALLEL, store)
+
+    choice = tirx.IfThenElse(n > 4, fill(of_all), fill(of_one))
+    body = tirx.SeqStmt([tirx.DeclBuffer(memory, data=pointer), choice])
+    kernel = tirx.PrimFunc([pointer, n], body).with_attr("target", tvm.target.Target("llvm"))
+    return tvm.IRModule({"fill": kernel})
+
+
+def test_different_bodies_stay() -> None:
+    ((parallel, serial),) = _loops(share_loop_bodies(_choice(1, 2)))
+    assert serial.kind == tirx.ForKind.SERIAL
+    assert not _calls(parallel)
+    assert [float(loop.body.value) for loop in (parallel, serial)] == [1, 2]
+
+
+def test_equal_bodies_become_a_function_of_what_they_read() -> None:
+    module = share_loop_bodies(_choice(1, 1))
+    ((parallel, serial),) = _loops(module)
+    assert _calls(parallel) == _calls(serial) == ["fill_item_0"]
+    item, memory = module["fill_item_0"].params
+    assert str(item.ty) == "int64"
+    assert isinstance(memory.ty, tvm.ir.PointerType)
