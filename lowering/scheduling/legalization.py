@@ -1,19 +1,29 @@
-"""From Relax operators to kernels: TVM's LegalizeOps with an exception."""
+"""From Relax operators to kernels: TVM's LegalizeOps with exceptions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
 
 def legalize_operators() -> Any:
     """The pass that replaces operators by calls of kernels.
 
     TVM's own kernel for `take` computes the same as the one here, and prints for each that it does
-    not check indices. ONNX does not allow indices outside of the data.
+    not check indices. ONNX does not allow indices outside of the data. Its kernel for `relu` makes a
+    0 of NaN, which onnxruntime keeps.
     """
-    return relax.transform.LegalizeOps({"relax.take": _take})
+    return relax.transform.LegalizeOps({"relax.take": _take, "relax.nn.relu": _relu})
+
+
+def _relu(bb: relax.BlockBuilder, call: Any) -> Any:
+    def relu(x: te.Tensor) -> te.Tensor:
+        # The second operand is the result where the first one is not greater, as next to NaN.
+        zero = tirx.const(0, x.dtype)
+        return te.compute(x.shape, lambda *i: tirx.Max(zero, x(*i)), name="relu", tag="elemwise")
+
+    return bb.call_te(relu, *call.args)
 
 
 def _take(bb: relax.BlockBuilder, call: Any) -> Any:

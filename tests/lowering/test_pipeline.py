@@ -474,3 +474,17 @@ def test_compaction_of_vectors_fails_in_tvm(imported: Callable[..., Imported]) -
     kernels = {v: f for v, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
     with pytest.raises(tvm.error.InternalError, match="eval_vec_"):
         s_tir.transform.CompactBufferAllocation()(tvm.IRModule(kernels))
+
+
+def test_a_rectifier_keeps_nan(imported: Callable[..., Imported]) -> None:
+    """As in onnxruntime, alone and after a product."""
+    model = imported("""model (float[n, 4] x, float[4, 4] w) => (float[n, 4] y, float[n, 4] z) {
+        y = Relu (x) p = MatMul (x, w) z = Relu (p) }""")
+    machine = virtual_machine(looplift.compile(model.module, NATIVE))
+    w = np.eye(4, dtype=np.float32)
+    for count in (1, 9, 40):
+        x = np.resize(np.array([np.nan, -1, 2, np.inf, -np.inf, -0.0, 0], np.float32), (count, 4))
+        expected = model.session.run(None, {"x": x, "w": w})
+        given = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w))
+        for right, result in zip(expected, given, strict=True):
+            np.testing.assert_array_equal(result.numpy(), right)
