@@ -11,8 +11,8 @@ def legalize_operators() -> Any:
     """The pass that replaces operators by calls of kernels.
 
     TVM's own kernel for `take` computes the same as the one here, and prints for each that it does
-    not check indices. ONNX does not allow indices outside of the data. Its kernel for `relu` makes a
-    0 of NaN, which onnxruntime keeps.
+    not check indices. ONNX does not allow indices outside of the data. Its kernel for `relu` turns
+    NaN, which onnxruntime keeps, into 0.
     """
     return relax.transform.LegalizeOps({"relax.take": _take, "relax.nn.relu": _relu})
 

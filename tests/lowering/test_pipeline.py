@@ -482,8 +482,8 @@ def test_a_rectifier_keeps_nan(imported: Callable[..., Imported]) -> None:
         y = Relu (x) p = MatMul (x, w) z = Relu (p) }""")
     machine = virtual_machine(looplift.compile(model.module, NATIVE))
     w = np.eye(4, dtype=np.float32)
-    for count in (1, 9, 40):
-        x = np.resize(np.array([np.nan, -1, 2, np.inf, -np.inf, -0.0, 0], np.float32), (count, 4))
+    for rows in (1, 9, 40):
+        x = np.resize(np.array([np.nan, -1, 2, np.inf, -np.inf, -0.0, 0], np.float32), (rows, 4))
         expected = model.session.run(None, {"x": x, "w": w})
         given = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w))
         for right, result in zip(expected, given, strict=True):
