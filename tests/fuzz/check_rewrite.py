@@ -217,6 +217,8 @@ def _differences(
     try:
         rewritten = Session(SerializedModel(result.model))
     except ExecutionError as refusal:
+        if _is_never_given_elements(before):
+            return []
         return [f"onnxruntime rejects the result: {refusal}"]
     findings = []
     for feed, expected in runs:
@@ -240,6 +242,19 @@ def _differences(
         actual = stacks.fill_in(expected, actual)
         findings += differences(before, original, feed, expected, actual)
     return findings
+
+
+def _is_never_given_elements(model: onnx.ModelProto) -> bool:
+    """Whether an input is declared with a size of 0.
+
+    onnxruntime makes a Gemm of a MatMul and an Add, by way of a Reshape to `[0, …]`, which copies a
+    size; then it refuses the sizes that it infers from that.
+    """
+    return any(
+        dim.HasField("dim_value") and dim.dim_value == 0
+        for value in model.graph.input
+        for dim in value.type.tensor_type.shape.dim
+    )
 
 
 def _run_with_lost_value(
