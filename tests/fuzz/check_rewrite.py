@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -232,7 +231,7 @@ def _differences(
         except ExecutionError as refusal:
             if may_fail or (has_empty(feed) and is_undefined(before, feed)):
                 continue
-            kept = _run_with_lost_value(result.model, feed, seconds, refusal)
+            kept = _run_with_lost_values(result.model, feed, seconds)
             if kept is None:
                 findings.append(f"a run fails now, with {shown(feed)}: {refusal}")
                 continue
@@ -257,22 +256,19 @@ def _is_never_given_elements(model: onnx.ModelProto) -> bool:
     )
 
 
-def _run_with_lost_value(
-    model: onnx.ModelProto, feed: Feed, seconds: float, refusal: ExecutionError
-) -> list[Any] | None:
-    """The outputs of a run that failed because onnxruntime removed a value that a body reads.
+def _run_with_lost_values(model: onnx.ModelProto, feed: Feed, seconds: float) -> list[Any] | None:
+    """The outputs of a run that fails because onnxruntime removes a Cast that only a body reads.
 
     It does so for a cast there and back, and again after it has removed what is between them. None
-    if that is not why the run failed.
+    if the run fails also with all casts as outputs of the model.
     """
-    lost = re.search(r"Missing Input: (\S+)", str(refusal))
-    if lost is None:
-        return None
     keeping = onnx.ModelProto()
     keeping.CopyFrom(model)
-    keeping.graph.output.add(name=lost[1])
+    outputs = {output.name for output in model.graph.output}
+    casts = [node.output[0] for node in model.graph.node if node.op_type == "Cast"]
+    keeping.graph.output.extend(onnx.ValueInfoProto(name=n) for n in casts if n not in outputs)
     try:
-        return Session(SerializedModel(keeping)).run(feed, seconds)[: len(model.graph.output)]
+        return Session(SerializedModel(keeping)).run(feed, seconds)[: len(outputs)]
     except ExecutionError:
         return None
 
