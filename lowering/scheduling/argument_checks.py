@@ -98,10 +98,11 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
         if not (call.op.same_as(_CALL) or call.op.same_as(_CALL_IN_PLACE)):
             return
         kernel, arguments = call.args[:2]
-        self.count[kernel] += 1
-        others = self.others.setdefault(kernel, set())
-        fields = arguments.fields if isinstance(arguments, relax.Tuple) else [arguments]
-        others.update(k for k, value in enumerate(fields) if not self._is_allocated(value))
+        if isinstance(arguments, relax.Tuple):
+            self.count[kernel] += 1
+            others = self.others.setdefault(kernel, set())
+            fields = enumerate(arguments.fields)
+            others.update(k for k, value in fields if not self._is_allocated(value))
 
 
 # --- after they are lowered ---
