@@ -42,9 +42,9 @@ The runs in which a rewritten model may differ although no row says so:
 - A recurrent operator that ends onnxruntime's process on an empty input, where a note of the
   rewrite says so.
 - A model with an input that is declared with a size of 0: onnxruntime fuses a product with a sum in
-  a way that gives it other sizes, and may not load the rewritten model.
-- A run that fails because onnxruntime removes a Cast that only a body reads, as it does with one
-  there and back. `make fuzz` then runs the model with the results of all casts as outputs.
+  a way that gives it other sizes, and may load the rewritten model only without optimizations.
+- A run that fails because onnxruntime removes a Cast whose result only a body reads, as it does
+  with a Cast and its Cast back. `make fuzz` then runs the model with these results as outputs.
 - An output that differs by at most 20 times as much as the original does if its inputs change by a
   rounding error. A comparison or a rounding of floats makes any difference of such a change.
 - An output for which ONNX's reference evaluator computes what the rewritten model does, and

@@ -132,7 +132,7 @@ def fill_if_empty(
 def _reduce_computed_axes(ctx: ConverterContext) -> Value:
     """Gathers all reduced elements along one new last axis, and reduces that axis."""
     data, axes = ctx.inputs[0], ctx.inputs[1]
-    if axes.ty.ndim != 1:
+    if axes.ty.ndim not in (1, -1):
         raise UnsupportedError(f"`axes` has rank {axes.ty.ndim}, but must be a vector")
     may_be_empty = may_be_zero((known_dims(axes) or [0])[0])
     if _keeps_without_axes(ctx) and may_be_empty and ctx.op_type not in _UNCHANGED_ALONE:

@@ -1,10 +1,10 @@
-"""Kernels that do not check what every call of theirs guarantees.
+"""Drops the argument checks of kernels that every call in the module is known to pass.
 
 TVM makes each kernel check its arguments: that they are tensors of its types and ranks, compact and
 on its device, and of the sizes that it was compiled for. Of small kernels these checks are a third
-of the code. A tensor that the module allocates has the type and the rank of its allocation and is
-compact. Only its sizes are still compared: the allocation computes them by one expression, and the
-kernel may expect them by another.
+of the code. A constant, or a tensor that the module allocates, is compact, on the kernel's device,
+and has the type and rank it was allocated with. Only its sizes are still compared: the allocation
+computes them by one expression, and the kernel may expect them by another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BODY = "compute_scope"
 
 def mark_allocated_arguments(module: tvm.IRModule) -> tvm.IRModule:
     """Marks the parameters of kernels that get an allocated tensor in every call of the module."""
-    calls = _Calls()
+    calls = _Calls(module)
     for function in module.functions.values():
         if isinstance(function, relax.Function):
             calls.visit_expr(function)
@@ -52,10 +52,11 @@ def mark_allocated_arguments(module: tvm.IRModule) -> tvm.IRModule:
 class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
     """The calls of kernels in a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: tvm.IRModule) -> None:
         super().__init__()
+        self._module = module
         self.others: dict[Any, set[int]] = {}
-        """By kernel, the arguments that are no allocated tensors in some call."""
+        """By kernel, the arguments that are not allocated tensors of its types in some call."""
         self.count: Counter[Any] = Counter()
         """By kernel, the number of calls."""
         self.references: Counter[Any] = Counter()
@@ -98,11 +99,29 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
         if not (call.op.same_as(_CALL) or call.op.same_as(_CALL_IN_PLACE)):
             return
         kernel, arguments = call.args[:2]
-        if isinstance(arguments, relax.Tuple):
-            self.count[kernel] += 1
-            others = self.others.setdefault(kernel, set())
-            fields = enumerate(arguments.fields)
-            others.update(k for k, value in fields if not self._is_allocated(value))
+        if not isinstance(arguments, relax.Tuple) or "global_symbol" in self._attributes(kernel):
+            return  # What is called from outside of the module gets other tensors, too.
+        self.count[kernel] += 1
+        others = self.others.setdefault(kernel, set())
+        results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+        if call.op.same_as(_CALL_IN_PLACE):
+            results = []
+        given = [*(value.ty for value in arguments.fields), *results]
+        for number, (param, kind) in enumerate(zip(self._module[kernel].params, given)):
+            is_allocated = number >= len(arguments.fields) or self._is_allocated(
+                arguments.fields[number]
+            )
+            if not (is_allocated and _is_of_type(param, kind)):
+                others.add(number)
+
+    def _attributes(self, kernel: Any) -> Any:
+        return self._module[kernel].attrs or {}
+
+
+def _is_of_type(param: Any, kind: Any) -> bool:
+    """Whether a tensor has the element type and the rank of a parameter."""
+    is_tensor = isinstance(kind, relax.TensorType) and hasattr(param, "shape")
+    return is_tensor and kind.ndim == len(param.shape) and str(kind.dtype) == str(param.dtype)
 
 
 # --- after they are lowered ---
@@ -129,7 +148,8 @@ class _Checks:
     def without(self, statement: Any) -> Any:
         """A statement without the checks that allocated tensors always pass."""
         if isinstance(statement, tirx.SeqStmt):
-            return tirx.SeqStmt([self.without(s) for s in statement.seq if not self._drops(s)])
+            kept = [self.without(s) for s in statement.seq if not self._drops(s)]
+            return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
         if isinstance(statement, tirx.AttrStmt) and statement.attr_key != _BODY:
             return tirx.AttrStmt(
                 statement.node, statement.attr_key, statement.value, self.without(statement.body)

@@ -23,6 +23,8 @@ from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted
 
 SCHEDULED = "tirx.is_scheduled"
+ON_ONE_CORE = "looplift.on_one_core"
+"""The annotation of a parallel loop that is to become serial."""
 WRITTEN_BY_RULE = "looplift.written_by_rule"
 """The attribute of kernels that a schedule rule has written anew."""
 
@@ -73,8 +75,8 @@ def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
     with ib.If(enough):
         with ib.Then(), ib.parallel(count) as item:
             body(item)
-        # `share_loop_bodies` makes this loop a serial one, after it has compared the bodies.
-        with ib.Else(), ib.parallel(count) as item:
+        # Parallel as well, so that TVM makes the same of both; `share_loop_bodies` makes it serial.
+        with ib.Else(), ib.parallel(count, annotations={ON_ONE_CORE: True}) as item:
             body(item)
 
 

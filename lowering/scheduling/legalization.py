@@ -11,15 +11,15 @@ def legalize_operators() -> Any:
     """The pass that replaces operators by calls of kernels.
 
     TVM's own kernel for `take` computes the same as the one here, and prints for each that it does
-    not check indices. ONNX does not allow indices outside of the data. Its kernel for `relu` turns
-    NaN, which onnxruntime keeps, into 0.
+    not check indices. ONNX does not allow indices outside of the data. TVM's kernel for `relu`
+    turns NaN into 0; onnxruntime keeps it.
     """
     return relax.transform.LegalizeOps({"relax.take": _take, "relax.nn.relu": _relu})
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:
     def relu(x: te.Tensor) -> te.Tensor:
-        # The second operand is the result where the first one is not greater, as next to NaN.
+        # `Max(a, b)` is `a > b ? a : b`, so that with NaN as b the result is NaN.
         zero = tirx.const(0, x.dtype)
         return te.compute(x.shape, lambda *i: tirx.Max(zero, x(*i)), name="relu", tag="elemwise")
 

@@ -18,6 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
+from .emission import ON_ONE_CORE
+
 _DATA = ir.Op.get("tirx.buffer_data")
 _CAST = ir.Op.get("tirx.reinterpret")
 _FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty="int32"))
@@ -27,11 +29,11 @@ _FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty
 def share_loop_bodies(module: tvm.IRModule) -> tvm.IRModule:
     """The module of kernels, ready for LLVM, with one body for both loops.
 
-    Where TVM has made different bodies of them, the loop for one core only becomes serial.
+    If TVM has made the bodies differ, nothing is shared; the second loop just becomes serial.
 
-    A function has the variables of the kernel it comes from. TVM tells LLVM that accesses by way of
-    different variables never meet (TBAA), so with others of its own a function could not be inlined
-    in the kernel, and passes that follow must not replace any.
+    The new function reuses the kernel's variables. TVM tells LLVM (TBAA) that accesses through
+    different variables never overlap, so a function with variables of its own could not be inlined
+    safely. Later passes must not replace them.
     """
     for variable, kernel in list(module.functions_items()):
         if not isinstance(kernel, tirx.PrimFunc):
@@ -62,7 +64,7 @@ class _Sharing:
     def shared(self, choice: Any) -> Any:
         """The choice between two loops with one body; another statement as it is."""
         parallel, serial = choice.then_case, choice.else_case
-        if not (_is_parallel(parallel) and _is_parallel(serial)):
+        if not isinstance(serial, tirx.For) or ON_ONE_CORE not in (serial.annotations or {}):
             return choice
         body = _renamed(serial.body, serial.loop_var, parallel.loop_var)
         if tvm_ffi.structural_equal(parallel.body, body, map_free_vars=False):
@@ -85,7 +87,11 @@ class _Sharing:
             tirx.DeclBuffer(base, data=ir.Call(_CAST, [pointer], ret_ty=pointer.ty))
             for base, pointer in pointers.items()
         ]
-        declared += [self._declared[view] for view, base in bases.items() if not base.same_as(view)]
+        declared += [
+            tirx.DeclBuffer(view, data=base.data)
+            for view, base in bases.items()
+            if not base.same_as(view)
+        ]
         function = tirx.PrimFunc(
             [item, *pointers.values(), *scalars],
             tirx.SeqStmt([*declared, body, tirx.Return(tirx.const(0, "int32"))]),
@@ -111,10 +117,6 @@ class _Sharing:
         if isinstance(data, ir.Call) and data.op.same_as(_DATA):
             return self._base(data.args[0])
         return view
-
-
-def _is_parallel(statement: Any) -> bool:
-    return isinstance(statement, tirx.For) and bool(statement.kind == tirx.ForKind.PARALLEL)
 
 
 def _renamed(statement: Any, old: Any, new: Any) -> Any:

@@ -87,9 +87,9 @@ def _correct_declarations(body: Graph, facts: Facts) -> None:
     for tensor in body.outputs:
         info = body.output_info.get(tensor)
         if info is not None:
-            in_file = isinstance(tensor, Constant)
-            shape = facts.shape(tensor)
-            body.output_info[tensor] = without_false_sizes(info, shape, in_file=in_file)
+            body.output_info[tensor] = without_false_sizes(
+                info, facts.shape(tensor), is_constant=isinstance(tensor, Constant)
+            )
 
 
 def _correct_carried_values(loop: Node | None, facts: Facts) -> None:

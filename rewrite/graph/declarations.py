@@ -150,13 +150,13 @@ def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | Non
 
 
 def without_false_sizes(
-    info: onnx.ValueInfoProto, proven: tuple[object, ...] | None, *, in_file: bool = False
+    info: onnx.ValueInfoProto, proven: tuple[object, ...] | None, *, is_constant: bool = False
 ) -> onnx.ValueInfoProto:
     """The declaration without the sizes that contradict a proven shape.
 
     `proven` is the symbolic shape, or None where it is not known; only its numbers count, and of
     them not 0: onnxruntime joins an empty tensor to any other, but refuses to if it infers the 0.
-    It always infers that of a constant, which is `in_file`.
+    For a constant it always infers the 0.
     """
     declared = _tensor_type(info)
     if proven is None or not declared.HasField("shape"):
@@ -168,7 +168,7 @@ def without_false_sizes(
         for axis, (dim, size) in enumerate(zip(declared.shape.dim, proven))
         if dim.HasField("dim_value")
         and isinstance(size, int)
-        and (size != 0 or in_file)
+        and (size != 0 or is_constant)
         and size != dim.dim_value
     ]
     if not false:

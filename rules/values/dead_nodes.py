@@ -34,7 +34,7 @@ class EliminateDeadNode(Rule[Node]):
 
 
 class EliminateIdentity(Rule[Tensor]):
-    """Removes Identity, And with true, Or with false, and a Cast to the same type or back to it."""
+    """Removes Identity, And with true, Or with false, and Casts that change nothing."""
 
     root = ("Identity", "Cast", "And", "Or")
     fires = "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
@@ -81,18 +81,23 @@ def _before_round_trip(m: Match, between: Tensor) -> Tensor:
     """What was cast to a type that holds all its values, if the root casts it back.
 
     Else the operand of the root. onnxruntime removes such pairs, even where only a body reads their
-    result, which then is missing when the body runs.
+    result, which is then missing when the body runs.
     """
     cast = m.producer(between, "Cast")
-    if cast is None:
+    if cast is None or m.facts.dtype(cast.inputs[0]) != int(m.node.attrs["to"]):
         return between
     types = [numpy_type(m.facts.dtype(tensor)) for tensor in (cast.inputs[0], between)]
     return cast.inputs[0] if _holds_all_values(types[1], types[0]) else between
 
 
 def _holds_all_values(wide: np.dtype[Any] | None, narrow: np.dtype[Any] | None) -> bool:
-    """Whether a cast to the wide type and back leaves every number as it is."""
+    """Whether a cast to the wide type and back leaves every number as it is.
+
+    A cast to float8 saturates, so that it does not leave infinity as it is.
+    """
     if wide is None or narrow is None or wide.kind not in "iuf" or narrow.kind not in "biuf":
+        return False
+    if narrow.kind == "f" and narrow.itemsize == 1:
         return False
     if wide.kind == "f" and narrow.kind in "iu":
         return bool(8 * narrow.itemsize <= np.finfo(wide).nmant + 1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import printer
 from onnx.reference import ReferenceEvaluator
 
@@ -216,7 +217,7 @@ def _differences(
     try:
         rewritten = Session(SerializedModel(result.model))
     except ExecutionError as refusal:
-        if _is_never_given_elements(before):
+        if _is_never_given_elements(before) and _loads_unoptimized(result.model):
             return []
         return [f"onnxruntime rejects the result: {refusal}"]
     findings = []
@@ -256,19 +257,34 @@ def _is_never_given_elements(model: onnx.ModelProto) -> bool:
     )
 
 
+def _loads_unoptimized(model: onnx.ModelProto) -> bool:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(model.SerializeToString(), options)
+    except Exception:  # noqa: BLE001  onnxruntime raises errors of many types
+        return False
+    return True
+
+
 def _run_with_lost_values(model: onnx.ModelProto, feed: Feed, seconds: float) -> list[Any] | None:
     """The outputs of a run that fails because onnxruntime removes a Cast that only a body reads.
 
     It does so for a cast there and back, and again after it has removed what is between them. None
-    if the run fails also with all casts as outputs of the model.
+    if the run fails also with these casts as outputs of the model.
     """
     keeping = onnx.ModelProto()
     keeping.CopyFrom(model)
-    outputs = {output.name for output in model.graph.output}
+    count, read = len(model.graph.output), {output.name for output in model.graph.output}
+    read.update(name for node in model.graph.node for name in node.input)
     casts = [node.output[0] for node in model.graph.node if node.op_type == "Cast"]
-    keeping.graph.output.extend(onnx.ValueInfoProto(name=n) for n in casts if n not in outputs)
+    lost = [name for name in casts if name not in read]
+    if not lost:
+        return None
+    keeping.graph.output.extend(onnx.ValueInfoProto(name=name) for name in lost)
     try:
-        return Session(SerializedModel(keeping)).run(feed, seconds)[: len(outputs)]
+        return Session(SerializedModel(keeping)).run(feed, seconds)[:count]
     except ExecutionError:
         return None
 

@@ -14,6 +14,7 @@ from tvm import tirx
 
 import looplift
 from looplift.lowering.scheduling import pipeline
+from looplift.lowering.scheduling.emission import ON_ONE_CORE
 from looplift.lowering.scheduling.shared_bodies import share_loop_bodies
 
 from .compiled import virtual_machine
@@ -72,18 +73,19 @@ def _calls(loop: Any) -> list[str]:
     return [call.op.name_hint for call in calls if isinstance(call.op, tvm.ir.GlobalVar)]
 
 
-def _choice(of_all: float, of_one: float) -> tvm.IRModule:
+def _choice(of_all: float, of_one: float, *, is_marked: bool = True) -> tvm.IRModule:
     """A kernel that fills memory on all cores or on one, with a number each."""
     n, memory = tirx.Var("n", "int64"), tirx.decl_buffer((8,), "float32", "memory", layout=None)
     pointer = tirx.Var("pointer", memory.data.ty)
     zero = tirx.IntImm("int64", 0)
 
-    def fill(number: float) -> Any:
+    def fill(number: float, annotations: dict[str, bool] | None = None) -> Any:
         item = tirx.Var("item", "int64")
         store = tirx.BufferStore(memory, tirx.const(number, "float32"), [item])
-        return tirx.For(item, zero, n, tirx.ForKind.PARALLEL, store)
+        return tirx.For(item, zero, n, tirx.ForKind.PARALLEL, store, annotations=annotations)
 
-    choice = tirx.IfThenElse(n > 4, fill(of_all), fill(of_one))
+    second = {ON_ONE_CORE: True} if is_marked else None
+    choice = tirx.IfThenElse(n > 4, fill(of_all), fill(of_one, second))
     body = tirx.SeqStmt([tirx.DeclBuffer(memory, data=pointer), choice])
     kernel = tirx.PrimFunc([pointer, n], body).with_attr("target", tvm.target.Target("llvm"))
     return tvm.IRModule({"fill": kernel})
@@ -94,6 +96,12 @@ def test_different_bodies_stay() -> None:
     assert serial.kind == tirx.ForKind.SERIAL
     assert not _calls(parallel)
     assert [float(loop.body.value) for loop in (parallel, serial)] == [1, 2]
+
+
+def test_loops_of_other_kernels_stay_parallel() -> None:
+    for loop in _loops(share_loop_bodies(_choice(1, 1, is_marked=False)))[0]:
+        assert loop.kind == tirx.ForKind.PARALLEL
+        assert not _calls(loop)
 
 
 def test_equal_bodies_become_a_function_of_what_they_read() -> None:

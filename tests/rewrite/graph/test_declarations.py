@@ -27,7 +27,9 @@ def test_false_sizes_go_and_others_stay(is_sequence: bool) -> None:
     empty = without_false_sizes(helper.make_value_info("x", declared), (0, 3, 4))
     corrected = empty.type.sequence_type.elem_type if is_sequence else empty.type
     assert _sizes(corrected) == [1, 3, None]
-    constant = without_false_sizes(helper.make_value_info("x", declared), (0, 3, 4), in_file=True)
+    constant = without_false_sizes(
+        helper.make_value_info("x", declared), (0, 3, 4), is_constant=True
+    )
     other = constant.type.sequence_type.elem_type if is_sequence else constant.type
     assert _sizes(other) == [None, 3, None]
     assert corrected.tensor_type.elem_type == TensorProto.FLOAT

@@ -198,12 +198,21 @@ def test_a_cast_back_from_a_type_that_holds_all_values(kind: str, wide: int) -> 
         ("float", 7),
         ("uint8", 3),
         ("int8", 4),
+        ("float8e5m2", 1),
     ],
 )
 def test_a_cast_back_from_a_type_that_does_not(kind: str, between: int) -> None:
-    own = parse(f"g ({kind}[6] x) => ({kind}[6] y) {{ y = Identity(x) }}").graph.input[0]
+    own = parse(f"g ({kind}[6] x) => ({kind}[6] y) {{ y = Identity(x) }}", 21, 10).graph.input[0]
     to = own.type.tensor_type.elem_type
     text = f"""g ({kind}[6] x) => ({kind}[6] y) {{
         u = Cast<to = {between}>(x) v = Cast<to = {to}>(u) y = Abs(v) }}"""
-    result, _, _ = run_rules(parse(text), [EliminateIdentity])
+    result, _, _ = run_rules(parse(text, 21, 10), [EliminateIdentity])
     assert ops(result)["Cast"] == 2
+
+
+def test_a_repeated_cast_after_a_wider_one() -> None:
+    text = (
+        """g (int8[6] x) => (int32[6] y) { a = Cast<to = 6>(x) b = Cast<to = 6>(a) y = Abs(b) }"""
+    )
+    result, _, _ = run_rules(parse(text), [EliminateIdentity])
+    assert ops(result)["Cast"] == 1
