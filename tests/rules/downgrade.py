@@ -63,7 +63,8 @@ def _as_tensor(node: onnx.NodeProto) -> None:
     (attribute,) = node.attribute
     if attribute.name != "value":
         given = helper.get_attribute_value(attribute)
-        kind = np.int64 if "int" in attribute.name else np.float32
+        kinds = {"int": np.int64, "float": np.float32, "string": object}
+        kind = next(kind for name, kind in kinds.items() if name in attribute.name)
         tensor = numpy_helper.from_array(np.array(given, kind))
         node.attribute[0].CopyFrom(helper.make_attribute("value", tensor))
 
