@@ -55,7 +55,7 @@ def gemm(ctx: ConverterContext) -> Value:
 
     The addend is broadcast first if its sizes may differ; a sum of no products is 0.
 
-    UnsupportedError: a factor is no matrix.
+    UnsupportedError: a factor is not a matrix.
     """
     for factor in ctx.inputs[:2]:
         shape = known_dims(factor)

@@ -97,7 +97,7 @@ def _holds_all_values(wide: np.dtype[Any] | None, narrow: np.dtype[Any] | None) 
     """
     if wide is None or narrow is None or wide.kind not in "iuf" or narrow.kind not in "biuf":
         return False
-    if narrow.kind == "f" and narrow.itemsize == 1:
+    if any(kind.kind == "f" and kind.itemsize == 1 for kind in (wide, narrow)):
         return False
     if wide.kind == "f" and narrow.kind in "iu":
         return bool(8 * narrow.itemsize <= np.finfo(wide).nmant + 1)

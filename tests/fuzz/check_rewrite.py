@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import printer
 from onnx.reference import ReferenceEvaluator
 
@@ -258,12 +257,9 @@ def _is_never_given_elements(model: onnx.ModelProto) -> bool:
 
 
 def _loads_unoptimized(model: onnx.ModelProto) -> bool:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     try:
-        ort.InferenceSession(model.SerializeToString(), options)
-    except Exception:  # noqa: BLE001  onnxruntime raises errors of many types
+        Session(SerializedModel(model), optimizes=False)
+    except ExecutionError:
         return False
     return True
 

@@ -65,33 +65,29 @@ def _double(x: T.handle, y: T.handle) -> None:
             target[vi] = source[vi] * T.float32(2)
 
 
-def _calls(first: Any, second: Any) -> tvm.IRModule:
-    """A module that calls a kernel for a parameter of a size, and for its result."""
+def _calls(size: str) -> tvm.IRModule:
+    """A module that calls a kernel for a parameter of size n, and for its result of size n or m."""
     bb = relax.BlockBuilder()
     n, m = fresh_dim("n"), fresh_dim("m")
-    x, like = (
-        relax.Var(name, relax.TensorType([s], "float32")) for name, s in (("x", n), ("z", m))
-    )
+    of_n, of_m = (relax.TensorType([s], "float32") for s in (n, m))
+    x, like = relax.Var("x", of_n), relax.Var("like", of_m)
     kernel = bb.add_func(_double, "double")
-    sizes = {"n": n, "m": m}
     with bb.function("main", [x, like], private=False):
         with bb.dataflow():
-            a = bb.emit(relax.op.call_tir(kernel, [x], relax.TensorType([sizes[first]], "float32")))
-            b = bb.emit(
-                relax.op.call_tir(kernel, [a], relax.TensorType([sizes[second]], "float32"))
-            )
+            a = bb.emit(relax.op.call_tir(kernel, [x], of_n))
+            b = relax.op.call_tir(kernel, [a], {"n": of_n, "m": of_m}[size])
             result = bb.emit_output(b)
         bb.emit_func_output(result)
     return bb.get()
 
 
 def test_a_parameter_that_one_call_gives_an_input_keeps_its_checks() -> None:
-    marked = mark_allocated_arguments(_calls("n", "n"))
+    marked = mark_allocated_arguments(_calls("n"))
     assert list(marked["double"].attrs[ALLOCATED]) == [1]
 
 
 def test_a_result_of_other_sizes_than_the_kernel_computes_is_found() -> None:
-    machine = virtual_machine(compile_quickly(_calls("n", "m"), relax_pipeline="looplift"))
+    machine = virtual_machine(compile_quickly(_calls("m"), relax_pipeline="looplift"))
     two, three = (tvm.runtime.tensor(np.ones(size, np.float32)) for size in (2, 3))
     np.testing.assert_array_equal(machine["main"](two, two).numpy(), np.full(2, 4, np.float32))
     with pytest.raises(Exception, match=r"shape\[0\]"):

@@ -63,7 +63,7 @@ def loop(ctx: NodeContext) -> Sequence[Fact]:
     facts = ctx.facts
     trip_shape = () if view.trip is None else facts.shape(view.trip) or ()
     if symbolic.eq(symbolic.product(trip_shape), 1) is False:
-        ctx.fail(f"the trip count is no scalar but has the shape {list(trip_shape)}")
+        ctx.fail(f"the trip count is not a scalar: its shape is {list(trip_shape)}")
     _ensure_body_inputs(facts, view.body)
     results = _final_values(ctx, view.carried, view.body)
     count = _iteration_count(ctx, view)

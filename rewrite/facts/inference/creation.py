@@ -55,8 +55,7 @@ def constant_of_shape(ctx: NodeContext) -> Sequence[Fact]:
         count = ctx.shape(0)
         rank = count[0] if count and isinstance(count[0], int) else None
         return [Fact(dtype, None if rank is None else ctx.unknown_shape(rank))]
-    if any(isinstance(size, int) and size < 0 for size in dims):
-        ctx.fail(f"a size is negative: {list(dims)}")
+    ctx.check_sizes(dims)
     total = symbolic.product(dims)
     values: tuple[Element, ...] | None = None
     small = isinstance(total, int) and total <= MOST_VALUES

@@ -113,6 +113,11 @@ class NodeContext:
         """A shape of this rank with unknown dims."""
         return tuple(self.fresh(axis, output) for axis in range(rank))
 
+    def check_sizes(self, sizes: Sequence[Dim]) -> None:
+        """Raises AlwaysFails if a size of the result is known to be negative."""
+        if any(isinstance(size, int) and size < 0 for size in sizes):
+            self.fail(f"a size is negative: {list(sizes)}")
+
     def fail(self, reason: str) -> NoReturn:
         """Raises AlwaysFails: the node fails in every run, for this reason."""
         raise AlwaysFails(f"{self.node.op}: {reason}")

@@ -167,8 +167,7 @@ def expand(ctx: NodeContext) -> Sequence[Fact]:
         if not isinstance(length, int):
             return [Fact(x.dtype)]
         return [Fact(x.dtype, ctx.unknown_shape(max(len(x.shape), length)))]
-    if any(isinstance(size, int) and size < 0 for size in target):
-        ctx.fail(f"a size is negative: {list(target)}")
+    ctx.check_sizes(target)
     result = broadcast(ctx, x.shape, tuple(target))
     array = x.array()
     if array is None or result is None or not all(isinstance(d, int) for d in result):

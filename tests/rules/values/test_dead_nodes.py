@@ -198,6 +198,7 @@ def test_a_cast_back_from_a_type_that_holds_all_values(kind: str, wide: int) -> 
         ("float", 7),
         ("uint8", 3),
         ("int8", 4),
+        ("int8", 19),
         ("float8e5m2", 1),
     ],
 )
