@@ -37,7 +37,8 @@ from .exit_status import ERROR, FINDING
 from .relax import RelaxSession
 
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
-EQUAL, DIFFERENT, ENDED = "equal", "different", "ended"
+EQUAL, DIFFERENT, ENDED, UNSTABLE = "equal", "different", "ended", "unstable"
+_WORST_FIRST = (DIFFERENT, ENDED, UNSTABLE, EQUAL)
 EFFORT = Effort(cases=7)
 LATENCY_SECONDS = 0.1
 
@@ -62,7 +63,8 @@ class RunComparison:
     scalars: dict[str, Any] = field(default_factory=dict)
     """The random inputs that are scalars."""
     verdicts: dict[str, str] = field(default_factory=dict)
-    """By column: `equal`, `different`, or `ended` (an empty input ended the process)."""
+    """By column: `equal`, `different`, `ended` (an empty input ended the process), or `unstable`
+    (rounding errors of the inputs change the original as much)."""
     distances: dict[str, float] = field(default_factory=dict)
     """By column: the largest absolute difference to the original."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -134,8 +136,7 @@ def check(
         others = _sessions(checked, result, stack)
         tolerances = Tolerances(working_precision(proto))
         sides = {
-            name: Candidate.of(proto, other, original.outputs, tolerances, original.unranked)
-            for name, other in others.items()
+            name: Candidate.of(proto, original, other, tolerances) for name, other in others.items()
         }
         for case in cases:
             run = _compared(case, sides, assertions.inputs)
@@ -186,7 +187,8 @@ def _compared(
         except ProcessCrashed:
             run.verdicts[name] = ENDED
             continue
-        run.verdicts[name] = DIFFERENT if judgement.differences else EQUAL
+        same = UNSTABLE if judgement.unstable else EQUAL
+        run.verdicts[name] = DIFFERENT if judgement.differences else same
         run.distances[name] = judgement.distance
         run.differences += [f"{name}: {difference}" for difference in judgement.differences]
     return run
@@ -242,7 +244,7 @@ def _cell(runs: Sequence[RunComparison], column: Column) -> Text:
         text.append(f"{median(seconds) * 1e3:.3f} ms  ")
     text.append_text(_speed_text(runs, column))
     verdicts = {run.verdicts.get(column.name) for run in runs}
-    worst = next((each for each in (DIFFERENT, ENDED, EQUAL) if each in verdicts), None)
+    worst = next((each for each in _WORST_FIRST if each in verdicts), None)
     if worst == EQUAL:
         distance = max(run.distances[column.name] for run in runs)
         text.append("  equal" if not distance else f"  ±{distance:.0e}", "green")
@@ -272,12 +274,12 @@ def _verdict(checked: CheckResult) -> Text:
 
 
 def _verdict_on(column: Column, runs: Sequence[RunComparison]) -> Text:
-    """One column in words. A run that ended its process is not a difference, nor is it equal."""
+    """One column in words; a run that ended its process or is unstable does not count as equal."""
     if column.problem:
         return Text(f"{column.name}: did not run", style="yellow")
     counts = Counter(run.verdicts[column.name] for run in runs)
     if counts[EQUAL] == len(runs):
         return Text(f"{column.name}: equal in all {len(runs)} runs", style="green")
-    parts = [f"{each} in {counts[each]}" for each in (DIFFERENT, ENDED, EQUAL) if counts[each]]
+    parts = [f"{each} in {counts[each]}" for each in _WORST_FIRST if counts[each]]
     style = "red" if counts[DIFFERENT] else "yellow"
     return Text(f"{column.name}: {', '.join(parts)} of {len(runs)} runs", style=style)

@@ -34,6 +34,7 @@ from ..rewrite.running.verify import (
     interface_problem,
     no_case_reason,
     tested_sizes,
+    unstable_note,
 )
 from ..rewrite.storage.protos import body_protos, containers, nodes
 from .batch_runner import BatchRunner
@@ -76,6 +77,8 @@ class ReferenceRuns:
         """The remarks of `coverage` on branches that never ran."""
         self._ended: set[int] = set()
         """The cases in which onnxruntime crashed for a version, on an empty input."""
+        self._unstable: dict[int, Sequence[str]] = {}
+        """The outputs that differed because of rounding errors, by the number of the case."""
         self.original_crash = ""
         """How onnxruntime's optimizer failed on the original; then everything runs without it."""
         self.crash = ""
@@ -100,16 +103,21 @@ class ReferenceRuns:
     @property
     def compared(self) -> list[Case]:
         """The cases in which every version so far could be compared."""
-        return [case for number, case in enumerate(self.cases) if number not in self._ended]
+        left_out = self._ended | self._unstable.keys()
+        return [case for number, case in enumerate(self.cases) if number not in left_out]
 
     @property
     def left_out(self) -> str:
         """Why the other cases do not count; empty if all do."""
         ended = [self.cases[number].sizes for number in sorted(self._ended)]
-        if not ended:
-            return ""
-        runs = "one run is" if len(ended) == 1 else f"{len(ended)} runs are"
-        return f"{runs} left out: {crash_note(ended, bool(self._reduced))}"
+        reasons = []
+        if ended:
+            runs = "one run is" if len(ended) == 1 else f"{len(ended)} runs are"
+            reasons.append(f"{runs} left out: {crash_note(ended, bool(self._reduced))}")
+        for name in dict.fromkeys(name for names in self._unstable.values() for name in names):
+            numbers = [number for number, names in self._unstable.items() if name in names]
+            reasons.append(unstable_note(name, [self.cases[number].sizes for number in numbers]))
+        return "; ".join(reasons)
 
     def differences(self, model: onnx.ModelProto, optimizes: bool = True) -> list[Difference]:
         """How a version of the model differs in the first case where it does; empty if it computes
@@ -171,21 +179,24 @@ class ReferenceRuns:
         if problem:
             return [Difference("", problem)]
         runner = _RefusalRecorder(model)
-        outputs, unranked = self._session.outputs, self._session.unranked
-        side = Candidate.of(self.request.proto, runner, outputs, self.tolerances, unranked)
+        side = Candidate.of(self.request.proto, self._session, runner, self.tolerances)
         ended = set()
+        unstable: dict[int, Sequence[str]] = {}
         for number, case in enumerate(self.cases):
             runner.refusal = None
             try:
-                found = side.compare_run(case, self.effort.run_seconds).differences
+                comparison = side.compare_run(case, self.effort.run_seconds)
             except ProcessCrashed:  # on an empty input, which is no fault of the rewrite
                 ended.add(number)
                 continue
             if optimizes and not self._is_excused(case) and runner.refusal is not None:
                 raise runner.refusal
-            if found:
-                return found
+            if comparison.differences:
+                return comparison.differences
+            if comparison.unstable:
+                unstable[number] = comparison.unstable
         self._ended |= ended
+        self._unstable |= unstable
         return []
 
     def _is_excused(self, case: Case) -> bool:

@@ -26,6 +26,7 @@ from .nondeterminism import (
     scan_outputs,
     stacked_outputs,
 )
+from .rounding import changes_by_rounding, distance
 from .runtime import (
     Executable,
     ExecutionError,
@@ -44,6 +45,9 @@ TIME_FACTOR = 10
 """A rewritten model may take this many times as long as the original, in addition to the time limit
 of a run."""
 
+
+ROUNDING_FACTOR = 4.0
+"""How many times as much a rewrite may change an output as rounding errors of the inputs do."""
 
 EMPTY_REDUCTION = (
     "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
@@ -86,6 +90,9 @@ class Verification:
     empty_stacks: list[DimSizes] = field(default_factory=list)
     """Empty sizes at which outputs differ that the original stacks from a sequence, whose elements
     onnxruntime does not check if one is empty; this is not a difference."""
+    unstable: dict[str, list[DimSizes]] = field(default_factory=dict)
+    """The sizes at which an output differs, but rounding errors of the inputs change it as much in
+    the original; by output. Such a run does not count."""
     branch_notes: list[str] = field(default_factory=list)
     """Remarks on the branches of the original that never ran."""
     empty_scan_outputs: dict[str, str] = field(default_factory=dict)
@@ -125,6 +132,7 @@ class Verification:
         if self.empty_stacks:
             place = ", ".join(tested_sizes(self.empty_stacks))
             notes.append(f"a run at {place} does not count: {EMPTY_STACK}")
+        notes += [unstable_note(name, sizes) for name, sizes in self.unstable.items()]
         for name, shapes in self.empty_scan_outputs.items():
             notes.append(f"`{name}` has {shapes}: {EMPTY_SCAN_OUTPUT}")
         notes += self.branch_notes
@@ -276,9 +284,7 @@ class _Pair:
             return Verification(differences=[Difference("", problem)])
         reduced = reduced_outputs(self.proto)
         result = Verification(random=random_outputs(self.proto), reduces=bool(reduced))
-        candidate = Candidate.of(
-            self.proto, rewritten, original.outputs, self.tolerances, original.unranked
-        )
+        candidate = Candidate.of(self.proto, original, rewritten, self.tolerances)
         _compare_cases(result, cases, candidate, self.effort)
         result.branch_notes = self.branches.notes()
         return result
@@ -297,8 +303,10 @@ def _compare_cases(
             result.empty_reductions.append(case.sizes)
         elif comparison.stacks:
             result.empty_stacks.append(case.sizes)
-        else:
+        elif not comparison.unstable:
             result.sizes.append(case.sizes)
+        for name in comparison.unstable:
+            result.unstable.setdefault(name, []).append(case.sizes)
         result.differences += comparison.differences
         for name, shapes in comparison.empty_scan_outputs.items():
             result.empty_scan_outputs.setdefault(name, shapes)
@@ -307,7 +315,8 @@ def _compare_cases(
     result.refused = cases.refused
     result.refused_sizes = cases.refused_choices()
     if not result.compared:
-        result.reason = no_case_reason(cases)
+        unstable = [unstable_note(name, sizes) for name, sizes in result.unstable.items()]
+        result.reason = "; ".join(unstable) or no_case_reason(cases)
         crashed = cases.refused and not cases.timeouts
         result.crash = summary_line(cases.last_refusal) if crashed else ""
 
@@ -323,6 +332,8 @@ class RunComparison:
     """Whether outputs differ that depend on a reduction of a possibly empty tensor."""
     stacks: bool = False
     """Whether outputs differ that depend on a stack of possibly empty tensors."""
+    unstable: Sequence[str] = ()
+    """The outputs that differ, but that rounding errors of the inputs change as much."""
     empty_scan_outputs: dict[str, str] = field(default_factory=dict)
     """Shapes that differ where onnxruntime gave sizes of an empty scan output as 0, by output."""
 
@@ -331,8 +342,8 @@ class RunComparison:
 class Candidate:
     """A model to compare with the original, which counts as right."""
 
+    original: LoadedModel
     runner: Executable
-    outputs: Sequence[str]
     random: Collection[str]
     """Outputs whose types and shapes only are compared."""
     tolerances: Tolerances
@@ -350,24 +361,23 @@ class Candidate:
     @classmethod
     def of(
         cls,
-        original: onnx.ModelProto,
+        proto: onnx.ModelProto,
+        original: LoadedModel,
         runner: Executable,
-        outputs: Sequence[str],
         tolerances: Tolerances,
-        unranked: Collection[str] = (),
     ) -> Candidate:
-        """A version of a model. `unranked` are outputs whose rank onnxruntime does not know."""
-        scanned = scan_outputs(original)
+        """A version of the model `proto`, which onnxruntime has loaded as `original`."""
+        scanned = scan_outputs(proto)
         return cls(
+            original,
             runner,
-            outputs,
-            random_outputs(original),
+            random_outputs(proto),
             tolerances,
-            recurrent_outputs(original),
-            reduced_outputs(original),
-            stacked_outputs(original),
+            recurrent_outputs(proto),
+            reduced_outputs(proto),
+            stacked_outputs(proto),
             scanned,
-            frozenset(scanned).intersection(unranked),
+            frozenset(scanned).intersection(original.unranked),
         )
 
     def compare_run(self, case: Case, seconds: float) -> RunComparison:
@@ -375,8 +385,9 @@ class Candidate:
 
         Raises `ProcessCrashed` if the run crashes on an empty input.
         """
+        limit = seconds + TIME_FACTOR * case.seconds
         try:
-            actual = self.runner.run(case.feed, seconds + TIME_FACTOR * case.seconds)
+            actual = self.runner.run(case.feed, limit)
         except ExecutionError as refusal:
             if isinstance(refusal, ProcessCrashed) and 0 in case.sizes.values():
                 raise
@@ -389,14 +400,18 @@ class Candidate:
         empty = 0 in case.sizes.values()
         expected, actual = (self._comparable(v, empty) for v in (case.outputs, actual))
         undefined: dict[str, str] = {}
-        for number, (name, old, new) in enumerate(zip(self.outputs, expected, actual)):
+        for number, (name, old, new) in enumerate(zip(self.original.outputs, expected, actual)):
             allowed = name in self.scanned and is_empty_stack(old, new)
             if allowed or (name in self.unranked and is_unranked_stack(old, new)):
                 shapes = [list(np.asarray(value).shape) for value in (new, old)]
                 if shapes[0] != shapes[1]:
                     undefined[name] = f"shape {shapes[0]} instead of {shapes[1]}"
                 actual[number] = old
-        found = compare(self.outputs, expected, actual, self.tolerances)
+        unstable = [] if empty else self._unstable(case, expected, actual, limit)
+        for number in unstable:
+            actual[number] = expected[number]
+        names = self.original.outputs
+        found = compare(names, expected, actual, self.tolerances)
         reduced = [each for each in found if empty and each.output in self.reduced]
         stacked = [
             each
@@ -405,12 +420,46 @@ class Candidate:
         ]
         counted = [each for each in found if each not in reduced and each not in stacked]
         placed = [replace(difference, sizes=case.sizes) for difference in counted]
-        distance = max_difference(expected, actual)
-        return RunComparison(placed, distance, bool(reduced), bool(stacked), undefined)
+        return RunComparison(
+            placed,
+            max_difference(expected, actual),
+            bool(reduced),
+            bool(stacked),
+            [names[number] for number in unstable],
+            undefined,
+        )
+
+    def _unstable(
+        self,
+        case: Case,
+        expected: Sequence[RuntimeValue],
+        actual: Sequence[RuntimeValue],
+        seconds: float,
+    ) -> list[int]:
+        """The positions of outputs that differ where rounding errors change the original's, too.
+
+        Those of another type or rank differ for another reason.
+        """
+        each = enumerate(zip(self.original.outputs, expected, actual))
+        differ = [
+            number
+            for number, (name, old, new) in each
+            if _is_same_type(old, new) and compare([name], [old], [new], self.tolerances)
+        ]
+        if not differ:
+            return []
+        changes = changes_by_rounding(
+            self.original, case.feed, case.outputs, self.tolerances, seconds=seconds
+        )
+        return [
+            number
+            for number in differ
+            if distance(expected[number], actual[number]) <= ROUNDING_FACTOR * changes[number]
+        ]
 
     def _comparable(self, values: Sequence[RuntimeValue], empty: bool) -> list[RuntimeValue]:
         hidden = {*self.random, *(self.unspecified if empty else ())}
-        pairs = zip(self.outputs, values, strict=False)
+        pairs = zip(self.original.outputs, values, strict=False)
         return [zeroed(value) if name in hidden else value for name, value in pairs]
 
 
@@ -433,6 +482,12 @@ def is_unranked_stack(expected: RuntimeValue, actual: RuntimeValue) -> bool:
         return False
     is_empty = expected.shape == (0,) and actual.shape[:1] == (0,)
     return is_empty and expected.dtype == actual.dtype
+
+
+def _is_same_type(expected: RuntimeValue, actual: RuntimeValue) -> bool:
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return type(expected) is type(actual)
+    return expected.dtype == actual.dtype and expected.ndim == actual.ndim
 
 
 def zeroed(value: RuntimeValue) -> RuntimeValue:
@@ -466,6 +521,15 @@ def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:
     place = ", ".join(tested_sizes(sizes))
     why = EMPTY_REDUCTION if reduces else EMPTY_RECURRENCE
     return f"onnxruntime crashes for the rewritten model at {place}, not for the original; {why}"
+
+
+def unstable_note(name: str, sizes: Sequence[DimSizes]) -> str:
+    """The remark that runs do not count because an output depends on rounding errors."""
+    place = ", ".join(tested_sizes(sizes))
+    return (
+        f"`{name}` differs{f' at {place}' if place else ''}, which does not count: rounding errors "
+        "of the inputs change it as much in the original"
+    )
 
 
 def optimizer_note(crash: str) -> str:

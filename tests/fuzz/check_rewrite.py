@@ -18,12 +18,13 @@ from onnx.reference import ReferenceEvaluator
 from looplift import RewriteResult, rewrite
 from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.errors import LoopliftError, visible
-from looplift.rewrite.running.compare import Tolerances, compare, is_float, working_precision
+from looplift.rewrite.running.compare import Tolerances, compare, working_precision
 from looplift.rewrite.running.nondeterminism import (
     concatenated_outputs,
     scan_outputs,
     stacked_outputs,
 )
+from looplift.rewrite.running.rounding import changes_by_rounding, distance
 from looplift.rewrite.running.runtime import (
     Executable,
     ExecutionError,
@@ -431,45 +432,16 @@ def explained_outputs(
 ) -> Collection[str]:
     """The outputs whose differences rounding errors of the inputs can explain.
 
-    A rounding error decides where a model compares floats or rounds them to integers.
+    Random models have more of them than those of users, so that the errors are larger here.
     """
-    rng = np.random.default_rng(0)
-    caused = [0.0] * len(expected)
-    for _ in range(4):
-        nearby = {name: _disturbed(value, tolerances, rng) for name, value in feed.items()}
-        try:
-            results = original.run(nearby, 2.0)
-        except ExecutionError:
-            return names
-        caused = [max(c, _distance(*pair)) for c, *pair in zip(caused, expected, results)]
-    differences = [_distance(*pair) for pair in zip(expected, actual)]
-    outputs = zip(names, differences, caused)
-    return [name for name, given, cause in outputs if given <= _ROUNDING_FACTOR * cause]
-
-
-def _distance(expected: Any, actual: Any) -> float:
-    """The largest difference between elements; infinite for other shapes, integers, and NaN."""
-    if expected is OPEN:
-        return 0.0
-    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
-        return max(map(_distance, expected, actual), default=0.0)
-    a, b = np.asarray(expected), np.asarray(actual)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return np.inf
-    if not is_float(a.dtype):
-        return 0.0 if np.array_equal(a, b) else np.inf
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if np.isnan(a[~same] - b[~same]).any():
-        return np.inf
-    return float(np.abs(a[~same] - b[~same]).max(initial=0.0))
-
-
-def _disturbed(value: Any, tolerances: Tolerances, rng: np.random.Generator) -> Any:
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        return value
-    relative = tolerances.of(value.dtype).relative / 10
-    return (value * (1 + relative * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
+    changes = changes_by_rounding(
+        original, dict(feed), expected, tolerances, share=0.1, runs=4, seconds=2.0
+    )
+    return [
+        name
+        for name, right, given, change in zip(names, expected, actual, changes)
+        if right is OPEN or distance(right, given) <= _ROUNDING_FACTOR * change
+    ]
 
 
 def runs_of(model: onnx.ModelProto, feeds: Sequence[Feed]) -> tuple[Session | None, list[Run]]:

@@ -542,18 +542,19 @@ class TestStacksOfEmptyTensors:
 
     def test_only_elements_are_not_held_against_the_rewrite(self) -> None:
         """The original returns uninitialised memory for T=0, and the specification forbids it."""
-        names, sizes = ["y"], {"T": 0}
+        sizes = {"T": 0}
         case = Case({"x": np.zeros(0, np.float32)}, [np.zeros((2, 3), np.float32)], sizes, 0.0)
         model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {self.STACK}')
+        original = Session(SerializedModel(model))
         other = Returns([np.ones((2, 3), np.float32)])
-        compared = Candidate.of(model, other, names, Tolerances()).compare_run(case, 1.0)
+        compared = Candidate.of(model, original, other, Tolerances()).compare_run(case, 1.0)
         assert compared.stacks
         assert not compared.differences
         other = Returns([np.ones((2, 4), np.float32)])
-        assert Candidate.of(model, other, names, Tolerances()).compare_run(case, 1.0).differences
-        full = replace(case, sizes={"T": 3})
+        assert Candidate.of(model, original, other, Tolerances()).compare_run(case, 1.0).differences
+        full = replace(case, feed=dict.fromkeys("xz", np.zeros(3, np.float32)), sizes={"T": 3})
         other = Returns([np.ones((2, 3), np.float32)])
-        assert Candidate.of(model, other, names, Tolerances()).compare_run(full, 1.0).differences
+        assert Candidate.of(model, original, other, Tolerances()).compare_run(full, 1.0).differences
 
     def test_sizes_that_the_data_decides(self) -> None:
         """The last row is empty. A stack of rows becomes a scan output, which onnxruntime checks."""
@@ -572,7 +573,9 @@ class TestStacksOfEmptyTensors:
             feed: dict[str, Any] = {"x": rows, "n": np.array(lengths)}
             original, rewritten = (Session(SerializedModel(each)) for each in (before, after))
             case = Case(feed, original.run(feed, 1.0), {"T": 3}, 0.0)
-            compared = Candidate.of(before, rewritten, ["y"], Tolerances()).compare_run(case, 1.0)
+            compared = Candidate.of(before, original, rewritten, Tolerances()).compare_run(
+                case, 1.0
+            )
             assert (compared.stacks, compared.differences) == (stacks, [])
 
 
