@@ -124,7 +124,7 @@ def _runs(
             tally["runs that fail in the original"] += 1
             continue
         assert outputs is not None
-        if breaks_declarations(model, outputs):
+        if breaks_declarations(model, feed, outputs):
             tally["runs whose outputs have other sizes than declared"] += 1
             is_contradictory = True
             continue

@@ -14,22 +14,36 @@ from looplift.rewrite.storage.protos import body_protos
 TensorType = onnx.TypeProto.Tensor
 
 
-def breaks_declarations(model: onnx.ModelProto, outputs: Sequence[Any]) -> bool:
-    """Whether an output of a run has another shape than the model declares for it."""
+def breaks_declarations(
+    model: onnx.ModelProto, feed: Mapping[str, Any], outputs: Sequence[Any]
+) -> bool:
+    """Whether an output of a run has another shape than the model declares for it.
+
+    A symbol stands for the size that the inputs give it, if they agree.
+    """
+    sizes: dict[str, int] = {}
+    conflicting = set()
+    for info in model.graph.input:
+        for dim, size in zip(info.type.tensor_type.shape.dim, np.shape(feed.get(info.name, ()))):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
+                conflicting.add(dim.dim_param)
+    known = {name: size for name, size in sizes.items() if name not in conflicting}
     return any(
-        _has_other_sizes(info.type, value) for info, value in zip(model.graph.output, outputs)
+        _has_other_sizes(info.type, value, known)
+        for info, value in zip(model.graph.output, outputs)
     )
 
 
-def _has_other_sizes(declared: onnx.TypeProto, value: Any) -> bool:
+def _has_other_sizes(declared: onnx.TypeProto, value: Any, known: Mapping[str, int]) -> bool:
     if isinstance(value, list):
         element = declared.sequence_type.elem_type
-        return any(_has_other_sizes(element, item) for item in value)
+        return any(_has_other_sizes(element, item, known) for item in value)
     if not declared.tensor_type.HasField("shape") or not isinstance(value, np.ndarray):
         return False
     dims = declared.tensor_type.shape.dim
+    expected = [d.dim_value if d.HasField("dim_value") else known.get(d.dim_param) for d in dims]
     return len(dims) != value.ndim or any(
-        d.HasField("dim_value") and d.dim_value != size for d, size in zip(dims, value.shape)
+        size not in (None, given) for size, given in zip(expected, value.shape)
     )
 
 

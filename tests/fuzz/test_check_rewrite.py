@@ -185,8 +185,18 @@ def test_a_loop_that_declares_another_size_than_it_starts_with_is_contradictory(
 def test_elements_of_a_sequence_may_break_its_declaration() -> None:
     text = "g (float[N] x) => (seq(float[2]) y) { y = SequenceConstruct(x) }"
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
-    assert breaks_declarations(model, [[_ones(2), _ones(3)]])
-    assert not breaks_declarations(model, [[_ones(2)]])
+    assert breaks_declarations(model, {}, [[_ones(2), _ones(3)]])
+    assert not breaks_declarations(model, {}, [[_ones(2)]])
+
+
+def test_a_symbol_stands_for_the_size_of_an_input() -> None:
+    text = """g (float[N] x, float[N,M] z) => (float[N] y) {
+        n = Constant<value_ints = [2]>() y = Expand(x, n) }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    feed = {"x": _ones(1), "z": _ones(1, 2)}
+    assert breaks_declarations(model, feed, [_ones(2)])
+    assert not breaks_declarations(model, feed, [_ones(1)])
+    assert not breaks_declarations(model, {**feed, "z": _ones(3, 2)}, [_ones(2)])
 
 
 def test_slices_of_a_scan_are_not_carried_values() -> None:

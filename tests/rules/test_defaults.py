@@ -75,7 +75,7 @@ def _runs(model: onnx.ModelProto) -> list[tuple[Feed, list[Any]]]:
                 outputs = original.run(feed, SECONDS)
             except ExecutionError:  # other sizes and axes than the defaults
                 continue
-            if not breaks_declarations(model, outputs):
+            if not breaks_declarations(model, feed, outputs):
                 found.append((feed, outputs))
     return found
 

@@ -80,7 +80,7 @@ def observe(
             expected = _outcome(original, feed)
         except ProcessCrashed:
             continue
-        if expected is not None and breaks_declarations(model, expected):
+        if expected is not None and breaks_declarations(model, feed, expected):
             continue  # Facts follow from what a file declares.
         if rewritten is None:
             try:
