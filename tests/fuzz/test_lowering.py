@@ -69,6 +69,20 @@ def test_a_cast_out_of_range_is_open() -> None:
     assert not casts_out_of_range(model, {"x": np.array([1, 2**60], np.float32)})
 
 
+def test_a_failing_run_with_an_empty_input_is_open_if_the_reference_refuses_it() -> None:
+    def parsed(text: str) -> onnx.ModelProto:
+        return parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+
+    two = parsed("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    feed = {"x": np.zeros(0, np.float32)}
+    plain = parsed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    assert check_lowering(plain, [feed], None, lambda _: _stock(two))
+    joined = parsed("""g (float[N] x) => (float[M] y) <float[1,2] row = {1, 2}> {
+        one = Constant<value_ints = [1]>() none = Unsqueeze(x, one) z = Concat<axis = 1>(none, row) flat = Constant<value_ints = [-1]>()
+        a = Reshape(z, flat) y = Concat<axis = 0>(a, x) }""")
+    assert check_lowering(joined, [feed], None, lambda _: _stock(two)) == []
+
+
 def test_an_integer_may_differ_by_one_where_a_rounded_number_is_truncated() -> None:
     text = "g (int32[N] x) => (int32[N] y) { f = Cast<to = 1>(x) t = %s(f) y = Cast<to = 6>(t) }"
     for op, open_ in (("Tanh", True), ("Neg", False)):
