@@ -11,6 +11,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from .affine import product
 from .math_functions import is_fast
+from .nests import loads, stays_small
 
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)
@@ -89,7 +90,7 @@ def reads_along(block: Any, variable: Any) -> bool:
     """
     analyzer = sym.Analyzer()
     value = block.body.value
-    return all(_in_order(load.indices, variable, analyzer) for load in _loads(value)) and not any(
+    return all(_in_order(load.indices, variable, analyzer) for load in loads(value)) and not any(
         _depends(choice, variable) for choice in _choices(value)
     )
 
@@ -99,7 +100,7 @@ def inlinable(block: Any, consumer: Any) -> bool:
 
     Work is never repeated: the reader reads each element once, unless the block only moves data.
     """
-    if not _is_read_once(block, consumer):
+    if not _is_read_once(block, consumer) or not stays_small(block, consumer):
         return False
     return _moves(block) or _size(block) == _size(consumer) is not None
 
@@ -110,7 +111,7 @@ def inlinable_in_loop(block: Any, consumer: Any) -> bool:
     A function is never inlined into a block with another one: `with_fast_math` writes only
     functions of plain arguments as arithmetic.
     """
-    if not _is_read_once(block, consumer):
+    if not _is_read_once(block, consumer) or not stays_small(block, consumer):
         return False
     nested = all(map(_has_fast_function, (block, consumer)))
     return _moves(block) or (not nested and _has_size_of(block, consumer))
@@ -121,18 +122,12 @@ def _is_read_once(block: Any, consumer: Any) -> bool:
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
     if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
-    reads = [load for load in _loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
+    reads = [load for load in loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
     return len(reads) == 1
 
 
 def _moves(block: Any) -> bool:
     return isinstance(block.body.value, ir.TensorLoad)
-
-
-def _loads(expression: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expression, (ir.TensorLoad, found.append))
-    return found
 
 
 def _choices(expression: Any) -> list[Any]:

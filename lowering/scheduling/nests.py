@@ -11,6 +11,12 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+_MOST_LOADS = 32
+"""Loads in a block up to which another is inlined: LLVM computes copies once, but sees them all."""
+_MOST_NESTED = 2
+"""Functions of functions up to which a block is inlined: TVM repeats the argument of tanh."""
+_NO_FUNCTIONS = frozenset({"prim.if_then_else", "tirx.if_then_else"})
+
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)
 
@@ -143,12 +149,46 @@ def _inlines(block: Any, consumer: Any) -> bool:
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
     if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
+    if not stays_small(block, consumer):
+        return False
     reads = [load for load in loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
     moves = isinstance(block.body.value, ir.TensorLoad)
     if len(reads) == 1 and (moves or _same_size(block, consumer)):
         return True
     places = [tuple(str(index) for index in load.indices) for load in reads]
     return len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
+
+
+def stays_small(block: Any, consumer: Any) -> bool:
+    """Whether a block that is inlined into another leaves it few loads and few nested functions.
+
+    Otherwise the time to compile a chain of blocks would grow exponentially with its length.
+    """
+    source, value = block.body.buffer, consumer.body.value
+    found = loads(value)
+    reads = sum(load.source.same_as(source) for load in found)
+    count = len(found) + reads * (len(loads(block.body.value)) - 1)
+    depth = _function_depth(value, source, _function_depth(block.body.value))
+    return count <= _MOST_LOADS and depth <= _MOST_NESTED
+
+
+def _function_depth(expression: Any, buffer: Any = None, inner: int = 0) -> int:
+    """How many functions are applied to each other; a load of `buffer` counts as `inner`."""
+    depths = [0]
+
+    def visit_call(call: Any) -> tvm_ffi.WalkResult:
+        if getattr(call.op, "name", "") in _NO_FUNCTIONS:
+            return tvm_ffi.WalkResult.ADVANCE
+        depths.append(1 + max((_function_depth(a, buffer, inner) for a in call.args), default=0))
+        return tvm_ffi.WalkResult.SKIP
+
+    def visit_load(load: Any) -> None:
+        if load.source.same_as(buffer):
+            depths.append(inner)
+
+    callbacks = [(ir.Call, visit_call), (ir.TensorLoad, visit_load)]
+    tvm_ffi.structural_walk(expression, callbacks, order="pre")
+    return max(depths)
 
 
 def _same_size(block: Any, consumer: Any) -> bool:

@@ -23,7 +23,7 @@ from looplift.lowering.scheduling.math_functions import with_fast_math
 from looplift.lowering.scheduling.schedule import schedule_kernel
 
 from ..samples import one_of
-from .compiled import NATIVE, virtual_machine
+from .compiled import NATIVE, UNOPTIMIZED, virtual_machine
 from .conftest import Imported
 from .test_kernels import COUNTED, count, floats
 
@@ -97,6 +97,24 @@ def test_scheduled_kernels_compute_the_same(name: str, imported: Callable[..., I
         (wanted,) = model.session.run(None, dict(zip(names, feed, strict=True)))
         got = machine["main"](*(tvm.runtime.tensor(value) for value in feed)).numpy()
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "element"), [("Tanh", "float"), ("Tanh", "double"), ("Softplus", "float")]
+)
+def test_a_long_chain_of_functions(
+    op: str, element: str, imported: Callable[..., Imported]
+) -> None:
+    """In one expression the first argument would occur 5 ** 14 times."""
+    nodes = " ".join(f"t{i} = {op} (a{i}) a{i + 1} = Sub (t{i}, x)" for i in range(14))
+    text = f"({element}[n] x) => ({element}[n] y) {{ a0 = Neg (x) {nodes} y = Identity (a14) }}"
+    model = imported(f"model {text}")
+    machine = virtual_machine(looplift.compile(model.module, UNOPTIMIZED))
+    for size in (0, 1, 37):
+        x = np.linspace(-3, 3, size).astype(np.float32 if element == "float" else np.float64)
+        (wanted,) = model.session.run(None, {"x": x})
+        got = machine["main"](tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def random_tensor(value: Any, sizes: dict[str, int], seed: int) -> Array:

@@ -17,7 +17,7 @@ from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.graph.ir import Tensor
 from looplift.rewrite.running.compare import Tolerances
 from looplift.rewrite.running.rounding import changes_by_rounding, distance
-from looplift.rewrite.running.runtime import SerializedModel, Session
+from looplift.rewrite.running.runtime import Feed, SerializedModel, Session
 from looplift.rewrite.running.verify import verify
 
 from ...small_models import model
@@ -26,13 +26,13 @@ from ...small_models import model
 @pytest.mark.parametrize(
     ("expected", "actual", "found"),
     [
-        (np.float32([1, 2]), np.float32([1, 4]), 2.0),
-        (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), 0.0),
-        (np.float32([np.nan]), np.float32([0]), np.inf),
-        (np.float32([np.inf]), np.float32([1e30]), np.inf),
-        (np.int64([3]), np.int64([3]), 0.0),
-        (np.int64([3]), np.int64([4]), np.inf),
-        (np.float32([1]), np.float64([1]), np.inf),
+        (np.array([1, 2], "float32"), np.array([1, 4], "float32"), 2.0),
+        (np.array([np.nan, np.inf], "float32"), np.array([np.nan, np.inf], "float32"), 0.0),
+        (np.array([np.nan], "float32"), np.array([0], "float32"), np.inf),
+        (np.array([np.inf], "float32"), np.array([1e30], "float32"), np.inf),
+        (np.array([3], "int64"), np.array([3], "int64"), 0.0),
+        (np.array([3], "int64"), np.array([4], "int64"), np.inf),
+        (np.array([1], "float32"), np.array([1], "float64"), np.inf),
         (np.zeros(2), np.zeros(3), np.inf),
         ([np.zeros(2), np.zeros(3)], [np.zeros(2), np.ones(3)], 1.0),
         ([np.zeros(2)], [], np.inf),
@@ -44,19 +44,20 @@ def test_distance(expected: Any, actual: Any, found: float) -> None:
 
 
 def _changes(text: str, x: Any) -> list[float]:
-    session, feed = Session(SerializedModel(model(text))), {"x": np.asarray(x)}
+    session = Session(SerializedModel(model(text)))
+    feed: Feed = {"x": np.asarray(x)}
     return changes_by_rounding(session, feed, session.run(feed), Tolerances("float32"))
 
 
 def test_changes_by_rounding() -> None:
     identity = "g (float[N] x) => (float[N] y) { y = Identity(x) }"
-    small = _changes(identity, np.float32([0.1, 100.5]))[0]
+    small = _changes(identity, np.array([0.1, 100.5], "float32"))[0]
     assert 0 < small <= 1.01e-4
-    assert _changes(identity, np.float32([0, 1, -3, np.inf, np.nan])) == [0.0]
+    assert _changes(identity, np.array([0, 1, -3, np.inf, np.nan], "float32")) == [0.0]
     half = "g (float16[N] x) => (float16[N] y) { y = Identity(x) }"
     assert _changes(half, np.full(50, 1.5, np.float16))[0] > 0
     ints = "g (int64[N] x) => (int64[N] y) { y = Identity(x) }"
-    assert _changes(ints, np.int64([7])) == [0.0]
+    assert _changes(ints, np.array([7], "int64")) == [0.0]
 
 
 def test_a_run_that_rounding_errors_make_fail() -> None:
@@ -64,7 +65,7 @@ def test_a_run_that_rounding_errors_make_fail() -> None:
         n = Size(x) h = ReduceMax<keepdims = 0>(x) f = Floor(h) i = Cast<to = 7>(f)
         k = Add(n, i) one = Constant<value_ints = [1]>() shape = Reshape(k, one)
         y = Reshape(x, shape) }"""
-    assert _changes(text, np.nextafter(np.float32([1.0]), np.float32(0))) == [np.inf]
+    assert _changes(text, np.nextafter(np.array([1.0], "float32"), np.float32(0))) == [np.inf]
 
 
 SINE = "g (float[N] x) => (float[N] y, float[N] z) { a = Mul(x, c) BODY y = Sin(b) z = Neg(x) }"
