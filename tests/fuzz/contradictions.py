@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from looplift.rewrite.storage.protos import body_protos
+from looplift.rewrite.storage.protos import attributes, body_protos, containers
 
 TensorType = onnx.TypeProto.Tensor
 
@@ -53,12 +53,33 @@ def contradicts_initial_values(model: onnx.ModelProto) -> bool:
     A size of an input of the model counts as different from a number.
     """
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(_with_near_ends(model), data_prop=True)
     except onnx.shape_inference.InferenceError:
         return False
     dims = (d for info in model.graph.input for d in info.type.tensor_type.shape.dim)
     symbols = {d.dim_param for d in dims if d.dim_param}
     return any(_conflict(*pair, symbols) for pair in _carried_types(inferred.graph, {}))
+
+
+_FAR = 2**16
+"""Beyond the sizes of all random tensors."""
+
+
+def _with_near_ends(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with smaller integers in place of large ones, such as the end of a slice to the end.
+
+    The inference of onnx 1.23 mistakes equal names in two bodies for one value: it may take such an
+    end for the shape of a ConstantOfShape, and computes all its elements.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for owner in containers(copy.graph):
+        stored = [*owner.initializer] if isinstance(owner, onnx.GraphProto) else []
+        for tensor in [*stored, *(a.t for a in attributes(owner) if a.HasField("t"))]:
+            if tensor.data_type == onnx.TensorProto.INT64:
+                near = np.clip(numpy_helper.to_array(tensor), -_FAR, _FAR)
+                tensor.CopyFrom(numpy_helper.from_array(near, tensor.name))
+    return copy
 
 
 def _carried_types(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from looplift.rewrite.engine.rule import Phase, Rule
 from looplift.rewrite.errors import ModelError
@@ -197,6 +197,21 @@ def test_a_symbol_stands_for_the_size_of_an_input() -> None:
     assert breaks_declarations(model, feed, [_ones(2)])
     assert not breaks_declarations(model, feed, [_ones(1)])
     assert not breaks_declarations(model, {**feed, "z": _ones(3, 2)}, [_ones(2)])
+
+
+def test_names_that_two_bodies_use_take_no_memory_to_check() -> None:
+    """The inference of onnx takes the end of the slice for the shape of the other body."""
+    head = "(int64 i, bool c, float[?] s) => (bool d, float[?] t)"
+    text = f"""g (float[N] x, int64 n) => (float[?] y, float[?] z) {{
+        y = Loop (n, "", x) <body = a {head}
+            <int64[1] v = {{4611686018427387904}}, int64[1] one = {{1}}>
+            {{ d = Identity(c) t = Slice(s, one, v) }}>
+        z = Loop (n, "", x) <body = b {head}
+            {{ d = Identity(c) v = Shape(s) e = ConstantOfShape(v) t = Add(e, s) }}> }}"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    assert not contradicts_initial_values(model)
+    (body,) = (a.g for a in model.graph.node[0].attribute)
+    assert numpy_helper.to_array(body.initializer[0]) == 2**62, "the model itself stays"
 
 
 def test_slices_of_a_scan_are_not_carried_values() -> None:
