@@ -14,7 +14,7 @@ from tvm import relax
 from ..rewrite.errors import UnsupportedError
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Node, Tensor, optional
-from ..rewrite.graph.operators import operator
+from ..rewrite.graph.operators import newest_known, operator
 from .attributes import attributes
 from .bodies import Body, Step, place
 from .constants import array, constant
@@ -32,6 +32,7 @@ from .values import (
     Value,
     as_tensor,
     is_prim,
+    is_sequence,
     is_tensor,
     match,
     with_sizes,
@@ -143,6 +144,7 @@ class Emitter:
         assert converter is not None, "the model was searched for unknown operators beforehand"
         try:
             _need_required_inputs(node, self.opset)
+            _need_tensors(node, frame)
             inputs = InputList(
                 [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
             )
@@ -239,3 +241,18 @@ def _need_required_inputs(node: Node, opset: int) -> None:
     for slot, formal in enumerate(found.inputs if found is not None else ()):
         if formal.required and optional(node.inputs, slot) is None:
             raise UnsupportedError(f"it lacks its input {formal.name!r}")
+
+
+def _need_tensors(node: Node, frame: Frame) -> None:
+    """Raises UnsupportedError for a node that reads a sequence where its operator takes tensors.
+
+    Its newest version decides: some take sequences that their first versions did not take.
+    """
+    found = operator(node.op, node.domain, newest_known(node.domain))
+    if found is None or not found.inputs:
+        return
+    for slot, tensor in enumerate(node.inputs):
+        formal = found.inputs[min(slot, len(found.inputs) - 1)]
+        takes_sequences = any("seq(" in kind for kind in formal.allowed)
+        if tensor.name and not takes_sequences and is_sequence(frame.values[tensor]):
+            raise UnsupportedError(f"its input {formal.name!r} is a sequence, not a tensor")

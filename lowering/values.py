@@ -90,6 +90,11 @@ def is_tensor(value: Value) -> bool:
     return isinstance(getattr(value, "ty", None), relax.TensorType)
 
 
+def is_sequence(value: Value) -> bool:
+    """Whether a value is a sequence: a tuple of tensors, or a list."""
+    return isinstance(value, ListValue | relax.Tuple)
+
+
 def is_prim(value: Value) -> bool:
     """Whether a value is a scalar computed from sizes."""
     return bool(tvm.ir.is_prim_expr(value))

@@ -146,6 +146,23 @@ def test_what_tvm_has_no_value_for(text: str, message: str) -> None:
     assert message in str(refusal(text))
 
 
+@pytest.mark.parametrize(
+    ("nodes", "name"),
+    [
+        ("y = Slice (s, zero, one, zero)", "data"),
+        ("y = Concat <axis = 0> (x, s)", "inputs"),
+        ("y = Clip (x, s)", "min"),
+    ],
+)
+@pytest.mark.parametrize(
+    "sequence", ["s = SequenceConstruct (x, x)", "s = SplitToSequence <axis = 0> (x)"]
+)
+def test_a_sequence_in_place_of_a_tensor(nodes: str, name: str, sequence: str) -> None:
+    text = f"""g (float[N] x) => (float[M] y) <int64[1] zero = {{0}}, int64[1] one = {{1}}>
+        {{ {sequence} {nodes} }}"""
+    assert f"its input '{name}' is a sequence, not a tensor" in str(refusal(text))
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_model_older_than_onnx_1_1() -> None:
     model = onnx.parser.parse_model(HEADER + "g (float[2] x) => (float[2] y) { y = Neg(x) }")
