@@ -71,6 +71,8 @@ class Edits:
         """Owners of bodies that nodes left."""
         self.freed: dict[Tensor, None] = {}
         """Values that lost a reader."""
+        self.retried: dict[Node, None] = {}
+        """Nodes that stay the same, but at which other rules may match now."""
         self.removed: list[Node] = []
         """Removed nodes, including those in bodies of removed nodes."""
         self.changed_outputs: dict[int, None] = {}

@@ -380,10 +380,10 @@ class Engine:
 
         These are the touched nodes and their neighbours, nodes whose operands have new facts, the
         only reader that a value has left, the owners of changed bodies and of the bodies around
-        them, the Ifs in the branches of one with another condition, and the root, at which the
-        remaining rules were not tried.
+        them, the Ifs in the branches of one with another condition, those that the patch names, and
+        the root, at which the remaining rules were not tried.
         """
-        affected: dict[Node, None] = dict(patch.shrunk_owners)
+        affected: dict[Node, None] = {**patch.shrunk_owners, **patch.retried}
         replacements = {new for _, new in patch.replaced}
         if patch.root in self.index:
             affected[patch.root] = None

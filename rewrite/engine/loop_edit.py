@@ -136,7 +136,8 @@ class LoopEdit:
     def take_scalar_iteration(self) -> None:
         """Makes the body of a Loop take the iteration number as a scalar instead of a vector.
 
-        The readers of the vector read an Unsqueeze of the scalar.
+        The readers of the vector read an Unsqueeze of the scalar. Rules for reads at the iteration
+        number decline while it is a vector, so that they are tried again in the whole body.
         """
         vector, *others = self._body.inputs
         scalar = Variable(vector.name)
@@ -144,6 +145,8 @@ class LoopEdit:
         emit = Builder(self._patch, vector, self._patch.start(self._body))
         self._patch.replace(vector, emit.unsqueeze(scalar, [0]))
         self._set_interface(parameters=[scalar, *others])
+        inside = (node for graph in self._patch.index.graphs(self._body) for node in graph.nodes)
+        self._patch.retried.update(dict.fromkeys(inside))
 
     def _condition(self, value: bool) -> Tensor:
         """A constant condition in the body."""

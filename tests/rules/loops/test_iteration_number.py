@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from looplift import rewrite
 from looplift.rules.loops.iteration_number import IterationNumberToScalar
 
 from ...equivalence import assert_equivalent, ops, rewritten, run_rules
@@ -76,3 +77,18 @@ def test_a_while_loop_takes_a_scalar_too() -> None:
     }""")
     result = rewritten(model, FEEDS)
     assert not _loop(result.model).attribute[0].g.input[0].type.tensor_type.shape.dim
+
+
+def test_reads_far_from_the_iteration_number_are_tried_again() -> None:
+    """The loop reads backwards, at a position that several nodes compute."""
+    model = parse("""g (float[T, 3] x, float[3] s0) => (float[3] y) <int64 axis = {0}> {
+      all = Shape(x) n = Gather(all, axis)
+      y = Loop (n, , s0) <body = b (int64[1] i, bool ci, float[3] s) => (bool co, float[3] so)
+        <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] next = {1}> {
+          scalar = Squeeze(i, first) last = Sub(zero, one) back = Sub(last, scalar)
+          start = Unsqueeze(back, first) row = Slice(x, start, next, first)
+          xt = Squeeze(row, first) t = Tanh(s) so = Add(t, xt) co = Identity(ci) }>
+    }""")
+    result = rewritten(model, FEEDS)
+    assert result.report.commits["GatherAtIteration"] == 1
+    assert not rewrite(result.model).report.commits
