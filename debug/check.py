@@ -30,7 +30,13 @@ from ..rewrite.running.runtime import (
     TimedExecutable,
 )
 from ..rewrite.running.signature import CannotGenerateInputs
-from ..rewrite.running.verify import Candidate, no_case_reason, refusal_notes
+from ..rewrite.running.verify import (
+    Candidate,
+    counts_enough,
+    no_case_reason,
+    refusal_notes,
+    unstable_note,
+)
 from ..rewrite.storage.summary import rows
 from ..rewrite.storage.validate import check_runtime
 from .exit_status import ERROR, FINDING
@@ -64,12 +70,14 @@ class RunComparison:
     """The random inputs that are scalars."""
     verdicts: dict[str, str] = field(default_factory=dict)
     """By column: `equal`, `different`, `ended` (an empty input ended the process), or `unstable`
-    (rounding errors of the inputs change the original as much)."""
+    (rounding errors in the inputs change the original by a similar amount)."""
     distances: dict[str, float] = field(default_factory=dict)
     """By column: the largest absolute difference to the original."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By column: the median latency."""
     differences: list[str] = field(default_factory=list)
+    unstable: dict[str, list[str]] = field(default_factory=dict)
+    """By column: the outputs that rounding errors in the inputs change by a similar amount."""
 
     def label(self) -> str:
         """`T=2, B=3, mode=1`."""
@@ -94,7 +102,14 @@ class CheckResult:
         """The exit status: a finding if an output differs, an error if a column does not run."""
         if any(DIFFERENT in run.verdicts.values() for run in self.runs):
             return FINDING
-        return ERROR if self.reason or any(column.problem for column in self.columns) else 0
+        failed = self.reason or any(column.problem for column in self.columns)
+        return ERROR if failed or any(map(self._shows_nothing, self.columns[1:])) else 0
+
+    def _shows_nothing(self, column: Column) -> bool:
+        """Whether rounding errors decide over every run of a column."""
+        found = [(r.sizes, r.verdicts.get(column.name)) for r in self.runs]
+        unstable = [sizes for sizes, verdict in found if verdict == UNSTABLE]
+        return not counts_enough([s for s, verdict in found if verdict == EQUAL], unstable)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "status": self.status}
@@ -190,6 +205,8 @@ def _compared(
         same = UNSTABLE if judgement.unstable else EQUAL
         run.verdicts[name] = DIFFERENT if judgement.differences else same
         run.distances[name] = judgement.distance
+        if judgement.unstable:
+            run.unstable[name] = list(judgement.unstable)
         run.differences += [f"{name}: {difference}" for difference in judgement.differences]
     return run
 
@@ -230,8 +247,17 @@ def render(checked: CheckResult, title: str) -> list[RenderableType]:
     problems = [f"{c.name} does not run: {c.problem}" for c in checked.columns if c.problem]
     problems += [difference for run in checked.runs for difference in run.differences]
     lines = (Text(line, style="red") for line in problems)
-    skipped = (Text(line, style="yellow") for line in refused)
+    skipped = (Text(line, style="yellow") for line in [*refused, *_unstable_notes(checked)])
     return [Text(title, style="bold"), table, *skipped, *lines, _verdict(checked)]
+
+
+def _unstable_notes(checked: CheckResult) -> list[str]:
+    sizes: dict[tuple[str, str], list[dict[str, int]]] = {}
+    for run in checked.runs:
+        for column, names in run.unstable.items():
+            for name in names:
+                sizes.setdefault((column, name), []).append(run.sizes)
+    return [f"{column}: {unstable_note(name, s)}" for (column, name), s in sizes.items()]
 
 
 def _cell(runs: Sequence[RunComparison], column: Column) -> Text:

@@ -30,6 +30,7 @@ from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input
 from ..rewrite.running.verify import (
     TIME_FACTOR,
     Candidate,
+    counts_enough,
     crash_note,
     interface_problem,
     no_case_reason,
@@ -104,7 +105,8 @@ class ReferenceRuns:
     def compared(self) -> list[Case]:
         """The cases in which every version so far could be compared."""
         left_out = self._ended | self._unstable.keys()
-        return [case for number, case in enumerate(self.cases) if number not in left_out]
+        found = [case for number, case in enumerate(self.cases) if number not in left_out]
+        return found if counts_enough([case.sizes for case in found], self._unstable) else []
 
     @property
     def left_out(self) -> str:

@@ -1,10 +1,10 @@
 """Drops the argument checks of kernels that every call in the module is known to pass.
 
 TVM makes each kernel check its arguments: that they are tensors of its types and ranks, compact and
-on its device, and of the sizes that it was compiled for. These checks take LLVM a sixth of its time
-for VITS. A constant, or a tensor that the module allocates, is compact, on the kernel's device,
-and has the type and rank it was allocated with. Only its sizes are still compared: the allocation
-computes them by one expression, and the kernel may expect them by another.
+on its device, and of the sizes that it was compiled for. For VITS, compiling these checks takes a
+sixth of LLVM's time. A constant, or a tensor that the module allocates, is compact, on the kernel's
+device, and has the type and rank it was allocated with. Only its sizes are still compared: the
+allocation computes them by one expression, and the kernel may expect them by another.
 """
 
 from __future__ import annotations

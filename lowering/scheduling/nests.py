@@ -12,9 +12,10 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 _MOST_LOADS = 32
-"""Loads in a block up to which another is inlined: LLVM computes copies once, but sees them all."""
+"""The most loads of a block after inlining: LLVM merges equal ones, but has to read them all."""
 _MOST_NESTED = 2
-"""Functions of functions up to which a block is inlined: TVM repeats the argument of tanh."""
+"""The deepest nesting of function calls after inlining: TVM's tanh repeats its argument, so that
+code grows exponentially with the depth."""
 _NO_FUNCTIONS = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 
 _REDUCTION = int(tirx.IterVar.CommReduce)
@@ -160,16 +161,20 @@ def _inlines(block: Any, consumer: Any) -> bool:
 
 
 def stays_small(block: Any, consumer: Any) -> bool:
-    """Whether a block that is inlined into another leaves it few loads and few nested functions.
+    """Whether a block that is inlined into another leaves it few loads and few nested functions,
+    or no more than one of the two has.
 
     Otherwise the time to compile a chain of blocks would grow exponentially with its length.
     """
     source, value = block.body.buffer, consumer.body.value
-    found = loads(value)
-    reads = sum(load.source.same_as(source) for load in found)
-    count = len(found) + reads * (len(loads(block.body.value)) - 1)
-    depth = _function_depth(value, source, _function_depth(block.body.value))
-    return count <= _MOST_LOADS and depth <= _MOST_NESTED
+    before, inside = loads(value), loads(block.body.value)
+    reads = sum(load.source.same_as(source) for load in before)
+    count = len(before) + reads * (len(inside) - 1)
+    if count > max(_MOST_LOADS, len(before), len(inside)):
+        return False
+    inner = _function_depth(block.body.value)
+    depth = _function_depth(value, source, inner)
+    return depth <= max(_MOST_NESTED, inner, _function_depth(value))
 
 
 def _function_depth(expression: Any, buffer: Any = None, inner: int = 0) -> int:

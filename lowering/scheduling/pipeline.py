@@ -247,6 +247,19 @@ def _module_pass(function: Any) -> Any:
     return tvm.transform.module_pass(lambda module, _: function(module), opt_level=0, name=name)
 
 
+_LEFT_OUT = (
+    "tirx.RemoveNoOp",
+    "s_tir.HoistIfThenElse",
+    "s_tir.RenormalizeSplitPattern",
+    "s_tir.InjectPermutedLayout",
+    "s_tir.InjectSoftwarePipeline",
+    "s_tir.ThreadSync",
+    "s_tir.InferFragment",
+    "s_tir.LowerThreadAllreduce",
+)
+"""Passes of TVM that do for a CPU kernel what LLVM does anyway, and those for threads of GPUs."""
+
+
 def _kernel_pipeline() -> tuple[Any, Any, Any]:
     """TVM's pipeline for kernels, which leaves out what this pipeline has done or proven.
 
@@ -261,7 +274,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             return passes(module)
         with tvm.transform.PassContext(
             context.opt_level, list(context.required_pass),
-            [*context.disabled_pass, COMPACTION], [], dict(context.config),
+            [*context.disabled_pass, COMPACTION, *_LEFT_OUT], [], dict(context.config),
         ):  # fmt: skip
             return drop_guaranteed_checks(passes(module))
 

@@ -6,8 +6,8 @@
         for v in parallel(n): …                 else:
                                                     for v in serial(n): item(v, a, n)
 
-`for_items` emits such loops where only a run knows how much work there is. To compile both bodies
-would take LLVM a seventh of its time for VITS.
+`for_items` emits such loops where only a run knows how much work there is. For VITS, compiling both
+bodies would take a seventh of LLVM's time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def share_loop_bodies(module: tvm.IRModule) -> tvm.IRModule:
             continue
         sharing = _Sharing(variable.name_hint, kernel)
         body = tvm_ffi.structural_map(kernel.body, (tirx.IfThenElse, sharing.shared), order="post")
-        body = tvm_ffi.structural_map(body, (tirx.For, _on_one_core), order="post")
+        body = _on_one_core(body)
         if not body.same_as(kernel.body):
             module[variable] = kernel.with_body(body)
-            module.update(sharing.functions)
+        for name, function in sharing.functions.items():
+            module[name] = function.with_body(_on_one_core(function.body))
     return module
 
 
@@ -119,11 +120,15 @@ def _is_for_one_core(statement: Any) -> bool:
     return isinstance(statement, tirx.For) and ON_ONE_CORE in (statement.annotations or {})
 
 
-def _on_one_core(loop: Any) -> Any:
-    """The serial loop for a parallel one that is to become serial."""
-    if not _is_for_one_core(loop):
-        return loop
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+def _on_one_core(statement: Any) -> Any:
+    """A statement whose loops for one core are serial."""
+
+    def serial(loop: Any) -> Any:
+        if not _is_for_one_core(loop):
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    return tvm_ffi.structural_map(statement, (tirx.For, serial), order="post")
 
 
 def _with_body(loop: Any, body: Any) -> Any:

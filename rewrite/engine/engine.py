@@ -383,7 +383,8 @@ class Engine:
         them, the Ifs in the branches of one with another condition, those that the patch names, and
         the root, at which the remaining rules were not tried.
         """
-        affected: dict[Node, None] = {**patch.shrunk_owners, **patch.retried}
+        affected: dict[Node, None] = dict(patch.shrunk_owners)
+        affected.update(dict.fromkeys(n for n in patch.retried if n in self.index))
         replacements = {new for _, new in patch.replaced}
         if patch.root in self.index:
             affected[patch.root] = None

@@ -137,7 +137,7 @@ class LoopEdit:
         """Makes the body of a Loop take the iteration number as a scalar instead of a vector.
 
         The readers of the vector read an Unsqueeze of the scalar. Rules for reads at the iteration
-        number decline while it is a vector, so that they are tried again in the whole body.
+        number decline while it is a vector; all nodes of the body are therefore visited again.
         """
         vector, *others = self._body.inputs
         scalar = Variable(vector.name)

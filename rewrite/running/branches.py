@@ -79,6 +79,10 @@ class RecordingSession:
         self.inputs, self.defaults = session.inputs, session.defaults
         self.outputs, self.unranked = session.outputs[:count], session.unranked
 
+    def unrecorded(self) -> RecordingSession:
+        """The same session for runs that are not compared."""
+        return RecordingSession(self._session, BranchRecorder({}), len(self.outputs))
+
     def run(
         self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
     ) -> list[RuntimeValue]:

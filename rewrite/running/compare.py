@@ -192,17 +192,34 @@ def _array_difference(
         return Difference(name, what, None, expected, actual)
     if expected.size == 0:
         return None
+    wrong = wrong_elements(expected, actual, tolerances)
+    if not wrong.any():
+        return None
     if not is_float(expected.dtype):
-        wrong = np.asarray(expected != actual)
-        return _where(name, expected, actual, wrong, wrong.astype(float)) if wrong.any() else None
+        return _where(name, expected, actual, wrong, wrong.astype(float))
+    return _where(name, expected, actual, wrong, distances(expected, actual))
+
+
+def wrong_elements(expected: Array, actual: Array, tolerances: Tolerances) -> Array:
+    """Which elements of two tensors of one type and shape differ by more than is allowed."""
+    if not is_float(expected.dtype):
+        return np.asarray(expected != actual)
     tolerance = tolerances.of(expected.dtype)
-    wide = expected.astype(np.float64), actual.astype(np.float64)
-    distance = _distance(*wide)
+    wide, found = expected.astype(np.float64), distances(expected, actual)
     with np.errstate(invalid="ignore"):
-        allowed = tolerance.relative * np.abs(wide[0]) + tolerance.absolute * scale(wide[0])
+        allowed = tolerance.relative * np.abs(wide) + tolerance.absolute * scale(wide)
     # An expected NaN gives a NaN in `allowed`, which must not allow a finite value.
-    wrong = (distance > 0) & ~(distance <= np.nan_to_num(allowed, posinf=0))
-    return _where(name, expected, actual, wrong, distance) if wrong.any() else None
+    wrong: Array = (found > 0) & ~(found <= np.nan_to_num(allowed, posinf=0))
+    return wrong
+
+
+def distances(expected: Array, actual: Array) -> Array:
+    """The absolute differences of numbers; infinite for texts, and for NaN and infinities that
+    only one of the tensors has.
+    """
+    if expected.dtype.kind in "OSU":
+        return np.where(np.asarray(expected == actual), 0.0, np.inf)
+    return _distance(expected.astype(np.float64), actual.astype(np.float64))
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

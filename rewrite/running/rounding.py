@@ -1,4 +1,4 @@
-"""Tells how much the outputs of a run change when its inputs change by rounding errors.
+"""Measures how much the outputs of a run change when its inputs change by rounding errors.
 
 Rounding errors decide where a model compares floats or rounds them to integers: which of two nearly
 equal scores comes first, say. A rewrite that adds in another order may change such outputs as well.
@@ -9,67 +9,85 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from .compare import Tolerances, is_float
-from .runtime import Executable, ExecutionError, Feed, RuntimeValue
+from .compare import Tolerances, distances, is_float, wrong_elements
+from .runtime import Array, Executable, ExecutionError, Feed, RuntimeValue
+
+_FACTOR = 4.0
+"""How many times as much as rounding errors of the inputs a rewrite may change an element."""
 
 
-def changes_by_rounding(
+def nearby_outputs(
     model: Executable,
     feed: Feed,
-    outputs: Sequence[RuntimeValue],
     tolerances: Tolerances,
     *,
     share: float = 0.01,
-    runs: int = 8,
+    runs: int = 16,
     seconds: float | None = None,
-) -> list[float]:
-    """The largest change of each output, as `distance` measures it, in runs with nearby inputs.
+) -> list[list[RuntimeValue]]:
+    """The outputs of the runs with nearby inputs that succeed.
 
-    Their floats differ from those of `feed` by up to `share` of the relative tolerance of their
-    type. Numbers without a fraction stay: they may be counts, flags or masks. The changes are
-    infinite if a run fails.
+    Floats differ from those of `feed` by up to `share` of the relative tolerance of their type, or
+    by one rounding error if that is more. Numbers without a fraction stay: they may be counts,
+    flags or masks.
     """
     rng = np.random.default_rng(0)
-    changes = [0.0] * len(outputs)
+    found = []
     for _ in range(runs):
         nearby = {name: _nearby(value, tolerances, share, rng) for name, value in feed.items()}
         try:
-            results = model.run(nearby, seconds)
+            found.append(model.run(nearby, seconds))
         except ExecutionError:
-            return [np.inf] * len(outputs)
-        changes = [max(c, distance(*pair)) for c, *pair in zip(changes, outputs, results)]
-    return changes
+            continue
+    return found
 
 
-def distance(expected: RuntimeValue, actual: RuntimeValue) -> float:
-    """The largest difference of two floats of a value; infinite if anything else differs.
+def is_explained(
+    expected: RuntimeValue,
+    actual: RuntimeValue,
+    nearby: Sequence[RuntimeValue],
+    tolerances: Tolerances,
+) -> bool:
+    """Whether rounding errors explain how two values differ; `nearby` are those of nearby inputs.
 
-    That is a type, a shape, an integer or a text, and NaN or an infinity in one of the two.
+    They explain another shape or length that one of the nearby values has, and elements that differ
+    by at most four times as much as those of a nearby value do.
     """
-    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
-        return max(map(distance, expected, actual), default=0.0)
-    a, b = np.asarray(expected), np.asarray(actual)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return np.inf
-    if not is_float(a.dtype):
-        return 0.0 if np.array_equal(a, b) else np.inf
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        found = np.abs(a[~same] - b[~same])
-    return float(np.nan_to_num(found, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    if isinstance(expected, list) and isinstance(actual, list):
+        alike: list[Any] = [n for n in nearby if isinstance(n, list) and len(n) == len(actual)]
+        if len(expected) != len(actual):
+            return bool(alike)
+        return all(
+            is_explained(old, new, [n[k] for n in alike], tolerances)
+            for k, (old, new) in enumerate(zip(expected, actual))
+        )
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return type(expected) is type(actual) and expected == actual
+    if expected.dtype != actual.dtype or expected.ndim != actual.ndim:
+        return False
+    same_shape = [n for n in nearby if isinstance(n, np.ndarray) and n.shape == actual.shape]
+    if expected.shape != actual.shape:
+        return bool(same_shape)
+    wrong = wrong_elements(expected, actual, tolerances)
+    if not wrong.any():
+        return True
+    changes = [distances(expected, n)[wrong] for n in same_shape]
+    if not changes:
+        return False
+    return bool(np.all(distances(expected, actual)[wrong] <= _FACTOR * np.maximum.reduce(changes)))
 
 
 def _nearby(
     value: RuntimeValue, tolerances: Tolerances, share: float, rng: np.random.Generator
 ) -> Any:
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+    if not isinstance(value, np.ndarray) or not is_float(value.dtype) or value.dtype.itemsize == 1:
         return value
-    epsilon = float(np.finfo(value.dtype).eps)
+    epsilon = float(ml_dtypes.finfo(value.dtype).eps)  # type: ignore[no-untyped-call]
     relative = max(share * tolerances.of(value.dtype).relative, epsilon)
-    factor = 1 + relative * rng.uniform(-1, 1, value.shape)
-    with np.errstate(over="ignore"):
-        changed = (value * factor).astype(value.dtype)
-    return np.where(value == np.trunc(value), value, changed)
+    wide: Array = value.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        changed = (wide * (1 + relative * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
+    return np.where(wide == np.trunc(wide), value, changed)

@@ -18,13 +18,19 @@ from onnx.reference import ReferenceEvaluator
 from looplift import RewriteResult, rewrite
 from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.errors import LoopliftError, visible
-from looplift.rewrite.running.compare import Tolerances, compare, working_precision
+from looplift.rewrite.running.compare import (
+    Tolerances,
+    compare,
+    distances,
+    is_float,
+    working_precision,
+)
 from looplift.rewrite.running.nondeterminism import (
     concatenated_outputs,
     scan_outputs,
     stacked_outputs,
 )
-from looplift.rewrite.running.rounding import changes_by_rounding, distance
+from looplift.rewrite.running.rounding import nearby_outputs
 from looplift.rewrite.running.runtime import (
     Executable,
     ExecutionError,
@@ -434,14 +440,30 @@ def explained_outputs(
 
     Random models have more of them than those of users, so that the errors are larger here.
     """
-    changes = changes_by_rounding(
-        original, dict(feed), expected, tolerances, share=0.1, runs=4, seconds=2.0
-    )
+    nearby = nearby_outputs(original, dict(feed), tolerances, share=0.1, runs=4, seconds=2.0)
+    if len(nearby) < 4:
+        return names
     return [
         name
-        for name, right, given, change in zip(names, expected, actual, changes)
-        if right is OPEN or distance(right, given) <= _ROUNDING_FACTOR * change
+        for number, (name, right, given) in enumerate(zip(names, expected, actual))
+        if right is OPEN
+        or _distance(right, given)
+        <= _ROUNDING_FACTOR * max(_distance(right, outputs[number]) for outputs in nearby)
     ]
+
+
+def _distance(expected: Any, actual: Any) -> float:
+    """The largest difference between elements; infinite for other shapes, integers, and NaN."""
+    if expected is OPEN:
+        return 0.0
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        return max(map(_distance, expected, actual), default=0.0)
+    a, b = np.asarray(expected), np.asarray(actual)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return np.inf
+    if not is_float(a.dtype):
+        return 0.0 if np.array_equal(a, b) else np.inf
+    return float(distances(a, b).max(initial=0.0))
 
 
 def runs_of(model: onnx.ModelProto, feeds: Sequence[Feed]) -> tuple[Session | None, list[Run]]:
