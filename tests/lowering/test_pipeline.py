@@ -20,6 +20,7 @@ from tvm.tirx.script import builder as ib
 import looplift
 from looplift.lowering.scheduling.dataflow import split_blocks
 from looplift.lowering.scheduling.math_functions import with_fast_math
+from looplift.lowering.scheduling.nests import inlined, nests_of
 from looplift.lowering.scheduling.schedule import schedule_kernel
 
 from ..samples import one_of
@@ -506,3 +507,20 @@ def test_a_rectifier_keeps_nan(imported: Callable[..., Imported]) -> None:
         given = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w))
         for right, result in zip(expected, given, strict=True):
             np.testing.assert_array_equal(result.numpy(), right)
+
+
+def test_inlining_that_adds_nothing() -> None:
+    """Three functions of functions are beyond the limit, but they are in one block already."""
+    x = te.placeholder((8,), "float32", name="x")
+    copy = te.compute((8,), lambda i: x[i], name="copy")
+    mish = te.compute((8,), lambda i: te.tanh(te.log(te.exp(copy[i]) + 1.0)), name="mish")
+    final = te.compute((8,), lambda i: mish[i] + x[i], name="final")
+    assert _blocks(x, final) == ["final"]
+    deeper = te.compute((8,), lambda i: te.tanh(mish[i]), name="deeper")
+    assert _blocks(x, deeper) == ["mish", "deeper"]
+
+
+def _blocks(*tensors: Any) -> list[str]:
+    nests = nests_of(inlined(te.create_prim_func(tensors)))
+    assert nests is not None
+    return [nest.block.name_hint for nest in nests]
