@@ -352,7 +352,8 @@ def test_a_pattern_of_a_user_is_shown_at_its_class() -> None:
     lines = Path(__file__).read_text().splitlines()
     assert lines[doc.line - 1] == "class DropAbsOfAbs(PatternRule):"
     source = rule_source(DropAbsOfAbs)
-    assert Path(source.file).samefile(doc.file)
+    # The file is shown as in an installed package.
+    assert Path(source.file).parts[-2:] == Path(doc.file).parts[-2:]
     assert source.line == doc.line
     assert "class PatternRule" not in re.sub("<[^>]*>", "", source.html)
 
