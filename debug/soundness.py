@@ -51,8 +51,8 @@ The runs in which a rewritten model may differ although no row says so:
   onnxruntime something else for the original.
 - Sizes of a scan output that has no slice in any run: onnxruntime takes them from declarations, or
   infers them from nodes that fail in every iteration.
-- On TVM: a run with an empty input that the reference evaluator refuses. onnxruntime accepts an empty
-  operand of a Concat whatever its other sizes are.
+- On TVM: a run with an empty input that the reference evaluator refuses. onnxruntime accepts an
+  empty operand of a Concat whatever its other sizes are.
 - On TVM: casts of a float to an integer type that cannot hold it, and integers that are the
   integral part of a rounded number, such as tanh(9), by 1.
 - Operators of com.microsoft have no specification: what onnxruntime computes for a non-empty
