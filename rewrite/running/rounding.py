@@ -6,7 +6,8 @@ equal scores comes first, say. A rewrite that adds in another order may change s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -26,23 +27,26 @@ def nearby_outputs(
     *,
     share: float = 0.01,
     runs: int = 16,
-    seconds: float | None = None,
-) -> list[list[RuntimeValue]]:
-    """The outputs of the runs with nearby inputs that succeed.
+    seconds: float,
+) -> Iterator[list[RuntimeValue]]:
+    """The outputs of the runs with nearby inputs that succeed; all together take about `seconds`.
 
     Floats differ from those of `feed` by up to `share` of the relative tolerance of their type, or
     by one rounding error if that is more. Numbers without a fraction stay: they may be counts,
     flags or masks.
     """
     rng = np.random.default_rng(0)
-    found = []
+    end = time.monotonic() + seconds
     for _ in range(runs):
+        rest = end - time.monotonic()
+        if rest <= 0:
+            return
         nearby = {name: _nearby(value, tolerances, share, rng) for name, value in feed.items()}
         try:
-            found.append(model.run(nearby, seconds))
-        except ExecutionError:
+            outputs = model.run(nearby, rest)
+        except ExecutionError:  # such a run says nothing about the outputs
             continue
-    return found
+        yield outputs
 
 
 def is_explained(

@@ -316,7 +316,7 @@ def _compare_cases(
     if not result.compared:
         unstable = [unstable_note(name, sizes) for name, sizes in result.unstable.items()]
         result.reason = "; ".join(unstable) or no_case_reason(cases)
-        crashed = cases.refused and not cases.timeouts
+        crashed = cases.refused and not cases.timeouts and not unstable
         result.crash = summary_line(cases.last_refusal) if crashed else ""
 
 
@@ -448,14 +448,15 @@ class Candidate:
         ]
         if not differ:
             return []
-        nearby = nearby_outputs(self.nearby, case.feed, self.tolerances, seconds=seconds)
+        runs = nearby_outputs(self.nearby, case.feed, self.tolerances, seconds=seconds)
+        nearby = [[outputs[number] for number in differ] for outputs in runs]
         return [
             number
-            for number in differ
+            for place, number in enumerate(differ)
             if is_explained(
                 expected[number],
                 actual[number],
-                [outputs[number] for outputs in nearby],
+                [outputs[place] for outputs in nearby],
                 self.tolerances,
             )
         ]

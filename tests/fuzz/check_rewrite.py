@@ -97,7 +97,7 @@ def check_rewrite(
         findings += _invalid(result.model)
     findings += _differences(result, model, original, runs, 2 * seconds, is_contradictory)
     # looplift drops wrong declarations, and a second rewrite no longer respects them.
-    return findings if is_contradictory else findings + _unstable(result, rules)
+    return findings if is_contradictory else findings + _changes_again(result, rules)
 
 
 def _count(result: RewriteResult, tally: Counter[str]) -> None:
@@ -440,7 +440,8 @@ def explained_outputs(
 
     Random models have more of them than those of users, so that the errors are larger here.
     """
-    nearby = nearby_outputs(original, dict(feed), tolerances, share=0.1, runs=4, seconds=2.0)
+    runs = nearby_outputs(original, dict(feed), tolerances, share=0.1, runs=4, seconds=8.0)
+    nearby = list(runs)
     if len(nearby) < 4:
         return names
     return [
@@ -475,7 +476,7 @@ def runs_of(model: onnx.ModelProto, feeds: Sequence[Feed]) -> tuple[Session | No
     return session, _runs(model, session, feeds, 2.0, Counter())[0]
 
 
-def _unstable(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]:
+def _changes_again(result: RewriteResult, rules: Sequence[Phase] | None) -> list[str]:
     try:
         again = rewrite(result.model, rules=rules)
     except LoopliftError as error:

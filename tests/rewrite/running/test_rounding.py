@@ -17,6 +17,7 @@ from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.graph.ir import Tensor
+from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.branches import BranchRecorder, RecordingSession
 from looplift.rewrite.running.compare import Tolerances
 from looplift.rewrite.running.rounding import is_explained, nearby_outputs
@@ -78,8 +79,9 @@ def test_what_rounding_errors_explain(
 
 def _nearby(text: str, x: Any) -> list[Any]:
     feed: Feed = {"x": np.asarray(x)}
-    found = nearby_outputs(Session(SerializedModel(model(text))), feed, Tolerances("float32"))
-    return [outputs[0] for outputs in found]
+    session = Session(SerializedModel(model(text)))
+    runs = nearby_outputs(session, feed, Tolerances("float32"), seconds=60.0)
+    return [outputs[0] for outputs in runs]
 
 
 def test_nearby_outputs() -> None:
@@ -129,15 +131,42 @@ def test_runs_that_depend_on_rounding_errors_do_not_count() -> None:
 
 
 def test_runs_of_empty_inputs_alone_verify_nothing() -> None:
-    """No run says whether the integral parts are right."""
-    text = "g (float[N] x) => (int64[N] y) { a = Mul(x, c) b = Sin(a) f = Mul(b, d) y = Cast<to = 7>(f) }"
-    before, after = (
-        model(text, c=np.float32(1e9), d=np.float32(factor)) for factor in (1000, -1000)
+    found = verify(*_pair(1e7), sizes={"N": [0, 40]})
+    assert (found.verified, found.differences, found.compared) == (False, [], 0)
+    assert set(found.unstable) == {"y"}
+    assert verify(*_pair(3.0), sizes={"N": [0, 40]}).verified
+
+
+def test_unstable_runs_are_not_tried_again_without_the_optimizer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The original also refuses some inputs, as it does where the optimizer fails."""
+    head = (
+        "g (float[N] x, float[M] w) => (float[N] y) { k = Add(x, w) a = Mul(k, c) BODY y = Sin(b) }"
     )
-    found = verify(before, after)
-    assert not found.verified
-    assert found.differences or "does not count" in found.reason
-    assert verify(before, before).verified
+    factors = {"c": np.float32(1e7), "d": np.float32(0.7)}
+    bodies = ("b = Mul(a, d)", "e = Mul(d, c) b = Mul(k, e)")
+    before, after = (model(head.replace("BODY", body), **factors) for body in bodies)
+    tried: list[bool] = []
+    compared = verifying._Pair.compare
+
+    def recorded(pair: verifying._Pair, optimizes: bool) -> verifying.Verification:
+        tried.append(optimizes)
+        return compared(pair, optimizes)
+
+    monkeypatch.setattr(verifying._Pair, "compare", recorded)
+    found = verify(before, after, sizes={"N": [40], "M": [40, 39]})
+    assert found.refused
+    assert (found.verified, found.differences) == (False, [])
+    assert found.reason.startswith("`y` differs at N=40")
+    assert tried == [True]
+
+
+def test_nearby_runs_end_in_time() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Identity(x) }"
+    session = Session(SerializedModel(model(text)))
+    feed: Feed = {"x": np.array([0.1], np.float32)}
+    assert list(nearby_outputs(session, feed, Tolerances("float32"), seconds=0.0)) == []
 
 
 def test_branches_of_runs_with_nearby_inputs_do_not_count() -> None:
