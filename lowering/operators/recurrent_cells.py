@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import is_for_gpu
 from .recurrent_attributes import Activation, Layer
-from .recurrent_layout import Buffers, Layout, Recurrence
+from .recurrent_layout import Buffers, Chunk, Layout, Recurrence
 
 Expr = Any
 """A tirx expression, a vector unless said otherwise."""
@@ -161,6 +161,7 @@ class BatchRows:
 
     recurrence: Recurrence
     buffers: Buffers
+    chunk: Chunk
     direction: Expr
     activations: tuple[Activation, ...]
     first: Expr
@@ -181,8 +182,8 @@ class TimeStep:
     """One time step of a group of rows, with the terms of the update equations."""
 
     rows: BatchRows
-    time: Expr
-    """Position in the sequence."""
+    place: Expr
+    """Position in the product of the inputs of a chunk."""
     before: Expr
     """Index in `rows.hidden` of h before the time step."""
     after: Expr
@@ -209,7 +210,7 @@ class TimeStep:
         """The index of the panel with the weights of a block."""
         return self.rows.direction * self.layout.blocks + block
 
-    def place(self, gate: int) -> Expr:
+    def lanes(self, gate: int) -> Expr:
         """The indices of a gate in its panel."""
         return span(gate * self.layout.lanes, self.layout.lanes)
 
@@ -217,18 +218,18 @@ class TimeStep:
         """x·W + Wb of one gate."""
         column = self.panel(block) * self.layout.panel + gate * self.layout.lanes
         position = span(column, self.layout.lanes)
-        return self.rows.buffers.product[self.time, self.rows.first + row, position]
+        return self.rows.buffers.product[self.place, self.rows.first + row, position]
 
     def recurrent_bias(self, block: Expr, gate: int) -> Expr:
         """Rb of one gate."""
-        return self.rows.buffers.bias[self.panel(block), 0, self.place(gate)]
+        return self.rows.buffers.bias[self.panel(block), 0, self.lanes(gate)]
 
     def peephole(self, block: Expr, index: int, cell: Expr) -> Expr:
         """P∘c of gate i (0), o (1) or f (2)."""
         weight = self.rows.buffers.peepholes
         if weight is None:
             return constant(0, cell)
-        return weight[self.panel(block), 0, self.place(index)] * cell
+        return weight[self.panel(block), 0, self.lanes(index)] * cell
 
     def gate(self, index: int, value: Expr) -> Expr:
         """The activation f (0) or g (1) of a clipped value."""
@@ -250,7 +251,7 @@ class TimeStep:
         with ib.serial(self.layer.hidden) as unit:
             for row, gates in enumerate(sums):
                 for gate, total in gates.items():
-                    weight = self.rows.buffers.weight[self.panel(block), unit, self.place(gate)]
+                    weight = self.rows.buffers.weight[self.panel(block), unit, self.lanes(gate)]
                     add_to(total, state(row, unit) * weight)
 
     def gates(

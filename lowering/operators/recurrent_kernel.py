@@ -1,10 +1,12 @@
-"""The kernels of a recurrent layer: the product of all inputs, and the loops of the recurrence.
+"""The kernel of a recurrent layer: the product of the inputs, and the loops of the recurrence.
 
-The kernels are generated for a layer (its directions, activations, clip and so on) and work for any
-sequence length; the batch may be fixed or not. The rows of a batch are independent, so the loop
-over rows is outside and the loop over time steps inside, where the state stays in the cache.
+The kernel is generated for a layer (its directions, activations, clip and so on) and works for any
+sequence length; the batch may be fixed or not. It takes the time steps in chunks, so that the
+product of the inputs of a chunk, which is a matrix product, is read back from the cache. The rows
+of a batch are independent, so within a chunk the loop over rows is outside and the loop over time
+steps inside, where the state stays in the cache.
 
-Cores take directions and rows of the batch, and wait for each other at the end only. Where there
+Cores take directions and rows of the batch, and wait for each other after each chunk. Where there
 may be a single row in a single direction, and a time step has enough work, they share the hidden
 units of each time step instead.
 """
@@ -23,7 +25,7 @@ from ..scheduling.affine import int64
 from ..scheduling.emission import bound, for_items
 from .recurrent_attributes import Activation
 from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, scope, span
-from .recurrent_layout import Buffers, Recurrence, declare_buffers, vector_lanes
+from .recurrent_layout import Buffers, Chunk, Recurrence, declare_buffers, vector_lanes
 
 _SUMS = {MOST_VECTOR_BYTES: 16}
 """The number of vectors of sums kept in registers, by the size of a register; AVX-512 has 32."""
@@ -37,42 +39,54 @@ _CACHED = 1 << 18
 """Elements of the inputs that stay in the second-level cache while the weight passes over them."""
 
 
-def input_product(columns: int, panels: int, panel: int, dtype: str) -> tirx.PrimFunc:
-    """The kernel (x, weight, bias) -> product for any sequence length n and batch b.
+def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
+    """The kernel (x, W, Wb, R, Rb, [P], h, [c], [lengths]) -> (Y, Y_h, [Y_c], product).
 
-    x [n, b, columns]; weight [panels, columns, panel] and bias [panels, 1, panel], both packed;
-    product [n, b, panels·panel].
+    The last output is memory for x·W + Wb of some time steps; see `Recurrence.chunk`.
+    A run raises RuntimeError for a length below 0 or above the number of time steps.
     """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        handles = [ib.arg(name, ib.handle()) for name in ("x", "weight", "bias", "product")]
-        n, b = ib.int64(), ib.int64()
-        x = ib.match_buffer(handles[0], (n, b, columns), dtype)
-        weight = ib.match_buffer(handles[1], (panels, columns, panel), dtype)
-        bias = ib.match_buffer(handles[2], (panels, 1, panel), dtype)
-        product = ib.match_buffer(handles[3], (n, b, panels * panel), dtype)
-        # The same memory with time steps and batch as one axis.
-        rows = n * b
-        x = ib.decl_buffer((rows, columns), dtype, data=x.data)
-        product = ib.decl_buffer((rows, panels * panel), dtype, data=product.data)
-        chunk = _row_chunk(columns)
-
-        def multiply(loop: Any) -> None:
-            with ib.serial((rows + chunk - 1) // chunk) as part:
-                first = part * chunk
-                count = tirx.min(rows - first, tirx.IntImm("int64", chunk))
-                with loop(tirx.IntImm("int64", panels)) as block:
-                    _multiply(x, weight, bias, product, block, first, count)
-
-        if is_for_gpu():
-            multiply(ib.serial)
-        else:
-            with ib.If(rows * (columns * panels * panel) >= GRAIN):
-                with ib.Then():
-                    multiply(ib.parallel)
-                with ib.Else():
-                    multiply(ib.serial)
+        buffers = declare_buffers(recurrence)
+        _check_lengths(buffers)
+        size = bound(tirx.max(buffers.chunk, int64(1)), scope())
+        # Without time steps there is one empty chunk, which copies the state.
+        with ib.serial(tirx.max((buffers.steps + size - 1) // size, int64(1))) as part:
+            first = bound(part * size, scope())
+            chunk = Chunk(first, bound(tirx.min(buffers.steps - first, size), scope()))
+            _emit_input_product(recurrence, buffers, chunk)
+            _emit_all(recurrence, buffers, chunk)
     return builder.get()
+
+
+def _emit_input_product(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> None:
+    """Emits x·W + Wb of the time steps of a chunk in all directions."""
+    columns, batch = recurrence.columns, buffers.rows
+    panels = int(buffers.input_bias.shape[0])
+    # The same memory with time steps and batch as one axis.
+    x = ib.decl_buffer((buffers.steps * batch, columns), recurrence.dtype, data=buffers.x.data)
+    shape = (buffers.chunk * batch, recurrence.width)
+    product = ib.decl_buffer(shape, recurrence.dtype, data=buffers.product.data)
+    rows, most = chunk.count * batch, _row_chunk(columns)
+
+    def multiply(loop: Any) -> None:
+        with ib.serial((rows + most - 1) // most) as part:
+            first = part * most
+            count = tirx.min(rows - first, tirx.IntImm("int64", most))
+            with loop(tirx.IntImm("int64", panels)) as block:
+                direction = block // recurrence.layout.blocks
+                start = chunk.first_time(recurrence, buffers, direction) * batch
+                operands = x, buffers.input_weight, buffers.input_bias, product
+                _multiply(*operands, block, bound(start, scope()), first, count)
+
+    if is_for_gpu():
+        multiply(ib.serial)
+    else:
+        with ib.If(rows * (columns * recurrence.width) >= GRAIN):
+            with ib.Then():
+                multiply(ib.parallel)
+            with ib.Else():
+                multiply(ib.serial)
 
 
 def _row_chunk(columns: int) -> int:
@@ -90,9 +104,12 @@ def _tiles(vectors: int) -> list[tuple[int, int]]:
 
 
 def _multiply(
-    x: Any, weight: Any, bias: Any, product: Any, block: Any, first: Any, count: Any
+    x: Any, weight: Any, bias: Any, product: Any, block: Any, start: Any, first: Any, count: Any
 ) -> None:
-    """Emits the product of `count` rows of x from `first` on with one panel of the weight."""
+    """Emits rows [first, first + count) of the product with one panel of the weight.
+
+    Row i of the product is that of row start + i of x.
+    """
     panel, lanes = int(weight.shape[2]), vector_lanes(str(x.dtype))
     done: Any = tirx.IntImm("int64", 0)
     for rows, vectors in _tiles(panel // lanes):
@@ -100,35 +117,30 @@ def _multiply(
         with ib.serial(panel // lanes // vectors) as part, ib.serial(groups) as group:
             row = first + done + group * rows
             places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
-            _multiply_tile(x, weight, bias, product, block, row, rows, places)
+            _multiply_tile(x, weight, bias, product, block, start, row, rows, places)
         done = done + groups * rows
 
 
 def _multiply_tile(
-    x: Any, weight: Any, bias: Any, product: Any, block: Any, first: Any, rows: int, places: Any
+    x: Any,
+    weight: Any,
+    bias: Any,
+    product: Any,
+    block: Any,
+    start: Any,
+    first: Any,
+    rows: int,
+    places: Any,
 ) -> None:
     """Emits the product of a few rows with the vectors of a panel that start at `places`."""
     columns, panel = (int(size) for size in weight.shape[1:])
     sums = [[keep(bias[block, 0, place]) for place in places] for _ in range(rows)]
     with ib.serial(columns) as column:
         for row, (i, place) in itertools.product(range(rows), enumerate(places)):
-            add_to(sums[row][i], x[first + row, column] * weight[block, column, place])
+            add_to(sums[row][i], x[start + first + row, column] * weight[block, column, place])
     for row, (i, place) in itertools.product(range(rows), enumerate(places)):
         column = span(block * panel + place.base, int(place.lanes))
         ib.buffer_store(product, sums[row][i], [first + row, column])
-
-
-def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
-    """The kernel (x·W + Wb, R, Rb, [P], h, [c], [lengths]) -> (Y, Y_h, [Y_c]).
-
-    A run raises RuntimeError for a length below 0 or above the number of time steps.
-    """
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        buffers = declare_buffers(recurrence)
-        _check_lengths(buffers)
-        _emit_all(recurrence, buffers)
-    return builder.get()
 
 
 def _check_lengths(buffers: Buffers) -> None:
@@ -142,8 +154,8 @@ def _check_lengths(buffers: Buffers) -> None:
             ib.evaluate(tirx.const(0, "int32"))
 
 
-def _emit_all(recurrence: Recurrence, buffers: Buffers) -> None:
-    """Emits the recurrence of all groups of rows in all directions.
+def _emit_all(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> None:
+    """Emits the recurrence of all groups of rows in all directions for a chunk of time steps.
 
     Rows of equal length are computed in groups, which load a vector of R once for all of them.
     """
@@ -160,7 +172,7 @@ def _emit_all(recurrence: Recurrence, buffers: Buffers) -> None:
         for size, first, count in groups:
             with ib.If(tirx.all(number >= 0, number < count)), ib.Then():
                 row = first + number * size
-                rows = _initialise(recurrence, buffers, direction, activations, row, size)
+                rows = _initialise(recurrence, buffers, chunk, direction, activations, row, size)
                 _emit_rows(rows)
             number = number - count
 
@@ -181,7 +193,7 @@ def _emit_all(recurrence: Recurrence, buffers: Buffers) -> None:
         with ib.serial(count) as number:
             item(number)
     else:
-        work = buffers.steps * buffers.rows * (len(directions) * recurrence.step_work)
+        work = chunk.count * buffers.rows * (len(directions) * recurrence.step_work)
         for_items(count, work, item)
 
 
@@ -199,12 +211,13 @@ def _group_sizes(recurrence: Recurrence) -> list[int]:
 def _initialise(
     recurrence: Recurrence,
     buffers: Buffers,
+    chunk: Chunk,
     direction: Any,
     activations: tuple[Activation, ...],
     first: Any,
     count: int,
 ) -> BatchRows:
-    """Allocates the state of a group of rows, and emits its initialisation."""
+    """Allocates the state of a group of rows, and emits its value before a chunk."""
     padded = recurrence.layout.padded
 
     def allocate(*shape: int) -> Any:
@@ -214,6 +227,7 @@ def _initialise(
     rows = BatchRows(
         recurrence,
         buffers,
+        chunk,
         direction,
         activations,
         first,
@@ -226,7 +240,12 @@ def _initialise(
     zero = tirx.const(0, recurrence.dtype)
     with ib.serial(count) as row, ib.serial(padded) as unit:
         # The padding starts at zero: uninitialised, it could hold denormals, which are slow.
-        given = [state[direction, first + row, unit] for state in buffers.initial]
+        place = [direction, first + row, unit]
+        # Between chunks, the state lies in the outputs for the final one.
+        given = [
+            tirx.if_then_else(chunk.first > 0, final[place], initial[place])
+            for initial, final in zip(buffers.initial, buffers.final, strict=True)
+        ]
         hidden, *cell = (
             tirx.if_then_else(unit < recurrence.layer.hidden, value, zero) for value in given
         )
@@ -237,32 +256,31 @@ def _initialise(
 
 
 def _emit_rows(rows: BatchRows) -> None:
-    """Emits the loop over the time steps for a group of rows."""
-    buffers = rows.buffers
-    steps = buffers.steps
+    """Emits the loop over the time steps of a chunk for a group of rows."""
+    buffers, chunk = rows.buffers, rows.chunk
+    steps, count = buffers.steps, chunk.count
     if buffers.lengths is not None:
         steps = ib.bind(tirx.Cast("int64", buffers.lengths[rows.first]))
-    with ib.serial(steps) as step:
-        time = bound(tirx.Select(_is_reverse(rows), steps - 1 - step, step), scope())
-        emit_time_step(TimeStep(rows, time, before=step % 2, after=(step + 1) % 2))
+        count = bound(tirx.max(tirx.min(steps - chunk.first, count), int64(0)), scope())
+    first_time = bound(chunk.first_time(rows.recurrence, buffers, rows.direction), scope())
+    with ib.serial(count) as within:
+        step = chunk.first + within
+        reverse = rows.recurrence.is_reverse(rows.direction)
+        time = bound(tirx.Select(reverse, steps - 1 - step, step), scope())
+        place = bound(time - first_time, scope())
+        emit_time_step(TimeStep(rows, place, before=within % 2, after=(within + 1) % 2))
         with ib.serial(rows.count) as row, ib.serial(rows.recurrence.layer.hidden) as unit:
             place = [time, rows.direction, rows.first + row, unit]
-            ib.buffer_store(buffers.sequence, rows.hidden[(step + 1) % 2, row, unit], place)
-    _emit_final(rows, steps)
+            ib.buffer_store(buffers.sequence, rows.hidden[(within + 1) % 2, row, unit], place)
+    _emit_final(rows, steps, count)
 
 
-def _is_reverse(rows: BatchRows) -> Any:
-    """Whether the direction of the rows is from the end of the sequence to its start."""
-    reverse = [place for place, d in enumerate(rows.recurrence.layer.directions) if d.reverse]
-    return tirx.any(tirx.const(False, "bool"), *(rows.direction == place for place in reverse))
-
-
-def _emit_final(rows: BatchRows, steps: Any) -> None:
-    """Emits the copy of the final state to the results, and zeros beyond a row's length."""
+def _emit_final(rows: BatchRows, steps: Any, count: Any) -> None:
+    """Emits the copy of the state after `count` time steps, and zeros beyond a row's length."""
     buffers, hidden = rows.buffers, rows.recurrence.layer.hidden
     zero = tirx.const(0, rows.recurrence.dtype)
     with ib.serial(rows.count) as row, ib.serial(hidden) as unit:
-        last = [rows.hidden[steps % 2, row, unit]]
+        last = [rows.hidden[count % 2, row, unit]]
         if rows.cell is not None:
             last.append(rows.cell[row, unit])
         for final, value in zip(buffers.final, last, strict=True):
@@ -270,6 +288,6 @@ def _emit_final(rows: BatchRows, steps: Any) -> None:
             ib.buffer_store(final, kept, [rows.direction, rows.first + row, unit])
     if buffers.lengths is None:
         return
-    with ib.serial(buffers.steps - steps) as beyond, ib.serial(hidden) as unit:
-        place = [steps + beyond, rows.direction, rows.first, unit]
+    with ib.serial(rows.chunk.count - count) as beyond, ib.serial(hidden) as unit:
+        place = [rows.chunk.first + count + beyond, rows.direction, rows.first, unit]
         ib.buffer_store(buffers.sequence, zero, place)

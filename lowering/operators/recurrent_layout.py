@@ -1,4 +1,4 @@
-"""The memory layout of a recurrence: packed weights, and the parameters of its kernel.
+"""The memory layout of a recurrence: packed weights, chunks, and the parameters of its kernel.
 
 A weight [directions, gates·hidden, columns] becomes [directions·blocks, columns, panel]. The hidden
 units are taken in blocks of `lanes`, and a panel has all gates of one block side by side, so that
@@ -19,11 +19,19 @@ from tvm.tirx.script import builder as ib
 
 from ..constants import constant
 from ..processor import GRAIN, is_for_gpu, vector_bytes
+from ..scheduling.affine import int64
 from ..values import Constant, Value
 from .recurrent_attributes import Layer
 
 PEEPHOLES = 3
 """Pi, Po and Pf."""
+
+_CHUNK = 1 << 17
+"""Elements of the product of the inputs of a chunk: half of a second-level cache in float32."""
+_LEAST_ROWS = 96
+"""Rows of that product that use a weight once it is read, even if they leave the cache."""
+_LEAST_STEPS = 8
+"""Time steps of a chunk: cores wait for each other after each chunk."""
 
 _PANEL_VECTORS = 6
 """The vectors in a panel: enough independent sums to hide the latency of multiply-add. Twice as
@@ -115,6 +123,8 @@ class Recurrence:
 
     layer: Layer
     layout: Layout
+    columns: int
+    """Elements of an input: of one row at one time step."""
     dtype: str
     batch: int | None
     """The size of the batch; None if it is known at run time only."""
@@ -126,6 +136,28 @@ class Recurrence:
     def step_work(self) -> int:
         """The multiply-adds for one row and time step in one direction."""
         return self.layer.hidden * self.layout.blocks * self.layout.panel
+
+    @property
+    def width(self) -> int:
+        """The elements of x·W + Wb for one row and time step."""
+        return len(self.layer.directions) * self.layout.blocks * self.layout.panel
+
+    def chunk(self, steps: Any, rows: Any) -> Any:
+        """The time steps of a chunk, for a sequence of `steps` and a batch of `rows`, as an int64.
+
+        Rows with lengths of their own read the sequence from different ends in reverse direction,
+        so that all time steps are one chunk.
+        """
+        if self.lengths and any(direction.reverse for direction in self.layer.directions):
+            return steps
+        most = int64(max(_CHUNK // self.width, _LEAST_ROWS))
+        size = tirx.max(most // tirx.max(rows, int64(1)), int64(_LEAST_STEPS))
+        return tirx.min(steps, size)
+
+    def is_reverse(self, direction: Any) -> Any:
+        """Whether a direction is from the end of the sequence to its start, as a bool."""
+        reverse = [place for place, d in enumerate(self.layer.directions) if d.reverse]
+        return tirx.any(tirx.const(False, "bool"), *(direction == place for place in reverse))
 
     @property
     def shares_units(self) -> bool:
@@ -146,11 +178,15 @@ class Recurrence:
 class Buffers:
     """The parameters, for D directions, n time steps, b rows of the batch and H hidden units.
 
-    `product`, `weight`, `bias` and `peepholes` are packed as `Layout` describes.
+    Weights, biases, peepholes and the product are packed as `Layout` describes.
     """
 
-    product: Any
-    """x·W + Wb, [n, b, D·blocks·panel]."""
+    x: Any
+    """X, [n, b, columns]."""
+    input_weight: Any
+    """W, [D·blocks, columns, panel]."""
+    input_bias: Any
+    """Wb, [D·blocks, 1, panel]."""
     weight: Any
     """R, [D·blocks, H, panel]."""
     bias: Any
@@ -165,10 +201,29 @@ class Buffers:
     """Y, [n, D, b, H]."""
     final: tuple[Any, ...]
     """The final state: Y_h and, for an LSTM, Y_c, each [D, b, H]."""
+    product: Any
+    """x·W + Wb of the time steps of a chunk, [chunk, b, D·blocks·panel]."""
+    chunk: Any
+    """The most time steps of a chunk."""
     steps: Any
     """n."""
     rows: Any
     """b."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive time steps, counted from where each direction starts."""
+
+    first: Any
+    """The number of time steps before."""
+    count: Any
+    """The number of time steps in the chunk."""
+
+    def first_time(self, recurrence: Recurrence, buffers: Buffers, direction: Any) -> Any:
+        """The least position in the sequence that the chunk covers in a direction."""
+        from_the_end = buffers.steps - self.first - self.count
+        return tirx.Select(recurrence.is_reverse(direction), from_the_end, self.first)
 
 
 def declare_buffers(recurrence: Recurrence) -> Buffers:
@@ -176,15 +231,15 @@ def declare_buffers(recurrence: Recurrence) -> Buffers:
     layer, layout, states = recurrence.layer, recurrence.layout, recurrence.states
     directions = len(layer.directions)
     panels = directions * layout.blocks
-    names = ["product", "weight", "bias"]
+    names = ["x", "input_weight", "input_bias", "weight", "bias"]
     if recurrence.peepholes:
         names.append("peepholes")
     names += [f"initial_{state}" for state in states]
     if recurrence.lengths:
         names.append("lengths")
-    names += ["sequence", *(f"final_{state}" for state in states)]
+    names += ["sequence", *(f"final_{state}" for state in states), "product"]
     handles = {name: ib.arg(name, ib.handle()) for name in names}
-    steps = ib.int64()
+    steps, chunk = ib.int64(), ib.int64()
     rows = ib.int64() if recurrence.batch is None else tirx.IntImm("int64", recurrence.batch)
 
     def match(name: str, *shape: Any, dtype: str = recurrence.dtype) -> Any:
@@ -192,7 +247,9 @@ def declare_buffers(recurrence: Recurrence) -> Buffers:
 
     state_shape = (directions, rows, layer.hidden)
     return Buffers(
-        product=match("product", steps, rows, panels * layout.panel),
+        x=match("x", steps, rows, recurrence.columns),
+        input_weight=match("input_weight", panels, recurrence.columns, layout.panel),
+        input_bias=match("input_bias", panels, 1, layout.panel),
         weight=match("weight", panels, layer.hidden, layout.panel),
         bias=match("bias", panels, 1, layout.panel),
         peepholes=match("peepholes", panels, 1, PEEPHOLES * layout.lanes),
@@ -200,6 +257,8 @@ def declare_buffers(recurrence: Recurrence) -> Buffers:
         lengths=match("lengths", rows, dtype="int32"),
         sequence=match("sequence", steps, directions, rows, layer.hidden),
         final=tuple(match(f"final_{state}", *state_shape) for state in states),
+        product=match("product", chunk, rows, recurrence.width),
+        chunk=chunk,
         steps=steps,
         rows=rows,
     )

@@ -1,10 +1,10 @@
 """LSTM, GRU and RNN: a marked function in plain Relax, and the kernels that replace it.
 
-The kernels are one product for the inputs of all time steps, and one kernel for the recurrence:
+The kernel takes packed weights, and the time steps in chunks:
 
-    X ──▶ x·W + Wb for all time steps ──▶ recurrence ──▶ Y, Y_h, Y_c
-                                             ▲
-             R, Rb, P, initial state, sequence_lens
+    X ──▶ x·W + Wb of a chunk ──▶ recurrence ──▶ Y, Y_h, Y_c
+                                      ▲
+        R, Rb, P, initial or last state, sequence_lens
 
 Batch and sequence length may be symbolic; the sizes of the layer must be known. float16 and
 bfloat16 are computed in float32. See https://onnx.ai/onnx/operators/onnx__LSTM.html.
@@ -28,7 +28,7 @@ from ..tvm_onnx import building_function
 from ..values import Constant, Value
 from .broadcasting import known_dims
 from .recurrent_attributes import Layer, parse_layer
-from .recurrent_kernel import input_product, recurrence_kernel
+from .recurrent_kernel import recurrence_kernel
 from .recurrent_layout import PEEPHOLES, Layout, Recurrence, choose_layout, pack
 from .recurrent_mark import RecurrentOperator
 from .recurrent_reference import Operands, emit_reference
@@ -89,9 +89,9 @@ def recurrent(ctx: ConverterContext) -> Value:
     return relax.Tuple([bb.emit(relax.TupleGetItem(result, slot)) for slot in range(len(outputs))])
 
 
-def emit_kernels(bb: Any, operator: RecurrentOperator, arguments: Sequence[Value]) -> list[Value]:
-    """All outputs of an operator, computed by kernels for the target in scope."""
-    return _outputs(bb, operator, arguments, _call_kernels)
+def emit_kernel(bb: Any, operator: RecurrentOperator, arguments: Sequence[Value]) -> list[Value]:
+    """All outputs of an operator, computed by a kernel for the target in scope."""
+    return _outputs(bb, operator, arguments, _call_kernel)
 
 
 def _outputs(
@@ -125,15 +125,15 @@ def _outputs(
     return [_as_declared(bb, layer, y, outer_type) for y in emit(bb, layer, operands)]
 
 
-def _call_kernels(bb: Any, layer: Layer, given: Operands) -> list[Value]:
-    """Y [steps, directions, batch, hidden] and the final states, computed by kernels."""
+def _call_kernel(bb: Any, layer: Layer, given: Operands) -> list[Value]:
+    """Y [steps, directions, batch, hidden] and the final states, computed by a kernel."""
     dtype = str(given.x.ty.dtype)
     layout = choose_layout(layer.gates, layer.hidden, dtype)
     directions = len(layer.directions)
-    steps, batch, _ = _dims(given.x)
+    steps, batch, columns = _dims(given.x)
     input_bias, recurrent_bias = _biases(bb, layer, given.b, dtype)
-    product = _input_product(bb, given.x, pack(bb, given.w, layout), pack(bb, input_bias, layout))
-    arguments = [product, pack(bb, given.r, layout), pack(bb, recurrent_bias, layout)]
+    weights = (given.w, input_bias, given.r, recurrent_bias)
+    arguments = [given.x, *(pack(bb, weight, layout) for weight in weights)]
     if given.p is not None:
         arguments.append(_peepholes(bb, layout, given.p))
     arguments += given.states
@@ -141,12 +141,15 @@ def _call_kernels(bb: Any, layer: Layer, given: Operands) -> list[Value]:
         arguments.append(given.lengths)
     rows = batch if isinstance(batch, int) else None
     has_lengths = given.lengths is not None
-    recurrence = Recurrence(layer, layout, dtype, rows, given.p is not None, has_lengths)
+    has_peepholes = given.p is not None
+    recurrence = Recurrence(layer, layout, columns, dtype, rows, has_peepholes, has_lengths)
     kernel = recurrence_kernel(recurrence)
     state_type = relax.TensorType((directions, batch, layer.hidden), dtype)
     sequence_type = relax.TensorType((steps, directions, batch, layer.hidden), dtype)
-    types = [sequence_type] + [state_type] * len(given.states)
-    return call_kernel(bb, f"{layer.op.lower()}_recurrence", kernel, arguments, types)
+    chunk = recurrence.chunk(_expr(steps), _expr(batch))
+    product_type = relax.TensorType((chunk, batch, recurrence.width), dtype)
+    types = [sequence_type, *[state_type] * len(given.states), product_type]
+    return call_kernel(bb, f"{layer.op.lower()}_recurrence", kernel, arguments, types)[:-1]
 
 
 def as_parameter(bb: Any, value: Value) -> Value:
@@ -227,16 +230,6 @@ def _initial_state(
     outer = (directions, batch)
     outer = outer[::-1] if layer.batch_first else outer
     return _batch_second(bb, layer, _with_shape(bb, name, state, (*outer, layer.hidden), dtype))
-
-
-def _input_product(bb: relax.BlockBuilder, x: Value, weight: Value, bias: Value) -> Value:
-    """x·W + Wb, [steps, batch, panels·panel]."""
-    steps, batch, columns = _dims(x)
-    panels, _, panel = _dims(weight)
-    dtype = str(x.ty.dtype)
-    kernel = input_product(columns, panels, panel, dtype)
-    wanted = relax.TensorType((steps, batch, panels * panel), dtype)
-    return call_kernel(bb, "recurrent_input_product", kernel, [x, weight, bias], [wanted])[0]
 
 
 def _as_declared(bb: relax.BlockBuilder, layer: Layer, output: Value, dtype: str) -> Value:

@@ -37,11 +37,10 @@ def InlineLoops() -> Any:  # noqa: N802
 
 
 def LowerRecurrent() -> Any:  # noqa: N802
-    """Replaces calls of functions that are marked as LSTM, GRU or RNN by calls of kernels.
+    """Replaces calls of functions that are marked as LSTM, GRU or RNN by calls of a kernel.
 
     A marked function has the attribute `looplift.recurrent` with the operator and its attributes;
-    its body is the operator in plain Relax. The kernels are for the target in scope: one product
-    for the inputs of all time steps, and one kernel for the recurrence.
+    its body is the operator in plain Relax. The kernel is for the target in scope.
     """
     return tvm.transform.module_pass(
         lambda module, _: lower_recurrent(module), opt_level=0, name="looplift.LowerRecurrent"

@@ -9,7 +9,7 @@ from tvm import ir, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..operators.recurrent_mark import RecurrentOperator
-from ..operators.recurrent_operator import emit_kernels
+from ..operators.recurrent_operator import emit_kernel
 from .unused import without_unused
 
 
@@ -42,4 +42,4 @@ class _Lowering(PyExprMutator):  # type: ignore[misc]
         operator = self._marked.get(call.op) if isinstance(call.op, ir.GlobalVar) else None
         if operator is None:
             return call
-        return relax.Tuple(emit_kernels(self.builder_, operator, list(call.args)))
+        return relax.Tuple(emit_kernel(self.builder_, operator, list(call.args)))

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from looplift.lowering.operators import recurrent_layout
+
 from ...samples import one_of
 from ..compiled import Array, Compiled
 
@@ -210,6 +212,20 @@ def test_every_direction_input_and_flag(op: str) -> None:
 @pytest.mark.parametrize("op", GATES)
 def test_every_combination_of_direction_lengths_and_inputs(op: str) -> None:
     check_against_onnxruntime(list(grid(op, every=True)))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_a_sequence_of_several_chunks(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_CHUNK", "_LEAST_ROWS"):
+        monkeypatch.setattr(recurrent_layout, limit, 1)
+    monkeypatch.setattr(recurrent_layout, "_LEAST_STEPS", 2)
+    states = ("initial_h", "initial_c", "P") if op == "LSTM" else ("initial_h",)
+    layers = [Layer(op, {"direction": direction}, ("B",)) for direction in DIRECTIONS]
+    layers += [
+        Layer(op, {"direction": direction}, ("sequence_lens", *states), hidden=19)
+        for direction in DIRECTIONS
+    ]
+    check_against_onnxruntime(layers)
 
 
 @pytest.mark.parametrize("op", one_of(2, GATES))

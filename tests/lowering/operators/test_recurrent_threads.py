@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
 
 from looplift.lowering.compile import as_target
+from looplift.lowering.operators import recurrent_kernel
 from looplift.lowering.operators.recurrent_attributes import Activation, Direction
 from looplift.lowering.operators.recurrent_attributes import Layer as ParsedLayer
-from looplift.lowering.operators.recurrent_kernel import recurrence_kernel
 from looplift.lowering.operators.recurrent_layout import Recurrence, choose_layout
 
 from ...samples import one_of
@@ -80,34 +79,45 @@ def recurrence(directions: int, hidden: int, batch: int | None) -> Recurrence:
     sigmoid, tanh = Activation("sigmoid", 0, 0), Activation("tanh", 0, 0)
     both = tuple(Direction(reverse, (sigmoid, tanh, tanh)) for reverse in (False, True))
     layer = ParsedLayer("LSTM", hidden, both[:directions], None, False, False, False)
-    return Recurrence(layer, choose_layout(4, hidden, "float32"), "float32", batch, False, False)
+    layout = choose_layout(4, hidden, "float32")
+    return Recurrence(layer, layout, 40, "float32", batch, peepholes=False, lengths=False)
 
 
-def loops(kernel: tirx.PrimFunc) -> str:
-    """The loops of a kernel by kind, from the outside."""
-    return "".join(
-        "p" if "T.parallel(" in line else "s"
-        for line in kernel.script().splitlines()
-        if line.strip().startswith("for ")
-    )
+@pytest.fixture
+def loops(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recurrence], str]:
+    """The loops of the recurrence by kind, from the outside; the first is that over chunks."""
+    monkeypatch.setattr(recurrent_kernel, "_emit_input_product", lambda *_: None)
+
+    def kinds(recurrence: Recurrence) -> str:
+        script = recurrent_kernel.recurrence_kernel(recurrence).script()
+        lines = [line for line in script.splitlines() if line.strip().startswith("for ")]
+        return "".join("p" if "T.parallel(" in line else "s" for line in lines)
+
+    return kinds
 
 
-def test_which_loop_runs_on_all_cores() -> None:
+def test_which_loop_runs_on_all_cores(loops: Callable[[Recurrence], str]) -> None:
     with as_target("native"):
-        assert "p" not in loops(recurrence_kernel(recurrence(1, 64, 1)))
-        # Directions and rows: one loop around all others.
-        assert loops(recurrence_kernel(recurrence(2, 512, None))).startswith("p")
-        assert loops(recurrence_kernel(recurrence(1, 512, 8))).startswith("p")
+        assert "p" not in loops(recurrence(1, 64, 1))
+        # Directions and rows: one loop around all others of a chunk.
+        assert loops(recurrence(2, 512, None)).startswith("sp")
+        assert loops(recurrence(1, 512, 8)).startswith("sp")
         # Hidden units: the loop over time steps is around it.
         for batch in (1, None):
-            kernel = loops(recurrence_kernel(recurrence(1, 512, batch)))
-            assert kernel.startswith("s")
-            assert "p" in kernel
+            kinds = loops(recurrence(1, 512, batch))
+            assert kinds.startswith("ss")
+            assert "p" in kinds
 
 
-def test_a_small_layer_stays_on_one_core() -> None:
+def test_a_small_layer_stays_on_one_core(loops: Callable[[Recurrence], str]) -> None:
     """Whether the sequence is long enough is known at run time."""
     with as_target("native"):
-        kernel = loops(recurrence_kernel(recurrence(2, 32, None)))
-    assert "p" in kernel
-    assert kernel.count("s") > kernel.index("p")
+        kinds = loops(recurrence(2, 32, None))
+    assert "p" in kinds
+    assert kinds.count("s") > kinds.index("p")
+
+
+def test_the_product_of_the_inputs_runs_on_all_cores_where_it_is_large() -> None:
+    with as_target("native"):
+        script = recurrent_kernel.recurrence_kernel(recurrence(1, 64, 1)).script()
+    assert script.count("T.parallel(") == 1
