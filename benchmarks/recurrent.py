@@ -1,19 +1,23 @@
-"""LSTM and GRU on TVM and on onnxruntime, with one thread each.
+"""LSTM and GRU on TVM and on onnxruntime, on one thread and on two.
 
     python benchmarks/recurrent.py [--target native] [--rounds 15] [--steps 10 100 1000]
+        [--threads 1 2]
 
-Times are medians of calls that take turns in one process. looplift is faster where the ratio is
-below 1.
+Times are medians of calls in one process, which take turns on one thread. looplift is faster where
+the ratio is below 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import time
 from functools import partial
 from typing import Any
 
-os.environ["TVM_NUM_THREADS"] = "1"  # TVM reads it when it is imported.
+# TVM reads it when it is imported; its default is half of the cores.
+os.environ.setdefault("TVM_NUM_THREADS", str(os.cpu_count()))
 
 import numpy as np
 import onnx
@@ -29,6 +33,8 @@ from looplift.lowering.compile import as_target
 COLUMNS, HIDDEN = 64, 128
 GATES = {"LSTM": 4, "GRU": 3}
 BATCHES = (1, 16)
+PAUSE = 0.1
+"""Seconds after which idle threads no longer keep a core busy."""
 
 
 def layer(op: str) -> onnx.ModelProto:
@@ -53,10 +59,10 @@ def layer(op: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model on onnxruntime, with one thread."""
+def session(model: onnx.ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
+    """The model on onnxruntime."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
@@ -66,41 +72,56 @@ def main() -> None:
     parser.add_argument("--target", default="native", help='native, or JSON such as {"kind": …}')
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    cores = os.sched_getaffinity(0)
     for op in GATES:
         model = layer(op)
         target = as_target(arguments.target)
         with target:  # The target decides the layout of the weights.
             module = looplift.from_onnx(model)
         executable = looplift.compile(module, target)
-        machine, oracle = relax.VirtualMachine(executable, tvm.cpu()), session(model)
-        for batch in BATCHES:
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        for threads, batch in itertools.product(arguments.threads, BATCHES):
+            configure(1, threads)
+            # It also binds this thread to one core, where those of onnxruntime would start.
+            os.sched_setaffinity(0, cores)
+            oracle = session(model, threads)
             for length in arguments.steps:
                 x = np.random.default_rng(1).standard_normal((length, batch, COLUMNS))
                 x = x.astype(np.float32)
                 rows.append(
-                    {"layer": op, "batch": batch, "steps": length}
-                    | compare(machine, oracle, x, arguments.rounds)
+                    {"layer": op, "threads": threads, "batch": batch, "steps": length}
+                    | compare(machine, oracle, x, threads, arguments.rounds)
                 )
     title = f"Input {COLUMNS}, hidden {HIDDEN}, target {arguments.target}"
     report("recurrent", title, rows)
 
 
 def compare(
-    machine: Any, oracle: onnxruntime.InferenceSession, x: np.ndarray[Any, Any], rounds: int
+    machine: Any,
+    oracle: onnxruntime.InferenceSession,
+    x: np.ndarray[Any, Any],
+    threads: int,
+    rounds: int,
 ) -> dict[str, float]:
     """One row: the microseconds of both, their ratio, and the largest difference of outputs."""
     tensor = tvm.runtime.tensor(x)
     wanted = oracle.run(None, {"X": x})
     got = [output.numpy() for output in machine["main"](tensor)]
-    times = alternate(
-        {
-            "onnxruntime": partial(oracle.run, None, {"X": x}),
-            "TVM": partial(machine["main"], tensor),
-        },
-        rounds,
-    )
+    calls = {
+        "onnxruntime": partial(oracle.run, None, {"X": x}),
+        "TVM": partial(machine["main"], tensor),
+    }
+    times: dict[str, float] = {}
+    if threads == 1:
+        times = alternate(calls, rounds)
+    else:
+        for name, call in calls.items():
+            time.sleep(PAUSE)
+            times |= alternate({name: call}, rounds)
     return {
         "onnxruntime, us": 1e6 * times["onnxruntime"],
         "TVM, us": 1e6 * times["TVM"],
