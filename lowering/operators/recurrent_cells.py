@@ -48,7 +48,7 @@ def scope() -> str:
 def keep(value: Expr) -> Expr:
     """Stores a value, so that a second use does not compute it again. Emits statements."""
     dtype = value.ty.dtype
-    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), scope=scope())
+    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), scope=scope(), layout=None)
     ib.buffer_store(place, value, [span(0, dtype.lanes)])
     return place[span(0, dtype.lanes)]
 

@@ -36,10 +36,10 @@ def evaluate_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
     kernels = {binding.value.args[0] for calls in found.values() for binding in calls}
     if not kernels:
         return module
-    library = compiled_kernels(module, kernels)
+    compiled = compiled_kernels(module, kernels)
     for variable, calls in found.items():
         if calls:
-            module[variable] = _evaluated(module[variable], calls, library)
+            module[variable] = _evaluated(module[variable], calls, compiled)
     return module
 
 
@@ -73,7 +73,9 @@ def _is_constant_call(module: tvm.IRModule, call: Any, known: set[Any]) -> bool:
     return all(isinstance(a, Constant) or a in known for a in arguments.fields)
 
 
-def _evaluated(function: relax.Function, calls: list[Any], library: Any) -> relax.Function:
+def _evaluated(
+    function: relax.Function, calls: list[Any], compiled: dict[Any, Any]
+) -> relax.Function:
     wanted = {binding.var for binding in calls}
     known: dict[Any, Any] = {}
     blocks = []
@@ -82,7 +84,7 @@ def _evaluated(function: relax.Function, calls: list[Any], library: Any) -> rela
         for binding in block.bindings:
             value = getattr(binding, "value", None)
             if binding.var in wanted:
-                value = _result(library, value, known)
+                value = _result(compiled, value, known)
                 binding = relax.VarBinding(binding.var, value)
             if isinstance(value, Constant):
                 known[binding.var] = value
@@ -91,13 +93,13 @@ def _evaluated(function: relax.Function, calls: list[Any], library: Any) -> rela
     return with_body(function, relax.SeqExpr(blocks, function.body.body))
 
 
-def _result(library: Any, call: Any, known: dict[Any, Any]) -> Any:
+def _result(compiled: dict[Any, Any], call: Any, known: dict[Any, Any]) -> Any:
     """The result of a call as a constant; the call if it fails, which is left to the run."""
     kernel, arguments = call.args
     operands = [known.get(operand, operand) for operand in arguments.fields]
     if not all(isinstance(operand, Constant) for operand in operands):
         return call
     try:
-        return result_of(library, kernel.name_hint, operands, call.ty)
+        return result_of(compiled[kernel], operands, call.ty)
     except RuntimeError:
         return call

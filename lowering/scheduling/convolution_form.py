@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tvm import ir, sym, tirx
@@ -75,6 +76,7 @@ class Convolved:
     """The value of the padding."""
 
 
+@lru_cache(maxsize=1)  # All rules ask for the same kernel, one after another.
 def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
     """The convolution that a kernel computes; None for another kernel."""
     return _windows_of(kernel, sum_of_products)

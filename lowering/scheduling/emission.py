@@ -118,7 +118,8 @@ def bound(value: Any, scope: str = "global") -> Any:
     """
     if isinstance(value, tirx.IntImm):
         return value
-    place = ib.alloc_buffer((1,), "int64", scope=scope)
+    # With a layout, even the default, the builder searches the whole stack of frames.
+    place = ib.alloc_buffer((1,), "int64", scope=scope, layout=None)
     ib.buffer_store(place, value, [int64(0)])
     return place[int64(0)]
 

@@ -52,7 +52,10 @@ class MatrixProduct(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        return _scheduled(kernel) or _scheduled(without_copies(kernel))
+        schedule = _scheduled(kernel)
+        if schedule is None and (moved := without_copies(kernel)) is not kernel:
+            schedule = _scheduled(moved)
+        return schedule
 
 
 def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:

@@ -71,6 +71,7 @@ class Nest:
         return self.extents[next(k for k, v in enumerate(self.variables) if v.same_as(variable))]
 
 
+@lru_cache(maxsize=2)  # Rules ask for a kernel, and for the same without copies.
 def nests_of(kernel: tirx.PrimFunc) -> list[Nest] | None:
     """The loop nests of a kernel in order; None for a kernel of another form."""
     if not isinstance(kernel.body, s_tir.SBlockRealize):
@@ -118,6 +119,8 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     Keeps nests of reductions and what they read. Work is not repeated: every reader computes as
     many elements, and reads each at its own place.
     """
+    if _has_single_nest(kernel):
+        return kernel
     schedule = s_tir.Schedule(kernel)
     try:
         root = schedule.get_sblock("root")
@@ -133,6 +136,8 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def without_copies(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with nests that only move elements inlined, into reductions, too."""
+    if _has_single_nest(kernel):
+        return kernel
     schedule = s_tir.Schedule(kernel)
     try:
         for block in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -143,6 +148,12 @@ def without_copies(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     except (s_tir.ScheduleError, tvm.error.InternalError):
         return kernel
     return schedule.mod["main"]
+
+
+def _has_single_nest(kernel: tirx.PrimFunc) -> bool:
+    """Whether there is nothing to inline, which a schedule would take long to tell."""
+    body = kernel.body
+    return isinstance(body, s_tir.SBlockRealize) and not isinstance(body.block.body, tirx.SeqStmt)
 
 
 def _inlines(block: Any, consumer: Any) -> bool:

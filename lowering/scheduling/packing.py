@@ -126,13 +126,13 @@ def _packs(kernel: tirx.PrimFunc) -> bool:
 
 def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     """The module with the results of calls of packers, and without the packers."""
-    library = compiled_kernels(module, packers)
+    compiled = compiled_kernels(module, packers)
 
     def evaluate(call: Any) -> Any:
         if not call.op.same_as(_CALL_TIR) or call.args[0] not in packers:
             return call
         kernel, operands = call.args
-        return result_of(library, kernel.name_hint, operands, call.ty_args[0])
+        return result_of(compiled[kernel], operands, call.ty_args[0])
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
@@ -143,17 +143,22 @@ def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     return module
 
 
-def compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> Any:
-    """A library of kernels by the names of their variables, for the processor this runs on."""
+def compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> dict[Any, Any]:
+    """The compiled kernels by their variables, for the processor this runs on.
+
+    LLVM does not optimise them: each runs once or a few times, in less time than that would take.
+    """
     named = {
         variable.name_hint: module[variable].with_attr("global_symbol", variable.name_hint)
         for variable in kernels
     }
-    return tvm.compile(tvm.IRModule(named), tvm.target.Target("llvm"))
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    library = tvm.compile(tvm.IRModule(named), target)
+    return {variable: library[variable.name_hint] for variable in kernels}
 
 
-def result_of(library: Any, kernel: str, operands: Sequence[Any], result: Any) -> Any:
-    """The result of a kernel of the library on constants, as a constant of the type `result`."""
+def result_of(kernel: Any, operands: Sequence[Any], result: Any) -> Any:
+    """The result of a compiled kernel on constants, as a constant of the type `result`."""
     value = tvm.runtime.empty([int(size) for size in result.shape], str(result.dtype))
-    library[kernel](*(operand.value for operand in operands), value)
+    kernel(*(operand.value for operand in operands), value)
     return relax.const(value)
