@@ -7,9 +7,9 @@ from typing import Any
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value
+from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
-from .broadcasting import dims_of
+from .broadcasting import broadcast_to, dims_of, match_dims
 from .registry import ConverterContext, converts
 
 
@@ -21,7 +21,10 @@ def layer_normalization(ctx: ConverterContext) -> Value:
     The mean and the inverse standard deviation are float32, as in onnxruntime.
     """
     bb = ctx.bb
-    normalized = bb.normalize(ctx.by_tvm(_with_wide_scale(ctx)))
+    data, scale, *bias = _with_sizes_of_axes(ctx, _trailing_axes(ctx))
+    if bias in ([], [None]) and None in map(as_int, dims_of(scale, "scale")):
+        bias = [bb.normalize(relax.op.zeros_like(scale))]  # TVM's converter needs numbers for it.
+    normalized = bb.normalize(ctx.by_tvm([data, scale, *bias]))
     results = [normalized.fields[0]]
     if ctx.num_outputs > 1:
         data = bb.normalize(relax.op.astype(ctx.inputs[0], "float32"))
@@ -38,10 +41,10 @@ def rms_normalization(ctx: ConverterContext) -> Value:
 
     TVM's kernel cannot be built where all axes are normalized.
     """
-    data, scale = ctx.inputs[0], ctx.inputs[1]
     axes = _trailing_axes(ctx)
+    data, scale = _with_sizes_of_axes(ctx, axes)
     if len(axes) < data.ty.ndim:
-        return ctx.by_tvm()
+        return ctx.by_tvm([data, scale])
     wide = ctx.bb.normalize(relax.op.astype(data, "float32"))
     factor = _inverse_deviation(ctx, wide, axes)
     normal = ctx.bb.normalize(relax.op.astype(relax.op.multiply(wide, factor), data.ty.dtype))
@@ -61,7 +64,7 @@ def batch_normalization(ctx: ConverterContext) -> Value:
                 "before opset 14, a BatchNormalization with several outputs is in training mode, "
                 "which is not supported"
             )
-        return ctx.bb.normalize(ctx.by_tvm())
+        return ctx.bb.normalize(ctx.by_tvm(_with_sizes_of_axes(ctx, [1])))
     return _train_batch_normalization(ctx)
 
 
@@ -105,20 +108,35 @@ def lp_normalization(ctx: ConverterContext) -> Value:
     return relax.op.divide(data, relax.op.where(relax.op.equal(norm, zero), one, norm))
 
 
-def _with_wide_scale(ctx: ConverterContext) -> Any:
-    """The inputs, with scale and bias broadcast to all normalized axes.
+@converts("InstanceNormalization")
+@accumulate_in_float32
+def instance_normalization(ctx: ConverterContext) -> Value:
+    """InstanceNormalization by TVM's converter, where sizes may be symbolic."""
+    return ctx.by_tvm(_with_sizes_of_axes(ctx, [1]))
 
-    TVM's converter derives the axes from the rank of the scale.
+
+def _with_sizes_of_axes(ctx: ConverterContext, axes: list[int]) -> list[Any]:
+    """The inputs, with scale, bias and so on broadcast to some axes of the data.
+
+    TVM's converters derive the axes from the rank of the scale, and its kernels need sizes that are
+    known to be equal. A symbolic size of the data becomes the number that an operand has there; the
+    run checks it.
     """
-    data, scale, bias = (ctx.inputs[slot] for slot in range(3))
-    axes = _trailing_axes(ctx)
-    if scale.ty.ndim == len(axes):
-        return ctx.inputs
-    shape = relax.ShapeExpr([data.ty.shape.values[axis] for axis in axes])
-    if bias is None:
-        bias = relax.const(0, scale.ty.dtype)
-    wide = (ctx.bb.normalize(relax.op.broadcast_to(value, shape)) for value in (scale, bias))
-    return [data, *wide]
+    bb, (data, *operands) = ctx.bb, [ctx.inputs[slot] for slot in range(len(ctx.inputs))]
+    dims = dims_of(data, "data")
+    shapes = [dims_of(operand, "scale") for operand in operands if operand is not None]
+    for axis, size in (pair for s in shapes for pair in zip(axes[::-1], s[::-1], strict=False)):
+        if as_int(dims[axis]) is None and as_int(size) not in (None, 1):
+            dims[axis] = size
+    sizes = [dims[axis] for axis in axes]
+
+    def fitted(operand: Value) -> Value:
+        own = dims_of(operand, "scale")
+        wanted = sizes[len(sizes) - len(own) :]
+        known = [o if as_int(o) == 1 else w for o, w in zip(own, wanted, strict=True)]
+        return broadcast_to(bb, match_dims(bb, operand, known), sizes)
+
+    return [match_dims(bb, data, dims), *(o if o is None else fitted(o) for o in operands)]
 
 
 def _trailing_axes(ctx: ConverterContext) -> list[int]:

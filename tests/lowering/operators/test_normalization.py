@@ -58,3 +58,61 @@ def test_batch_normalization_of_a_batch(imported: Load) -> None:
     given = [random(3), random(3) + 1, random(3) - 1, np.abs(random(3))]
     for shape in ((2, 3, 5), (4, 3, 1)):
         model.check(random(*shape), *given)
+
+
+@pytest.mark.parametrize(
+    ("data", "scale"), [("n, s, w", "3"), ("n, s, 3", "v"), ("n, s, w", "v"), ("n, s, w", "s, 3")]
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_sizes_of_a_layer_normalization_that_the_run_finds_equal(
+    imported: Load, data: str, scale: str, bias: bool
+) -> None:
+    inputs = [f"float[{scale}] {name}" for name in ("scale", "bias")[: 1 + bias]]
+    shape = (4, 3) if "," in scale else (3,)
+    model = imported(
+        f"""
+        g (float[{data}] x, {", ".join(inputs)}) => (float[n, s, w] y)
+        {{ y = LayerNormalization <axis = {-len(shape)}> (x, scale{", bias" * bias}) }}"""
+    )
+    for rows in (2, 1):
+        model.check(random(rows, 4, 3), *(random(*shape) for _ in inputs))
+
+
+def test_a_scale_of_one_element_is_broadcast(imported: Load) -> None:
+    model = imported(
+        "g (float[n, w] x, float[1] s) => (float[n, w] y) { y = LayerNormalization (x, s) }"
+    )
+    for width in (5, 1):
+        model.check(random(2, width), random(1))
+
+
+def test_another_size_than_the_scale_has_fails(imported: Load) -> None:
+    model = imported(
+        "g (float[n, w] x, float[3] s) => (float[n, w] y) { y = LayerNormalization (x, s) }"
+    )
+    model.check(random(2, 3), random(3))
+    with pytest.raises(Exception, match="3"):
+        model.run(random(2, 4), random(3))
+
+
+@pytest.mark.parametrize(
+    ("operator", "names", "version"),
+    [
+        ("BatchNormalization", ("scale", "bias", "mean", "variance"), 17),
+        ("InstanceNormalization", ("scale", "bias"), 17),
+        ("RMSNormalization", ("scale",), 23),
+    ],
+)
+def test_channels_whose_number_the_run_finds_equal(
+    imported: Load, operator: str, names: tuple[str, ...], version: int
+) -> None:
+    vectors = ", ".join(f"float[4] {name}" for name in names)
+    data = "n, w, c" if operator == "RMSNormalization" else "n, c, w"
+    model = imported(
+        f"""
+        <ir_version: 10, opset_import: ["" : {version}]>
+        g (float[{data}] x, {vectors}) => (float[{data}] y)
+        {{ y = {operator} (x, {", ".join(names)}) }}"""
+    )
+    shape = (2, 5, 4) if operator == "RMSNormalization" else (2, 4, 5)
+    model.check(random(*shape), *(np.abs(random(4)) for _ in names))
