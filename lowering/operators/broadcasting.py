@@ -137,6 +137,23 @@ def match_dims(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
     return match(bb, tensor, relax.TensorType(list(shape), tensor.ty.dtype))
 
 
+def match_sizes(
+    bb: Any, data: Value, operands: Sequence[Value | None], axes: Sequence[int]
+) -> Value:
+    """The data with the numbers that operands have along its axes in place of symbolic sizes.
+
+    The operands are broadcast to these axes, and the data is not, so that a run in which the data
+    has another size fails.
+    """
+    dims = dims_of(data, "data")
+    for operand in operands:
+        shape = [] if operand is None else known_dims(operand) or []
+        for axis, size in zip(axes[::-1], shape[::-1], strict=False):
+            if as_int(dims[axis]) is None and as_int(size) not in (None, 1):
+                dims[axis] = size
+    return match_dims(bb, data, dims)
+
+
 def match_other_axes(bb: Any, inputs: Sequence[Value], axis: int) -> list[Value]:
     """Tensors that have the sizes of the first one along every axis except `axis`.
 

@@ -11,7 +11,7 @@ from tvm import relax, sym, tirx
 from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
-from .broadcasting import ZERO, dims_of
+from .broadcasting import ZERO, dims_of, known_dims, match_dims
 from .extremes import lowest
 from .max_positions import pool_with_positions
 from .padding import pad_with
@@ -24,7 +24,10 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 @accumulate_in_float32
 def conv(ctx: ConverterContext) -> Value:
     """Conv, see https://onnx.ai/onnx/operators/onnx__Conv.html."""
-    return _by_tvm_after_padding(ctx, 0)
+    data, weight, *bias = [ctx.inputs[slot] for slot in range(len(ctx.inputs))]
+    if bias and bias[0] is not None and known_dims(weight) is not None:
+        bias = [match_dims(ctx.bb, bias[0], dims_of(weight, "weight")[:1])]
+    return _by_tvm_after_padding(ctx.derive(inputs=[data, weight, *bias]), 0)
 
 
 @converts("MaxPool")

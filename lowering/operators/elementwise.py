@@ -24,6 +24,7 @@ from .broadcasting import (
     convert_broadcast,
     known_dims,
     lacks_shape,
+    match_sizes,
     require_size,
 )
 from .casts import SMALL_INTEGERS
@@ -188,6 +189,8 @@ def prelu(ctx: ConverterContext) -> Value:
     if ctx.opset < _BROADCASTING_PRELU and is_per_channel:
         shape = [*(dims or []), *[1] * (data.ty.ndim - 2)]
         slope = ctx.bb.normalize(relax.op.reshape(slope, shape))
+    if known_dims(data) is not None:
+        data = match_sizes(ctx.bb, data, [slope], range(data.ty.ndim))
     return convert_broadcast(ctx.derive(inputs=[data, slope]))
 
 

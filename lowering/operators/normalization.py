@@ -9,7 +9,7 @@ from tvm import relax
 from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
-from .broadcasting import broadcast_to, dims_of, match_dims
+from .broadcasting import broadcast_to, dims_of, match_dims, match_sizes
 from .registry import ConverterContext, converts
 
 
@@ -119,15 +119,11 @@ def _with_sizes_of_axes(ctx: ConverterContext, axes: list[int]) -> list[Any]:
     """The inputs, with scale, bias and so on broadcast to some axes of the data.
 
     TVM's converters derive the axes from the rank of the scale, and its kernels need sizes that are
-    known to be equal. A symbolic size of the data becomes the number that an operand has there; the
-    run checks it.
+    known to be equal.
     """
     bb, (data, *operands) = ctx.bb, [ctx.inputs[slot] for slot in range(len(ctx.inputs))]
+    data = match_sizes(bb, data, operands, axes)
     dims = dims_of(data, "data")
-    shapes = [dims_of(operand, "scale") for operand in operands if operand is not None]
-    for axis, size in (pair for s in shapes for pair in zip(axes[::-1], s[::-1], strict=False)):
-        if as_int(dims[axis]) is None and as_int(size) not in (None, 1):
-            dims[axis] = size
     sizes = [dims[axis] for axis in axes]
 
     def fitted(operand: Value) -> Value:
@@ -136,7 +132,7 @@ def _with_sizes_of_axes(ctx: ConverterContext, axes: list[int]) -> list[Any]:
         known = [o if as_int(o) == 1 else w for o, w in zip(own, wanted, strict=True)]
         return broadcast_to(bb, match_dims(bb, operand, known), sizes)
 
-    return [match_dims(bb, data, dims), *(o if o is None else fitted(o) for o in operands)]
+    return [data, *(o if o is None else fitted(o) for o in operands)]
 
 
 def _trailing_axes(ctx: ConverterContext) -> list[int]:

@@ -54,3 +54,14 @@ def test_lp_pool(imported: Load, more: str) -> None:
     )
     for size in range(3, 9):
         model.check(random(2, 2, size))
+
+
+def test_a_bias_whose_size_the_run_finds_to_be_that_of_the_channels(imported: Load) -> None:
+    model = imported(
+        """
+        g (float[n, c, w] x, float[6, 4, 3] k, float[m] b) => (float[n, 6, v] y)
+        { y = Conv (x, k, b) }"""
+    )
+    model.check(random(2, 4, 7), random(6, 4, 3), random(6))
+    with pytest.raises(Exception, match="6"):
+        model.run(random(2, 4, 7), random(6, 4, 3), random(5))

@@ -175,3 +175,10 @@ def test_division_by_the_constant_zero(imported: Load) -> None:
         y = Div (x, zero) w = Div (z, minus) v = Div (one, x) }""")
     values = np.array([1, -2, 0, -0.0, np.inf, -np.inf, np.nan])
     model.check(values.astype(np.float32), values)
+
+
+def test_a_prelu_whose_channels_the_run_finds_to_be_those_of_the_slope(imported: Load) -> None:
+    model = imported(
+        "g (float[n, c, w] x, float[4, 1] s) => (float[n, c, w] y) { y = PRelu (x, s) }"
+    )
+    model.check(random(2, 4, 3), random(4, 1))
