@@ -3,8 +3,9 @@
     python benchmarks/recurrent.py [--target native] [--rounds 15] [--steps 10 100 1000]
         [--threads 1 2]
 
-Times are medians of calls in one process, which take turns on one thread. looplift is faster where
-the ratio is below 1.
+Times are medians of calls in one process. On one thread, the calls of both take turns; on several
+they do not, because idle threads of one keep spinning while the other runs. looplift is faster
+where the ratio is below 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any
 
 # TVM reads it when it is imported; its default is half of the cores.
-os.environ.setdefault("TVM_NUM_THREADS", str(os.cpu_count()))
+os.environ["TVM_NUM_THREADS"] = str(os.cpu_count())
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ COLUMNS, HIDDEN = 64, 128
 GATES = {"LSTM": 4, "GRU": 3}
 BATCHES = (1, 16)
 PAUSE = 0.1
-"""Seconds after which idle threads no longer keep a core busy."""
+"""Seconds after which idle threads stop spinning."""
 
 
 def layer(op: str) -> onnx.ModelProto:
@@ -60,7 +61,7 @@ def layer(op: str) -> onnx.ModelProto:
 
 
 def session(model: onnx.ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
-    """The model on onnxruntime."""
+    """The model on onnxruntime, with this many threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(model.SerializeToString(), options)
@@ -86,7 +87,7 @@ def main() -> None:
         machine = relax.VirtualMachine(executable, tvm.cpu())
         for threads, batch in itertools.product(arguments.threads, BATCHES):
             configure(1, threads)
-            # It also binds this thread to one core, where those of onnxruntime would start.
+            # That pins this thread to a core; onnxruntime's threads would inherit it.
             os.sched_setaffinity(0, cores)
             oracle = session(model, threads)
             for length in arguments.steps:

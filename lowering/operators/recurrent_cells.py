@@ -182,8 +182,8 @@ class TimeStep:
     """One time step of a group of rows, with the terms of the update equations."""
 
     rows: BatchRows
-    place: Expr
-    """Position in the product of the inputs of a chunk."""
+    product_step: Expr
+    """The index of the time step in `buffers.product`."""
     before: Expr
     """Index in `rows.hidden` of h before the time step."""
     after: Expr
@@ -218,7 +218,7 @@ class TimeStep:
         """x·W + Wb of one gate."""
         column = self.panel(block) * self.layout.panel + gate * self.layout.lanes
         position = span(column, self.layout.lanes)
-        return self.rows.buffers.product[self.place, self.rows.first + row, position]
+        return self.rows.buffers.product[self.product_step, self.rows.first + row, position]
 
     def recurrent_bias(self, block: Expr, gate: int) -> Expr:
         """Rb of one gate."""

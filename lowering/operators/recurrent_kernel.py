@@ -6,9 +6,9 @@ product of the inputs of a chunk, which is a matrix product, is read back from t
 of a batch are independent, so within a chunk the loop over rows is outside and the loop over time
 steps inside, where the state stays in the cache.
 
-Cores take directions and rows of the batch, and wait for each other after each chunk. Where there
-may be a single row in a single direction, and a time step has enough work, they share the hidden
-units of each time step instead.
+Cores share the panels of the product, then the directions and rows of the batch; they wait for each
+other after each of the two. Where there may be a single row in a single direction, and a time step
+has enough work, they share the hidden units of each time step instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN, MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
 from ..scheduling.affine import int64
-from ..scheduling.emission import bound, for_items
+from ..scheduling.emission import bound, ceil_div, for_items, pieces
 from .recurrent_attributes import Activation
 from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, scope, span
 from .recurrent_layout import Buffers, Chunk, Recurrence, declare_buffers, vector_lanes
@@ -34,7 +34,7 @@ _FEWER_SUMS = 12
 _GROUP_SIZES = (4, 2)
 """The numbers of batch rows that the recurrence can compute together."""
 _PRODUCT_SUMS = {MOST_VECTOR_BYTES: 24}
-"""The number of vectors of sums in the product of all inputs, by the size of a register."""
+"""The number of vectors of sums in the product of the inputs, by the size of a register."""
 _CACHED = 1 << 18
 """Elements of the inputs that stay in the second-level cache while the weight passes over them."""
 
@@ -42,20 +42,20 @@ _CACHED = 1 << 18
 def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
     """The kernel (x, W, Wb, R, Rb, [P], h, [c], [lengths]) -> (Y, Y_h, [Y_c], product).
 
-    The last output is memory for x·W + Wb of some time steps; see `Recurrence.chunk`.
+    The last output is scratch memory for x·W + Wb of one chunk; callers ignore it.
     A run raises RuntimeError for a length below 0 or above the number of time steps.
     """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         buffers = declare_buffers(recurrence)
         _check_lengths(buffers)
-        size = bound(tirx.max(buffers.chunk, int64(1)), scope())
+        size = bound(tirx.max(buffers.chunk_steps, int64(1)), scope())
         # Without time steps there is one empty chunk, which copies the state.
-        with ib.serial(tirx.max((buffers.steps + size - 1) // size, int64(1))) as part:
+        with ib.serial(pieces(buffers.steps, size)) as part:
             first = bound(part * size, scope())
             chunk = Chunk(first, bound(tirx.min(buffers.steps - first, size), scope()))
             _emit_input_product(recurrence, buffers, chunk)
-            _emit_all(recurrence, buffers, chunk)
+            _emit_recurrence(recurrence, buffers, chunk)
     return builder.get()
 
 
@@ -65,17 +65,17 @@ def _emit_input_product(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) 
     panels = int(buffers.input_bias.shape[0])
     # The same memory with time steps and batch as one axis.
     x = ib.decl_buffer((buffers.steps * batch, columns), recurrence.dtype, data=buffers.x.data)
-    shape = (buffers.chunk * batch, recurrence.width)
+    shape = (buffers.chunk_steps * batch, recurrence.width)
     product = ib.decl_buffer(shape, recurrence.dtype, data=buffers.product.data)
-    rows, most = chunk.count * batch, _row_chunk(columns)
+    rows, most = chunk.count * batch, _rows_per_pass(columns)
 
     def multiply(loop: Any) -> None:
-        with ib.serial((rows + most - 1) // most) as part:
+        with ib.serial(ceil_div(rows, most)) as part:
             first = part * most
-            count = tirx.min(rows - first, tirx.IntImm("int64", most))
-            with loop(tirx.IntImm("int64", panels)) as block:
+            count = tirx.min(rows - first, int64(most))
+            with loop(int64(panels)) as block:
                 direction = block // recurrence.layout.blocks
-                start = chunk.first_time(recurrence, buffers, direction) * batch
+                start = chunk.start(recurrence, buffers, direction) * batch
                 operands = x, buffers.input_weight, buffers.input_bias, product
                 _multiply(*operands, block, bound(start, scope()), first, count)
 
@@ -89,7 +89,7 @@ def _emit_input_product(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) 
                 multiply(ib.serial)
 
 
-def _row_chunk(columns: int) -> int:
+def _rows_per_pass(columns: int) -> int:
     """The number of rows that one panel of the weight is multiplied with before the next."""
     tile = _tiles(1)[0][0]
     return max(1, _CACHED // max(columns, 1) // tile) * tile
@@ -108,10 +108,10 @@ def _multiply(
 ) -> None:
     """Emits rows [first, first + count) of the product with one panel of the weight.
 
-    Row i of the product is that of row start + i of x.
+    Row i of the product belongs to row start + i of x.
     """
     panel, lanes = int(weight.shape[2]), vector_lanes(str(x.dtype))
-    done: Any = tirx.IntImm("int64", 0)
+    done: Any = int64(0)
     for rows, vectors in _tiles(panel // lanes):
         groups = (count - done) // rows
         with ib.serial(panel // lanes // vectors) as part, ib.serial(groups) as group:
@@ -154,7 +154,7 @@ def _check_lengths(buffers: Buffers) -> None:
             ib.evaluate(tirx.const(0, "int32"))
 
 
-def _emit_all(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> None:
+def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> None:
     """Emits the recurrence of all groups of rows in all directions for a chunk of time steps.
 
     Rows of equal length are computed in groups, which load a vector of R once for all of them.
@@ -240,10 +240,10 @@ def _initialise(
     zero = tirx.const(0, recurrence.dtype)
     with ib.serial(count) as row, ib.serial(padded) as unit:
         # The padding starts at zero: uninitialised, it could hold denormals, which are slow.
-        place = [direction, first + row, unit]
-        # Between chunks, the state lies in the outputs for the final one.
+        indices = [direction, first + row, unit]
+        # After the first chunk, the state is read from the outputs, where the last chunk left it.
         given = [
-            tirx.if_then_else(chunk.first > 0, final[place], initial[place])
+            tirx.if_then_else(chunk.first > 0, final[indices], initial[indices])
             for initial, final in zip(buffers.initial, buffers.final, strict=True)
         ]
         hidden, *cell = (
@@ -262,16 +262,16 @@ def _emit_rows(rows: BatchRows) -> None:
     if buffers.lengths is not None:
         steps = ib.bind(tirx.Cast("int64", buffers.lengths[rows.first]))
         count = bound(tirx.max(tirx.min(steps - chunk.first, count), int64(0)), scope())
-    first_time = bound(chunk.first_time(rows.recurrence, buffers, rows.direction), scope())
+    start = bound(chunk.start(rows.recurrence, buffers, rows.direction), scope())
     with ib.serial(count) as within:
         step = chunk.first + within
         reverse = rows.recurrence.is_reverse(rows.direction)
         time = bound(tirx.Select(reverse, steps - 1 - step, step), scope())
-        place = bound(time - first_time, scope())
-        emit_time_step(TimeStep(rows, place, before=within % 2, after=(within + 1) % 2))
+        product_step = bound(time - start, scope())
+        emit_time_step(TimeStep(rows, product_step, before=within % 2, after=(within + 1) % 2))
         with ib.serial(rows.count) as row, ib.serial(rows.recurrence.layer.hidden) as unit:
-            place = [time, rows.direction, rows.first + row, unit]
-            ib.buffer_store(buffers.sequence, rows.hidden[(within + 1) % 2, row, unit], place)
+            indices = [time, rows.direction, rows.first + row, unit]
+            ib.buffer_store(buffers.sequence, rows.hidden[(within + 1) % 2, row, unit], indices)
     _emit_final(rows, steps, count)
 
 

@@ -26,12 +26,14 @@ from .recurrent_attributes import Layer
 PEEPHOLES = 3
 """Pi, Po and Pf."""
 
-_CHUNK = 1 << 17
-"""Elements of the product of the inputs of a chunk: half of a second-level cache in float32."""
+_CHUNK_ELEMENTS = 1 << 17
+"""Elements of the input product of a chunk, about: half of a second-level cache of 1 MiB, in
+float32."""
 _LEAST_ROWS = 96
-"""Rows of that product that use a weight once it is read, even if they leave the cache."""
+"""The least rows of that product, time steps times rows of the batch, even if they leave the cache:
+with fewer, reading the weight takes longer than the multiplications."""
 _LEAST_STEPS = 8
-"""Time steps of a chunk: cores wait for each other after each chunk."""
+"""The least time steps of a chunk, because cores wait for each other after each one."""
 
 _PANEL_VECTORS = 6
 """The vectors in a panel: enough independent sums to hide the latency of multiply-add. Twice as
@@ -142,15 +144,15 @@ class Recurrence:
         """The elements of x·W + Wb for one row and time step."""
         return len(self.layer.directions) * self.layout.blocks * self.layout.panel
 
-    def chunk(self, steps: Any, rows: Any) -> Any:
-        """The time steps of a chunk, for a sequence of `steps` and a batch of `rows`, as an int64.
+    def chunk_steps(self, steps: Any, rows: Any) -> Any:
+        """The most time steps of a chunk, for a sequence of `steps` and a batch of `rows`; int64.
 
-        Rows with lengths of their own read the sequence from different ends in reverse direction,
-        so that all time steps are one chunk.
+        In reverse, each row starts at the end of its own length, so that a chunk would cover other
+        positions for each row. The whole sequence is one chunk then.
         """
         if self.lengths and any(direction.reverse for direction in self.layer.directions):
             return steps
-        most = int64(max(_CHUNK // self.width, _LEAST_ROWS))
+        most = int64(max(_CHUNK_ELEMENTS // self.width, _LEAST_ROWS))
         size = tirx.max(most // tirx.max(rows, int64(1)), int64(_LEAST_STEPS))
         return tirx.min(steps, size)
 
@@ -202,8 +204,8 @@ class Buffers:
     final: tuple[Any, ...]
     """The final state: Y_h and, for an LSTM, Y_c, each [D, b, H]."""
     product: Any
-    """x·W + Wb of the time steps of a chunk, [chunk, b, D·blocks·panel]."""
-    chunk: Any
+    """x·W + Wb of the time steps of a chunk, [chunk steps, b, D·blocks·panel]."""
+    chunk_steps: Any
     """The most time steps of a chunk."""
     steps: Any
     """n."""
@@ -220,8 +222,8 @@ class Chunk:
     count: Any
     """The number of time steps in the chunk."""
 
-    def first_time(self, recurrence: Recurrence, buffers: Buffers, direction: Any) -> Any:
-        """The least position in the sequence that the chunk covers in a direction."""
+    def start(self, recurrence: Recurrence, buffers: Buffers, direction: Any) -> Any:
+        """The index in the sequence of the earliest time step in the chunk, for a direction."""
         from_the_end = buffers.steps - self.first - self.count
         return tirx.Select(recurrence.is_reverse(direction), from_the_end, self.first)
 
@@ -239,7 +241,7 @@ def declare_buffers(recurrence: Recurrence) -> Buffers:
         names.append("lengths")
     names += ["sequence", *(f"final_{state}" for state in states), "product"]
     handles = {name: ib.arg(name, ib.handle()) for name in names}
-    steps, chunk = ib.int64(), ib.int64()
+    steps, chunk_steps = ib.int64(), ib.int64()
     rows = ib.int64() if recurrence.batch is None else tirx.IntImm("int64", recurrence.batch)
 
     def match(name: str, *shape: Any, dtype: str = recurrence.dtype) -> Any:
@@ -257,8 +259,8 @@ def declare_buffers(recurrence: Recurrence) -> Buffers:
         lengths=match("lengths", rows, dtype="int32"),
         sequence=match("sequence", steps, directions, rows, layer.hidden),
         final=tuple(match(f"final_{state}", *state_shape) for state in states),
-        product=match("product", chunk, rows, recurrence.width),
-        chunk=chunk,
+        product=match("product", chunk_steps, rows, recurrence.width),
+        chunk_steps=chunk_steps,
         steps=steps,
         rows=rows,
     )

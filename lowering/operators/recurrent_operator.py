@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: a marked function in plain Relax, and the kernels that replace it.
+"""LSTM, GRU and RNN: a marked function in plain Relax, and the kernel that replaces it.
 
 The kernel takes packed weights, and the time steps in chunks:
 
@@ -146,8 +146,8 @@ def _call_kernel(bb: Any, layer: Layer, given: Operands) -> list[Value]:
     kernel = recurrence_kernel(recurrence)
     state_type = relax.TensorType((directions, batch, layer.hidden), dtype)
     sequence_type = relax.TensorType((steps, directions, batch, layer.hidden), dtype)
-    chunk = recurrence.chunk(_expr(steps), _expr(batch))
-    product_type = relax.TensorType((chunk, batch, recurrence.width), dtype)
+    chunk_steps = recurrence.chunk_steps(_expr(steps), _expr(batch))
+    product_type = relax.TensorType((chunk_steps, batch, recurrence.width), dtype)
     types = [sequence_type, *[state_type] * len(given.states), product_type]
     return call_kernel(bb, f"{layer.op.lower()}_recurrence", kernel, arguments, types)[:-1]
 

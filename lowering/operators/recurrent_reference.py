@@ -235,7 +235,7 @@ class _Activated:
     x: Value
 
     def constant(self, number: float) -> Value:
-        return relax.const(np.dtype(str(self.x.ty.dtype)).type(number))
+        return relax.const(number, self.x.ty.dtype)
 
     @property
     def alpha(self) -> Value:

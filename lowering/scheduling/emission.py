@@ -118,7 +118,7 @@ def bound(value: Any, scope: str = "global") -> Any:
     """
     if isinstance(value, tirx.IntImm):
         return value
-    # With a layout, even the default, the builder searches the whole stack of frames.
+    # `layout=None`: computing the default layout makes the builder search all open frames.
     place = ib.alloc_buffer((1,), "int64", scope=scope, layout=None)
     ib.buffer_store(place, value, [int64(0)])
     return place[int64(0)]
@@ -280,7 +280,7 @@ class Store:
     def declare(self) -> None:
         """Declares flat views of the buffers; call it where they are visible to all stores."""
         output = self._epilogue.output
-        self._views[output] = flat(output)
+        self._views = {output: flat(output)}
         for load in self._loads:
             if load.source not in self._views:
                 self._views[load.source] = flat(load.source)

@@ -1,10 +1,13 @@
-"""From Relax operators to kernels: TVM's LegalizeOps with exceptions, and once for equal calls."""
+"""Legalizes Relax operators: TVM's LegalizeOps, with kernels of our own for `take` and `relu`.
+
+All calls of one type share a kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import tvm
@@ -15,20 +18,19 @@ from ..values import Constant
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
-Legalize = Callable[[relax.BlockBuilder, Any], Any]
-"""From a builder and a call of an operator to what replaces the call."""
+LegalizeFunc = Callable[[relax.BlockBuilder, Any], Any]
+"""Maps a call to its legalized form."""
 
 
 def legalize_operators() -> Any:
     """The pass that replaces operators by calls of kernels.
 
-    TVM makes a kernel for each call, and finds afterwards that it has it already. A network calls
-    few operators of different types, so that here a second call of the same type takes the kernel
-    of the first.
+    TVM creates a kernel for every call and only then finds that an equal one exists. Most calls in
+    a network have the type of an earlier call; they reuse its kernel.
     """
 
     def run(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        kernels = _Kernels()
+        kernels = _KernelCache()
         functions = {
             name: partial(kernels.legalize, legalize) for name, legalize in _legalizations().items()
         }
@@ -37,9 +39,8 @@ def legalize_operators() -> Any:
     return tvm.transform.module_pass(run, opt_level=0, name="looplift.legalize_operators")
 
 
-@cache
-def _legalizations() -> dict[str, Legalize]:
-    """What replaces calls of each operator."""
+def _legalizations() -> dict[str, LegalizeFunc]:
+    """The legalization of each operator, as it is registered now: users may replace one."""
     found = {name: ir.Op.get(name).get_attr("FLegalize") for name in ir.Op.list_op_names()}
     return {name: legalize for name, legalize in found.items() if legalize is not None} | {
         "relax.take": _take,
@@ -48,99 +49,96 @@ def _legalizations() -> dict[str, Legalize]:
 
 
 @dataclass(frozen=True)
-class _Replacement:
+class _KernelCall:
     """A call of a kernel that replaces calls of an operator with operands of certain types."""
 
     kernel: Any
-    places: list[int]
+    operand_indices: list[int]
     """The operands that the kernel takes, in order."""
     sizes: Sequence[Any]
     """The sizes that it takes after its operands."""
     types: Sequence[Any]
 
-    def call(self, operands: list[Any], result: Any) -> Any:
-        """The call of the kernel, of the type `result`."""
-        fields = relax.Tuple([operands[place] for place in self.places])
+    def on(self, operands: list[Any], result: Any) -> Any:
+        """The same call on other operands, of the type `result`."""
+        fields = relax.Tuple([operands[index] for index in self.operand_indices])
         return ir.Call(
             _CALL_TIR, [self.kernel, fields, *self.sizes], None, self.types, ret_ty=result
         )
 
 
-@dataclass(frozen=True)
-class _Kernels:
-    """The kernels of a module by the operators and types that they replace."""
+@dataclass
+class _KernelCache:
+    """The kernels of a module by what they depend on."""
 
-    _found: dict[int, list[tuple[Any, _Replacement | None]]] = field(default_factory=dict)
-    """None for calls that TVM replaces by more than a call of a kernel."""
+    _calls: dict[Any, _KernelCall | None] = field(default_factory=dict)
+    """None for calls that become more than one kernel call."""
 
-    def legalize(self, legalize: Legalize, bb: relax.BlockBuilder, call: Any) -> Any:
-        """What replaces a call."""
+    def legalize(self, legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+        """The legalized call."""
         operands = _operands(call)
         key = _key(call, operands)
-        found = self._found.setdefault(tvm_ffi.structural_hash(key), [])
-        for other, replacement in found:
-            if tvm_ffi.structural_equal(other, key):
-                if replacement is None:
-                    return legalize(bb, call)
-                return replacement.call(operands, call.ty)
+        if key in self._calls:
+            known = self._calls[key]
+            return legalize(bb, call) if known is None else known.on(operands, call.ty)
         result = legalize(bb, call)
-        found.append((key, _replacement(call, operands, result)))
+        self._calls[key] = _reusable_call(call, operands, result)
         return result
 
 
-def _operands(call: Any) -> list[Any]:
-    """The tensors that a call takes, those of tuples as well.
-
-    Not constants that are numbers: TVM writes those into the kernel.
-    """
-    arguments = [a for arg in call.args for a in (arg.fields if _is_tuple(arg) else [arg])]
-    return [
-        a
-        for a in arguments
-        if isinstance(getattr(a, "ty", None), relax.TensorType)
-        and not (isinstance(a, Constant) and not a.ty.ndim)
-    ]
+def _arguments(call: Any) -> list[Any]:
+    """The arguments of a call, with the fields of tuples in their place."""
+    return [a for arg in call.args for a in (arg.fields if _is_tuple(arg) else [arg])]
 
 
 def _is_tuple(argument: Any) -> bool:
     return isinstance(argument, relax.Tuple)
 
 
+def _operands(call: Any) -> list[Any]:
+    """The tensors that a call takes, without constant scalars: TVM writes those into the kernel."""
+    return [
+        a
+        for a in _arguments(call)
+        if isinstance(getattr(a, "ty", None), relax.TensorType)
+        and not (isinstance(a, Constant) and not a.ty.ndim)
+    ]
+
+
 def _key(call: Any, operands: list[Any]) -> Any:
-    """What the kernel for a call depends on: all but the values of its operands."""
-    arguments = [a for arg in call.args for a in (arg.fields if _is_tuple(arg) else [arg])]
-    tuples = [len(arg.fields) if _is_tuple(arg) else -1 for arg in call.args]
-    return tvm_ffi.convert(
-        [
-            call.op.name,
-            call.attrs,
-            call.ty,
-            tuples,
-            [_first(operands, o) for o in operands],
-            [a.ty if _first(operands, a) is not None else a for a in arguments],
-        ]
-    )
+    """Everything that the kernel depends on: the operator, its attributes and types, which operands
+    are the same, and constant scalars.
+    """
+    parts = [
+        call.op.name,
+        call.attrs,
+        call.ty,
+        [len(arg.fields) if _is_tuple(arg) else -1 for arg in call.args],
+        [_index_of(operands, operand) for operand in operands],
+        [a if _index_of(operands, a) is None else a.ty for a in _arguments(call)],
+    ]
+    return tvm_ffi.StructuralKey(tvm_ffi.convert(parts))  # type: ignore[call-arg]
 
 
-def _first(operands: list[Any], operand: Any) -> int | None:
-    """The first place of an operand."""
+def _index_of(operands: list[Any], operand: Any) -> int | None:
     return next((k for k, other in enumerate(operands) if other.same_as(operand)), None)
 
 
-def _replacement(call: Any, operands: list[Any], result: Any) -> _Replacement | None:
-    """What replaces other calls of the same type; None if `result` does more than to call a kernel.
+def _reusable_call(call: Any, operands: list[Any], result: Any) -> _KernelCall | None:
+    """The kernel call to reuse; None if the kernel cannot serve other calls.
 
-    A result whose type is not that of the call has sizes that statements before it compute.
+    These are results that are not a single `call_tir`, that do not take all operands, as the value
+    of a constant may be part of the kernel, and whose sizes statements before them compute.
     """
     if not isinstance(result, ir.Call) or not result.op.same_as(_CALL_TIR):
         return None
     kernel, arguments, *sizes = result.args
-    places = [_first(operands, argument) for argument in arguments.fields]
-    if None in places or {_first(operands, o) for o in operands} != set(places):
+    indices = [_index_of(operands, argument) for argument in arguments.fields]
+    if None in indices or {_index_of(operands, o) for o in operands} != set(indices):
         return None
     if not tvm_ffi.structural_equal(result.ty_args[0], call.ty):
         return None
-    return _Replacement(kernel, [p for p in places if p is not None], sizes, result.ty_args)
+    return _KernelCall(kernel, [k for k in indices if k is not None], sizes, result.ty_args)
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:

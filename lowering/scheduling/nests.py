@@ -71,15 +71,16 @@ class Nest:
         return self.extents[next(k for k, v in enumerate(self.variables) if v.same_as(variable))]
 
 
-@lru_cache(maxsize=2)  # Rules ask for a kernel, and for the same without copies.
-def nests_of(kernel: tirx.PrimFunc) -> list[Nest] | None:
+@lru_cache(maxsize=2)  # The kernel, and the kernel without copies.
+def nests_of(kernel: tirx.PrimFunc) -> tuple[Nest, ...] | None:
     """The loop nests of a kernel in order; None for a kernel of another form."""
     if not isinstance(kernel.body, s_tir.SBlockRealize):
         return None
     body = kernel.body.block.body
     parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     nests = [_nest(part) for part in parts]
-    return None if any(nest is None for nest in nests) else [n for n in nests if n is not None]
+    known = tuple(nest for nest in nests if nest is not None)
+    return known if len(known) == len(nests) else None
 
 
 def _nest(statement: Any) -> Nest | None:
@@ -151,7 +152,10 @@ def without_copies(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _has_single_nest(kernel: tirx.PrimFunc) -> bool:
-    """Whether there is nothing to inline, which a schedule would take long to tell."""
+    """Whether the kernel is a single loop nest, so that there is nothing to inline.
+
+    Creating a schedule to find out is slow.
+    """
     body = kernel.body
     return isinstance(body, s_tir.SBlockRealize) and not isinstance(body.block.body, tirx.SeqStmt)
 

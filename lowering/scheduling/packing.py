@@ -146,7 +146,7 @@ def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
 def compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> dict[Any, Any]:
     """The compiled kernels by their variables, for the processor this runs on.
 
-    LLVM does not optimise them: each runs once or a few times, in less time than that would take.
+    LLVM does not optimise them: most run once, for less time than optimising would take.
     """
     named = {
         variable.name_hint: module[variable].with_attr("global_symbol", variable.name_hint)

@@ -1,4 +1,4 @@
-"""LowerRecurrent: functions that are marked as LSTM, GRU or RNN as kernels."""
+"""LowerRecurrent: calls of functions marked as LSTM, GRU or RNN become calls of a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .unused import without_unused
 
 
 def lower_recurrent(module: tvm.IRModule) -> tvm.IRModule:
-    """Replaces the calls of marked functions by calls of kernels for the target in scope."""
+    """Replaces the calls of marked functions by calls of a kernel for the target in scope."""
     marked = {
         variable: operator
         for variable, function in module.functions_items()
@@ -37,7 +37,7 @@ class _Lowering(PyExprMutator):  # type: ignore[misc]
         self._marked = marked
 
     def visit_call_(self, call: Any) -> Any:
-        """The outputs of kernels, as a tuple."""
+        """The outputs of the kernel, as a tuple."""
         call = self.visit_expr_post_order(call)
         operator = self._marked.get(call.op) if isinstance(call.op, ir.GlobalVar) else None
         if operator is None:

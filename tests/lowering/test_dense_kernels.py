@@ -352,6 +352,23 @@ def test_rules_apply_as_those_of_dlight_do() -> None:
     assert any("looplift_product" in kernel.script() for kernel in kernels)
 
 
+def test_a_kernel_can_be_scheduled_again() -> None:
+    """Rules keep what they found out about the last kernel, and emit it anew for each schedule."""
+    text = "model (float[n, 8, w] x, float[16, 8, 3] f, float[1, 16, 1] b) => (float[n, 16, v] y) {"
+    model = parse(f"{text} c = Conv (x, f) y = Add (c, b) }}")
+    module = relax.transform.LegalizeOps()(looplift.from_onnx(model))
+    module = relax.transform.AnnotateTIROpPattern()(module)
+    module = relax.transform.FuseTIR()(relax.transform.FuseOps()(module))
+    scheduled = []
+    for _ in range(2):
+        with as_target("native"):
+            same_kernels = tvm.IRModule(dict(module.functions_items()))
+            scheduled.append(dlight.ApplyDefaultSchedule(Convolution())(same_kernels))
+    for each in scheduled:
+        assert "looplift_tile" in each.script()
+    tvm.ir.assert_structural_equal(*scheduled)
+
+
 # --- what the passes around the rules promise ---
 
 

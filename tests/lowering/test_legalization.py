@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, te
 
 from looplift.lowering.scheduling import legalization
 from looplift.lowering.scheduling.legalization import legalize_operators
@@ -67,33 +68,76 @@ def test_numbers_are_written_into_kernels(made: Counter[str]) -> None:
     assert made["relax.multiply"] == 2
 
 
-def test_attributes_and_numbers_of_operands_tell_calls_apart(made: Counter[str]) -> None:
-    body = "(p, q, r, s)"
-    concatenations = "p = Concat <axis = 1> (x, y) q = Concat <axis = 0> (x, y)"
-    more = "r = Concat <axis = 1> (x, y, x) s = Concat <axis = 1> (y, x)"
-    text = f"{body} {{ {concatenations} {more} }}".replace(
-        "(p, q, r, s)", "(float[n, 6] p, float[m, 3] q, float[n, 9] r, float[n, 6] s)"
+def test_attributes_and_tuples_tell_calls_apart(made: Counter[str]) -> None:
+    outputs = run(
+        """(float[n, 3] p, float[n, 3] q, float[n, 6] r, float[n, 9] s, float[n, 6] t) {
+            p = LeakyRelu <alpha = 0.5> (x)
+            q = LeakyRelu <alpha = 0.25> (x)
+            r = Concat <axis = 1> (x, y)
+            s = Concat <axis = 1> (x, y, x)
+            t = Concat <axis = 1> (y, x)
+        }""",
+        x=X,
+        y=Y,
     )
-    outputs = run(text, x=X, y=Y)
-    wanted = [np.concatenate(a, k) for a, k in (((X, Y), 1), ((X, Y), 0), ((X, Y, X), 1))]
-    for got, want in zip(outputs, [*wanted, np.concatenate((Y, X), 1)], strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert made["relax.concat"] == 3
+    leaky = [np.where(X < 0, X * np.float32(slope), X) for slope in (0.5, 0.25)]
+    joined = [np.concatenate(parts, 1) for parts in ((X, Y), (X, Y, X), (Y, X))]
+    for got, wanted in zip(outputs, [*leaky, *joined], strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert made["relax.nn.leakyrelu"] == 2
+    assert made["relax.concat"] == 2
 
 
-def test_calls_whose_sizes_come_from_data_keep_their_own() -> None:
-    """The sizes of each are computed beside its kernel."""
+def test_symbolic_sizes_tell_calls_apart(made: Counter[str]) -> None:
+    model = parse(
+        """g (float[n, 3] x, float[m, 3] y) => (float[n, 3] p, float[m, 3] q) {
+            p = Neg (x)
+            q = Neg (y)
+        }"""
+    )
+    outputs = Compiled(model)({"x": X, "y": Y[:1]})
+    np.testing.assert_array_equal(outputs[0], -X)
+    np.testing.assert_array_equal(outputs[1], -Y[:1])
+    assert made["relax.negative"] == 2
+
+
+def _legalized(calls: Callable[[Sequence[Any]], Sequence[Any]], *params: Any) -> list[Any]:
+    """The types of the bindings in a function of legalized calls."""
     bb = relax.BlockBuilder()
+    with bb.function("main", list(params)):
+        bb.emit_func_output(relax.Tuple([bb.emit(call) for call in calls(params)]))
+    main = legalize_operators()(bb.get())["main"]
+    return [binding.var.ty for block in main.body.blocks for binding in block.bindings]
+
+
+def test_calls_with_data_dependent_sizes_do_not_share_a_kernel() -> None:
+    """Statements before each call compute its output size."""
     data = relax.Var("data", relax.TensorType([8], "float32"))
     places = [relax.Var(name, relax.TensorType([1], "int64")) for name in ("a", "b", "one")]
-    with bb.function("main", [data, *places]):
-        first, second, one = places
+
+    def slices(params: Sequence[Any]) -> list[Any]:
+        of, first, second, one = params
         ranges = ((first, second), (second, first))
-        cuts = [relax.op.dynamic_strided_slice(data, *ends, one) for ends in ranges]
-        bb.emit_func_output(relax.Tuple([bb.emit(cut) for cut in cuts]))
-    main = legalize_operators()(bb.get())["main"]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    types = [binding.var.ty for binding in bindings]
-    cuts = [t for t in types if isinstance(t, relax.TensorType) and str(t.dtype) == "float32"]
-    first_size, second_size = (cut.shape.values[0] for cut in cuts)
+        return [relax.op.dynamic_strided_slice(of, *ends, one) for ends in ranges]
+
+    types = _legalized(slices, data, *places)
+    found = [t for t in types if isinstance(t, relax.TensorType) and str(t.dtype) == "float32"]
+    first_size, second_size = (kind.shape.values[0] for kind in found)
     assert not first_size.same_as(second_size)
+
+
+def test_a_kernel_with_the_value_of_a_constant_is_not_shared(
+    made: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_first(bb: relax.BlockBuilder, call: Any) -> Any:
+        made["relax.add"] += 1
+        number = float(call.args[1].value.numpy()[0])
+        return bb.call_te(lambda x: te.compute(x.shape, lambda i: x[i] + number), call.args[0])
+
+    monkeypatch.setattr(legalization, "_legalizations", lambda: {"relax.add": add_first})
+
+    def sums(params: Sequence[Any]) -> list[Any]:
+        return [relax.op.add(params[0], relax.const(np.full(4, k, "f4"))) for k in (1, 2)]
+
+    _legalized(sums, relax.Var("data", relax.TensorType([4], "float32")))
+    assert made["relax.add"] == 2

@@ -214,11 +214,15 @@ def test_every_combination_of_direction_lengths_and_inputs(op: str) -> None:
     check_against_onnxruntime(list(grid(op, every=True)))
 
 
+def use_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_CHUNK_ELEMENTS", "_LEAST_ROWS"):
+        monkeypatch.setattr(recurrent_layout, limit, 1)
+    monkeypatch.setattr(recurrent_layout, "_LEAST_STEPS", 3)  # Odd: h changes places in between.
+
+
 @pytest.mark.parametrize("op", GATES)
 def test_a_sequence_of_several_chunks(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_CHUNK", "_LEAST_ROWS"):
-        monkeypatch.setattr(recurrent_layout, limit, 1)
-    monkeypatch.setattr(recurrent_layout, "_LEAST_STEPS", 2)
+    use_small_chunks(monkeypatch)
     states = ("initial_h", "initial_c", "P") if op == "LSTM" else ("initial_h",)
     layers = [Layer(op, {"direction": direction}, ("B",)) for direction in DIRECTIONS]
     layers += [
@@ -249,6 +253,18 @@ def test_every_activation_with_default_and_given_parameters() -> None:
         *(Layer("RNN", {"activations": [name]}) for name in WITH_PARAMETERS),
     ]
     check_against_onnxruntime(layers)
+
+
+def test_every_activation_in_float64() -> None:
+    layers = [Layer("RNN", {"activations": [name]}, ("B",)) for name in ACTIVATIONS]
+    rng = np.random.default_rng(0)
+    weights = [layer.weights(rng) for layer in layers]
+    wide = [{name: a.astype("float64") for name, a in arrays.items()} for arrays in weights]
+    session = onnxruntime_session(build_model(layers, weights))
+    model = build_model(layers, wide, dtype="float64")
+    feed = build_feed(layers, rng, 5, 3)
+    outputs = Compiled(model)({name: value.astype("float64") for name, value in feed.items()})
+    assert_equal(model, outputs, [w.astype("float64") for w in session.run(None, feed)], 1e-4)
 
 
 def test_parameters_go_in_order_to_the_activations_that_take_them() -> None:
