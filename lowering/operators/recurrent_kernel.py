@@ -14,6 +14,8 @@ has enough work, they share the hidden units of each time step instead.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -73,11 +75,11 @@ def _emit_input_product(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) 
         with ib.serial(ceil_div(rows, most)) as part:
             first = part * most
             count = tirx.min(rows - first, int64(most))
-            with loop(int64(panels)) as block:
-                direction = block // recurrence.layout.blocks
-                start = chunk.start(recurrence, buffers, direction) * batch
+            with loop(int64(panels)) as panel:
+                direction = panel // recurrence.layout.blocks
+                start = bound(chunk.start(recurrence, buffers, direction) * batch, scope())
                 operands = x, buffers.input_weight, buffers.input_bias, product
-                _multiply(*operands, block, bound(start, scope()), first, count)
+                _PanelProduct(*operands, panel, start).emit(first, count)
 
     if is_for_gpu():
         multiply(ib.serial)
@@ -103,44 +105,42 @@ def _tiles(vectors: int) -> list[tuple[int, int]]:
     return [(sums // 2, wide), (4, wide), (1, widest)]
 
 
-def _multiply(
-    x: Any, weight: Any, bias: Any, product: Any, block: Any, start: Any, first: Any, count: Any
-) -> None:
-    """Emits rows [first, first + count) of the product with one panel of the weight.
+@dataclass(frozen=True)
+class _PanelProduct:
+    """The product of the inputs with one panel of the weight."""
 
-    Row i of the product belongs to row start + i of x.
-    """
-    panel, lanes = int(weight.shape[2]), vector_lanes(str(x.dtype))
-    done: Any = int64(0)
-    for rows, vectors in _tiles(panel // lanes):
-        groups = (count - done) // rows
-        with ib.serial(panel // lanes // vectors) as part, ib.serial(groups) as group:
-            row = first + done + group * rows
-            places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
-            _multiply_tile(x, weight, bias, product, block, start, row, rows, places)
-        done = done + groups * rows
+    x: Any
+    weight: Any
+    bias: Any
+    product: Any
+    panel: Any
+    """The number of the panel."""
+    start: Any
+    """Row i of the product belongs to row start + i of x."""
 
+    def emit(self, first: Any, count: Any) -> None:
+        """Emits rows [first, first + count) of the product."""
+        width, lanes = int(self.weight.shape[2]), vector_lanes(str(self.x.dtype))
+        done: Any = int64(0)
+        for rows, vectors in _tiles(width // lanes):
+            groups = (count - done) // rows
+            with ib.serial(width // lanes // vectors) as part, ib.serial(groups) as group:
+                places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
+                self._emit_tile(first + done + group * rows, rows, places)
+            done = done + groups * rows
 
-def _multiply_tile(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    product: Any,
-    block: Any,
-    start: Any,
-    first: Any,
-    rows: int,
-    places: Any,
-) -> None:
-    """Emits the product of a few rows with the vectors of a panel that start at `places`."""
-    columns, panel = (int(size) for size in weight.shape[1:])
-    sums = [[keep(bias[block, 0, place]) for place in places] for _ in range(rows)]
-    with ib.serial(columns) as column:
-        for row, (i, place) in itertools.product(range(rows), enumerate(places)):
-            add_to(sums[row][i], x[start + first + row, column] * weight[block, column, place])
-    for row, (i, place) in itertools.product(range(rows), enumerate(places)):
-        column = span(block * panel + place.base, int(place.lanes))
-        ib.buffer_store(product, sums[row][i], [first + row, column])
+    def _emit_tile(self, first: Any, rows: int, places: Sequence[Any]) -> None:
+        """Emits the product of a few rows with the vectors of the panel that start at `places`."""
+        columns, width = (int(size) for size in self.weight.shape[1:])
+        tile = list(itertools.product(range(rows), range(len(places))))
+        sums = {(row, i): keep(self.bias[self.panel, 0, places[i]]) for row, i in tile}
+        with ib.serial(columns) as column:
+            for row, i in tile:
+                weight = self.weight[self.panel, column, places[i]]
+                add_to(sums[row, i], self.x[self.start + first + row, column] * weight)
+        for row, i in tile:
+            position = span(self.panel * width + places[i].base, int(places[i].lanes))
+            ib.buffer_store(self.product, sums[row, i], [first + row, position])
 
 
 def _check_lengths(buffers: Buffers) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from ..loops.repeat import emit_counted
