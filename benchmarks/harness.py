@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import onnx
+import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
@@ -56,6 +58,13 @@ def alternate(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
         for name, call in calls.items():
             times[name].append(seconds(call))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def session(model: onnx.ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
+    """The model on onnxruntime, with this many threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def is_installed(package: str) -> bool:

@@ -23,9 +23,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import tvm
-from harness import alternate, report
+from harness import alternate, report, session
 from onnx import numpy_helper
-from recurrent import session
 from tvm import relax
 
 import looplift

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import tvm
-from harness import alternate, report
+from harness import alternate, report, session
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
@@ -58,13 +58,6 @@ def layer(op: str) -> onnx.ModelProto:
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def session(model: onnx.ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
-    """The model on onnxruntime, with this many threads."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def main() -> None:

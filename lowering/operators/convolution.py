@@ -24,10 +24,12 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 @accumulate_in_float32
 def conv(ctx: ConverterContext) -> Value:
     """Conv, see https://onnx.ai/onnx/operators/onnx__Conv.html."""
-    data, weight, *bias = [ctx.inputs[slot] for slot in range(len(ctx.inputs))]
-    if bias and bias[0] is not None and known_dims(weight) is not None:
-        bias = [match_dims(ctx.bb, bias[0], dims_of(weight, "weight")[:1])]
-    return _by_tvm_after_padding(ctx.derive(inputs=[data, weight, *bias]), 0)
+    data, weight, bias = (ctx.inputs[slot] for slot in range(3))
+    dims = known_dims(weight)
+    if bias is None or dims is None:
+        return _by_tvm_after_padding(ctx, 0)
+    bias = match_dims(ctx.bb, bias, dims[:1])
+    return _by_tvm_after_padding(ctx.derive(inputs=[data, weight, bias]), 0)
 
 
 @converts("MaxPool")

@@ -21,10 +21,11 @@ def layer_normalization(ctx: ConverterContext) -> Value:
     The mean and the inverse standard deviation are float32, as in onnxruntime.
     """
     bb = ctx.bb
-    data, scale, *bias = _with_sizes_of_axes(ctx, _trailing_axes(ctx))
-    if bias in ([], [None]) and None in map(as_int, dims_of(scale, "scale")):
-        bias = [bb.normalize(relax.op.zeros_like(scale))]  # TVM's converter needs numbers for it.
-    normalized = bb.normalize(ctx.by_tvm([data, scale, *bias]))
+    data, scale, *biases = _with_sizes_of_axes(ctx, _trailing_axes(ctx))
+    bias = biases[0] if biases else None
+    if bias is None and None in map(as_int, dims_of(scale, "scale")):
+        bias = bb.normalize(relax.op.zeros_like(scale))  # TVM's converter needs numbers for it.
+    normalized = bb.normalize(ctx.by_tvm([data, scale, bias]))
     results = [normalized.fields[0]]
     if ctx.num_outputs > 1:
         data = bb.normalize(relax.op.astype(ctx.inputs[0], "float32"))
@@ -58,6 +59,10 @@ def batch_normalization(ctx: ConverterContext) -> Value:
     In training mode it normalizes by the mean and variance of the batch. TVM normalizes by the
     running ones in either mode, and applies the momentum to those of the batch.
     """
+    if ctx.inputs[0].ty.ndim == 1:
+        raise UnsupportedError(
+            "BatchNormalization of a vector is not supported: it has no channels"
+        )
     if not ctx.attr("training_mode", 0):
         if ctx.num_outputs > 1:
             raise UnsupportedError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from looplift.rewrite.errors import UnsupportedError
+
 from .inputs import Load, random
 
 
@@ -116,3 +118,13 @@ def test_channels_whose_number_the_run_finds_equal(
     )
     shape = (2, 5, 4) if operator == "RMSNormalization" else (2, 4, 5)
     model.check(random(*shape), *(np.abs(random(4)) for _ in names))
+
+
+def test_a_vector_has_no_channels(imported: Load) -> None:
+    vectors = ", ".join(f"float[1] {name}" for name in ("scale", "bias", "mean", "variance"))
+    with pytest.raises(UnsupportedError, match="no channels"):
+        imported(
+            f"""
+            g (float[n] x, {vectors}) => (float[n] y)
+            {{ y = BatchNormalization (x, scale, bias, mean, variance) }}"""
+        )
