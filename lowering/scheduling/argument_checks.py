@@ -3,49 +3,73 @@
 TVM makes each kernel check its arguments: that they are tensors of its types and ranks, compact and
 on its device, and of the sizes that it was compiled for. For VITS, compiling these checks takes a
 sixth of LLVM's time. A constant, or a tensor that the module allocates, is compact, on the kernel's
-device, and has the type and rank it was allocated with. Only its sizes are still compared: the
-allocation computes them by one expression, and the kernel may expect them by another.
+device, and has the type and rank it was allocated with. A size of it is still compared where the
+allocation computes it by one expression and the kernel expects another.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-_ALLOCATED = "looplift.allocated_arguments"
-"""The attribute of a kernel with the numbers of the parameters that only get allocated tensors."""
+from .nests import substituted
+
+_GUARANTEED = "looplift.guaranteed_arguments"
+"""The attribute of a kernel with the numbers of the parameters that get only allocated tensors of
+their element type and rank, or scalars of their type."""
+_SIZES = "looplift.guaranteed_sizes"
+"""The attribute with the sizes that such tensors always have: numbers of a parameter and an axis.
+"""
 
 _CALL = ir.Op.get("relax.call_tir")
 _CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 _ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
 _RESHAPE = ir.Op.get("relax.reshape")
 _READ = ir.Op.get("tirx.tvm_struct_get")
-_STRIDES, _TYPE, _ARGUMENT = 3, 13, 15
-"""Fields that it reads: the address of a tensor's strides, the type and value of an argument."""
+_SHAPE, _STRIDES, _TYPE, _ARGUMENT, _ELEMENT = 2, 3, 13, 15, 17
+"""Fields that it reads: the address of a tensor's shape and of its strides, the type and value of
+an argument, and an element of a shape."""
 _BODY = "compute_scope"
 """The attribute around what a kernel does after the checks."""
+
+_Read = tuple[Any, int, int]
+"""A field that an expression reads: the base, the number of the element, and the field."""
 
 
 # --- before the kernels are lowered ---
 
 
-def mark_allocated_arguments(module: tvm.IRModule) -> tvm.IRModule:
-    """Marks the parameters of kernels that get an allocated tensor in every call of the module."""
+def mark_guaranteed_arguments(module: tvm.IRModule) -> tvm.IRModule:
+    """Marks what every call of a kernel in the module is known to pass."""
     calls = _Calls(module)
     for function in module.functions.values():
         if isinstance(function, relax.Function):
             calls.visit_expr(function)
     for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and variable in calls.others:
-            others = calls.others[variable]
+        if isinstance(kernel, tirx.PrimFunc) and variable in calls.guarantees:
+            guarantees = calls.guarantees[variable]
             if calls.references[variable] == calls.count[variable]:
-                allocated = [k for k in range(len(kernel.params)) if k not in others]
-                module[variable] = kernel.with_attr(_ALLOCATED, allocated)
+                kernel = kernel.with_attr(_GUARANTEED, sorted(guarantees.arguments))
+                module[variable] = kernel.with_attr(_SIZES, sorted(guarantees.sizes))
     return module
+
+
+@dataclass(frozen=True)
+class _Guarantees:
+    """What calls of a kernel are known to pass."""
+
+    arguments: frozenset[int]
+    """The parameters that get scalars of their type, or allocated tensors of their element type
+    and rank."""
+    sizes: frozenset[tuple[int, int]]
+    """The axes of parameters that get tensors of the size that the kernel expects."""
 
 
 @relax.expr_functor.visitor
@@ -55,8 +79,8 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__()
         self._module = module
-        self.others: dict[Any, set[int]] = {}
-        """By kernel, the arguments that are not allocated tensors of its types in some call."""
+        self.guarantees: dict[Any, _Guarantees] = {}
+        """By kernel, what holds for all calls."""
         self.count: Counter[Any] = Counter()
         """By kernel, the number of calls."""
         self.references: Counter[Any] = Counter()
@@ -102,25 +126,61 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
         if not isinstance(arguments, relax.Tuple) or "global_symbol" in self._attributes(kernel):
             return  # What is called from outside of the module gets other tensors, too.
         self.count[kernel] += 1
-        others = self.others.setdefault(kernel, set())
         results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
         if call.op.same_as(_CALL_IN_PLACE):
             results = []
-        given = [*(value.ty for value in arguments.fields), *results]
-        for number, (param, kind) in enumerate(zip(self._module[kernel].params, given)):
-            is_allocated = number >= len(arguments.fields) or self._is_allocated(
-                arguments.fields[number]
-            )
-            if not (is_allocated and _is_of_type(param, kind)):
-                others.add(number)
+        allocated = [*map(self._is_allocated, arguments.fields), *(True for _ in results)]
+        values = [*arguments.fields, *results]
+        found = _guarantees(self._module[kernel].params, values, allocated)
+        known = self.guarantees.get(kernel, found)
+        self.guarantees[kernel] = _Guarantees(
+            known.arguments & found.arguments, known.sizes & found.sizes
+        )
 
     def _attributes(self, kernel: Any) -> Any:
         return self._module[kernel].attrs or {}
 
 
+def _guarantees(
+    params: Sequence[Any], values: Sequence[Any], allocated: Sequence[bool]
+) -> _Guarantees:
+    """What a call is known to pass: arguments, or types of results."""
+    arguments: set[int] = set()
+    sizes: dict[Any, Any] = {}
+    """What the variables in the shapes of parameters are in the caller."""
+    unknown: set[Any] = set()
+    """Those that are sizes of a tensor of which the types say too little."""
+    tensors = []
+    for number, (param, value, is_allocated) in enumerate(zip(params, values, allocated)):
+        if not hasattr(param, "shape"):
+            if isinstance(value.ty, ir.PrimType) and value.ty.dtype == param.ty.dtype:
+                arguments.add(number)
+                sizes[param] = value
+            continue
+        kind = value if isinstance(value, relax.TensorType) else value.ty
+        if is_allocated and _is_of_type(param, kind):
+            arguments.add(number)
+            if isinstance(kind.shape, relax.ShapeExpr):
+                tensors.append((number, param.shape, kind.shape.values))
+                continue
+        unknown |= {size for size in param.shape if isinstance(size, ir.Var)}
+    for _, expected, given in tensors:
+        for size, actual in zip(expected, given, strict=True):
+            if isinstance(size, ir.Var) and size not in unknown:
+                sizes.setdefault(size, actual)
+    guaranteed = {
+        (number, axis)
+        for number, expected, given in tensors
+        for axis, (size, actual) in enumerate(zip(expected, given, strict=True))
+        if all(variable in sizes for variable in tirx.analysis.undefined_vars(size))
+        and tvm_ffi.structural_equal(substituted(size, sizes), actual)
+    }
+    return _Guarantees(frozenset(arguments), frozenset(guaranteed))
+
+
 def _is_of_type(param: Any, kind: Any) -> bool:
     """Whether a tensor has the element type and the rank of a parameter."""
-    is_tensor = isinstance(kind, relax.TensorType) and hasattr(param, "shape")
+    is_tensor = isinstance(kind, relax.TensorType)
     return is_tensor and kind.ndim == len(param.shape) and str(kind.dtype) == str(param.dtype)
 
 
@@ -128,57 +188,117 @@ def _is_of_type(param: Any, kind: Any) -> bool:
 
 
 def drop_guaranteed_checks(module: tvm.IRModule) -> tvm.IRModule:
-    """Drops the checks of marked parameters, other than of their sizes, from lowered kernels."""
+    """Drops the checks of marked parameters and sizes from lowered kernels."""
     for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and _ALLOCATED in (kernel.attrs or {}):
-            allocated = {int(number) for number in kernel.attrs[_ALLOCATED]}
-            body = _Checks(allocated).without(kernel.body)
-            module[variable] = kernel.with_body(body).without_attr(_ALLOCATED)
+        if isinstance(kernel, tirx.PrimFunc) and _GUARANTEED in (kernel.attrs or {}):
+            arguments = {int(number) for number in kernel.attrs[_GUARANTEED]}
+            sizes = {(int(number), int(axis)) for number, axis in kernel.attrs[_SIZES]}
+            body = _Checks(kernel.params, arguments, sizes).without(kernel.body)
+            kernel = kernel.with_body(body).without_attr(_GUARANTEED)
+            module[variable] = kernel.without_attr(_SIZES)
     return module
 
 
 class _Checks:
-    """The statements of a kernel that unpack and check its arguments."""
+    """The checks of a kernel, and what the variables in them are."""
 
-    def __init__(self, allocated: set[int]) -> None:
-        self._allocated = allocated
+    def __init__(
+        self, params: Sequence[Any], arguments: set[int], sizes: set[tuple[int, int]]
+    ) -> None:
+        self._guaranteed = arguments
+        self._sizes = sizes
+        self._params = set(params)
+        """The address and the number of the arguments, which are right in every call."""
         self._arguments: dict[Any, int] = {}
         """The number of the argument that a variable was read from."""
+        self._shapes: dict[Any, int] = {}
+        """The number of the argument whose shape a variable is the address of."""
 
-    def without(self, statement: Any) -> Any:
-        """A statement without the checks that allocated tensors always pass."""
-        if isinstance(statement, tirx.SeqStmt):
-            kept = [self.without(s) for s in statement.seq if not self._drops(s)]
-            return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
-        if isinstance(statement, tirx.AttrStmt) and statement.attr_key != _BODY:
-            return tirx.AttrStmt(
-                statement.node, statement.attr_key, statement.value, self.without(statement.body)
-            )
-        if isinstance(statement, tirx.Bind):
-            self._note(statement.var, statement.value)
-        return statement
+    def without(self, body: Any) -> Any:
+        """The body of the kernel without checks that always pass, and what only they read."""
+        outer = [(statement, _reads(_expression(statement))) for statement in _outer(body)]
+        for statement, reads in outer:
+            if isinstance(statement, tirx.Bind):
+                self._note(statement.var, reads)
+        needed = [not self._always_passes(statement, reads) for statement, reads in outer]
+        read: set[Any] = set()
+        for statement, _ in itertools.compress(outer, needed):
+            tvm_ffi.structural_walk(_expression(statement), (ir.Var, read.add))
+        kept = [
+            is_needed and not (_is_for_checks(statement, reads) and statement.var not in read)
+            for is_needed, (statement, reads) in zip(needed, outer, strict=True)
+        ]
+        return _filtered(body, iter(kept))
 
-    def _note(self, variable: Any, value: Any) -> None:
-        """Records which argument a variable holds the type, the address or the strides of."""
-        for base, number, field in _reads(value):
+    def _note(self, variable: Any, reads: Sequence[_Read]) -> None:
+        """Records which argument a variable holds the type, the address or a part of."""
+        for base, number, field in reads:
             is_address = isinstance(variable.ty, ir.PointerType)
             if field == _TYPE or (field == _ARGUMENT and is_address):
                 self._arguments[variable] = number
             elif field == _STRIDES and base in self._arguments:
                 self._arguments[variable] = self._arguments[base]
+            elif field == _SHAPE and base in self._arguments:
+                self._shapes[variable] = self._arguments[base]
 
-    def _drops(self, statement: Any) -> bool:
-        """Whether a statement only checks allocated tensors, and not their sizes."""
+    def _always_passes(self, statement: Any, reads: Sequence[_Read]) -> bool:
+        """Whether a statement only checks what is guaranteed."""
         if not isinstance(statement, (tirx.AssertStmt, tirx.IfThenElse)):
             return False
+        sizes = {
+            (self._shapes[base], axis)
+            for base, axis, field in reads
+            if field == _ELEMENT and base in self._shapes
+        }
+        if sizes and isinstance(statement, tirx.AssertStmt):
+            return sizes <= self._sizes
         names: list[Any] = []
         tvm_ffi.structural_walk(statement.condition, (ir.Var, names.append))
         checked = {self._arguments[name] for name in names if name in self._arguments}
-        return bool(checked) and checked <= self._allocated
+        if not checked:
+            return bool(names) and self._params.issuperset(names)
+        return checked <= self._guaranteed
 
 
-def _reads(value: Any) -> list[tuple[Any, int, int]]:
-    """The fields that an expression reads: the base, the number of the element, and the field."""
+def _outer(statement: Any) -> Iterator[Any]:
+    """The statements around what the kernel does."""
+    if isinstance(statement, tirx.SeqStmt):
+        for part in statement.seq:
+            yield from _outer(part)
+    elif not isinstance(statement, tirx.AttrStmt):
+        yield statement
+    elif statement.attr_key != _BODY:
+        yield from _outer(statement.body)
+
+
+def _filtered(statement: Any, kept: Iterator[bool]) -> Any:
+    """A statement with those of its `_outer` statements that are kept."""
+    if isinstance(statement, tirx.SeqStmt):
+        parts = [_filtered(part, kept) for part in statement.seq]
+        parts = [part for part in parts if part is not None]
+        return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+    if not isinstance(statement, tirx.AttrStmt):
+        return statement if next(kept) else None
+    if statement.attr_key == _BODY:
+        return statement
+    body = _filtered(statement.body, kept)
+    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
+
+
+def _expression(statement: Any) -> Any:
+    """What a statement reads: the value that it binds, or all of it."""
+    return statement.value if isinstance(statement, tirx.Bind) else statement
+
+
+def _is_for_checks(statement: Any, reads: Sequence[_Read]) -> bool:
+    """Whether a statement defines a type, or the address of a shape or of strides."""
+    return isinstance(statement, tirx.Bind) and any(
+        field in (_SHAPE, _STRIDES, _TYPE) for _, _, field in reads
+    )
+
+
+def _reads(value: Any) -> list[_Read]:
+    """The fields that an expression or statement reads."""
     calls: list[Any] = []
     tvm_ffi.structural_walk(value, (ir.Call, calls.append))
     found = (call.args for call in calls if call.op.same_as(_READ))

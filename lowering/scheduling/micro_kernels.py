@@ -360,6 +360,8 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
         names = ("before", "count", "after", "stride")
         before, count, after, stride = (ib.arg(name, ib.int64()) for name in names)
         fill = ib.arg("fill", ib.float32())
+        # LLVM would inline the loops wherever a row is copied, and unroll the loop over the rows.
+        keep_apart(_COPY_ROW, before < -(1 << 48), [*pointers, before, count, after, stride, fill])
         target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
         with ib.serial(before) as k:
             ib.buffer_store(target, fill, [k])

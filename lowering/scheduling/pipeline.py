@@ -19,7 +19,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
-from .argument_checks import drop_guaranteed_checks, mark_allocated_arguments
+from .argument_checks import drop_guaranteed_checks, mark_guaranteed_arguments
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
 from .compaction import COMPACTED, COMPACTION, compact_buffers
@@ -30,6 +30,7 @@ from .elementwise import Elementwise
 from .few_positions import FewPositions
 from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
+from .kernel_merging import merge_kernels
 from .legalization import legalize_operators
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
@@ -45,6 +46,7 @@ from .size_names import OPAQUE, name_kernel_sizes, name_sizes
 from .transposed_convolution import split_into_phases
 from .transposed_operands import absorb_transpositions
 from .transposition import Transposition
+from .trip_counts import pass_trip_counts
 from .winograd import Winograd
 
 NAME = "looplift"
@@ -118,10 +120,12 @@ def _for_cpu() -> Any:
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
+            _module_pass(merge_kernels),
             _module_pass(compact_buffers),
+            _module_pass(pass_trip_counts),
             _module_pass(inline_iterations),
             _module_pass(mark_proven_arguments),
-            _module_pass(mark_allocated_arguments),
+            _module_pass(mark_guaranteed_arguments),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),

@@ -207,6 +207,11 @@ def _summands(expression: Any) -> list[Any]:
 
 
 def _variables(root: Any) -> set[Any]:
+    return set(_variables_in_order(root))
+
+
+def _variables_in_order(root: Any) -> list[Any]:
+    """The variables in an expression or statement, in the order of a traversal, each once."""
     found: dict[int, Any] = {}
 
     def visit(variable: Any) -> None:
@@ -214,7 +219,7 @@ def _variables(root: Any) -> set[Any]:
         found[hash(variable)] = variable
 
     tvm_ffi.structural_walk(root, (ir.Var, visit))
-    return set(found.values())
+    return list(found.values())
 
 
 # --- kernels ---
@@ -263,7 +268,8 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]] | No
     """
     sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
     if all(map(_is_plain, sizes)):
-        return None
+        has_numbers = any(not hasattr(param, "shape") for param in kernel.params)
+        return _without_unused_sizes(kernel) if has_numbers else None
     names = _Names({size for size in sizes if isinstance(size, ir.Var)})
     for size in sizes:
         names.add(size)
@@ -294,10 +300,21 @@ def _has_plain_shapes(kernel: tirx.PrimFunc) -> bool:
 
 
 def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
-    """The kernel without numbers among its parameters that nothing reads; the places of others."""
-    buffers = [param for param in kernel.params if hasattr(param, "shape")]
-    used = _variables(kernel.body).union(*(_variables(list(b.shape)) for b in buffers))
-    places = [k for k, p in enumerate(kernel.params) if hasattr(p, "shape") or p in used]
+    """The kernel without numbers among its parameters that nothing reads; the places of others.
+
+    Its numbers are in the order in which it reads them: TVM's order differs between equal kernels.
+    """
+    shapes = [list(param.shape) for param in kernel.params if hasattr(param, "shape")]
+    places_of_numbers = {
+        param: place for place, param in enumerate(kernel.params) if not hasattr(param, "shape")
+    }
+    read = _variables_in_order([shapes, kernel.body])
+    numbers = iter([places_of_numbers[v] for v in read if v in places_of_numbers])
+    filled = [
+        place if hasattr(param, "shape") else next(numbers, None)
+        for place, param in enumerate(kernel.params)
+    ]
+    places = [place for place in filled if place is not None]
     params = [kernel.params[place] for place in places]
     return tirx.PrimFunc(params, kernel.body, kernel.ret_type, attrs=kernel.attrs), places
 

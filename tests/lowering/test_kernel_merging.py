@@ -1,0 +1,205 @@
+"""Kernels that differ only in numbers are compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm
+import tvm_ffi
+from onnx import numpy_helper
+from tvm import relax, tirx
+from tvm.script import tirx as T  # noqa: N812  as everywhere in TVM
+
+import looplift
+from looplift.lowering.scheduling import pipeline
+from looplift.lowering.scheduling.emission import WRITTEN_BY_RULE
+from looplift.lowering.scheduling.kernel_merging import merge_kernels
+from looplift.lowering.scheduling.nests import substituted
+
+from .compiled import virtual_machine
+from .conftest import parse
+from .kernel_modules import calls_of, kernels_of, module_of, results_of
+
+CONVOLUTIONS = """g (float[n, 64, l] x) => (float[n, 96, l] y, float[n, 128, l] z) {
+    a = Conv <pads = [1, 1]> (x, f)
+    b = Conv <pads = [3, 3]> (a, g)
+    y = Conv <pads = [2, 2], dilations = [2]> (b, h)
+    z = Conv <pads = [6, 6], dilations = [3]> (b, i)
+}"""
+"""Convolutions of different channels, taps and padding; the last two are dilated."""
+WEIGHTS = {"f": (128, 64, 3), "g": (64, 128, 7), "h": (96, 64, 3), "i": (128, 64, 5)}
+
+
+def _model(text: str, weights: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    model = parse(text)
+    generator = np.random.default_rng(0)
+    for name, shape in weights.items():
+        value = 0.1 * generator.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+def test_convolutions_share_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: list[list[tirx.PrimFunc]] = []
+
+    def record(module: tvm.IRModule) -> tvm.IRModule:
+        for each in (module, merge_kernels(module)):
+            functions = each.functions.values()
+            kernels.append([f for f in functions if WRITTEN_BY_RULE in (f.attrs or {})])
+        return merge_kernels(module)
+
+    monkeypatch.setattr(pipeline, "merge_kernels", record)
+    model = _model(CONVOLUTIONS, WEIGHTS)
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    before, after = kernels
+    assert len(before) == 4
+    assert len(after) == 2
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    generator = np.random.default_rng(1)
+    for batch, length in [(1, 50), (3, 1), (2, 700), (0, 9)]:
+        x = generator.standard_normal((batch, 64, length)).astype(np.float32)
+        expected = session.run(None, {"x": x})
+        found = machine["main"](tvm.runtime.tensor(x))
+        for value, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(value.numpy(), right, rtol=1e-3, atol=1e-3)
+
+
+def _kernel(columns: int, step: int, kind: str = "plain") -> tirx.PrimFunc:
+    """A kernel for `y[i, j] = x[i, j] + step`, as a rule could have written it, in several forms."""
+    room, width, last = columns + step, columns, columns - 1
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def plain(a: T.handle, b: T.handle) -> None:
+        T.func_attr({WRITTEN_BY_RULE: True})
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i, j in T.grid(n, T.int64(columns)):
+            y[i, j] = x[i, j] + T.int64(step)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def vectors(a: T.handle, b: T.handle) -> None:
+        T.func_attr({WRITTEN_BY_RULE: True})
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i in range(n):
+            for j in T.vectorized(T.int64(columns)):
+                y[i, j] = x[i, j] + T.int64(step)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def quotients(a: T.handle, b: T.handle) -> None:
+        T.func_attr({WRITTEN_BY_RULE: True})
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i in range(n * T.int64(width)):
+            y[i // T.int64(columns), i % T.int64(columns)] = x[
+                i // T.int64(columns), i % T.int64(columns)
+            ] + T.int64(step)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def outer_quotient(a: T.handle, b: T.handle) -> None:
+        T.func_attr({WRITTEN_BY_RULE: True})
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i in range(n * T.int64(width) // T.int64(columns)):
+            for j in range(T.int64(columns)):
+                y[i, j] = x[i, j] + T.int64(step)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def scratch(a: T.handle, b: T.handle) -> None:
+        T.func_attr({WRITTEN_BY_RULE: True})
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i in range(n):
+            row = T.alloc_buffer((T.int64(room),), "int64")
+            for j in range(T.int64(columns)):
+                row[j] = x[i, j] + T.int64(step)
+            for j in range(T.int64(columns)):
+                y[i, j] = row[j]
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def other(a: T.handle, b: T.handle) -> None:
+        T.func_attr({WRITTEN_BY_RULE: True})
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i, j in T.grid(n, T.int64(columns)):
+            y[i, T.int64(last) - j] = x[i, T.int64(last) - j] + T.int64(step)
+
+    forms = {"plain": plain, "vectors": vectors, "quotients": quotients, "scratch": scratch}
+    forms |= {"outer_quotient": outer_quotient, "other": other}
+    return forms[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "left"),
+    [
+        ("plain", [(8, 3), (16, 3), (8, 5)], 1),
+        ("vectors", [(8, 3), (16, 3), (8, 5)], 2),
+        ("quotients", [(8, 3), (16, 3), (8, 5)], 2),
+        ("outer_quotient", [(8, 3), (16, 3), (8, 5)], 1),
+        ("scratch", [(8, 3), (16, 3), (8, 3)], 2),
+        ("scratch", [(1000, 3), (2000, 4), (8, 3)], 3),
+        ("scratch", [(1000, 3), (2000, 4)], 1),
+        ("other", [(8, 3), (16, 3), (8, 5)], 1),
+    ],
+)
+def test_numbers_become_arguments_where_the_code_allows_it(
+    kind: str, sizes: list[tuple[int, int]], left: int
+) -> None:
+    module = module_of(*(_kernel(*size, kind) for size in sizes))
+    merged = merge_kernels(module)
+    assert len(kernels_of(merged)) == left
+    columns = [c for c, _ in sizes]
+    for found, c, (_, step) in zip(results_of(merged, columns), columns, sizes, strict=True):
+        np.testing.assert_array_equal(found, np.arange(2 * c).reshape(2, c) + step)
+    relax.analysis.well_formed(merged)
+
+
+def test_a_merged_kernel_with_its_numbers_is_the_original() -> None:
+    sizes = [(8, 3), (16, 3), (4, 5)]
+    module = module_of(*(_kernel(*size) for size in sizes))
+    merged = merge_kernels(module)
+    for before, after in zip(calls_of(module), calls_of(merged), strict=True):
+        kernel = merged[after.args[0]]
+        (_, *numbers), (source, *params, target) = after.args[1].fields, kernel.params
+        values = dict(zip(params, numbers, strict=True))
+        known = substituted(tirx.PrimFunc([source, target], kernel.body), values)
+        assert tvm_ffi.structural_equal(known.body, module[before.args[0]].body, True)
+
+
+def test_equal_numbers_become_one_argument_or_none() -> None:
+    merged = merge_kernels(module_of(_kernel(8, 3), _kernel(16, 3)))
+    assert [list(map(int, call.args[1].fields[1:])) for call in calls_of(merged)] == [[8], [16]]
+
+
+def test_kernels_of_different_attributes_or_code_stay_apart() -> None:
+    marked = _kernel(16, 3).with_attr("other", 1)
+    assert len(kernels_of(merge_kernels(module_of(_kernel(8, 3), marked)))) == 2
+    other = _kernel(16, 3, "vectors")
+    assert len(kernels_of(merge_kernels(module_of(_kernel(8, 3), other)))) == 2
+
+
+def test_kernels_of_no_rule_stay_as_they_are() -> None:
+    kernels = [_kernel(c, 3).without_attr(WRITTEN_BY_RULE) for c in (8, 16)]
+    module = module_of(*kernels)
+    assert merge_kernels(module).same_as(module)
+
+
+def test_kernels_that_are_used_otherwise_stay_as_they_are() -> None:
+    module = module_of(_kernel(8, 3), _kernel(16, 3))
+    variable = calls_of(module)[1].args[0]
+    x = relax.Var("x", relax.TensorType([2, 16], "int64"))
+    call = relax.op.call_tir_inplace(variable, [x], [0], x.ty)
+    with_other_use = relax.BlockBuilder(module)
+    with with_other_use.function("again", [x], private=False):
+        with_other_use.emit_func_output(with_other_use.emit(call))
+    assert len(kernels_of(merge_kernels(with_other_use.get()))) == 2

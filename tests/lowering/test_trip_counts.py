@@ -1,0 +1,98 @@
+"""LLVM does not copy inner loops for each iteration of a short outer loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812  as everywhere in TVM
+
+from looplift.lowering.scheduling.trip_counts import pass_trip_counts
+
+from .kernel_modules import calls_of, kernels_of, module_of, results_of
+
+
+def _kernel(columns: int, kind: str) -> tirx.PrimFunc:
+    """A kernel for `y[i, j] = x[i, j] + 1` that has columns in the outer loop."""
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def unknown(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for j, i in T.grid(T.int64(columns), n):
+            y[i, j] = x[i, j] + T.int64(1)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def known(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for j, i in T.grid(T.int64(columns), T.int64(2)):
+            y[i, j] = x[i, j] + T.int64(1)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def innermost(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for i, j in T.grid(n, T.int64(columns)):
+            y[i, j] = x[i, j] + T.int64(1)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def unrolled(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for j in T.unroll(T.int64(columns)):
+            for i in range(n):
+                y[i, j] = x[i, j] + T.int64(1)
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def several(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for j, _, i in T.grid(T.int64(columns), T.int64(3), n):
+            y[i, j] = x[i, j] + T.int64(1)
+        for j, i in T.grid(T.int64(columns), n):
+            y[i, j] = x[i, j] + T.int64(1)
+
+    forms = {"unknown": unknown, "known": known, "innermost": innermost, "unrolled": unrolled}
+    return {**forms, "several": several}[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "trips"),
+    [
+        ("unknown", 11, [11]),
+        ("unknown", 64, [64]),
+        ("unknown", 65, []),
+        ("unknown", 1, []),
+        ("known", 11, []),
+        ("innermost", 11, []),
+        ("unrolled", 4, []),
+        ("several", 11, [3, 11]),
+    ],
+)
+def test_trip_counts_of_loops_around_unknown_loops_become_arguments(
+    kind: str, columns: int, trips: list[int]
+) -> None:
+    passed = pass_trip_counts(module_of(_kernel(columns, kind)))
+    (call,), (kernel,) = calls_of(passed), kernels_of(passed)
+    assert [int(number) for number in call.args[1].fields[1:]] == trips
+    loops: list[Any] = []
+    tvm_ffi.structural_walk(kernel.body, (tirx.For, loops.append))
+    counts = {loop.extent for loop in loops if isinstance(loop.extent, tirx.Var)}
+    assert counts.issuperset(kernel.params[1:-1])
+    assert len(kernel.params) == 2 + len(trips)
+    expected = np.arange(2 * columns).reshape(2, columns) + 1
+    np.testing.assert_array_equal(results_of(passed, [columns])[0], expected)
+
+
+def test_kernels_without_such_loops_stay_as_they_are() -> None:
+    module = module_of(_kernel(11, "innermost"), _kernel(12, "known"))
+    assert pass_trip_counts(module).same_as(module)
