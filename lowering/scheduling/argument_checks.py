@@ -208,7 +208,7 @@ class _Checks:
         self._guaranteed = arguments
         self._sizes = sizes
         self._params = set(params)
-        """The address and the number of the arguments, which are right in every call."""
+        """Those of the packed function: the address of the arguments, their number, and others."""
         self._arguments: dict[Any, int] = {}
         """The number of the argument that a variable was read from."""
         self._shapes: dict[Any, int] = {}
@@ -256,7 +256,7 @@ class _Checks:
         tvm_ffi.structural_walk(statement.condition, (ir.Var, names.append))
         checked = {self._arguments[name] for name in names if name in self._arguments}
         if not checked:
-            return bool(names) and self._params.issuperset(names)
+            return not reads and bool(names) and self._params.issuperset(names)
         return checked <= self._guaranteed
 
 

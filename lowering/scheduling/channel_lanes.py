@@ -180,6 +180,7 @@ class _Emission:
 
     def _fill_table(self) -> None:
         """The distance from the first tap to each tap in the plane."""
+        # Of type int64, so that `merge_kernels` can make it an argument.
         self._table = ib.alloc_buffer((int64(self._taps),), "int64")
         axes = self._found.axes
         pitches = [self._pitch, int64(1)][-len(axes) :]
@@ -294,8 +295,7 @@ class _Emission:
     def _write(self, chunk: _Chunk, results: Any, length: Any, lines: Any, count: Any) -> None:
         store, lanes = self._found.store, self._lanes
         columns = self._product.columns
-        # No lanes for no positions: LLVM would unroll a loop of a known trip count.
-        with ib.serial(bound(tirx.min(count * lanes, int64(lanes)))) as lane:
+        with ib.serial(int64(lanes)) as lane:
             here = dict(chunk.values)
             here[self._lane] = bound(here[self._lane] + lane)
             if len(columns) == 1 or store.flattens:

@@ -443,6 +443,7 @@ class Emission:
 
     def _fill_table(self) -> None:
         """The distance from the first tap to each tap in the planes."""
+        # Of type int64, so that `merge_kernels` can make it an argument.
         self._table = ib.alloc_buffer((int64(self._taps),), "int64")
         pitches = [self._pitch, int64(1)] if len(self._axes) > 1 else [int64(1)]
         with ib.grid(*[int64(axis.taps) for axis in self._axes]) as taps:

@@ -410,10 +410,7 @@ def _in_stages(value: Any, stages: Sequence[Any], lane: Any) -> Any:
 
 
 def _copy(target: Any, to: Any, source: Any, start: Any, count: Any, stride: Any) -> None:
-    """Copies elements that lie at a stride in a flat buffer next to each other.
-
-    A call of `looplift_copy_row` might be inlined, and what it writes be taken for unwritten here.
-    """
+    """Copies elements that lie at a stride in a flat buffer next to each other."""
     with ib.serial(count) as k:
         ib.buffer_store(target, source[start + k * stride], [to + k])
 

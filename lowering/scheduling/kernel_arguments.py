@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,38 +17,39 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 
 
 def called_kernels(module: tvm.IRModule) -> dict[Any, int]:
-    """The kernels that are used by `call_tir` alone, with the number of arguments, in call order.
+    """The kernels that only `call_tir` of the module uses, with the number of arguments.
 
-    The parameters after those for the arguments are for results.
+    They are in the order of the calls. Parameters after those for the arguments are for results.
     """
     called: dict[Any, int] = {}
-    others: set[Any] = set()
+    calls: Counter[Any] = Counter()
+    references: Counter[Any] = Counter()
 
     def visit(call: Any) -> None:
         if call.op.same_as(_CALL_TIR) and isinstance(call.args[1], relax.Tuple):
             called[call.args[0]] = len(call.args[1].fields)
-        else:
-            others.update(a for a in (call.op, *call.args) if isinstance(a, ir.GlobalVar))
+            calls[call.args[0]] += 1
 
+    callbacks = [(ir.Call, visit), (ir.GlobalVar, lambda v: references.update([v]))]
     for function in module.functions.values():
-        if isinstance(function, relax.Function):
-            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
+        tvm_ffi.structural_walk(function.body, callbacks)
     return {
         variable: arity
         for variable, arity in called.items()
-        if variable not in others and isinstance(module[variable], tirx.PrimFunc)
+        if calls[variable] == references[variable]
+        and isinstance(module[variable], tirx.PrimFunc)
+        and "global_symbol" not in (module[variable].attrs or {})
     }
 
 
-def with_parameters(
-    kernel: tirx.PrimFunc, arity: int, params: Sequence[Any], attrs: Any
-) -> tirx.PrimFunc:
-    """The kernel with more parameters after the first `arity`, and with these attributes."""
+def with_parameters(kernel: tirx.PrimFunc, arity: int, params: Sequence[Any]) -> tirx.PrimFunc:
+    """The kernel with more parameters after the first `arity`."""
     first, last = kernel.params[:arity], kernel.params[arity:]
-    return tirx.PrimFunc([*first, *params, *last], kernel.body, kernel.ret_type, attrs=attrs)
+    params = [*first, *params, *last]
+    return tirx.PrimFunc(params, kernel.body, kernel.ret_type, attrs=kernel.attrs)
 
 
-def calling(
+def with_other_kernels(
     module: tvm.IRModule, calls: Mapping[Any, tuple[tirx.PrimFunc, Sequence[int]]]
 ) -> tvm.IRModule:
     """The module with other kernels in place of some, called with numbers as further arguments.
@@ -75,6 +77,9 @@ def calling(
         if isinstance(function, relax.Function):
             body = tvm_ffi.structural_map(function.body, (ir.Call, replaced), order="post")
             module[variable] = with_body(function, body)
+    # A new kernel that equals one of the module has the name of that one.
+    kept = {kernel for kernel, _ in replacements.values()}
     for variable in replacements:
-        del module[variable]
+        if variable not in kept:
+            del module[variable]
     return relax.transform.Normalize()(module)

@@ -14,7 +14,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .emission import bound
-from .winograd_transforms import function_frame, keep_apart, kept, span
+from .winograd_transforms import function_frame, kept, kept_apart, span
 
 TRANSPOSE = "looplift_transpose"
 MOST_POSITIONS = 8
@@ -33,8 +33,7 @@ def transposition(lanes: int) -> tirx.PrimFunc:
     with IRBuilder() as builder, function_frame():
         pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
         names = ("rows", "columns", "target_row", "source_row")
-        rows, columns, target_row, source_row = numbers = [ib.arg(n, ib.int64()) for n in names]
-        keep_apart(TRANSPOSE, rows < 0, [*pointers, *numbers])
+        rows, columns, target_row, source_row = (ib.arg(name, ib.int64()) for name in names)
         target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
         with ib.If(tirx.all(rows >= lanes, columns >= lanes)):
             with (
@@ -52,7 +51,7 @@ def transposition(lanes: int) -> tirx.PrimFunc:
             with ib.Else(), ib.serial(columns) as column, ib.serial(rows) as row:
                 element = source[row * source_row + column]
                 ib.buffer_store(target, element, [column * target_row + row])
-    return builder.get()
+    return kept_apart(TRANSPOSE, builder.get())
 
 
 def _transposed(rows: Sequence[Any], lanes: int) -> list[Any]:
@@ -104,12 +103,11 @@ class Windows:
         with IRBuilder() as builder, function_frame():
             together = ib.arg("together", ib.int64())
             pointers, numbers = self._parameters()
-            keep_apart(self._name, numbers[0] < 0, [together, *pointers, *numbers])
             for number in range(1, MOST_POSITIONS + 1):
                 with ib.If(together == number), ib.Then():
                     call = tirx.call_extern("int32", f"{self._name}_{number}", *pointers, *numbers)
                     ib.evaluate(call)
-        return builder.get()
+        return kept_apart(self._name, builder.get())
 
     def _together(self, together: int) -> tirx.PrimFunc:
         lanes = self._lanes

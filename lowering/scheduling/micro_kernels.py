@@ -30,7 +30,7 @@ from .winograd_transforms import (
     OUTPUT,
     TAPS,
     input_transform,
-    keep_apart,
+    kept_apart,
     output_transform,
     recovered_taps,
 )
@@ -256,8 +256,6 @@ def _selector(name: str, of_one_row: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         rows = ib.arg("rows", ib.int64())
         pointers, numbers = _parameters(*(str(param.name) for param in of_one_row.params[4:]))
-        table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
-        keep_apart(name, table[tirx.IntImm("int64", 0)] < 0, [rows, *pointers, *numbers])
 
         def select(first: int, last: int) -> None:
             if first == last:
@@ -272,7 +270,7 @@ def _selector(name: str, of_one_row: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc
                     select(middle, last)
 
         select(1, tile.rows)
-    return builder.get()
+    return kept_apart(name, builder.get())
 
 
 class _Sums:
@@ -351,6 +349,8 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
 
 
 def _copy_row(lanes: int) -> tirx.PrimFunc:
+    """What `call_copy_row` calls. LLVM would unroll the loop over rows if it were inlined."""
+
     def span(first: Any, count: int) -> Any:
         return tirx.Ramp(first, tirx.IntImm("int64", 1), count)
 
@@ -360,8 +360,6 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
         names = ("before", "count", "after", "stride")
         before, count, after, stride = (ib.arg(name, ib.int64()) for name in names)
         fill = ib.arg("fill", ib.float32())
-        # LLVM would inline the loops wherever a row is copied, and unroll the loop over the rows.
-        keep_apart(_COPY_ROW, before < -(1 << 48), [*pointers, before, count, after, stride, fill])
         target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
         with ib.serial(before) as k:
             ib.buffer_store(target, fill, [k])
@@ -384,4 +382,4 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
                     ib.buffer_store(target, source[here * stride], [before + here])
         with ib.serial(after) as k:
             ib.buffer_store(target, fill, [before + count + k])
-    return builder.get()
+    return kept_apart(_COPY_ROW, builder.get())

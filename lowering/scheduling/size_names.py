@@ -5,9 +5,8 @@
                                                   call_tir(relu, (x,))
 
 TVM binds a size of a kernel where a dimension is a variable, and passes it as a number elsewhere.
-FuseOps must then leave the kernel alone (see `_keep_scalars_apart`), and kernels that differ in
-the order of such numbers are compiled twice. Later passes prove nothing about `m`, because the
-quotient is `m - 1` everywhere.
+FuseOps must then leave the kernel alone (see `_keep_scalars_apart`). Later passes prove nothing
+about `m`, because the quotient is `m - 1` everywhere.
 """
 
 from __future__ import annotations
@@ -247,10 +246,9 @@ def _with_named_kernels(
             tvm_ffi.structural_walk(function.body, (ir.Call, visit))
     shorter = {}
     for variable in called:
-        if variable in others:
-            continue
         kernel = module[variable]
-        if not isinstance(kernel, tirx.PrimFunc):
+        is_private = "global_symbol" not in (kernel.attrs or {})
+        if variable in others or not isinstance(kernel, tirx.PrimFunc) or not is_private:
             continue
         named = _named_kernel(kernel)
         if named is not None:
@@ -302,7 +300,8 @@ def _has_plain_shapes(kernel: tirx.PrimFunc) -> bool:
 def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
     """The kernel without numbers among its parameters that nothing reads; the places of others.
 
-    Its numbers are in the order in which it reads them: TVM's order differs between equal kernels.
+    Its numbers are in the order in which its shapes and then its body read them, because TVM's
+    order differs between equal kernels.
     """
     shapes = [list(param.shape) for param in kernel.params if hasattr(param, "shape")]
     places_of_numbers = {

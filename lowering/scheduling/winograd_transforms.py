@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
@@ -70,7 +70,6 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
     """
     with IRBuilder() as builder, function_frame():
         data, numbers = _arguments(3, 5)
-        keep_apart(INPUT, numbers[0] < 0, [*data, *numbers])
         planes, out, finite = _buffers(data)
         plane, pitch, panels, panel, point = numbers
         zero = span(tirx.IntImm("int64", 0), lanes)
@@ -99,7 +98,7 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                     target = number * panel + point * (POINTS * i + j) + column
                     ib.buffer_store(out, value, [span(target, lanes)])
         ib.buffer_store(finite, total[zero], [zero])
-    return builder.get()
+    return kept_apart(INPUT, builder.get())
 
 
 def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
@@ -112,7 +111,6 @@ def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
         data, numbers = _arguments(2, 3)
         products, out = _buffers(data)
         point, line, count = numbers
-        keep_apart(OUTPUT, point < 0, [*data, *numbers])
         width = lanes * vectors
         with ib.serial(count) as position:
             for vector in range(vectors):
@@ -128,7 +126,7 @@ def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                     for j, value in enumerate(pair):
                         target = line * i + (position * 2 + j) * width + column
                         ib.buffer_store(out, value, [span(target, lanes)])
-    return builder.get()
+    return kept_apart(OUTPUT, builder.get())
 
 
 def recovered_taps() -> tirx.PrimFunc:
@@ -139,7 +137,6 @@ def recovered_taps() -> tirx.PrimFunc:
     """
     with IRBuilder() as builder, function_frame():
         data, (channels, rows) = _arguments(2, 2)
-        keep_apart(TAPS, rows < 0, [*data, channels, rows])
         points, out = _buffers(data)
         with ib.serial(channels) as channel, ib.serial(rows) as row:
             element = channel * rows + row
@@ -152,20 +149,23 @@ def recovered_taps() -> tirx.PrimFunc:
                     target = (channel * 9 + 3 * i + j) * rows + row
                     ib.buffer_store(out, value, [target])
                     ib.buffer_store(out, -value, [target + channels * 9 * rows])
-    return builder.get()
+    return kept_apart(TAPS, builder.get())
 
 
-def keep_apart(name: str, never: Any, arguments: Sequence[Any]) -> None:
-    """Emits calls of the function itself that never run, which keep LLVM from inlining it.
+def kept_apart(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with a body that LLVM does not inline: TVM forbids it for a compute scope.
 
     In its caller it would be wrong: TVM tells LLVM that accesses by way of different variables
     never meet (TBAA). That holds within a kernel, but not between what this function writes and the
     buffer that the caller reads after it.
     """
-    with ib.If(never), ib.Then():
-        # Two, because the last one would become a loop.
-        for _ in range(2):
-            ib.evaluate(tirx.call_extern("int32", name, *arguments))
+    scope = ir.StringImm(f"{name}_compute_")
+    zero = tirx.const(0, "int32")
+    body = tirx.AttrStmt(zero, "compute_scope", scope, function.body)
+    success = tirx.Return(zero)  # The code that TVM writes around the scope returns errors.
+    return tirx.PrimFunc(
+        function.params, tirx.SeqStmt([body, success]), ir.PrimType("int32"), attrs=function.attrs
+    )
 
 
 @contextmanager

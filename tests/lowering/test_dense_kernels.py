@@ -123,10 +123,22 @@ def test_the_sums_of_a_product_stay_in_registers(processor: str) -> None:
     model = with_weights(text, {"w": weight(24, 40), "v": weight(40, 33)})
     compiled = looplift.compile(looplift.from_onnx(model), {"kind": "llvm", "mcpu": processor})
     assembly = compiled.mod.imports[0].inspect_source("asm")
-    name = r"\.L_internal_looplift_product_\w+"
+    name = r"looplift_product_\w+_compute_"
     (code,) = re.findall(rf"^{name}:(.*?)\.size\s+{name}", assembly, re.DOTALL | re.MULTILINE)
     assert "vfmadd" in code
     assert not re.findall(r"%[yz]mm\d+, [-\d]*\(%rsp\)", code)
+
+
+@pytest.mark.parametrize("positions", [1, 5, 7, 8, 16])
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_shared_functions_are_not_inlined(positions: int, batch: int) -> None:
+    """LLVM knows every argument of a shared function that is called for fixed sizes only.
+
+    If it inlined the function that transposes results, it would read them before they are written.
+    """
+    text = f"""model (float[{batch}, 16, {positions}] x) => (y) {{
+        y = Conv <group = 16, kernel_shape = [1]> (x, w) }}"""
+    check(text, {"w": weight(16, 1, 1)}, [{}])
 
 
 PLANES = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 7, 9), (0, 8, 8), (1, 64, 33))]

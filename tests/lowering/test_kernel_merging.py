@@ -203,3 +203,35 @@ def test_kernels_that_are_used_otherwise_stay_as_they_are() -> None:
     with with_other_use.function("again", [x], private=False):
         with_other_use.emit_func_output(with_other_use.emit(call))
     assert len(kernels_of(merge_kernels(with_other_use.get()))) == 2
+
+
+def test_kernels_that_rules_made_equal_become_one() -> None:
+    """They differed before a rule wrote them anew, and the one that is kept is one of them."""
+    builder = relax.BlockBuilder()
+    kernels = [builder.add_func(_kernel(8, step), f"kernel_{step}") for step in (3, 4)]
+    for name, kernel in zip(("main", "again"), kernels, strict=True):
+        x = relax.Var("x", relax.TensorType([2, 8], "int64"))
+        with builder.function(name, [x], private=False):
+            builder.emit_func_output(builder.emit(relax.op.call_tir(kernel, [x], x.ty)))
+    module = builder.get()
+    module[kernels[1]] = module[kernels[0]]
+    merged = merge_kernels(module)
+    assert len(kernels_of(merged)) == 1
+    relax.analysis.well_formed(merged)
+
+
+def test_a_dilation_does_not_matter_for_a_single_tap() -> None:
+    text = """g (float[n, 8, l] x) => (float[n, 8, l] y) {
+        a = Conv <dilations = [1]> (x, f) y = Conv <dilations = [2]> (a, g) }"""
+    model = _model(text, {"f": (8, 8, 1), "g": (8, 8, 1)})
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    x = np.random.default_rng(1).standard_normal((2, 8, 5)).astype(np.float32)
+    (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
+def test_public_kernels_stay_as_they_are() -> None:
+    kernels = [_kernel(c, 3).with_attr("global_symbol", f"kernel_{c}") for c in (8, 16)]
+    module = module_of(*kernels)
+    assert merge_kernels(module).same_as(module)

@@ -61,7 +61,23 @@ def _kernel(columns: int, kind: str) -> tirx.PrimFunc:
         for j, i in T.grid(T.int64(columns), n):
             y[i, j] = x[i, j] + T.int64(1)
 
-    forms = {"unknown": unknown, "known": known, "innermost": innermost, "unrolled": unrolled}
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def steps(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
+        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
+        for j in T.serial(T.int64(0), T.int64(columns), step=T.int64(2)):
+            for i in range(n):
+                y[i, j] = x[i, j] + T.int64(1)
+                y[i, j + T.int64(1)] = x[i, j + T.int64(1)] + T.int64(1)
+
+    forms = {
+        "steps": steps,
+        "unknown": unknown,
+        "known": known,
+        "innermost": innermost,
+        "unrolled": unrolled,
+    }
     return {**forms, "several": several}[kind]
 
 
@@ -75,6 +91,7 @@ def _kernel(columns: int, kind: str) -> tirx.PrimFunc:
         ("known", 11, []),
         ("innermost", 11, []),
         ("unrolled", 4, []),
+        ("steps", 12, []),
         ("several", 11, [3, 11]),
     ],
 )
@@ -95,4 +112,9 @@ def test_trip_counts_of_loops_around_unknown_loops_become_arguments(
 
 def test_kernels_without_such_loops_stay_as_they_are() -> None:
     module = module_of(_kernel(11, "innermost"), _kernel(12, "known"))
+    assert pass_trip_counts(module).same_as(module)
+
+
+def test_public_kernels_keep_their_parameters() -> None:
+    module = module_of(_kernel(11, "unknown").with_attr("global_symbol", "kernel_0"))
     assert pass_trip_counts(module).same_as(module)
