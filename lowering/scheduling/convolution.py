@@ -468,7 +468,7 @@ class Emission:
             width = self._tile.width
             elements, at_once, self._out_row = together * rows * width, int64(1), int64(width)
         else:
-            elements, at_once = self._out_elements, panel_end - panel
+            elements, at_once = self._out_elements, tirx.max(panel_end - panel, int64(1))
         scratch = ib.alloc_buffer((elements,), "float32")
         with (
             ib.serial(ceil_div(tile_end - tile, together)) as number,

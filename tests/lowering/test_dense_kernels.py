@@ -141,6 +141,18 @@ def test_shared_functions_are_not_inlined(positions: int, batch: int) -> None:
     check(text, {"w": weight(16, 1, 1)}, [{}])
 
 
+@pytest.mark.parametrize("group", [1, 2, 8])
+def test_a_window_longer_than_the_input_gives_no_positions(group: int) -> None:
+    model = with_weights(
+        f"model (float[n, 8, l] x) => (y) {{ y = Conv <group = {group}> (x, w) }}",
+        {"w": weight(8, 8 // group, 5)},
+    )
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    for length in (4, 5):
+        found = machine["main"](tvm.runtime.tensor(np.ones((2, 8, length), np.float32)))
+        assert found.numpy().shape == (2, 8, length - 4)
+
+
 PLANES = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (2, 7, 9), (0, 8, 8), (1, 64, 33))]
 CONVOLUTIONS = {
     "3x3": ("pads = [1, 1, 1, 1]", (20, 16, 3, 3)),
