@@ -22,11 +22,11 @@ from tvm import ir, relax, tirx
 from .nests import substituted
 
 _GUARANTEED = "looplift.guaranteed_arguments"
-"""The attribute of a kernel with the numbers of the parameters that get only allocated tensors of
+"""The attribute of a kernel with the indices of the parameters that get only allocated tensors of
 their element type and rank, or scalars of their type."""
 _SIZES = "looplift.guaranteed_sizes"
-"""The attribute with the sizes that such tensors always have: numbers of a parameter and an axis.
-"""
+"""The attribute with the sizes that such tensors always have: pairs of a parameter's index and an
+axis."""
 
 _CALL = ir.Op.get("relax.call_tir")
 _CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
@@ -149,13 +149,15 @@ def _guarantees(
     sizes: dict[Any, Any] = {}
     """What the variables in the shapes of parameters are in the caller."""
     unknown: set[Any] = set()
-    """Those that are sizes of a tensor of which the types say too little."""
+    """The variables in the shapes of tensors whose types do not say how large they are."""
     tensors = []
     for number, (param, value, is_allocated) in enumerate(zip(params, values, allocated)):
         if not hasattr(param, "shape"):
             if isinstance(value.ty, ir.PrimType) and value.ty.dtype == param.ty.dtype:
                 arguments.add(number)
                 sizes[param] = value
+            else:
+                unknown.add(param)
             continue
         kind = value if isinstance(value, relax.TensorType) else value.ty
         if is_allocated and _is_of_type(param, kind):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tvm
@@ -20,10 +21,10 @@ import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
 from .dataflow import with_body
+from .kernel_arguments import called_kernels, with_other_kernels
 from .nests import substituted
 from .reshapes import reshapes
 
-_CALL_TIR = ir.Op.get("relax.call_tir")
 OPAQUE = 8
 """The pattern of kernels that FuseOps leaves alone."""
 _ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
@@ -46,29 +47,20 @@ def name_sizes(module: tvm.IRModule) -> tvm.IRModule:
 
 def name_kernel_sizes(module: tvm.IRModule) -> tvm.IRModule:
     """The module with named sizes in kernels, and equal kernels merged."""
-    module, shorter = _with_named_kernels(module)
+    named = {variable: _named_kernel(module[variable]) for variable in called_kernels(module)}
+    return with_other_kernels(
+        module,
+        {
+            variable: (kernel, partial(_at, places))
+            for variable, (kernel, places) in named.items()
+            if not kernel.same_as(module[variable])
+        },
+    )
 
-    def shorten(call: Any) -> Any:
-        if not call.op.same_as(_CALL_TIR):
-            return call
-        kernel, arguments, *rest = call.args
-        if kernel in shorter:
-            kernel, places = shorter[kernel]
-            inputs = [place for place in places if place < len(arguments)]
-            arguments = relax.Tuple([arguments[place] for place in inputs])
-        return ir.Call(
-            call.op, [kernel, arguments, *rest], call.attrs, call.ty_args, ret_ty=call.ty
-        )
 
-    for variable, function in list(module.functions_items()):
-        if isinstance(function, relax.Function):
-            body = tvm_ffi.structural_map(function.body, (ir.Call, shorten), order="post")
-            module[variable] = with_body(function, body)
-    kept = {replacement for replacement, _ in shorter.values()}
-    for variable in shorter:
-        if variable not in kept:
-            del module[variable]
-    return relax.transform.Normalize()(module)
+def _at(places: Sequence[int], arguments: Sequence[Any]) -> list[Any]:
+    """The arguments at the places of parameters; parameters after them are for results."""
+    return [arguments[place] for place in places if place < len(arguments)]
 
 
 @dataclass
@@ -224,40 +216,8 @@ def _variables_in_order(root: Any) -> list[Any]:
 # --- kernels ---
 
 
-def _with_named_kernels(
-    module: tvm.IRModule,
-) -> tuple[tvm.IRModule, dict[Any, tuple[Any, list[int]]]]:
-    """The module with kernels of named sizes added, equal ones once.
-
-    Also, for each kernel to replace, the one to call instead and the places of its arguments.
-    """
-    builder = relax.BlockBuilder(module)
-    called: dict[Any, None] = {}  # In the order of the calls, so that names do not vary.
-    others: set[Any] = set()
-
-    def visit(call: Any) -> None:
-        if call.op.same_as(_CALL_TIR) and len(call.args) == 2:
-            called[call.args[0]] = None
-        else:
-            others.update(a for a in (call.op, *call.args) if isinstance(a, ir.GlobalVar))
-
-    for function in module.functions.values():
-        if isinstance(function, relax.Function):
-            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
-    shorter = {}
-    for variable in called:
-        kernel = module[variable]
-        is_private = "global_symbol" not in (kernel.attrs or {})
-        if variable in others or not isinstance(kernel, tirx.PrimFunc) or not is_private:
-            continue
-        named = _named_kernel(kernel)
-        if named is not None:
-            shorter[variable] = (builder.add_func(named[0], variable.name_hint), named[1])
-    return builder.get(), shorter
-
-
-def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]] | None:
-    """The kernel with named sizes and the places of the parameters that it keeps, if any differs.
+def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
+    """The kernel with named sizes and the places of the parameters that it keeps.
 
     A kernel whose shapes are not all variables and numbers in the end is not to be fused: FuseTIR
     puts the sizes of the caller in its shapes, and then compares them as they are written. Nor is
@@ -266,8 +226,7 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]] | No
     """
     sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
     if all(map(_is_plain, sizes)):
-        has_numbers = any(not hasattr(param, "shape") for param in kernel.params)
-        return _without_unused_sizes(kernel) if has_numbers else None
+        return _without_unused_sizes(kernel)
     names = _Names({size for size in sizes if isinstance(size, ir.Var)})
     for size in sizes:
         names.add(size)
@@ -314,6 +273,8 @@ def _without_unused_sizes(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[in
         for place, param in enumerate(kernel.params)
     ]
     places = [place for place in filled if place is not None]
+    if places == list(range(len(kernel.params))):
+        return kernel, places
     params = [kernel.params[place] for place in places]
     return tirx.PrimFunc(params, kernel.body, kernel.ret_type, attrs=kernel.attrs), places
 

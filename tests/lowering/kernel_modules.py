@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,18 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 from .compiled import compile_quickly, virtual_machine
+
+
+def kernel_of(columns: int, body: str, **attributes: Any) -> tirx.PrimFunc:
+    """A kernel with this body, statements on x and y: int64 tensors of n rows."""
+    return tvm.script.from_source(
+        f"""@T.prim_func(private=True, s_tir=True)
+def kernel(a: T.handle, b: T.handle) -> None:
+    n = T.int64()
+    x = T.match_buffer(a, (n, T.int64({columns})), "int64")
+    y = T.match_buffer(b, (n, T.int64({columns})), "int64")
+{textwrap.indent(textwrap.dedent(body), "    ")}"""
+    ).with_attrs(attributes)
 
 
 def module_of(*kernels: tirx.PrimFunc) -> tvm.IRModule:

@@ -144,6 +144,17 @@ def test_sizes_that_the_caller_writes_as_the_kernel_does_are_guaranteed(
     assert set(_numbers(marked["second"].attrs[SIZES])) == known
 
 
+def test_a_size_that_differs_in_a_run_is_found() -> None:
+    """The caller may write it in another way than the kernel, if it is the same in the run."""
+    n, m = fresh_dim("n"), fresh_dim("m")
+    module = _chain(tirx.IntImm("int64", 4), {"n": n, "m": m, "last": m})
+    machine = virtual_machine(compile_quickly(module, relax_pipeline="looplift"))
+    x, seven, eight = (tvm.runtime.tensor(np.ones((k, 2), np.float32)) for k in (2, 7, 8))
+    np.testing.assert_array_equal(machine["main"](x, seven).numpy(), np.ones((7, 2)))
+    with pytest.raises(Exception, match=r"shape\[0\]"):
+        machine["main"](x, eight)
+
+
 def test_a_result_of_other_sizes_than_the_kernel_computes_is_found() -> None:
     machine = virtual_machine(compile_quickly(_calls("m"), relax_pipeline="looplift"))
     two, three = (tvm.runtime.tensor(np.ones(size, np.float32)) for size in (2, 3))

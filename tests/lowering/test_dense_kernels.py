@@ -141,6 +141,17 @@ def test_shared_functions_are_not_inlined(positions: int, batch: int) -> None:
     check(text, {"w": weight(16, 1, 1)}, [{}])
 
 
+def test_one_function_copies_rows() -> None:
+    """LLVM has nothing to unroll where rows are copied."""
+    model = with_weights(
+        "model (float[n, 8, l] x) => (y) { y = Conv <pads = [1, 1]> (x, w) }",
+        {"w": weight(40, 8, 3)},
+    )
+    compiled = looplift.compile(looplift.from_onnx(model), "native")
+    assembly = compiled.mod.imports[0].inspect_source("asm")
+    assert len(re.findall(r"^looplift_copy_row_compute_:", assembly, re.MULTILINE)) == 1
+
+
 @pytest.mark.parametrize("group", [1, 2, 8])
 def test_a_window_longer_than_the_input_gives_no_positions(group: int) -> None:
     model = with_weights(

@@ -8,77 +8,41 @@ import numpy as np
 import pytest
 import tvm_ffi
 from tvm import tirx
-from tvm.script import tirx as T  # noqa: N812  as everywhere in TVM
 
 from looplift.lowering.scheduling.trip_counts import pass_trip_counts
 
-from .kernel_modules import calls_of, kernels_of, module_of, results_of
+from .kernel_modules import calls_of, kernel_of, kernels_of, module_of, results_of
 
-
-def _kernel(columns: int, kind: str) -> tirx.PrimFunc:
-    """A kernel for `y[i, j] = x[i, j] + 1` that has columns in the outer loop."""
-
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def unknown(a: T.handle, b: T.handle) -> None:
-        n = T.int64()
-        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
-        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
-        for j, i in T.grid(T.int64(columns), n):
-            y[i, j] = x[i, j] + T.int64(1)
-
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def known(a: T.handle, b: T.handle) -> None:
-        n = T.int64()
-        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
-        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
-        for j, i in T.grid(T.int64(columns), T.int64(2)):
-            y[i, j] = x[i, j] + T.int64(1)
-
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def innermost(a: T.handle, b: T.handle) -> None:
-        n = T.int64()
-        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
-        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
-        for i, j in T.grid(n, T.int64(columns)):
-            y[i, j] = x[i, j] + T.int64(1)
-
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def unrolled(a: T.handle, b: T.handle) -> None:
-        n = T.int64()
-        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
-        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
-        for j in T.unroll(T.int64(columns)):
+KERNELS = {
+    "unknown": """
+        for j, i in T.grid(T.int64({columns}), n):
+            y[i, j] = x[i, j] + T.int64(1)""",
+    "known": """
+        for j, i in T.grid(T.int64({columns}), T.int64(2)):
+            y[i, j] = x[i, j] + T.int64(1)""",
+    "innermost": """
+        for i, j in T.grid(n, T.int64({columns})):
+            y[i, j] = x[i, j] + T.int64(1)""",
+    "unrolled": """
+        for j in T.unroll(T.int64({columns})):
+            for i in range(n):
+                y[i, j] = x[i, j] + T.int64(1)""",
+    "steps": """
+        for j in T.serial(T.int64(0), T.int64({columns}), step=T.int64(2)):
             for i in range(n):
                 y[i, j] = x[i, j] + T.int64(1)
-
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def several(a: T.handle, b: T.handle) -> None:
-        n = T.int64()
-        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
-        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
-        for j, _, i in T.grid(T.int64(columns), T.int64(3), n):
+                y[i, j + T.int64(1)] = x[i, j + T.int64(1)] + T.int64(1)""",
+    "several": """
+        for j, k, i in T.grid(T.int64({columns}), T.int64(3), n):
             y[i, j] = x[i, j] + T.int64(1)
-        for j, i in T.grid(T.int64(columns), n):
-            y[i, j] = x[i, j] + T.int64(1)
+        for j, i in T.grid(T.int64({columns}), n):
+            y[i, j] = x[i, j] + T.int64(1)""",
+}
+"""Bodies of kernels for `y[i, j] = x[i, j] + 1`."""
 
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def steps(a: T.handle, b: T.handle) -> None:
-        n = T.int64()
-        x = T.match_buffer(a, (n, T.int64(columns)), "int64")
-        y = T.match_buffer(b, (n, T.int64(columns)), "int64")
-        for j in T.serial(T.int64(0), T.int64(columns), step=T.int64(2)):
-            for i in range(n):
-                y[i, j] = x[i, j] + T.int64(1)
-                y[i, j + T.int64(1)] = x[i, j + T.int64(1)] + T.int64(1)
 
-    forms = {
-        "steps": steps,
-        "unknown": unknown,
-        "known": known,
-        "innermost": innermost,
-        "unrolled": unrolled,
-    }
-    return {**forms, "several": several}[kind]
+def _kernel(columns: int, kind: str, **attributes: Any) -> tirx.PrimFunc:
+    return kernel_of(columns, KERNELS[kind].format(columns=columns), **attributes)
 
 
 @pytest.mark.parametrize(
@@ -116,5 +80,5 @@ def test_kernels_without_such_loops_stay_as_they_are() -> None:
 
 
 def test_public_kernels_keep_their_parameters() -> None:
-    module = module_of(_kernel(11, "unknown").with_attr("global_symbol", "kernel_0"))
+    module = module_of(_kernel(11, "unknown", global_symbol="kernel_0"))
     assert pass_trip_counts(module).same_as(module)

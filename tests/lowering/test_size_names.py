@@ -1,0 +1,58 @@
+"""Kernels that differ in the order of their scalar parameters are one."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from looplift.lowering.scheduling.size_names import name_kernel_sizes
+
+from .compiled import compile_quickly, virtual_machine
+from .kernel_modules import calls_of, kernels_of
+
+
+def _shifted(scalars: str) -> tirx.PrimFunc:
+    """A kernel for `y[i] = x[i] * factor + offset` with scalars in some order."""
+    return tvm.script.from_source(
+        f"""@T.prim_func(private=True, s_tir=True)
+def kernel(a: T.handle, {scalars}, b: T.handle) -> None:
+    n = T.int64()
+    x = T.match_buffer(a, (n,), "int64")
+    y = T.match_buffer(b, (n,), "int64")
+    for i in range(n):
+        y[i] = x[i] * factor + offset"""
+    )
+
+
+def test_scalars_stand_in_the_order_in_which_the_body_reads_them() -> None:
+    builder = relax.BlockBuilder()
+    kind = relax.TensorType([tirx.Var("n", "int64")], "int64")
+    x, three, five = relax.Var("x", kind), tirx.IntImm("int64", 3), tirx.IntImm("int64", 5)
+    in_order = _shifted("factor: T.int64, offset: T.int64")
+    swapped = _shifted("unused: T.int64, offset: T.int64, factor: T.int64")
+    kernels = [builder.add_func(k, f"k_{i}") for i, k in enumerate((in_order, swapped))]
+    with builder.function("main", [x], private=False):
+        with builder.dataflow():
+            first = relax.op.call_tir(kernels[0], [x, three, five], kind)
+            second = relax.op.call_tir(kernels[1], [x, three, five, three], kind)
+            results = [builder.emit_output(call) for call in (first, second)]
+        builder.emit_func_output(relax.Tuple(results))
+    named = name_kernel_sizes(builder.get())
+    assert len(kernels_of(named)) == 1
+    assert [list(map(int, call.args[1].fields[1:])) for call in calls_of(named)] == [[3, 5]] * 2
+    values = np.array([1, -2], np.int64)
+    for found in virtual_machine(compile_quickly(named))["main"](tvm.runtime.tensor(values)):
+        np.testing.assert_array_equal(found.numpy(), values * 3 + 5)
+
+
+def test_public_kernels_keep_their_parameters() -> None:
+    builder = relax.BlockBuilder()
+    kind = relax.TensorType([tirx.Var("n", "int64")], "int64")
+    x, three = relax.Var("x", kind), tirx.IntImm("int64", 3)
+    kernel = _shifted("offset: T.int64, factor: T.int64").with_attr("global_symbol", "shifted")
+    variable = builder.add_func(kernel, "shifted")
+    with builder.function("main", [x], private=False):
+        builder.emit_func_output(builder.emit(relax.op.call_tir(variable, [x, three, three], kind)))
+    module = builder.get()
+    assert name_kernel_sizes(module).same_as(module)
