@@ -25,9 +25,9 @@ from .nests import inlined
 
 _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
-_LEAST_DEPTH = 256
+_LEAST_DEPTH = 64
 """Products for an output from which on transposing it costs less than it saves."""
-_LEAST_LINE = 6
+_LEAST_LINE = 2
 """Positions of a line from which on lines have tiles of their own."""
 
 

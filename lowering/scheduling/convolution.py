@@ -23,7 +23,14 @@ from tvm.tirx.script import builder as ib
 from .affine import affine, flat, int64, product, unflattened
 from .convolution_form import Convolved, SpatialAxis, convolution_of, static_size
 from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
-from .micro_kernels import Tile, call_copy_row, call_tile, line_tile, native_tile
+from .micro_kernels import (
+    Tile,
+    call_copy_row,
+    call_panels,
+    channel_tile,
+    line_tile,
+    native_tile,
+)
 from .nests import inlined, substituted
 from .packing import or_zero, pack_weights
 
@@ -169,7 +176,22 @@ class Emission:
             f = places[1] * rows + places[-1]
             return or_zero(self._packed_element(places, f), f, self._rows, rows)
 
-        return pack_weights(self._kernel, self._product.a.buffer, shape, element)
+        source = self._product.a.buffer
+        self._takes_few = not self._is_depthwise and all(
+            isinstance(size, tirx.IntImm) for size in shape
+        )
+        if not self._takes_few:
+            return pack_weights(self._kernel, source, shape, element)
+        total = math.prod(map(int, shape))
+
+        def element_at(place: Any) -> Any:
+            places = unflattened(range(len(shape)), shape.__getitem__, place)
+            weight = element(*(places[axis] for axis in range(len(shape))))
+            return tirx.if_then_else(place < total, weight, tirx.const(0.0, "float32"))
+
+        # Room for a vector of output channels that begins in the last row.
+        padded = [int64(total + channel_tile().width)]
+        return pack_weights(self._kernel, source, padded, element_at)
 
     def _packed_shape(self, groups: Any) -> list[Any]:
         taps, rows = int64(self._taps), int64(self._tile_rows)
@@ -487,29 +509,17 @@ class Emission:
         self, chunk: Chunk, panel: Any, panel_end: Any, first_tile: Any, tiles: Any, scratch: Any
     ) -> None:
         """Computes a few tiles; a panel of the input stays in the cache while they pass over it."""
-        tile, rows = self._tile, self._tile_rows
-        taps = self._taps
-        depth = self._depth()
-        blocks = ceil_div(self._channels, depth)
-        with (
-            ib.serial(blocks) as block,
-            ib.serial(panel_end - panel) as number,
-            ib.serial(tiles) as offset,
-        ):
-            channel = bound(block * depth)
-            channels = bound(tirx.min(self._channels - channel, int64(depth)))
-            start = bound((first_tile + offset) * rows)
-            here = bound(tirx.min(self._rows - start, int64(rows)))
-            weights = (chunk.group * self._tiles + first_tile + offset) * self._channels + channel
-            source = bound((panel + number) * tile.width + channel * self._channel_stride)
-            target = bound(number * tile.width + offset * rows * self._out_row)
-            call_tile(
-                tile, here, tirx.address_of(self._weights[weights * (taps * rows)]),
-                tirx.address_of(chunk.planes[source]), tirx.address_of(scratch[target]),
-                self._table.data, (channels, int64(taps)),
-                (int64(taps * rows), int64(rows)),
-                self._channel_stride, self._out_row, channel,
-            )  # fmt: skip
+        rows = self._tile_rows
+        start = bound(panel * self._tile.width)
+        weights = (chunk.group * self._tiles + first_tile) * self._channels * (self._taps * rows)
+        call_panels(
+            self._tile, tirx.address_of(self._weights[bound(weights)]),
+            tirx.address_of(chunk.planes[start]), scratch.data, self._table.data,
+            panels=panel_end - panel, positions=chunk.positions - start, tiles=tiles,
+            rows=self._rows - first_tile * rows, tile_rows=rows, channels=self._channels,
+            taps=self._taps, depth=self._depth(), channel_stride=self._channel_stride,
+            out_row=self._out_row, most_few=channel_tile().rows if self._takes_few else 0,
+        )  # fmt: skip
 
     def _depth(self) -> int:
         """How many channels of a panel are read before the next tile."""

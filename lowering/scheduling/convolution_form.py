@@ -206,6 +206,8 @@ def _with_padding(
     if any(variable in bounds for variable in padding.spatial[:first]):
         return None
     source_indices = [substituted(index, values) for index in load.indices]
+    if not all(map(_is_free_of, source_indices[-len(positions) :], positions)):
+        return None  # The positions of the input do not follow each other.
     return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
 
 

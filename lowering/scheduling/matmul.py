@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64
+from .convolution_form import convolution_of
 from .elementwise import Lines, lines_of
 from .emission import (
     Store,
@@ -52,6 +53,9 @@ class MatrixProduct(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
+        found = convolution_of(kernel)
+        if found is not None and is_constant_operand(kernel, found.product.a.buffer):
+            return None  # The rules for convolutions read the columns where they are.
         schedule = _scheduled(kernel)
         if schedule is None and (moved := without_copies(kernel)) is not kernel:
             schedule = _scheduled(moved)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tvm
@@ -24,6 +25,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
 from .affine import int64
+from .emission import bound
 from .lane_kernels import TRANSPOSE, transposition, windows
 from .winograd_transforms import (
     INPUT,
@@ -86,6 +88,14 @@ def product_tile() -> Tile:
 def narrow_tile() -> Tile:
     """The tile for the last columns, if they are no more than a vector."""
     return replace(native_tile(), vectors=1)
+
+
+def channel_tile() -> Tile:
+    """The tile for few positions, whose columns are the output channels of a native tile."""
+    tile = native_tile()
+    vectors = -(-tile.rows // tile.lanes)
+    rows = tile.rows * tile.vectors // max(tile.vectors, vectors)
+    return Tile(tile.lanes, vectors, rows, in_planes=True)
 
 
 def line_tile() -> Tile:
@@ -159,6 +169,27 @@ def call_panel(
                 call(narrow_tile())
 
 
+def call_panels(
+    tile: Tile, weights: Any, planes: Any, out: Any, table: Any, *, panels: Any, positions: Any,
+    tiles: Any, rows: Any, tile_rows: int, channels: Any, taps: int, depth: Any,
+    channel_stride: Any, out_row: Any, most_few: int,
+) -> None:  # fmt: skip
+    """Emits a call that multiplies panels of positions by tiles of output channels.
+
+    `out[row * out_row + position]` becomes the sum over channels c and taps t of
+    `planes[c * channel_stride + table[t] + position] * weights[row // tile_rows, c, t, row %
+    tile_rows]`. There are `rows` output channels in all and `positions` of the positions; the last
+    panel and the last tile may have fewer than others. `depth` channels of a panel are read before
+    the next tile. A last panel of at most `most_few` positions takes vectors of output channels,
+    which reach past the end of the weights.
+    """
+    arguments = [
+        weights, planes, out, table, panels, positions, tiles, rows, tile_rows, channels, taps,
+        depth, channel_stride, out_row, most_few,
+    ]  # fmt: skip
+    call_function(f"{_PANELS}{tile.size}", *arguments)
+
+
 def _argument(value: Any) -> Any:
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
@@ -180,7 +211,7 @@ def call_copy_row(
 
 
 _COPY_ROW = "looplift_copy_row"
-_TILE, _PRODUCT = "looplift_tile_", "looplift_product_"
+_TILE, _PRODUCT, _PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
 
 
 def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
@@ -189,7 +220,8 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     They have no global symbol, so that TVM compiles them as internal functions.
     """
     tiles = (native_tile(), narrow_tile())
-    kinds = (*tiles, line_tile(), *(replace(tile, in_planes=True) for tile in tiles))
+    in_planes = [replace(tile, in_planes=True) for tile in tiles]
+    kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
     names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc]]] = {
         **{f"{_TILE}{tile.size}": (tile, _tile) for tile in kinds},
         f"{_PRODUCT}{product_tile().size}": (product_tile(), _product),
@@ -201,6 +233,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     }
     lanes, vectors = native_tile().lanes, native_tile().vectors
     others: dict[str, Callable[[], tirx.PrimFunc]] = {
+        # Before what they call.
+        **{
+            f"{_PANELS}{tile.size}": partial(_panels, tile) for tile in (native_tile(), line_tile())
+        },
         _COPY_ROW: lambda: _copy_row(lanes),
         INPUT: lambda: input_transform(lanes, vectors),
         OUTPUT: lambda: output_transform(lanes, vectors),
@@ -222,25 +258,25 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         called.add(variable.name_hint)
         return ir.Call(variable, list(call.args[1:]), ret_ty="int32")
 
-    def bound(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    def linked(function: tirx.PrimFunc) -> tirx.PrimFunc:
         body = tvm_ffi.structural_map(function.body, (ir.Call, bind), order="post")
         return function if body.same_as(function.body) else function.with_body(body)
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, tirx.PrimFunc):
-            module[variable] = bound(function)
+            module[variable] = linked(function)
+    for name, function_of in others.items():
+        if name in called:
+            module[variables[name]] = linked(function_of())
     for name, (tile, of_rows) in names.items():
         if name in called:
             for rows in range(1, tile.rows + 1):
                 module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
-            module[variables[name]] = bound(_selector(name, module[variables[f"{name}_1"]], tile))
+            module[variables[name]] = linked(_selector(name, module[variables[f"{name}_1"]], tile))
     for name, family in families.items():
         if name in called:
             for part, function in family.functions():
-                module[variables[part]] = bound(function)
-    for name, function_of in others.items():
-        if name in called:
-            module[variables[name]] = bound(function_of())
+                module[variables[part]] = linked(function)
     return module
 
 
@@ -278,8 +314,8 @@ class _Sums:
 
     def __init__(self, tile: Tile, rows: int) -> None:
         self._lanes = tile.lanes
-        self._places = list(itertools.product(range(rows), range(tile.vectors)))
-        self._buffers = {p: ib.alloc_buffer((tile.lanes,), "float32") for p in self._places}
+        places = itertools.product(range(rows), range(tile.vectors))
+        self._buffers = {place: ib.alloc_buffer((tile.lanes,), "float32") for place in places}
         self._whole = self._span(tirx.IntImm("int64", 0))
 
     def _span(self, first: Any) -> Any:
@@ -304,11 +340,21 @@ class _Sums:
             product = factor * b[self._span(first + vector * self._lanes)]
             ib.buffer_store(buffer, buffer[self._whole] + product, [self._whole])
 
+    def add_all(self, others: _Sums) -> None:
+        """Emits the addition of other sums of as many rows."""
+        for buffer, other in zip(self._buffers.values(), others._buffers.values(), strict=True):
+            ib.buffer_store(buffer, buffer[self._whole] + other[self._whole], [self._whole])
+
     def store(self, out: Any, out_row: Any) -> None:
         """Emits stores of the sums."""
         for (row, vector), buffer in self._buffers.items():
             place = self._span(row * out_row + vector * self._lanes)
             ib.buffer_store(out, buffer[self._whole], [place])
+
+
+def _chains(tile: Tile, rows: int) -> int:
+    """How many sums of each element are added up at the end, as many as hide the latency."""
+    return max(8 // (rows * tile.vectors), 1) if tile.rows > 1 else 1
 
 
 def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
@@ -320,18 +366,99 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
         )
         a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
         table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
-        sums = _Sums(tile, rows)
+        sums, *others = (_Sums(tile, rows) for _ in range(_chains(tile, rows)))
         with ib.If(adds == 0):
             with ib.Then():
                 sums.clear()
             with ib.Else():
                 sums.load(out, out_row)
-        with ib.serial(count_i) as i, ib.serial(count_j) as j:
+
+        def add(to: _Sums, i: Any, j: Any) -> None:
             steps = (table[j], j * a_j) if tile.in_planes else (j * a_j, table[j])
             first, of_b = i * a_i + steps[0], i * b_i + steps[1]
-            sums.add(lambda row: a[first + row], b, of_b)
+            to.add(lambda row: a[first + row], b, of_b)
+
+        groups: Any = int64(0)
+        together = len(others) + 1
+        if others:
+            groups = bound(tirx.floordiv(count_i, together))
+            for chain in others:
+                chain.clear()
+            with ib.serial(groups) as group, ib.serial(count_j) as j:
+                for number, chain in enumerate((sums, *others)):
+                    add(chain, group * together + number, j)
+            for chain in others:
+                sums.add_all(chain)
+        with ib.serial(count_i - groups * together) as i, ib.serial(count_j) as j:
+            add(sums, groups * together + i, j)
         sums.store(out, out_row)
     return builder.get()
+
+
+def _panels(tile: Tile) -> tirx.PrimFunc:
+    """What `call_panels` calls."""
+    few, is_line = channel_tile(), tile.rows == 1
+    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        pointers, numbers = _parameters(
+            "panels", "positions", "tiles", "rows", "tile_rows", "channels", "taps", "depth",
+            "channel_stride", "out_row", "most_few",
+        )  # fmt: skip
+        weights, planes, out = (
+            ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3]
+        )
+        table = pointers[3]
+        panels, positions, tiles, rows, tile_rows, channels, taps, depth, *rest = numbers
+        channel_stride, out_row, most_few = rest
+        tap_rows = bound(taps * tile_rows)
+        last = bound(positions - (panels - 1) * tile.width)
+        is_few = bound(tirx.Cast("int64", tirx.all(last > 0, last <= most_few)))
+
+        def rows_of(offset: Any) -> Any:
+            return bound(tirx.min(rows - offset * tile_rows, tile_rows))
+
+        with (
+            ib.serial(tirx.floordiv(channels + depth - 1, depth)) as block,
+            ib.serial(panels - is_few) as panel,
+            ib.serial(tiles) as offset,
+        ):
+            channel = bound(block * depth)
+            start = bound(panel * tile.width)
+            target = bound(start + offset * tile_rows * out_row)
+
+            def multiply(tile: Tile) -> None:
+                call_tile(
+                    tile, rows_of(offset),
+                    tirx.address_of(weights[bound((offset * channels + channel) * tap_rows)]),
+                    tirx.address_of(planes[bound(start + channel * channel_stride)]),
+                    tirx.address_of(out[target]), table,
+                    (bound(tirx.min(channels - channel, depth)), taps), (tap_rows, tile_rows),
+                    channel_stride, out_row, channel,
+                )  # fmt: skip
+
+            if is_line:
+                multiply(tile)
+            else:
+                with ib.If(positions - start > tile.lanes):
+                    with ib.Then():
+                        multiply(tile)
+                    with ib.Else():
+                        multiply(narrow_tile())
+        if not is_line:
+            start = bound((panels - 1) * tile.width)
+            with ib.If(is_few != 0), ib.Then(), ib.serial(tiles) as offset:
+                sums = ib.alloc_buffer((few.rows * few.width,), "float32")
+                call_tile(
+                    few, last, tirx.address_of(planes[start]),
+                    tirx.address_of(weights[bound(offset * channels * tap_rows)]), sums.data,
+                    table, (channels, taps), (channel_stride, tile_rows), tap_rows, few.width,
+                )  # fmt: skip
+                target = bound(start + offset * tile_rows * out_row)
+                call_function(
+                    TRANSPOSE, tirx.address_of(out[target]), sums.data, last, rows_of(offset),
+                    out_row, few.width,
+                )  # fmt: skip
+    return kept_apart(f"{_PANELS}{tile.size}", builder.get())
 
 
 def _product(tile: Tile, rows: int) -> tirx.PrimFunc:

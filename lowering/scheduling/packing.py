@@ -73,6 +73,7 @@ def pack_weights(
     """
     packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
     with ib.grid(*shape) as loops, ib.sblock("pack"):
+        loops = loops if len(shape) > 1 else [loops]  # `grid` gives a list for several loops only
         places = [ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)]
         if is_constant_operand(kernel, source) and all(
             isinstance(size, tirx.IntImm) for size in shape

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tvm import tirx
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
 
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.few_positions import FewPositions
+from looplift.lowering.scheduling.micro_kernels import channel_tile
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
+from looplift.lowering.values import Constant
 
 from ..samples import one_of
-from .test_dense_kernels import check, weight, with_weights
+from .test_dense_kernels import TARGETS, check, weight, with_weights
 
 CASES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "frames of a signal": ("float[b, 1, 640] x", "strides = [128]", (258, 1, 256)),
@@ -86,3 +90,46 @@ def test_on_two_cores() -> None:
 )
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:
     assert kernels_of(text, {"f": weight(*shape)}) == []
+
+
+LINES: dict[str, tuple[str, str, tuple[int, ...], int]] = {
+    "taps": ("float[b, 24, n] x", "Conv <pads = [1, 1]> (x, f)", (30, 24, 3), 1),
+    "groups": ("float[b, 24, n] x", "Conv <group = 2, strides = [2]> (x, f)", (26, 12, 2), 3),
+    "frames of a signal": ("float[b, 1, n] x", "Conv <strides = [16]> (x, f)", (34, 1, 32), 32),
+    "one tap": ("float[b, 33, n] x", "Conv (x, f)", (37, 33, 1), 1),
+    "many channels": ("float[b, 200, n] x", "Conv <pads = [2, 0]> (x, f)", (13, 200, 3), 1),
+    "product": ("float[b, 33, n] x", "MatMul (f, x)", (37, 33), 1),
+}
+"""Input, node, the shape of the weight, and the least size of the input."""
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["native", "haswell", "x86-64"])
+@pytest.mark.parametrize("name", one_of(2, LINES))
+def test_lines_of_any_number_of_positions(name: str, target: Any) -> None:
+    """Vectors of the last positions hold channels where that takes fewer of them."""
+    inputs, node, shape, least = LINES[name]
+    text = f"model ({inputs}) => (y) {{ p = {node} y = LeakyRelu (p) }}"
+    sizes = [{"b": 1, "n": least + more} for more in (0, 1, 2, 3, 6, 9, 11, 12, 15, 16, 20, 40)]
+    sizes += [
+        {"b": b, "n": n} for b, n in ((2, least + 5), (0, least), (2, least + 516), (1, 1600))
+    ]
+    check(text, {"f": weight(*shape)}, sizes, target)
+
+
+def test_planes_of_few_positions() -> None:
+    text = "model (float[b, 20, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }"
+    sizes = [{"b": 1, "h": h, "w": w} for h, w in ((3, 3), (3, 9), (7, 5), (9, 9), (3, 41))]
+    check(text, {"f": weight(20, 20, 3, 3)}, sizes)
+
+
+def test_the_last_vector_of_channels_stays_inside_the_packed_weights() -> None:
+    """A vector is longer than the tile of channels that it multiplies."""
+    text = "model (float[1, 5, n] x) => (y) { y = Conv (x, f) }"
+    module = looplift.from_onnx(with_weights(text, {"f": weight(18, 5, 3)}))
+    with as_target("native"):
+        module = relax.get_pipeline("looplift")(module)
+        width = channel_tile().width
+    constants: list[Any] = []
+    tvm_ffi.structural_walk(module["main"].body, (Constant, constants.append))
+    tensors = [c.value for c in constants if isinstance(c.value, tvm.runtime.Tensor)]
+    assert {tuple(tensor.shape) for tensor in tensors} == {(18 * 5 * 3 + width,)}
