@@ -20,6 +20,7 @@ from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Tensor
 from ..rewrite.storage.body_arity import check_bodies
 from ..rewrite.storage.exporter import copy_fields
+from ..rewrite.storage.external import external_tensors
 from ..rewrite.storage.model import Model, opsets, read_model
 from ..rewrite.storage.redeclare import redeclare, with_opset
 from .bodies import Body, read_body
@@ -180,8 +181,12 @@ def warn_of_defects(model: onnx.ModelProto) -> None:
 
 
 def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with large initializers empty: the checker serializes what it gets."""
-    if all(tensor.ByteSize() <= _SMALL for tensor in model.graph.initializer):
+    """The model with large and external tensors empty.
+
+    The checker serializes what it gets, and looks for files in the working directory.
+    """
+    inline = all(tensor.ByteSize() <= _SMALL for tensor in model.graph.initializer)
+    if inline and next(external_tensors(model), None) is None:
         return model
     light = onnx.ModelProto()
     copy_fields(model, light, frozenset({"graph"}))
@@ -190,5 +195,11 @@ def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.ByteSize() <= _SMALL:
             light.graph.initializer.append(tensor)
         else:
-            light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+            light.graph.initializer.append(_empty(tensor))
+    for tensor in external_tensors(light):
+        tensor.CopyFrom(_empty(tensor))
     return light
+
+
+def _empty(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])

@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 from .affine import flat, flat_index, int64, unflattened
 from .convolution_form import static_size
 from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
-from .micro_kernels import call_product, native_tile, product_tile
+from .micro_kernels import call_product, native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import Operand, SumOfProducts, sum_of_products
@@ -136,7 +136,7 @@ class _Emission:
         self._kernel = kernel
         self._found = found
         self._product = found.product
-        self._tile = product_tile()
+        self._tile = native_tile()
         self._panels = -(-found.channels // self._tile.width)
 
     def emit(self) -> None:
@@ -146,8 +146,6 @@ class _Emission:
             found.store.declare()
             self._packed = flat(packed)
             self._views = {load.source: flat(load.source) for load in loads(found.element)}
-            self._zero = ib.alloc_buffer((1,), "int64")
-            ib.buffer_store(self._zero, int64(0), [int64(0)])
             with ib.serial(self._product.count(found.images)) as image:
                 self._image(self._values(found.images, image))
 
@@ -180,7 +178,7 @@ class _Emission:
                 call_product(
                     tile, int64(min(found.count - start, tile.rows)),
                     tirx.address_of(windows[start * found.depth]), tirx.address_of(weights),
-                    tirx.address_of(scratch[start * tile.width]), self._zero.data,
+                    tirx.address_of(scratch[start * tile.width]),
                     int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
                 )  # fmt: skip
             first = bound(number * tile.width)

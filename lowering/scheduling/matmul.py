@@ -31,7 +31,7 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_product, product_tile
+from .micro_kernels import Tile, call_product, native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
@@ -80,7 +80,7 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
             continue
         store = Store(epilogue, variables, product.extents, product.columns)
         if store.is_storable:
-            emission = _Emission(kernel, product, store, product_tile())
+            emission = _Emission(kernel, product, store, native_tile())
             written = [epilogue.output, *(lines.buffer for lines in rest)]
             return s_tir.Schedule(rewritten(kernel, partial(_emit, emission, rest), written))
     return None
@@ -129,8 +129,6 @@ class _Emission:
             self._store.declare()
             self._a = flat(product.a.buffer)
             self._b = flat(product.b.buffer if packed is None else packed)
-            self._zero = ib.alloc_buffer((1,), "int64")
-            ib.buffer_store(self._zero, int64(0), [int64(0)])
             self._items(packed is not None)
 
     # --- the right operand ---
@@ -224,7 +222,7 @@ class _Emission:
             origin = product.a.position.at(values)
             call_product(
                 tile, rows, tirx.address_of(self._a[origin]), b, scratch.data,
-                self._zero.data, self._depth, (a_row, a_k), b_stride,
+                self._depth, (a_row, a_k), b_stride,
             )  # fmt: skip
             with ib.serial(rows) as row:
                 here = {**where, **self._row_values(start + row), self._n: column}

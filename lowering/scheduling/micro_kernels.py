@@ -39,6 +39,11 @@ from .winograd_transforms import (
 
 _ANY = (1 << 48,)
 """The shape of a buffer that is only a pointer."""
+_AHEAD = 1 << 10
+"""Elements from the weights that are multiplied to those that are prefetched.
+
+They fill a page, at whose end the processor's own prefetching stops.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,16 +80,6 @@ def native_tile() -> Tile:
     return Tile(lanes, 2, {16: 12, 8: 6, 4: 12}[lanes])
 
 
-def product_tile() -> Tile:
-    """The tile for matrix products, whose rows of a lie at a distance.
-
-    Each row needs an address of its own. With more rows LLVM has no registers for the addresses,
-    and moves sums to memory in every step: half the speed.
-    """
-    tile = native_tile()
-    return Tile(tile.lanes, tile.vectors, min(tile.rows, 8))
-
-
 def narrow_tile() -> Tile:
     """The tile for the last columns, if they are no more than a vector."""
     return replace(native_tile(), vectors=1)
@@ -115,47 +110,51 @@ def call_tile(
     b_stride: Any,
     out_row: Any,
     adds: Any = 0,
+    ahead: tuple[Any, Any] = (0, 0),
 ) -> None:
     """Emits a call of the micro-kernel for convolutions, whose rows of a are neighbours.
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
     `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. A tile
     `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place. Where `adds` is not 0,
-    the sum is added to what `out` holds.
+    the sum is added to what `out` holds. A tile of several rows that is not in planes
+    prefetches the elements of `a` and of `b` that lie `ahead` of those that it reads.
     """
-    arguments = [a, b, out, table, *counts, *a_strides, b_stride, out_row, adds]
+    arguments = [a, b, out, table, *counts, *a_strides, b_stride, out_row, adds, *ahead]
     call_function(f"{_TILE}{tile.size}", rows, *arguments)
 
 
 def call_product(
-    tile: Tile, rows: Any, a: Any, b: Any, out: Any, zero: Any,
+    tile: Tile, rows: Any, a: Any, b: Any, out: Any,
     count: Any, a_strides: tuple[Any, Any], b_stride: Any,
 ) -> None:  # fmt: skip
     """Emits a call of the micro-kernel for matrix products.
 
     It computes `out[r * tile.width + v]`, the sum over k < count of
-    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. `zero` is the address of a 0.
+    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`.
     """
-    arguments = [a, b, out, zero, count, *a_strides, b_stride]
+    arguments = [a, b, out, count, *a_strides, b_stride]
     call_function(f"{_PRODUCT}{tile.size}", rows, *arguments)
 
 
 def call_panel(
     tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any, zero: Any,
-    depth: Any, a_stride: Any, taps: int = 1,
+    depth: Any, a_stride: Any, taps: int = 1, adds: Any = 0, ahead: Any = 0,
 ) -> None:  # fmt: skip
     """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
     address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
-    `zero` is the address of the table.
+    `zero` is the address of the table. `adds` is that of `call_tile`, and `ahead` that of `a`.
     """
     counts, width = (depth, int64(taps)), int64(tile.width)
     strides = (a_stride, int64(tile.width if tile.in_planes else 0))
 
     def call(kind: Tile) -> None:
         kind = replace(kind, in_planes=tile.in_planes)
-        call_tile(kind, rows, a, b, out, zero, counts, strides, width * taps, width)
+        call_tile(
+            kind, rows, a, b, out, zero, counts, strides, width * taps, width, adds, (ahead, _AHEAD)
+        )  # fmt: skip
 
     if columns is None or not 0 < columns % tile.width <= tile.lanes:
         call(tile)
@@ -212,6 +211,14 @@ def call_copy_row(
 
 _COPY_ROW = "looplift_copy_row"
 _TILE, _PRODUCT, _PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
+_TILE_NUMBERS = ("count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds", "a_ahead", "b_ahead")
+_PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k")
+_ROWS_OF_POINTER = 3
+"""Rows of a product that are read at strides from one pointer.
+
+With an address for each of 12 rows, LLVM has no registers for all of them, and moves sums to memory
+in every step.
+"""
 
 
 def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
@@ -222,13 +229,13 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     tiles = (native_tile(), narrow_tile())
     in_planes = [replace(tile, in_planes=True) for tile in tiles]
     kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
-    names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc]]] = {
-        **{f"{_TILE}{tile.size}": (tile, _tile) for tile in kinds},
-        f"{_PRODUCT}{product_tile().size}": (product_tile(), _product),
+    names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]] = {
+        **{f"{_TILE}{tile.size}": (tile, _tile, _select_tile) for tile in kinds},
+        f"{_PRODUCT}{native_tile().size}": (native_tile(), _product, _select_product),
     }
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
-        for name, (tile, _) in names.items()
+        for name, (tile, *_) in names.items()
         for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
     }
     lanes, vectors = native_tile().lanes, native_tile().vectors
@@ -268,11 +275,11 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     for name, function_of in others.items():
         if name in called:
             module[variables[name]] = linked(function_of())
-    for name, (tile, of_rows) in names.items():
+    for name, (tile, of_rows, selection) in names.items():
         if name in called:
             for rows in range(1, tile.rows + 1):
                 module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
-            module[variables[name]] = linked(_selector(name, module[variables[f"{name}_1"]], tile))
+            module[variables[name]] = linked(_selector(name, tile, selection))
     for name, family in families.items():
         if name in called:
             for part, function in family.functions():
@@ -286,27 +293,45 @@ def _parameters(*numbers: str) -> tuple[list[Any], list[Any]]:
     return pointers, [ib.arg(name, ib.int64()) for name in numbers]
 
 
-def _selector(name: str, of_one_row: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
+def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.PrimFunc:
     """The function that calls the micro-kernel for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         rows = ib.arg("rows", ib.int64())
-        pointers, numbers = _parameters(*(str(param.name) for param in of_one_row.params[4:]))
 
-        def select(first: int, last: int) -> None:
+        def select(arguments: list[Any], first: int = 1, last: int = tile.rows) -> None:
             if first == last:
-                call = tirx.call_extern("int32", f"{name}_{first}", *pointers, *numbers)
-                ib.evaluate(call)
+                ib.evaluate(tirx.call_extern("int32", f"{name}_{first}", *arguments))
                 return
             middle = (first + last + 1) // 2
             with ib.If(rows < middle):
                 with ib.Then():
-                    select(first, middle - 1)
+                    select(arguments, first, middle - 1)
                 with ib.Else():
-                    select(middle, last)
+                    select(arguments, middle, last)
 
-        select(1, tile.rows)
+        selection(tile, select)
     return kept_apart(name, builder.get())
+
+
+def _select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
+    pointers, numbers = _parameters(*_TILE_NUMBERS)
+    select([*pointers, *numbers])
+
+
+def _select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
+    pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
+    numbers = [ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS]
+    a, a_row = ib.decl_buffer(_ANY, "float32", data=pointers[0]), numbers[1]
+    parts = [tirx.address_of(a[row * a_row]) for row in range(0, tile.rows, _ROWS_OF_POINTER)]
+    select([*parts, *pointers[1:], *numbers])
+
+
+def _prefetch(buffer: Any, place: Any) -> None:
+    """Emits a hint that an element will be read; it may lie outside of the buffer."""
+    read, near, data = (tirx.const(value, "int32") for value in (0, 3, 1))
+    address = tirx.address_of(buffer[place])
+    ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, near, data))
 
 
 class _Sums:
@@ -361,9 +386,8 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_tile` calls, for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers, (count_i, count_j, a_i, a_j, b_i, out_row, adds) = _parameters(
-            "count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds"
-        )
+        pointers, numbers = _parameters(*_TILE_NUMBERS)
+        count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, b_ahead = numbers
         a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
         table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
         sums, *others = (_Sums(tile, rows) for _ in range(_chains(tile, rows)))
@@ -377,6 +401,10 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
             steps = (table[j], j * a_j) if tile.in_planes else (j * a_j, table[j])
             first, of_b = i * a_i + steps[0], i * b_i + steps[1]
             to.add(lambda row: a[first + row], b, of_b)
+            if tile.rows > 1 and not tile.in_planes:
+                _prefetch(a, first + a_ahead)
+                for vector in range(tile.vectors):
+                    _prefetch(b, of_b + b_ahead + vector * tile.lanes)
 
         groups: Any = int64(0)
         together = len(others) + 1
@@ -433,7 +461,7 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
                     tirx.address_of(planes[bound(start + channel * channel_stride)]),
                     tirx.address_of(out[target]), table,
                     (bound(tirx.min(channels - channel, depth)), taps), (tap_rows, tile_rows),
-                    channel_stride, out_row, channel,
+                    channel_stride, out_row, channel, (_AHEAD, 0),
                 )  # fmt: skip
 
             if is_line:
@@ -465,12 +493,22 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_product` calls, for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers, (count, a_row, a_k, b_k) = _parameters("count", "a_row", "a_k", "b_k")
-        a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
+        names = [f"a{row}" for row in range(0, tile.rows, _ROWS_OF_POINTER)]
+        pointers = [ib.arg(name, ib.handle("float32")) for name in (*names, "b", "out")]
+        count, a_row, a_k, b_k = (ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS)
+        *parts, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
         sums = _Sums(tile, rows)
         sums.clear()
+
         with ib.serial(count) as k:
-            sums.add(lambda row: a[k * a_k + row * a_row], b, k * b_k)
+
+            def element(row: int) -> Any:
+                part, inside = divmod(row, _ROWS_OF_POINTER)
+                return parts[part][k * a_k + inside * a_row]
+
+            sums.add(element, b, k * b_k)
+            for vector in range(tile.vectors):
+                _prefetch(b, (k + _AHEAD // tile.width) * b_k + vector * tile.lanes)
         sums.store(out, tile.width)
     return builder.get()
 
@@ -488,8 +526,15 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
         before, count, after, stride = (ib.arg(name, ib.int64()) for name in names)
         fill = ib.arg("fill", ib.float32())
         target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
-        with ib.serial(before) as k:
-            ib.buffer_store(target, fill, [k])
+
+        def write_fill(first: Any, number: Any) -> None:
+            # Most rows have one element of padding at most, which is faster without a call.
+            with ib.If(number > 0), ib.Then():
+                ib.buffer_store(target, fill, [first])
+                with ib.serial(number - 1) as k:
+                    ib.buffer_store(target, fill, [first + 1 + k])
+
+        write_fill(tirx.IntImm("int64", 0), before)
         with ib.If(stride == 1):
             with ib.Then(), ib.serial(count) as k:
                 ib.buffer_store(target, source[k], [before + k])
@@ -507,6 +552,5 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
                 with ib.serial(count - done[zero]) as k:
                     here = done[zero] + k
                     ib.buffer_store(target, source[here * stride], [before + here])
-        with ib.serial(after) as k:
-            ib.buffer_store(target, fill, [before + count + k])
+        write_fill(before + count, after)
     return kept_apart(_COPY_ROW, builder.get())

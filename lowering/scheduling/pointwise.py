@@ -29,6 +29,13 @@ _POSITIONS = 240
 """Positions of a chunk at most, so that its results stay in the first-level cache."""
 _ITEMS = 8
 """Items of work that the output channels of a chunk are cut into."""
+_BLOCK = 64
+"""Input channels that all positions of a chunk are multiplied by before the next.
+
+Lines of the input lie far from each other: the processor keeps the addresses of as many pages.
+"""
+_AHEAD = 32
+"""Positions after those that are multiplied now, whose inputs are prefetched."""
 _LEAST_DEPTH = 48
 """Input channels from which on transposing the results costs less than it saves."""
 
@@ -144,14 +151,20 @@ class _Emission:
         origin = bound(self._position.at(values) + first)
         weights = bound(panel * (self._depth * tile.width))
         rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
-        with ib.serial(ceil_div(count, rows)) as number:
+        stride = self._position.of(self._found.channel)
+        depth = -(-self._depth // -(-self._depth // _BLOCK))
+        with (
+            ib.serial(-(-self._depth // depth)) as block,
+            ib.serial(ceil_div(count, rows)) as number,
+        ):
+            channel = bound(block * depth)
             place = bound(number * rows)
             call_panel(
                 tile, self._channels, channels, bound(tirx.min(count - place, rows)),
-                tirx.address_of(self._source[bound(origin + place)]),
-                tirx.address_of(self._packed[weights]),
+                tirx.address_of(self._source[bound(origin + place + channel * stride)]),
+                tirx.address_of(self._packed[bound(weights + channel * tile.width)]),
                 tirx.address_of(scratch[bound(place * tile.width)]), self._table.data,
-                int64(self._depth), self._position.of(self._found.channel),
+                bound(tirx.min(self._depth - channel, depth)), stride, adds=channel, ahead=_AHEAD,
             )  # fmt: skip
 
     def _write(

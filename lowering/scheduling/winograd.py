@@ -33,6 +33,10 @@ _CHANNELS = 16
 """Channels of input and of output from which on the transforms cost less than they save."""
 _WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
+_NEAR = 1 << 14
+"""Products of both numbers of channels up to which the weights come from a cache of their own."""
+_COST_OF_WEIGHT = 40
+"""The time to read a weight from memory, in multiply-adds."""
 _CACHED = 1 << 18
 """Elements of transformed input that a chunk keeps in the second-level cache."""
 _POSITIONS = 96
@@ -58,7 +62,20 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
     channels = 1 if found.channel is None else static_size(found.product.extent(found.channel))
     if rows is None or channels is None:
         return False
-    return min(rows, channels) >= _CHANNELS and rows * channels <= _WEIGHTS
+    if min(rows, channels) < _CHANNELS or rows * channels > _WEIGHTS:
+        return False
+    return rows * channels <= _NEAR or not _has_few_positions(found)
+
+
+def _has_few_positions(found: Convolved) -> bool:
+    """Whether the products that are saved take less time than reading 16 weights in place of 9."""
+    sizes = [static_size(axis.size) for axis in found.axes]
+    positions, squares = 1, 1
+    for size in sizes:
+        if size is None:
+            return False
+        positions, squares = positions * size, squares * -(-size // 2)
+    return 9 * positions - _SQUARE * squares < _COST_OF_WEIGHT * (_SQUARE - 9)
 
 
 class _Emission(Emission):

@@ -6,6 +6,7 @@ import logging
 import pickle
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,27 @@ class TestRewriting:
             warnings.simplefilter("always")
             looplift.from_onnx(model, shape_dict={"x": [4, 3]})
         assert [str(warning.message) for warning in caught] == []
+
+    @pytest.mark.parametrize("size", [1, 400])
+    def test_no_warning_is_about_files_beside_the_model(self, size: int, tmp_path: Path) -> None:
+        """Whether the external data is in the main graph or in a body."""
+        model = parse(
+            """g (bool c, float[n] x) => (float[n] z)
+            { y = Add(x, w)
+              z = If (c) <then_branch = t () => (float[n] a) { v = Constant <value = float[1] {2}> ()
+                                                               a = Mul(y, v) },
+                          else_branch = e () => (float[n] b) { b = Neg(y) }> }"""
+        )
+        weight = np.ones(size, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        onnx.save_model(
+            model, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights",
+            size_threshold=0, convert_attribute=True,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            module = looplift.from_onnx(tmp_path / "m.onnx")
+        assert "R.add" in module.script()
 
 
 class Endless(Rule[Tensor]):
