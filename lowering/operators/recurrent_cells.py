@@ -9,7 +9,7 @@ The equations are those of the ONNX operator specification of LSTM, GRU and RNN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from ..processor import is_for_gpu
+from ..scheduling.affine import int64
+from ..scheduling.emission import bound
 from .recurrent_attributes import Activation, Layer
 from .recurrent_layout import Buffers, Chunk, Layout, Recurrence
 
@@ -156,8 +158,22 @@ _FUNCTIONS: Mapping[str, Callable[[Expr, Expr, Expr], Expr]] = {
 
 
 @dataclass(frozen=True)
+class RowGroups:
+    """Groups of rows of equal size; the sums of a group are in registers together."""
+
+    size: int
+    first: Expr
+    """The first row of the first group, counted from the first of `BatchRows`."""
+    count: Expr
+    """The number of groups."""
+
+
+@dataclass(frozen=True)
 class BatchRows:
-    """A group of rows of the batch in one direction, and their state."""
+    """Rows of the batch that take each time step together in one direction, and their state.
+
+    The state has room for `most` rows.
+    """
 
     recurrence: Recurrence
     buffers: Buffers
@@ -166,28 +182,93 @@ class BatchRows:
     activations: tuple[Activation, ...]
     first: Expr
     """Index in the batch of the first row."""
-    count: int
+    count: Expr
+    """The number of rows."""
+    groups: Sequence[RowGroups]
+    start: Expr
+    """The index in the sequence of the first time step in `buffers.product`."""
     hidden: Any
-    """h before and after a time step, [2, count, padded]."""
+    """h before and after a time step, [2, most, padded]."""
     cell: Any
-    """LSTM: c, [count, padded]."""
+    """LSTM: c, [most, padded]."""
     update: Any
-    """GRU: z, [count, padded]."""
+    """GRU: z, [most, padded]."""
     reset: Any
-    """GRU: r ∘ h, [count, padded]."""
+    """GRU: r ∘ h, [most, padded]."""
+
+    def length(self, row: Expr) -> Expr:
+        """The number of time steps of a row."""
+        lengths = self.buffers.lengths
+        return (
+            self.buffers.steps if lengths is None else tirx.Cast("int64", lengths[self.first + row])
+        )
 
 
 @dataclass(frozen=True)
 class TimeStep:
-    """One time step of a group of rows, with the terms of the update equations."""
+    """One time step of rows of the batch.
+
+    A row that has ended keeps its state until the longest of the rows ends.
+    """
 
     rows: BatchRows
-    product_step: Expr
-    """The index of the time step in `buffers.product`."""
+    number: Expr
+    """The number of time steps before this one."""
     before: Expr
     """Index in `rows.hidden` of h before the time step."""
     after: Expr
     """Index in `rows.hidden` of h after the time step."""
+
+    def is_within(self, row: Expr) -> Expr:
+        """Whether a row has this time step, as a bool."""
+        return self.number < self.rows.length(row)
+
+    def time(self, row: Expr) -> Expr:
+        """The index of the time step in the sequence; some valid index for a row that has ended."""
+        reverse = self.rows.recurrence.is_reverse(self.rows.direction)
+        from_the_end = tirx.max(self.rows.length(row) - 1 - self.number, int64(0))
+        return tirx.Select(reverse, from_the_end, self.number)
+
+    def groups(self) -> Iterator[RowGroup]:
+        """Emits loops over the blocks of hidden units and, for each, over the groups of rows.
+
+        A panel of the weight stays in the first-level cache while all groups pass over it.
+        """
+        recurrence = self.rows.recurrence
+        loop = ib.parallel if recurrence.shares_units else ib.serial
+        same = None if recurrence.lengths else bound(self.time(int64(0)) - self.rows.start, scope())
+        with loop(recurrence.layout.blocks) as block:
+            for groups in self.rows.groups:
+                with ib.serial(groups.count) as number:
+                    first = bound(groups.first + number * groups.size, scope())
+                    product_steps = [
+                        bound(self.time(first + row) - self.rows.start, scope())
+                        if same is None
+                        else same
+                        for row in range(groups.size)
+                    ]
+                    yield RowGroup(self, block, first, product_steps)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A group of rows at one time step, with the terms of the update equations of one block."""
+
+    step: TimeStep
+    block: Expr
+    first: Expr
+    """The first row, counted from the first of `step.rows`."""
+    product_steps: Sequence[Expr]
+    """The index of the time step in `buffers.product`, by row."""
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.product_steps)
+
+    @property
+    def rows(self) -> BatchRows:
+        return self.step.rows
 
     @property
     def layer(self) -> Layer:
@@ -197,39 +278,37 @@ class TimeStep:
     def layout(self) -> Layout:
         return self.rows.recurrence.layout
 
-    def blocks(self) -> Any:
-        """A loop over the blocks of hidden units."""
-        loop = ib.parallel if self.rows.recurrence.shares_units else ib.serial
-        return loop(self.layout.blocks)
+    @property
+    def units(self) -> Expr:
+        """The hidden units of the block."""
+        return span(self.block * self.layout.lanes, self.layout.lanes)
 
-    def units(self, block: Expr) -> Expr:
-        """The hidden units of a block."""
-        return span(block * self.layout.lanes, self.layout.lanes)
-
-    def panel(self, block: Expr) -> Expr:
-        """The index of the panel with the weights of a block."""
-        return self.rows.direction * self.layout.blocks + block
+    @property
+    def panel(self) -> Expr:
+        """The index of the panel with the weights of the block."""
+        return self.rows.direction * self.layout.blocks + self.block
 
     def lanes(self, gate: int) -> Expr:
         """The indices of a gate in its panel."""
         return span(gate * self.layout.lanes, self.layout.lanes)
 
-    def input(self, row: int, block: Expr, gate: int) -> Expr:
+    def input(self, row: int, gate: int) -> Expr:
         """x·W + Wb of one gate."""
-        column = self.panel(block) * self.layout.panel + gate * self.layout.lanes
+        column = self.panel * self.layout.panel + gate * self.layout.lanes
         position = span(column, self.layout.lanes)
-        return self.rows.buffers.product[self.product_step, self.rows.first + row, position]
+        row_in_batch = self.rows.first + self.first + row
+        return self.rows.buffers.product[self.product_steps[row], row_in_batch, position]
 
-    def recurrent_bias(self, block: Expr, gate: int) -> Expr:
+    def recurrent_bias(self, gate: int) -> Expr:
         """Rb of one gate."""
-        return self.rows.buffers.bias[self.panel(block), 0, self.lanes(gate)]
+        return self.rows.buffers.bias[self.panel, 0, self.lanes(gate)]
 
-    def peephole(self, block: Expr, index: int, cell: Expr) -> Expr:
+    def peephole(self, index: int, cell: Expr) -> Expr:
         """P∘c of gate i (0), o (1) or f (2)."""
         weight = self.rows.buffers.peepholes
         if weight is None:
             return constant(0, cell)
-        return weight[self.panel(block), 0, self.lanes(index)] * cell
+        return weight[self.panel, 0, self.lanes(index)] * cell
 
     def gate(self, index: int, value: Expr) -> Expr:
         """The activation f (0) or g (1) of a clipped value."""
@@ -242,37 +321,54 @@ class TimeStep:
 
     def hidden(self, row: int, units: Expr) -> Expr:
         """h before the time step."""
-        return self.rows.hidden[self.before, row, units]
+        return self.rows.hidden[self.step.before, self.first + row, units]
 
     def add_products(
-        self, block: Expr, sums: Sequence[Mapping[int, Expr]], state: Callable[[int, Expr], Expr]
+        self, sums: Sequence[Mapping[int, Expr]], state: Callable[[int, Expr], Expr]
     ) -> None:
         """Emits the addition of `state·R` to the sums, which are given by row and gate."""
         with ib.serial(self.layer.hidden) as unit:
             for row, gates in enumerate(sums):
                 for gate, total in gates.items():
-                    weight = self.rows.buffers.weight[self.panel(block), unit, self.lanes(gate)]
+                    weight = self.rows.buffers.weight[self.panel, unit, self.lanes(gate)]
                     add_to(total, state(row, unit) * weight)
 
     def gates(
-        self, block: Expr, gates: Sequence[int], state: Callable[[int, Expr], Expr]
+        self, gates: Sequence[int], state: Callable[[int, Expr], Expr]
     ) -> list[dict[int, Expr]]:
         """x·W + Wb + state·R + Rb, by row and gate."""
         sums = [
-            {g: keep(self.input(row, block, g) + self.recurrent_bias(block, g)) for g in gates}
-            for row in range(self.rows.count)
+            {g: keep(self.input(row, g) + self.recurrent_bias(g)) for g in gates}
+            for row in range(self.count)
         ]
-        self.add_products(block, sums, state)
+        self.add_products(sums, state)
         return sums
+
+    def hold(self, row: int, value: Expr, before: Expr) -> Expr:
+        """The new value of a state, or the one before for a row that has ended."""
+        if not self.rows.recurrence.lengths:
+            return value
+        is_within = tirx.Broadcast(self.step.is_within(self.first + row), self.layout.lanes)
+        return tirx.Select(is_within, value, before)
+
+    def store(self, target: Any, row: int, value: Expr) -> None:
+        """Emits the store of a value of the block, for each row."""
+        ib.buffer_store(target, value, [self.first + row, self.units])
+
+    def store_hidden(self, row: int, value: Expr) -> None:
+        """Emits the store of h after the time step."""
+        value = self.hold(row, value, self.hidden(row, self.units))
+        ib.buffer_store(self.rows.hidden, value, [self.step.after, self.first + row, self.units])
 
 
 def emit_time_step(step: TimeStep) -> None:
     """Emits the update of the state of `step.rows`."""
-    if step.layer.op == "LSTM":
+    layer = step.rows.recurrence.layer
+    if layer.op == "LSTM":
         _lstm(step)
-    elif step.layer.op == "RNN":
+    elif layer.op == "RNN":
         _rnn(step)
-    elif step.layer.linear_before_reset:
+    elif layer.linear_before_reset:
         _gru_reset_after(step)
     else:
         _gru(step)
@@ -281,66 +377,63 @@ def emit_time_step(step: TimeStep) -> None:
 def _lstm(step: TimeStep) -> None:
     """LSTM: c' = f∘c + i∘g(c̃) and h' = o∘h(c'); the gates in the order i, o, f, c̃."""
     rows = step.rows
-    with step.blocks() as block:
-        units = step.units(block)
-        for row, sums in enumerate(step.gates(block, range(4), step.hidden)):
-            cell = keep(rows.cell[row, units])
-            inward = step.gate(0, sums[0] + step.peephole(block, 0, cell))
-            if step.layer.input_forget:
+    for group in step.groups():
+        for row, sums in enumerate(group.gates(range(4), group.hidden)):
+            before = keep(rows.cell[group.first + row, group.units])
+            inward = group.gate(0, sums[0] + group.peephole(0, before))
+            if group.layer.input_forget:
                 forget = constant(1, inward) - inward
             else:
-                forget = step.gate(0, sums[2] + step.peephole(block, 2, cell))
-            cell = keep(forget * cell + inward * step.gate(1, sums[3]))
-            outward = step.gate(0, sums[1] + step.peephole(block, 1, cell))
-            ib.buffer_store(rows.cell, cell, [row, units])
-            hidden = outward * step.activate(2, cell)
-            ib.buffer_store(rows.hidden, hidden, [step.after, row, units])
+                forget = group.gate(0, sums[2] + group.peephole(2, before))
+            cell = keep(forget * before + inward * group.gate(1, sums[3]))
+            outward = group.gate(0, sums[1] + group.peephole(1, cell))
+            group.store(rows.cell, row, group.hold(row, cell, before))
+            group.store_hidden(row, outward * group.activate(2, cell))
 
 
 def _gru(step: TimeStep) -> None:
     """GRU: h' = (1 - z)∘g(x·W + (r∘h)·R) + z∘h; the gates in the order z, r, h̃."""
     rows = step.rows
-    with step.blocks() as block:
-        units = step.units(block)
-        for row, sums in enumerate(step.gates(block, (0, 1), step.hidden)):
-            ib.buffer_store(rows.update, step.gate(0, sums[0]), [row, units])
-            reset = step.gate(0, sums[1]) * step.hidden(row, units)
-            ib.buffer_store(rows.reset, reset, [row, units])
-    with step.blocks() as block:
-        units = step.units(block)
-        candidates = step.gates(block, (2,), lambda row, unit: rows.reset[row, unit])
-        for row, sums in enumerate(candidates):
-            _mix(step, row, units, keep(rows.update[row, units]), step.gate(1, sums[2]))
+    for group in step.groups():
+        for row, sums in enumerate(group.gates((0, 1), group.hidden)):
+            group.store(rows.update, row, group.gate(0, sums[0]))
+            group.store(rows.reset, row, group.gate(0, sums[1]) * group.hidden(row, group.units))
+    for group in step.groups():
+
+        def reset(row: int, unit: Expr, group: RowGroup = group) -> Expr:
+            return rows.reset[group.first + row, unit]
+
+        for row, sums in enumerate(group.gates((2,), reset)):
+            update = keep(rows.update[group.first + row, group.units])
+            _mix(group, row, update, group.gate(1, sums[2]))
 
 
 def _gru_reset_after(step: TimeStep) -> None:
     """GRU with linear_before_reset: h̃ = g(x·W + Wb + r∘(h·R + Rb))."""
-    with step.blocks() as block:
+    for group in step.groups():
         sums = [
             {
-                0: keep(step.input(row, block, 0) + step.recurrent_bias(block, 0)),
-                1: keep(step.input(row, block, 1) + step.recurrent_bias(block, 1)),
-                2: keep(step.recurrent_bias(block, 2)),
+                0: keep(group.input(row, 0) + group.recurrent_bias(0)),
+                1: keep(group.input(row, 1) + group.recurrent_bias(1)),
+                2: keep(group.recurrent_bias(2)),
             }
-            for row in range(step.rows.count)
+            for row in range(group.count)
         ]
-        step.add_products(block, sums, step.hidden)
+        group.add_products(sums, group.hidden)
         for row, (update, reset, hidden) in enumerate(gates.values() for gates in sums):
-            update, reset = step.gate(0, update), step.gate(0, reset)
-            candidate = step.gate(1, step.input(row, block, 2) + reset * hidden)
-            _mix(step, row, step.units(block), update, candidate)
+            update, reset = group.gate(0, update), group.gate(0, reset)
+            candidate = group.gate(1, group.input(row, 2) + reset * hidden)
+            _mix(group, row, update, candidate)
 
 
-def _mix(step: TimeStep, row: int, units: Expr, update: Expr, candidate: Expr) -> None:
+def _mix(group: RowGroup, row: int, update: Expr, candidate: Expr) -> None:
     """h' = (1 - z)∘h̃ + z∘h."""
-    kept = update * step.hidden(row, units)
-    hidden = (constant(1, update) - update) * candidate + kept
-    ib.buffer_store(step.rows.hidden, hidden, [step.after, row, units])
+    kept = update * group.hidden(row, group.units)
+    group.store_hidden(row, (constant(1, update) - update) * candidate + kept)
 
 
 def _rnn(step: TimeStep) -> None:
     """RNN: h' = f(x·W + h·R)."""
-    with step.blocks() as block:
-        for row, sums in enumerate(step.gates(block, (0,), step.hidden)):
-            hidden = step.gate(0, sums[0])
-            ib.buffer_store(step.rows.hidden, hidden, [step.after, row, step.units(block)])
+    for group in step.groups():
+        for row, sums in enumerate(group.gates((0,), group.hidden)):
+            group.store_hidden(row, group.gate(0, sums[0]))

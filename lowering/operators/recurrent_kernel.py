@@ -7,14 +7,15 @@ of a batch are independent, so within a chunk the loop over rows is outside and 
 steps inside, where the state stays in the cache.
 
 Cores share the panels of the product, then the directions and rows of the batch; they wait for each
-other after each of the two. Where there may be a single row in a single direction, and a time step
-has enough work, they share the hidden units of each time step instead.
+other after each of the two. Where a time step has enough work, they share its hidden units instead:
+each core then reads a part of the weight, which its second-level cache may hold.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +25,29 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN, MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
 from ..scheduling.affine import int64
-from ..scheduling.emission import bound, ceil_div, for_items, pieces
+from ..scheduling.emission import bound, ceil_div, even_part, for_items, pieces
 from .recurrent_attributes import Activation
-from .recurrent_cells import BatchRows, TimeStep, add_to, emit_time_step, keep, scope, span
+from .recurrent_cells import (
+    BatchRows,
+    RowGroups,
+    TimeStep,
+    add_to,
+    emit_time_step,
+    keep,
+    scope,
+    span,
+)
 from .recurrent_layout import Buffers, Chunk, Recurrence, declare_buffers, vector_lanes
 
-_SUMS = {MOST_VECTOR_BYTES: 16}
+_SUMS = {MOST_VECTOR_BYTES: 24}
 """The number of vectors of sums kept in registers, by the size of a register; AVX-512 has 32."""
 _FEWER_SUMS = 12
 """The same for smaller registers."""
 _GROUP_SIZES = (4, 2)
 """The numbers of batch rows that the recurrence can compute together."""
+_MOST_ROWS = 32
+"""The most rows of the batch that take each time step together. Their state stays in the
+second-level cache."""
 _PRODUCT_SUMS = {MOST_VECTOR_BYTES: 24}
 """The number of vectors of sums in the product of the inputs, by the size of a register."""
 _CACHED = 1 << 18
@@ -155,40 +168,35 @@ def _check_lengths(buffers: Buffers) -> None:
 
 
 def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> None:
-    """Emits the recurrence of all groups of rows in all directions for a chunk of time steps.
-
-    Rows of equal length are computed in groups, which load a vector of R once for all of them.
-    """
-    done: Any = int64(0)
-    groups: list[tuple[int, Any, Any]] = []
-    for size in _group_sizes(recurrence):
-        count = bound((buffers.rows - done) // size, scope())
-        groups.append((size, done, count))
-        done = done + count * size
-    total = bound(sum((count for _, _, count in groups), int64(0)), scope())
+    """Emits the recurrence of all rows in all directions for a chunk of time steps."""
+    sizes = _group_sizes(recurrence)
+    most = _most_rows(recurrence, sizes)
+    # Two cores have equally many parts of the batch.
+    multiple = 1 if recurrence.shares_units or most == sizes[0] else 2
+    groups = even_part(ceil_div(buffers.rows, sizes[0]), int64(most // sizes[0]), multiple)
+    together = bound(tirx.max(groups, int64(1)) * sizes[0], scope())
+    parts = bound(ceil_div(buffers.rows, together), scope())
     directions = recurrence.layer.directions
 
-    def group_of(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
-        for size, first, count in groups:
-            with ib.If(tirx.all(number >= 0, number < count)), ib.Then():
-                row = first + number * size
-                rows = _initialise(recurrence, buffers, chunk, direction, activations, row, size)
-                _emit_rows(rows)
-            number = number - count
+    def part_of(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
+        first = bound(number * together, scope())
+        count = bound(tirx.min(buffers.rows - first, together), scope())
+        rows = _initialise(recurrence, buffers, chunk, direction, activations, first, count)
+        _emit_rows(rows)
 
     def item(number: Any) -> None:
         if len({direction.activations for direction in directions}) == 1:
             direction = (
-                bound(number // tirx.max(total, 1), scope()) if len(directions) > 1 else int64(0)
+                bound(number // tirx.max(parts, 1), scope()) if len(directions) > 1 else int64(0)
             )
-            group_of(direction, directions[0].activations, number - direction * total)
+            part_of(direction, directions[0].activations, number - direction * parts)
             return
         for place, direction in enumerate(directions):
-            here = number - place * total
-            with ib.If(tirx.all(here >= 0, here < total)), ib.Then():
-                group_of(int64(place), direction.activations, here)
+            here = number - place * parts
+            with ib.If(tirx.all(here >= 0, here < parts)), ib.Then():
+                part_of(int64(place), direction.activations, here)
 
-    count = len(directions) * total
+    count = len(directions) * parts
     if is_for_gpu() or recurrence.shares_units:
         with ib.serial(count) as number:
             item(number)
@@ -199,13 +207,19 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
 
 def _group_sizes(recurrence: Recurrence) -> list[int]:
     """The sizes of the groups of rows, from the largest that fits into the registers down to 1."""
-    if recurrence.lengths:
-        return [1]
     vectors = recurrence.layout.panel // vector_lanes(recurrence.dtype)
     most = _SUMS.get(vector_bytes(), _FEWER_SUMS) // vectors
     if recurrence.batch is not None:
         most = min(most, recurrence.batch)
     return [*(size for size in _GROUP_SIZES if size <= most), 1]
+
+
+def _most_rows(recurrence: Recurrence, sizes: Sequence[int]) -> int:
+    """The most rows that take each time step together."""
+    if is_for_gpu():
+        return sizes[0]
+    most = _MOST_ROWS if recurrence.batch is None else min(recurrence.batch, _MOST_ROWS)
+    return max(-(-most // sizes[0]), 1) * sizes[0]
 
 
 def _initialise(
@@ -215,10 +229,18 @@ def _initialise(
     direction: Any,
     activations: tuple[Activation, ...],
     first: Any,
-    count: int,
+    count: Any,
 ) -> BatchRows:
-    """Allocates the state of a group of rows, and emits its value before a chunk."""
+    """Allocates the state of rows of the batch, and emits its value before a chunk."""
     padded = recurrence.layout.padded
+    sizes = _group_sizes(recurrence)
+    most = _most_rows(recurrence, sizes)
+    groups: list[RowGroups] = []
+    done: Any = int64(0)
+    for size in sizes:
+        number = bound((count - done) // size, scope())
+        groups.append(RowGroups(size, done, number))
+        done = done + number * size
 
     def allocate(*shape: int) -> Any:
         return ib.alloc_buffer(shape, recurrence.dtype, scope=scope())
@@ -232,10 +254,12 @@ def _initialise(
         activations,
         first,
         count,
-        hidden=allocate(2, count, padded),
-        cell=allocate(count, padded) if "c" in recurrence.states else None,
-        update=allocate(count, padded) if is_gru else None,
-        reset=allocate(count, padded) if is_gru else None,
+        groups,
+        bound(chunk.start(recurrence, buffers, direction), scope()),
+        hidden=allocate(2, most, padded),
+        cell=allocate(most, padded) if "c" in recurrence.states else None,
+        update=allocate(most, padded) if is_gru else None,
+        reset=allocate(most, padded) if is_gru else None,
     )
     zero = tirx.const(0, recurrence.dtype)
     with ib.serial(count) as row, ib.serial(padded) as unit:
@@ -256,38 +280,60 @@ def _initialise(
 
 
 def _emit_rows(rows: BatchRows) -> None:
-    """Emits the loop over the time steps of a chunk for a group of rows."""
+    """Emits the loop over the time steps of a chunk for rows of the batch."""
     buffers, chunk = rows.buffers, rows.chunk
-    steps, count = buffers.steps, chunk.count
+    count = chunk.count
     if buffers.lengths is not None:
-        steps = ib.bind(tirx.Cast("int64", buffers.lengths[rows.first]))
-        count = bound(tirx.max(tirx.min(steps - chunk.first, count), int64(0)), scope())
-    start = bound(chunk.start(rows.recurrence, buffers, rows.direction), scope())
+        longest = ib.alloc_buffer((1,), "int64", scope=scope(), layout=None)
+        zero = int64(0)
+        ib.buffer_store(longest, zero, [zero])
+        with ib.serial(rows.count) as row:
+            ib.buffer_store(longest, tirx.max(longest[zero], rows.length(row)), [zero])
+        count = bound(_part_of_chunk(chunk, longest[zero]), scope())
     with ib.serial(count) as within:
-        step = chunk.first + within
-        reverse = rows.recurrence.is_reverse(rows.direction)
-        time = bound(tirx.Select(reverse, steps - 1 - step, step), scope())
-        product_step = bound(time - start, scope())
-        emit_time_step(TimeStep(rows, product_step, before=within % 2, after=(within + 1) % 2))
-        with ib.serial(rows.count) as row, ib.serial(rows.recurrence.layer.hidden) as unit:
-            indices = [time, rows.direction, rows.first + row, unit]
-            ib.buffer_store(buffers.sequence, rows.hidden[(within + 1) % 2, row, unit], indices)
-    _emit_final(rows, steps, count)
+        after = (within + 1) % 2
+        step = TimeStep(rows, bound(chunk.first + within, scope()), before=within % 2, after=after)
+        emit_time_step(step)
+        with ib.serial(rows.count) as row, _if_within(step, row):
+            time = bound(step.time(row), scope())
+            with ib.serial(rows.recurrence.layer.hidden) as unit:
+                indices = [time, rows.direction, rows.first + row, unit]
+                ib.buffer_store(buffers.sequence, rows.hidden[after, row, unit], indices)
+    _emit_final(rows, count)
 
 
-def _emit_final(rows: BatchRows, steps: Any, count: Any) -> None:
+def _part_of_chunk(chunk: Chunk, length: Any) -> Any:
+    """How many time steps of a chunk a row of some length has."""
+    return tirx.max(tirx.min(length - chunk.first, chunk.count), int64(0))
+
+
+@contextmanager
+def _if_within(step: TimeStep, row: Any) -> Iterator[None]:
+    """A frame for what is emitted for a row only if it has the time step."""
+    if step.rows.buffers.lengths is None:
+        yield
+        return
+    with ib.If(step.is_within(row)), ib.Then():
+        yield
+
+
+def _emit_final(rows: BatchRows, count: Any) -> None:
     """Emits the copy of the state after `count` time steps, and zeros beyond a row's length."""
-    buffers, hidden = rows.buffers, rows.recurrence.layer.hidden
+    buffers, hidden, chunk = rows.buffers, rows.recurrence.layer.hidden, rows.chunk
     zero = tirx.const(0, rows.recurrence.dtype)
     with ib.serial(rows.count) as row, ib.serial(hidden) as unit:
         last = [rows.hidden[count % 2, row, unit]]
         if rows.cell is not None:
             last.append(rows.cell[row, unit])
         for final, value in zip(buffers.final, last, strict=True):
-            kept = value if buffers.lengths is None else tirx.Select(steps > 0, value, zero)
+            kept = (
+                value if buffers.lengths is None else tirx.Select(rows.length(row) > 0, value, zero)
+            )
             ib.buffer_store(final, kept, [rows.direction, rows.first + row, unit])
     if buffers.lengths is None:
         return
-    with ib.serial(rows.chunk.count - count) as beyond, ib.serial(hidden) as unit:
-        place = [rows.chunk.first + count + beyond, rows.direction, rows.first, unit]
-        ib.buffer_store(buffers.sequence, zero, place)
+    with ib.serial(rows.count) as row:
+        done = bound(_part_of_chunk(chunk, rows.length(row)), scope())
+        with ib.serial(chunk.count - done) as beyond, ib.serial(hidden) as unit:
+            place = [chunk.first + done + beyond, rows.direction, rows.first + row, unit]
+            ib.buffer_store(buffers.sequence, zero, place)

@@ -167,8 +167,7 @@ class Recurrence:
 
         All of them wait for the last one after each time step.
         """
-        one = len(self.layer.directions) == 1 and self.batch in (None, 1)
-        return one and not is_for_gpu() and self.step_work >= _STEP_GRAIN
+        return not is_for_gpu() and self.step_work >= _STEP_GRAIN
 
     @property
     def states(self) -> tuple[str, ...]:

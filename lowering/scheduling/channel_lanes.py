@@ -18,9 +18,8 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
-from .convolution import even_part
 from .convolution_form import Convolved, SpatialAxis, convolution_of, maximum_of, static_size
-from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
+from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
 from .lane_kernels import MAXIMA, MOST_POSITIONS, SUMS, TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, native_tile
 from .nests import inlined, substituted

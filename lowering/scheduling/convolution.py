@@ -22,7 +22,16 @@ from tvm.tirx.script import builder as ib
 
 from .affine import affine, flat, int64, product, unflattened
 from .convolution_form import Convolved, SpatialAxis, convolution_of, static_size
-from .emission import bound, ceil_div, compute_block, for_items, pieces, rewritten
+from .emission import (
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    even_start,
+    for_items,
+    pieces,
+    rewritten,
+)
 from .micro_kernels import (
     Tile,
     call_copy_row,
@@ -90,19 +99,6 @@ class Chunk:
     positions: Any
     """The number of positions in the planes, with those between lines."""
     planes: Any
-
-
-def even_part(total: Any, most: Any, multiple: int = 1) -> Any:
-    """The size of a part if a whole is cut into the fewest equal parts of at most `most`.
-
-    The number of parts is a multiple of `multiple`, if there are enough elements.
-    """
-    return ceil_div(total, ceil_div(pieces(total, most), multiple) * multiple)
-
-
-def even_start(number: Any, parts: Any, total: Any) -> Any:
-    """Where a part begins if a whole is cut into parts that differ by one element at most."""
-    return bound(tirx.floordiv(number * total, tirx.max(parts, int64(1))))
 
 
 def odd_lines(elements: Any) -> Any:

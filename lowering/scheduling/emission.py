@@ -110,6 +110,19 @@ def pieces(number: Any, size: Any) -> Any:
     return tirx.max(ceil_div(number, size), int64(1))
 
 
+def even_part(total: Any, most: Any, multiple: int = 1) -> Any:
+    """The size of a part if a whole is cut into the fewest equal parts of at most `most`.
+
+    The number of parts is a multiple of `multiple`, if there are enough elements.
+    """
+    return ceil_div(total, ceil_div(pieces(total, most), multiple) * multiple)
+
+
+def even_start(number: Any, parts: Any, total: Any) -> Any:
+    """Where a part begins if a whole is cut into parts that differ by one element at most."""
+    return bound(tirx.floordiv(number * total, tirx.max(parts, int64(1))))
+
+
 def bound(value: Any, scope: str = "global") -> Any:
     """A scalar that is computed once; its scope is the stack of a CPU by default.
 

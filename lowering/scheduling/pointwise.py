@@ -17,9 +17,17 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
 from .channel_panels import fills_vectors
-from .convolution import ConvolutionRule, even_part, even_start
+from .convolution import ConvolutionRule
 from .convolution_form import Convolved, static_size
-from .emission import bound, ceil_div, compute_block, for_items, pieces
+from .emission import (
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    even_start,
+    for_items,
+    pieces,
+)
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile
 from .nests import substituted

@@ -20,9 +20,9 @@ from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import int64
-from .convolution import Chunk, ConvolutionRule, Emission, even_part, odd_lines
+from .convolution import Chunk, ConvolutionRule, Emission, odd_lines
 from .convolution_form import Convolved, static_size
-from .emission import bound, ceil_div, for_items, pieces
+from .emission import bound, ceil_div, even_part, for_items, pieces
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, call_panel, call_tile, native_tile
 from .packing import is_constant_operand

@@ -21,8 +21,9 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod as normalize_mod
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.affine import int64
-from looplift.lowering.scheduling.convolution import Convolution, even_part, even_start
+from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.elementwise import Elementwise
+from looplift.lowering.scheduling.emission import even_part, even_start
 from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction

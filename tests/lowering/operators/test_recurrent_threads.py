@@ -46,10 +46,11 @@ SHARED = {
     "gru": Layer("GRU", {}, ("B", "sequence_lens", "initial_h"), hidden=421),
     "reset after": Layer("GRU", {"linear_before_reset": 1}, hidden=421),
     "rnn": Layer("RNN", {"clip": 0.5}, hidden=727),
+    "directions": Layer("LSTM", BIDIRECTIONAL, ("B", "sequence_lens"), hidden=365),
 }
-"""Layers of one direction with enough work in a time step."""
-SIZES = ((1, 1), (4, 1), (3, 2), (5, 7))
-"""Sequence lengths and batches."""
+"""Layers with enough work in a time step."""
+SIZES = ((1, 1), (4, 1), (3, 2), (5, 7), (2, 39))
+"""Sequence lengths and batches: of one group of rows, of several, and of several parts."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -117,11 +118,11 @@ def test_which_loop_runs_on_all_cores(loops: Callable[[Recurrence], str]) -> Non
     with as_target("native"):
         assert "p" not in loops(recurrence(1, 64, 1))
         # Directions and rows: one loop around all others of a chunk.
-        assert loops(recurrence(2, 512, None)).startswith("sp")
-        assert loops(recurrence(1, 512, 8)).startswith("sp")
-        # Hidden units: the loop over time steps is around it, in that over groups of rows.
-        for batch in (1, None):
-            kinds = loops(recurrence(1, 512, batch))
+        assert loops(recurrence(2, 256, None)).startswith("sp")
+        assert loops(recurrence(1, 256, 8)).startswith("sp")
+        # Hidden units: the loop over time steps is around it, in that over parts of the batch.
+        for directions, batch in ((1, 1), (1, None), (2, 8)):
+            kinds = loops(recurrence(directions, 512, batch))
             assert kinds.startswith("ss")
             assert "p" in kinds
 
