@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 from .affine import flat, flat_index, int64, unflattened
 from .convolution_form import static_size
 from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
-from .micro_kernels import call_product, native_tile
+from .micro_kernels import call_product, native_tile, row_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import Operand, SumOfProducts, sum_of_products
@@ -180,6 +180,7 @@ class _Emission:
                     tirx.address_of(windows[start * found.depth]), tirx.address_of(weights),
                     tirx.address_of(scratch[start * tile.width]),
                     int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
+                    row_ahead(tile, int64(tile.width)),
                 )  # fmt: skip
             first = bound(number * tile.width)
             channels = bound(tirx.min(int64(found.channels) - first, int64(tile.width)))

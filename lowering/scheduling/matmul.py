@@ -31,7 +31,7 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_product, native_tile
+from .micro_kernels import Tile, call_product, native_tile, panel_ahead, row_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
@@ -215,14 +215,21 @@ class _Emission:
         b, b_stride = self._right_operand(where, panel, column, packed)
         a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
         a_k = product.a.position.of(self._k)
-        with ib.serial(ceil_div(count, tile.rows)) as group:
+        groups = bound(ceil_div(count, tile.rows))
+        with ib.serial(groups) as group:
             start = bound(first + group * tile.rows)
             rows = bound(tirx.min(first + count - start, int64(tile.rows)))
             values = {**where, **self._row_values(start)}
             origin = product.a.position.at(values)
+            if packed:
+                ahead = panel_ahead(tile, self._depth, group, groups)
+            elif self._reads_in_place():
+                ahead = row_ahead(tile, b_stride)
+            else:
+                ahead = int64(0), int64(0)  # The copy is in the cache.
             call_product(
                 tile, rows, tirx.address_of(self._a[origin]), b, scratch.data,
-                self._depth, (a_row, a_k), b_stride,
+                self._depth, (a_row, a_k), b_stride, ahead,
             )  # fmt: skip
             with ib.serial(rows) as row:
                 here = {**where, **self._row_values(start + row), self._n: column}

@@ -12,7 +12,7 @@ The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
 from .affine import int64
-from .emission import bound
+from .emission import bound, ceil_div
 from .lane_kernels import TRANSPOSE, transposition, windows
 from .winograd_transforms import (
     INPUT,
@@ -127,14 +127,39 @@ def call_tile(
 def call_product(
     tile: Tile, rows: Any, a: Any, b: Any, out: Any,
     count: Any, a_strides: tuple[Any, Any], b_stride: Any,
+    ahead: tuple[Any, Any],
 ) -> None:  # fmt: skip
     """Emits a call of the micro-kernel for matrix products.
 
     It computes `out[r * tile.width + v]`, the sum over k < count of
-    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`.
+    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`, and prefetches
+    `b[ahead[0] + k * ahead[1] + v]`.
     """
-    arguments = [a, b, out, count, *a_strides, b_stride]
-    call_function(f"{_PRODUCT}{tile.size}", rows, *arguments)
+    name = f"{_PRODUCT}{tile.size}"
+    addresses, numbers = (a, b, out), (count, *a_strides, b_stride, *ahead)
+    whole = f"{name}_{tile.rows}"
+    with ib.If(rows == tile.rows):
+        with ib.Then():
+            call_function(whole, *_product_arguments(tile, addresses, numbers))
+        with ib.Else():
+            call_function(name, rows, *addresses, *numbers)
+
+
+def row_ahead(tile: Tile, b_stride: Any) -> tuple[Any, Any]:
+    """What a product prefetches, if b is read once: rows that follow."""
+    return b_stride * (_AHEAD // tile.width), b_stride
+
+
+def panel_ahead(tile: Tile, count: Any, part: Any, parts: Any) -> tuple[Any, Any]:
+    """What each of several products of one panel prefetches: its part of the next panel.
+
+    The panels are packed one after another, with `count` rows each. A single product prefetches
+    rows that follow: the next panel would not stay in the cache longer than this one.
+    """
+    panel = count * tile.width
+    following, step = row_ahead(tile, int64(tile.width))
+    offset = tirx.Select(parts > 1, panel + tirx.floordiv(part * panel, parts), following)
+    return bound(offset), bound(ceil_div(step, parts))
 
 
 def call_panel(
@@ -212,7 +237,7 @@ def call_copy_row(
 _COPY_ROW = "looplift_copy_row"
 _TILE, _PRODUCT, _PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
 _TILE_NUMBERS = ("count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds", "a_ahead", "b_ahead")
-_PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k")
+_PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k", "ahead", "ahead_step")
 _ROWS_OF_POINTER = 3
 """Rows of a product that are read at strides from one pointer.
 
@@ -276,7 +301,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         if name in called:
             module[variables[name]] = linked(function_of())
     for name, (tile, of_rows, selection) in names.items():
-        if name in called:
+        if name in called or f"{name}_{tile.rows}" in called:
             for rows in range(1, tile.rows + 1):
                 module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
             module[variables[name]] = linked(_selector(name, tile, selection))
@@ -320,16 +345,28 @@ def _select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
 
 
 def _select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
-    pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
+    addresses = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
     numbers = [ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS]
-    a, a_row = ib.decl_buffer(_ANY, "float32", data=pointers[0]), numbers[1]
-    parts = [tirx.address_of(a[row * a_row]) for row in range(0, tile.rows, _ROWS_OF_POINTER)]
-    select([*parts, *pointers[1:], *numbers])
+    select(_product_arguments(tile, addresses, numbers))
+
+
+def _product_arguments(tile: Tile, addresses: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    """The arguments of the function for a number of rows."""
+    a, b, out = addresses
+    count, a_row, a_k, b_k, ahead, ahead_step = numbers
+    rows = range(0, tile.rows, _ROWS_OF_POINTER)
+    parts = [_moved(a, row * a_row) for row in rows]
+    return [*parts, b, out, _moved(b, ahead), count, a_row, a_k, b_k, ahead_step]
+
+
+def _moved(address: Any, elements: Any) -> Any:
+    """An address that lies a number of elements after another."""
+    return tirx.handle_add_byte_offset(address, elements * 4)
 
 
 def _prefetch(buffer: Any, place: Any) -> None:
     """Emits a hint that an element will be read; it may lie outside of the buffer."""
-    read, near, data = (tirx.const(value, "int32") for value in (0, 3, 1))
+    read, near, data = (tirx.const(value, "int32") for value in (0, 2, 1))
     address = tirx.address_of(buffer[place])
     ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, near, data))
 
@@ -490,13 +527,20 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
 
 
 def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
-    """What `call_product` calls, for a number of rows."""
+    """What `call_product` calls, for a number of rows.
+
+    It is a function of its own: LLVM runs out of registers where those for all numbers of rows are
+    one, whose last instructions it shares.
+    """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         names = [f"a{row}" for row in range(0, tile.rows, _ROWS_OF_POINTER)]
-        pointers = [ib.arg(name, ib.handle("float32")) for name in (*names, "b", "out")]
-        count, a_row, a_k, b_k = (ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS)
-        *parts, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
+        names += ["b", "out", "following"]
+        pointers = [ib.arg(name, ib.handle("float32")) for name in names]
+        numbers = (ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS if name != "ahead")
+        count, a_row, a_k, b_k, ahead_step = numbers
+        buffers = [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers]
+        *parts, b, out, following = buffers
         sums = _Sums(tile, rows)
         sums.clear()
 
@@ -507,10 +551,9 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
                 return parts[part][k * a_k + inside * a_row]
 
             sums.add(element, b, k * b_k)
-            for vector in range(tile.vectors):
-                _prefetch(b, (k + _AHEAD // tile.width) * b_k + vector * tile.lanes)
+            _prefetch(following, k * ahead_step)
         sums.store(out, tile.width)
-    return builder.get()
+    return kept_apart(f"{_PRODUCT}{tile.size}_{rows}", builder.get())
 
 
 def _copy_row(lanes: int) -> tirx.PrimFunc:
