@@ -20,13 +20,15 @@ from .convolution import Chunk, Emission
 from .convolution_form import Convolved, convolution_of, static_size
 from .emission import bound, ceil_div, pieces, rewritten
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_function, call_panel, native_tile
+from .micro_kernels import call_function, call_panel, native_tile, part_ahead
 from .nests import inlined
 
 _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
 _LEAST_DEPTH = 64
 """Products for an output from which on transposing it costs less than it saves."""
+_BLOCK = 576
+"""Rows of a panel of weights that are read by all positions before the next."""
 _LEAST_LINE = 2
 """Positions of a line from which on lines have tiles of their own."""
 
@@ -100,7 +102,15 @@ class _Emission(Emission):
             by_line = int64(0)
         line = bound(tirx.floordiv(begin, self._pitch))
         lines = ceil_div(end, self._pitch) - line
-        with ib.serial(tirx.Select(by_line == 0, int64(1), lines)) as number:
+        depth = max(_BLOCK // taps, 1)
+        passes = bound(ceil_div(end - begin, tile.rows))
+        row = taps * tile.width
+        with (
+            ib.serial(ceil_div(self._channels, depth)) as block,
+            ib.serial(tirx.Select(by_line == 0, int64(1), lines)) as number,
+        ):
+            channel = bound(block * depth)
+            slice_ = bound(weights + channel * row)
             place = (line + number) * self._pitch
             first = bound(tirx.Select(by_line == 0, begin, tirx.max(begin, place)))
             last = bound(tirx.Select(by_line == 0, end, tirx.min(end, place + self._length)))
@@ -108,11 +118,15 @@ class _Emission(Emission):
             rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
             with ib.serial(ceil_div(count, tirx.max(rows, int64(1)))) as which:
                 position = bound(first + which * rows)
+                pass_ = tirx.floordiv(position - begin, tile.rows)
+                distance, step = part_ahead(int64(depth * row), int64(tile.width), pass_, passes)
                 call_panel(
                     replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
                     bound(tirx.min(last - position, rows)),
-                    tirx.address_of(chunk.planes[position]),
-                    tirx.address_of(self._weights[weights]),
+                    tirx.address_of(chunk.planes[bound(position + channel * self._channel_stride)]),
+                    tirx.address_of(self._weights[slice_]),
                     tirx.address_of(scratch[bound((position - begin) * tile.width)]),
-                    self._table.data, self._channels, self._channel_stride, taps,
+                    self._table.data, bound(tirx.min(self._channels - channel, depth)),
+                    self._channel_stride, taps, adds=channel,
+                    following=(tirx.address_of(self._weights[bound(slice_ + distance)]), step),
                 )  # fmt: skip

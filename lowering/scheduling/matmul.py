@@ -31,7 +31,7 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_product, native_tile, panel_ahead, row_ahead
+from .micro_kernels import Tile, call_product, native_tile, part_ahead, row_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
@@ -222,7 +222,7 @@ class _Emission:
             values = {**where, **self._row_values(start)}
             origin = product.a.position.at(values)
             if packed:
-                ahead = panel_ahead(tile, self._depth, group, groups)
+                ahead = part_ahead(self._depth * tile.width, int64(tile.width), group, groups)
             elif self._reads_in_place():
                 ahead = row_ahead(tile, b_stride)
             else:

@@ -110,18 +110,21 @@ def call_tile(
     b_stride: Any,
     out_row: Any,
     adds: Any = 0,
-    ahead: tuple[Any, Any] = (0, 0),
+    a_ahead: Any = 0,
+    following: tuple[Any, Any] | None = None,
 ) -> None:
     """Emits a call of the micro-kernel for convolutions, whose rows of a are neighbours.
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
     `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. A tile
     `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place. Where `adds` is not 0,
-    the sum is added to what `out` holds. A tile of several rows that is not in planes
-    prefetches the elements of `a` and of `b` that lie `ahead` of those that it reads.
+    the sum is added to what `out` holds. A tile of several rows prefetches an element for each
+    pair (i, j): they are those that follow an address at a distance. If it is not in planes, it
+    also prefetches the elements `a_ahead` of those of `a` that it reads.
     """
-    arguments = [a, b, out, table, *counts, *a_strides, b_stride, out_row, adds, *ahead]
-    call_function(f"{_TILE}{tile.size}", rows, *arguments)
+    address, step = (b, 0) if following is None else following
+    numbers = [*counts, *a_strides, b_stride, out_row, adds, a_ahead, step]
+    call_function(f"{_TILE}{tile.size}", rows, a, b, out, table, address, *numbers)
 
 
 def call_product(
@@ -150,27 +153,27 @@ def row_ahead(tile: Tile, b_stride: Any) -> tuple[Any, Any]:
     return b_stride * (_AHEAD // tile.width), b_stride
 
 
-def panel_ahead(tile: Tile, count: Any, part: Any, parts: Any) -> tuple[Any, Any]:
-    """What each of several products of one panel prefetches: its part of the next panel.
+def part_ahead(elements: Any, row: Any, part: Any, parts: Any) -> tuple[Any, Any]:
+    """What one of several passes over packed weights prefetches: its part of what follows them.
 
-    The panels are packed one after another, with `count` rows each. A single product prefetches
-    rows that follow: the next panel would not stay in the cache longer than this one.
+    The weights have rows, of which a pass reads one at a time; as many elements follow. Returns the
+    distance from the first weight to what is prefetched with the first row, and the elements from
+    row to row. A single pass prefetches weights that it reads soon itself.
     """
-    panel = count * tile.width
-    following, step = row_ahead(tile, int64(tile.width))
-    offset = tirx.Select(parts > 1, panel + tirx.floordiv(part * panel, parts), following)
-    return bound(offset), bound(ceil_div(step, parts))
+    offset = tirx.Select(parts > 1, elements + tirx.floordiv(part * elements, parts), int64(_AHEAD))
+    return bound(offset), bound(ceil_div(row, parts))
 
 
 def call_panel(
     tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any, zero: Any,
-    depth: Any, a_stride: Any, taps: int = 1, adds: Any = 0, ahead: Any = 0,
+    depth: Any, a_stride: Any, taps: int = 1, adds: Any = 0, a_ahead: Any = 0,
+    following: tuple[Any, Any] | None = None,
 ) -> None:  # fmt: skip
     """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
     address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
-    `zero` is the address of the table. `adds` is that of `call_tile`, and `ahead` that of `a`.
+    `zero` is the address of the table. `adds`, `a_ahead` and `following` are those of `call_tile`.
     """
     counts, width = (depth, int64(taps)), int64(tile.width)
     strides = (a_stride, int64(tile.width if tile.in_planes else 0))
@@ -178,7 +181,8 @@ def call_panel(
     def call(kind: Tile) -> None:
         kind = replace(kind, in_planes=tile.in_planes)
         call_tile(
-            kind, rows, a, b, out, zero, counts, strides, width * taps, width, adds, (ahead, _AHEAD)
+            kind, rows, a, b, out, zero, counts, strides, width * taps, width, adds, a_ahead,
+            following,
         )  # fmt: skip
 
     if columns is None or not 0 < columns % tile.width <= tile.lanes:
@@ -236,7 +240,7 @@ def call_copy_row(
 
 _COPY_ROW = "looplift_copy_row"
 _TILE, _PRODUCT, _PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
-_TILE_NUMBERS = ("count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds", "a_ahead", "b_ahead")
+_TILE_NUMBERS = ("count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds", "a_ahead", "step")
 _PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k", "ahead", "ahead_step")
 _ROWS_OF_POINTER = 3
 """Rows of a product that are read at strides from one pointer.
@@ -340,8 +344,14 @@ def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Pri
 
 
 def _select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
-    pointers, numbers = _parameters(*_TILE_NUMBERS)
-    select([*pointers, *numbers])
+    select(_tile_parameters())
+
+
+def _tile_parameters() -> list[Any]:
+    pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
+    pointers.append(ib.arg("table", ib.handle("int64")))
+    pointers.append(ib.arg("following", ib.handle("float32")))
+    return [*pointers, *(ib.arg(name, ib.int64()) for name in _TILE_NUMBERS)]
 
 
 def _select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
@@ -423,10 +433,12 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_tile` calls, for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers, numbers = _parameters(*_TILE_NUMBERS)
-        count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, b_ahead = numbers
-        a, b, out = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3])
-        table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
+        *pointers, table, following = (parameters := _tile_parameters())[:5]
+        count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, step = parameters[5:]
+        a, b, out, following = (
+            ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in (*pointers, following)
+        )
+        table = ib.decl_buffer(_ANY, "int64", data=table)
         sums, *others = (_Sums(tile, rows) for _ in range(_chains(tile, rows)))
         with ib.If(adds == 0):
             with ib.Then():
@@ -438,10 +450,10 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
             steps = (table[j], j * a_j) if tile.in_planes else (j * a_j, table[j])
             first, of_b = i * a_i + steps[0], i * b_i + steps[1]
             to.add(lambda row: a[first + row], b, of_b)
+            if tile.rows > 1:
+                _prefetch(following, (i * count_j + j) * step)
             if tile.rows > 1 and not tile.in_planes:
                 _prefetch(a, first + a_ahead)
-                for vector in range(tile.vectors):
-                    _prefetch(b, of_b + b_ahead + vector * tile.lanes)
 
         groups: Any = int64(0)
         together = len(others) + 1
@@ -491,14 +503,20 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
             start = bound(panel * tile.width)
             target = bound(start + offset * tile_rows * out_row)
 
+            here = bound((offset * channels + channel) * tap_rows)
+            # After the last channels, those of the next tiles follow.
+            done = channel + depth
+            gap = tirx.Select(done >= channels, (tiles * channels - done) * tap_rows, int64(0))
+            distance, step = part_ahead(depth * tap_rows, tile_rows, panel, panels - is_few)
+
             def multiply(tile: Tile) -> None:
                 call_tile(
-                    tile, rows_of(offset),
-                    tirx.address_of(weights[bound((offset * channels + channel) * tap_rows)]),
+                    tile, rows_of(offset), tirx.address_of(weights[here]),
                     tirx.address_of(planes[bound(start + channel * channel_stride)]),
                     tirx.address_of(out[target]), table,
                     (bound(tirx.min(channels - channel, depth)), taps), (tap_rows, tile_rows),
-                    channel_stride, out_row, channel, (_AHEAD, 0),
+                    channel_stride, out_row, channel, _AHEAD,
+                    (tirx.address_of(weights[bound(here + gap + distance)]), step),
                 )  # fmt: skip
 
             if is_line:
@@ -513,10 +531,11 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
             start = bound((panels - 1) * tile.width)
             with ib.If(is_few != 0), ib.Then(), ib.serial(tiles) as offset:
                 sums = ib.alloc_buffer((few.rows * few.width,), "float32")
+                here = bound(offset * channels * tap_rows)
                 call_tile(
-                    few, last, tirx.address_of(planes[start]),
-                    tirx.address_of(weights[bound(offset * channels * tap_rows)]), sums.data,
-                    table, (channels, taps), (channel_stride, tile_rows), tap_rows, few.width,
+                    few, last, tirx.address_of(planes[start]), tirx.address_of(weights[here]),
+                    sums.data, table, (channels, taps), (channel_stride, tile_rows), tap_rows,
+                    few.width, following=(tirx.address_of(weights[here + _AHEAD]), tile_rows),
                 )  # fmt: skip
                 target = bound(start + offset * tile_rows * out_row)
                 call_function(

@@ -29,7 +29,7 @@ from .emission import (
     pieces,
 )
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_function, call_panel, native_tile
+from .micro_kernels import call_function, call_panel, native_tile, part_ahead
 from .nests import substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 
@@ -161,18 +161,21 @@ class _Emission:
         rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
         stride = self._position.of(self._found.channel)
         depth = -(-self._depth // -(-self._depth // _BLOCK))
-        with (
-            ib.serial(-(-self._depth // depth)) as block,
-            ib.serial(ceil_div(count, rows)) as number,
-        ):
+        groups = bound(ceil_div(count, rows))
+        with ib.serial(-(-self._depth // depth)) as block, ib.serial(groups) as number:
             channel = bound(block * depth)
             place = bound(number * rows)
+            here = bound(weights + channel * tile.width)
+            distance, step = part_ahead(
+                int64(depth * tile.width), int64(tile.width), number, groups
+            )
             call_panel(
                 tile, self._channels, channels, bound(tirx.min(count - place, rows)),
                 tirx.address_of(self._source[bound(origin + place + channel * stride)]),
-                tirx.address_of(self._packed[bound(weights + channel * tile.width)]),
+                tirx.address_of(self._packed[here]),
                 tirx.address_of(scratch[bound(place * tile.width)]), self._table.data,
-                bound(tirx.min(self._depth - channel, depth)), stride, adds=channel, ahead=_AHEAD,
+                bound(tirx.min(self._depth - channel, depth)), stride, adds=channel,
+                a_ahead=_AHEAD, following=(tirx.address_of(self._packed[here + distance]), step),
             )  # fmt: skip
 
     def _write(

@@ -24,7 +24,14 @@ from .convolution import Chunk, ConvolutionRule, Emission, odd_lines
 from .convolution_form import Convolved, static_size
 from .emission import bound, ceil_div, even_part, for_items, pieces
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_copy_row, call_function, call_panel, call_tile, native_tile
+from .micro_kernels import (
+    call_copy_row,
+    call_function,
+    call_panel,
+    call_tile,
+    native_tile,
+    part_ahead,
+)
 from .packing import is_constant_operand
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
@@ -221,16 +228,19 @@ class _Emission(Emission):
         """Multiplies the points of some positions by those of the weights."""
         width = self._tile.width
         tiles, rows = self._row_tiles(count)
+        tiles = bound(tiles)
         with ib.serial(int64(_SQUARE)) as point, ib.serial(tiles) as number:
             place = bound(number * rows)
             a = bound(point * self._point + first + place)
             b = bound(weights + point * (self._channels * width))
+            distance, step = part_ahead(self._channels * width, int64(width), number, tiles)
             out = bound(point * self._products_of_point + place * width)
             call_panel(
                 self._tile, static_size(self._rows), channels,
                 bound(tirx.min(count - place, rows)), tirx.address_of(self._points[a]),
                 tirx.address_of(self._weights[b]), tirx.address_of(products[out]),
                 self._table.data, self._channels, self._row,
+                following=(tirx.address_of(self._weights[bound(b + distance)]), step),
             )  # fmt: skip
 
     def _convolve(self, chunk: Chunk, first: Any, count: Any, taps: Any, products: Any) -> None:
