@@ -23,7 +23,10 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import AxisRange, axis_element
 from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.symbolic import Dim
 from .emission import (
+    BatchBroadcast,
+    BatchedOperand,
     emit_operator,
     from_operator_axes,
     note_empty_batch,
@@ -156,9 +159,16 @@ def _unrolled_cell(facts: Facts, nodes: Sequence[Node]) -> UnrolledCell:
     inputs = [
         _copy_inputs(facts, [copy.inputs[k] for copy in copies]) for k in range(len(last.inputs))
     ]
-    for tensor in last.inputs:
-        if symbolic.eq(last.layout(tensor).size, layout.size) is not True:
-            raise Miss("the batches of {} and of the state may differ", tensor)
+    for copy in copies:
+        for tensor in copy.inputs:
+            if symbolic.eq(copy.layout(tensor).size, layout.size) is not True:
+                raise Miss("the batches of {} and of the state may differ", tensor)
+    for tensor in copies[0].before:
+        shape = facts.known_shape(tensor)
+        if len(shape) != layout.rank:
+            raise Miss("{} has {} axes, the states after it {}", tensor, len(shape), layout.rank)
+        if _initial_batch(facts, tensor, layout) not in (1, layout.size):
+            raise Miss("the batches of {} and of the states after it may differ", tensor)
     reads = _outside_reads(facts, nodes[0], copies)
     only_last = reads.states == [len(copies) - 1]  # then Y_h is read, otherwise slices of Y
     states = [] if only_last else reads.states
@@ -244,14 +254,29 @@ def _operator(emit: Builder, facts: Facts, found: UnrolledCell) -> list[Tensor]:
     ]
     x = parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=2)
     initial = [
-        None
-        if is_zero(facts, tensor)
-        else to_operator_axes(emit, tensor, found.layout, 0, direction=True)
+        None if is_zero(facts, tensor) else _initial_state(emit, facts, found, tensor, x)
         for tensor in copies[0].before
     ]
     names = [emit.like if found.hidden else omitted()]
     names += [t if is_read else omitted() for t, is_read in zip(last.after, found.finals)]
     return emit_operator(emit, last.cell, x, initial, names)
+
+
+def _initial_state(
+    emit: Builder, facts: Facts, found: UnrolledCell, tensor: Tensor, x: Tensor
+) -> Tensor:
+    """An initial state with a row for each row of the input; it may have one row for all."""
+    layout = found.layout
+    value = to_operator_axes(emit, tensor, layout, 0, direction=True)
+    size = _initial_batch(facts, tensor, layout)
+    if size == layout.size:
+        return value
+    state = BatchedOperand(value, 1, 3, size)
+    return BatchBroadcast(emit, [BatchedOperand(x, 1, 3, layout.size), state], None).expand(state)
+
+
+def _initial_batch(facts: Facts, tensor: Tensor, layout: CellLayout) -> Dim:
+    return 1 if layout.batch is None else facts.known_shape(tensor)[layout.batch]
 
 
 def _stacked(emit: Builder, facts: Facts, inputs: CopyInputs) -> Tensor:

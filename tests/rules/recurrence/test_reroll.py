@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx
 import pytest
 
+from looplift.rewrite.engine.miss import Miss
+from looplift.rewrite.engine.rule import Match
 from looplift.rules.recurrence import ConcatOfSlices, RerollRecurrence
 from looplift.rules.values.dead_nodes import EliminateDeadNode
 
@@ -127,6 +130,57 @@ def test_copies_whose_initial_state_gets_an_axis() -> None:
       <{RNN_WEIGHTS}, {integers(nil=[0])}> {{ h0 = Unsqueeze(g0, nil) {_unrolled(copy, 5)} }}"""
     counts = ops(rewritten(parse(text, opset=21), FEEDS, 1e-5).model)
     assert counts["RNN"] == 1
+
+
+RNN_COPY = """t@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, t@) p@ = MatMul(x@, w)
+  q@ = MatMul(h@, r) a@ = Add(p@, q@) h# = Tanh(a@) """
+
+
+@pytest.mark.parametrize(
+    ("inputs", "h0"),
+    [
+        ("float[4,B,2] x, float[1,3] h0", ""),
+        ("float[4,B,2] x", "float[1,3] h0 = {0.5, -0.5, 0.25}"),
+        ("float[4,5,2] x, float[1,3] h0", ""),
+        ("float[4,5,2] x", "float[1,3] h0 = {0.5, -0.5, 0.25}"),
+    ],
+)
+def test_copies_whose_initial_state_has_one_row_for_all(inputs: str, h0: str) -> None:
+    """The operator does not broadcast its initial state, as the first copy does."""
+    text = f"""m ({inputs}) => (float[?,3] h4, float[?,3] h2)
+      <{RNN_WEIGHTS}{", " * bool(h0)}{h0}> {{ {_unrolled(RNN_COPY, 4)} }}"""
+    feeds = Feeds(sizes=(1, 2, 7), most=24)
+    assert ops(rewritten(parse(text, opset=21), feeds, 1e-5).model)["RNN"] == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ("float[4,B,2] x, float[3] h0", "`h0` has 1 axes, the states after it 2"),
+        ("float[4,B,2] x, float[C,3] h0", "the state `h1` changes its shape"),
+        ("float[4,1,2] x, float[B,3] h0", "the batches of `x0` and of the state may differ"),
+    ],
+)
+def test_copies_whose_initial_state_may_not_fit_are_declined(inputs: str, reason: str) -> None:
+    model = parse(
+        f"""m ({inputs}) => (float[?,3] h4, float[?,3] h2)
+      <{RNN_WEIGHTS}> {{ {_unrolled(RNN_COPY, 4)} }}""",
+        opset=21,
+    )
+    assert reason in _reasons(model)
+    rewritten(model, FEEDS, 1e-5)
+
+
+def _reasons(model: onnx.ModelProto) -> list[str]:
+    """Why RerollRecurrence does not fire at each node."""
+    _, _, engine = run_rules(model, [])
+    found = []
+    for node in engine.index.walk():
+        if RerollRecurrence.is_tried_at(node):
+            with pytest.raises(Miss) as miss:
+                RerollRecurrence().match(Match(node, engine.facts, engine.options))
+            found.append(str(miss.value))
+    return found
 
 
 # --- concatenated slices ---
