@@ -16,7 +16,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import int64
-from .convolution import Chunk, Emission
+from .convolution import Chunk, Emission, odd_lines
 from .convolution_form import Convolved, convolution_of, static_size
 from .emission import bound, ceil_div, pieces, rewritten
 from .lane_kernels import TRANSPOSE
@@ -27,10 +27,8 @@ _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
 _LEAST_DEPTH = 64
 """Products for an output from which on transposing it costs less than it saves."""
-_BLOCK = 576
-"""Rows of a panel of weights that are read by all positions before the next."""
-_LEAST_LINE = 2
-"""Positions of a line from which on lines have tiles of their own."""
+_BLOCK = 160
+"""Rows of a panel of weights that all positions read before the next, from the first-level cache."""
 
 
 class ChannelPanels(ScheduleRule):  # type: ignore[misc]
@@ -70,6 +68,18 @@ class _Emission(Emission):
         super().__init__(kernel, found, native_tile())
         self._tile_rows = self._tile.width
 
+    def _result_place(self, position: Any) -> Any:
+        if self._is_line:
+            return position
+        line, place = (
+            divide(position, self._pitch) for divide in (tirx.floordiv, tirx.floormod)
+        )  # fmt: skip
+        return line * self._length + tirx.min(place, self._length)
+
+    @property
+    def _results_follow(self) -> bool:
+        return self._found.store.flattens
+
     def _tiles_over_panels(
         self, chunk: Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
     ) -> None:
@@ -79,16 +89,17 @@ class _Emission(Emission):
         results = ib.alloc_buffer((elements,), "float32")
         begin = bound(panel * width)
         end = bound(tirx.min(panel_end * width, chunk.positions))
-        self._out_row = bound(end - begin)
+        start_place = bound(self._result_place(begin))
+        count = bound(self._result_place(end) - start_place)
+        self._out_row = bound(odd_lines(count))
         with ib.serial(tile_end - tile) as number:
             here = bound(tile + number)
             start = bound(here * width)
             channels = bound(tirx.min(self._rows - start, int64(width)))
             self._multiply(chunk, begin, end, here, channels, scratch)
             call_function(
-                TRANSPOSE, results.data, scratch.data, self._out_row, channels,
-                self._out_row, width,
-            )  # fmt: skip
+                TRANSPOSE, results.data, scratch.data, count, channels, self._out_row, width
+            )
             self._write(chunk, start, channels, panel, panel_end, results)
 
     def _multiply(
@@ -97,36 +108,43 @@ class _Emission(Emission):
         """Computes the results of a panel at positions of a chunk."""
         tile, taps = self._tile, self._taps
         weights = bound((chunk.group * self._tiles + here) * (self._channels * (taps * tile.width)))
-        by_line = bound(tirx.Cast("int64", self._length >= _LEAST_LINE))
-        if self._is_line:
-            by_line = int64(0)
+        # Lines without anything between them are one.
+        has_gaps = int64(0)
+        if not self._is_line:
+            has_gaps = bound(tirx.Cast("int64", self._pitch > self._length))
         line = bound(tirx.floordiv(begin, self._pitch))
         lines = ceil_div(end, self._pitch) - line
-        depth = max(_BLOCK // taps, 1)
-        passes = bound(ceil_div(end - begin, tile.rows))
+        blocks = bound(pieces(self._channels, int64(max(_BLOCK // taps, 1))))
+        depth = bound(ceil_div(self._channels, blocks))
+        start_place = bound(self._result_place(begin))
+        passes = bound(ceil_div(self._result_place(end) - start_place, tile.rows))
         row = taps * tile.width
         with (
-            ib.serial(ceil_div(self._channels, depth)) as block,
-            ib.serial(tirx.Select(by_line == 0, int64(1), lines)) as number,
+            ib.serial(blocks) as block,
+            ib.serial(tirx.Select(has_gaps == 0, int64(1), lines)) as number,
         ):
             channel = bound(block * depth)
-            slice_ = bound(weights + channel * row)
+            panel = bound(weights + channel * row)
             place = (line + number) * self._pitch
-            first = bound(tirx.Select(by_line == 0, begin, tirx.max(begin, place)))
-            last = bound(tirx.Select(by_line == 0, end, tirx.min(end, place + self._length)))
+            first = bound(tirx.Select(has_gaps == 0, begin, tirx.max(begin, place)))
+            last = bound(tirx.Select(has_gaps == 0, end, tirx.min(end, place + self._length)))
             count = bound(tirx.max(last - first, int64(0)))
             rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
+            result = bound(self._result_place(first) - start_place)
             with ib.serial(ceil_div(count, tirx.max(rows, int64(1)))) as which:
                 position = bound(first + which * rows)
-                pass_ = tirx.floordiv(position - begin, tile.rows)
-                distance, step = part_ahead(int64(depth * row), int64(tile.width), pass_, passes)
+                to = bound(result + which * rows)
+                number_of_pass = tirx.floordiv(to, tile.rows)
+                distance, step = part_ahead(
+                    depth * row, int64(tile.width), number_of_pass, passes
+                )
                 call_panel(
                     replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
                     bound(tirx.min(last - position, rows)),
                     tirx.address_of(chunk.planes[bound(position + channel * self._channel_stride)]),
-                    tirx.address_of(self._weights[slice_]),
-                    tirx.address_of(scratch[bound((position - begin) * tile.width)]),
+                    tirx.address_of(self._weights[panel]),
+                    tirx.address_of(scratch[bound(to * tile.width)]),
                     self._table.data, bound(tirx.min(self._channels - channel, depth)),
                     self._channel_stride, taps, adds=channel,
-                    following=(tirx.address_of(self._weights[bound(slice_ + distance)]), step),
+                    following=(tirx.address_of(self._weights[bound(panel + distance)]), step),
                 )  # fmt: skip

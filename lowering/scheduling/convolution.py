@@ -526,6 +526,15 @@ class Emission:
         channels = static_size(self._channels)
         return most if channels is None else max(-(-channels // -(-channels // most)), 1)
 
+    def _result_place(self, position: Any) -> Any:
+        """The number of results before that of a position of the planes."""
+        return position
+
+    @property
+    def _results_follow(self) -> bool:
+        """Whether all results of a channel follow each other, as the output has them."""
+        return self._is_line
+
     def _write(
         self, chunk: Chunk, start: Any, rows: Any, panel: Any, panel_end: Any, scratch: Any
     ) -> None:
@@ -534,13 +543,16 @@ class Emission:
         columns = self._product.columns
         begin = bound(panel * self._tile.width)
         end = bound(tirx.min(panel_end * self._tile.width, chunk.positions))
+        start_place = bound(self._result_place(begin))
         with ib.serial(rows) as row:
             here = {**chunk.values, **self._unflattened(self._product.rows, start + row)}
             results = bound(row * self._out_row)
-            if self._is_line:
+            if self._results_follow:
+                first = chunk.first if self._is_line else chunk.first * self._length
                 here.update(dict.fromkeys(columns[:-1], int64(0)))
-                here[columns[-1]] = bound(chunk.first + begin)
-                store.run(here, bound(end - begin), lambda k: scratch[results + k], lanes)
+                here[columns[-1]] = bound(first + start_place)
+                count = bound(self._result_place(end) - start_place)
+                store.run(here, count, lambda k: scratch[results + k], lanes)
                 return
             line = bound(tirx.floordiv(begin, self._pitch))
             with ib.serial(ceil_div(end, self._pitch) - line) as number:
@@ -550,6 +562,6 @@ class Emission:
                 outer = [a.column for a in self._axes[:-1] if a.column is not None]
                 here.update(self._unflattened(outer, chunk.first + line + number))
                 here[columns[-1]] = low
-                origin = bound(results + place + low - begin)
+                origin = bound(results + self._result_place(place + low) - start_place)
                 count = bound(tirx.max(high - low, int64(0)))
                 store.run(here, count, lambda k: scratch[origin + k], lanes)

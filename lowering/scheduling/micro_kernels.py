@@ -596,23 +596,34 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
                 with ib.serial(number - 1) as k:
                     ib.buffer_store(target, fill, [first + 1 + k])
 
+        def pick(size: int, first: Any, odd: int) -> None:
+            """Copies `size` elements; the vector of two strides starts `odd` elements before."""
+            pairs = source[span(first * 2 - odd, 2 * size)]
+            picked = tirx.Shuffle([pairs], list(range(odd, 2 * size, 2)))
+            ib.buffer_store(target, picked, [span(before + first, size)])
+
+        def copy_by_two(sizes: Sequence[int]) -> None:
+            """Copies at a stride of 2 if more elements are left than the last size."""
+            if not sizes:
+                with ib.serial(count) as k:
+                    ib.buffer_store(target, source[k * stride], [before + k])
+                return
+            size, *smaller = sizes
+            with ib.If(tirx.all(stride == 2, count > size)):
+                with ib.Then():
+                    with ib.serial(tirx.floordiv(count - 1, size)) as k:
+                        pick(size, k * size, 0)
+                    # The last vector ends with the last element: none after it may be read.
+                    pick(size, count - size, 1)
+                with ib.Else():
+                    copy_by_two(smaller)
+
         write_fill(tirx.IntImm("int64", 0), before)
         with ib.If(stride == 1):
             with ib.Then(), ib.serial(count) as k:
                 ib.buffer_store(target, source[k], [before + k])
             with ib.Else():
-                done = ib.alloc_buffer((1,), "int64")
-                zero = tirx.IntImm("int64", 0)
-                ib.buffer_store(done, zero, [zero])
-                with ib.If(tirx.all(stride == 2, count > 0)), ib.Then():
-                    # The last element is copied alone: a vector of two strides ends after it.
-                    ib.buffer_store(done, tirx.floordiv(count - 1, lanes) * lanes, [zero])
-                    with ib.serial(tirx.floordiv(count - 1, lanes)) as k:
-                        pairs = source[span(k * 2 * lanes, 2 * lanes)]
-                        every_second = tirx.Shuffle([pairs], list(range(0, 2 * lanes, 2)))
-                        ib.buffer_store(target, every_second, [span(before + k * lanes, lanes)])
-                with ib.serial(count - done[zero]) as k:
-                    here = done[zero] + k
-                    ib.buffer_store(target, source[here * stride], [before + here])
+                sizes = [size for size in (lanes, lanes // 2, lanes // 4) if size >= 4]
+                copy_by_two(sizes)
         write_fill(before + count, after)
     return kept_apart(_COPY_ROW, builder.get())

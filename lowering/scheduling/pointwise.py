@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
 from .channel_panels import fills_vectors
-from .convolution import ConvolutionRule
+from .convolution import ConvolutionRule, odd_lines
 from .convolution_form import Convolved, static_size
 from .emission import (
     bound,
@@ -138,15 +138,17 @@ class _Emission:
             count = bound(tirx.min(positions - first, most))
             width = self._tile.width
             scratch = ib.alloc_buffer((_POSITIONS * width,), "float32")
-            # The epilogue reads whole vectors.
-            results = ib.alloc_buffer((_POSITIONS * width + self._tile.lanes,), "float32")
+            # Rows of results start at cache lines. The epilogue reads whole vectors.
+            row = bound(odd_lines(count))
+            elements = int(odd_lines(int64(_POSITIONS))) * width + self._tile.lanes
+            results = ib.alloc_buffer((elements,), "float32")
             start, end = (even_start(block + k, blocks, self._panels) for k in (0, 1))
             with ib.serial(end - start) as offset:
                 panel = bound(start + offset)
                 channels = bound(tirx.min(self._channels - panel * width, int64(width)))
                 self._multiply(values, first, count, panel, channels, scratch)
-                call_function(TRANSPOSE, results.data, scratch.data, count, channels, count, width)
-                self._write(values, first, count, panel, channels, results)
+                call_function(TRANSPOSE, results.data, scratch.data, count, channels, row, width)
+                self._write(values, first, count, panel, channels, results, row)
 
         for_items(images * chunks * blocks, work, item)
 
@@ -180,7 +182,7 @@ class _Emission:
 
     def _write(
         self, values: Mapping[Any, Any], first: Any, count: Any, panel: Any, channels: Any,
-        results: Any,
+        results: Any, result_row: Any,
     ) -> None:  # fmt: skip
         store, width = self._found.store, self._tile.width
         columns = self._product.columns
@@ -189,5 +191,5 @@ class _Emission:
             here = {**values, **self._row_values(bound(start + row))}
             here.update(dict.fromkeys(columns, int64(0)))
             here[columns[-1]] = first
-            place = bound(row * count)
+            place = bound(row * result_row)
             store.run(here, count, lambda k: results[place + k], self._tile.lanes)

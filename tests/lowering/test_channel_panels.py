@@ -84,6 +84,24 @@ def test_planes_of_any_size(name: str) -> None:
     check(text, weights, SIZES)
 
 
+def test_results_that_are_written_line_by_line() -> None:
+    """The operand that is added has an element for each position of a line."""
+    text = """model (float[b, 40, h, w] x, float[v] z) => (y) {
+        p = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f) y = Add (p, z) }"""
+    weights = {"f": weight(32, 40, 3, 3)}
+    assert taken("planes", text, weights) == 1
+    check(text, weights, [size | {"v": (size["w"] + 1) // 2} for size in SIZES])
+
+
+def test_lines_without_gaps() -> None:
+    """Taps that do not reach along a line: all lines are one, as of a sequence in two dimensions."""
+    text = """model (float[b, 48, h, w] x) => (y) {
+        y = Conv <pads = [2, 0, 2, 0], strides = [2, 1]> (x, f, c) }"""
+    weights = {"f": weight(64, 48, 5, 1), "c": weight(64)}
+    assert taken("planes", text, weights) == 1
+    check(text, weights, [*SIZES, {"b": 2, "h": 70, "w": 1}])
+
+
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_on_processors_with_shorter_vectors(target: Any) -> None:
     text = """model (float[1, 64, h, w] x) => (y) {

@@ -155,6 +155,13 @@ def test_one_function_copies_rows() -> None:
     assert len(re.findall(r"^looplift_copy_row_compute_:", assembly, re.MULTILINE)) == 1
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_of_every_length_are_copied_at_a_stride(target: Any) -> None:
+    """A vector of two strides ends with the last element that is read, not after it."""
+    text = "model (float[1, 3, n] x) => (y) { y = Conv <strides = [2], pads = [1, 1]> (x, f) }"
+    check(text, {"f": weight(20, 3, 3)}, [{"n": n} for n in range(1, 72)], target)
+
+
 @pytest.mark.parametrize("group", [1, 2, 8])
 def test_a_window_longer_than_the_input_gives_no_positions(group: int) -> None:
     model = with_weights(
