@@ -36,12 +36,10 @@ from .packing import is_constant_operand
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
 _SQUARE = POINTS * POINTS
-_CHANNELS = 16
+_CHANNELS = 32
 """Channels of input and of output from which on the transforms cost less than they save."""
 _WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
-_NEAR = 1 << 14
-"""Products of both numbers of channels up to which the weights come from a cache of their own."""
 _COST_OF_WEIGHT = 40
 """The time to read a weight from memory, in multiply-adds."""
 _CACHED = 1 << 18
@@ -71,7 +69,7 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
         return False
     if min(rows, channels) < _CHANNELS or rows * channels > _WEIGHTS:
         return False
-    return rows * channels <= _NEAR or not _has_few_positions(found)
+    return not _has_few_positions(found)
 
 
 def _has_few_positions(found: Convolved) -> bool:
