@@ -28,7 +28,7 @@ _MOST_WASTE = 9 / 8
 _LEAST_DEPTH = 64
 """Products for an output from which on transposing it costs less than it saves."""
 _BLOCK = 160
-"""Rows of a panel of weights that all positions read before the next, from the first-level cache."""
+"""Rows of a panel of weights that stay in the first-level cache while all positions read them."""
 
 
 class ChannelPanels(ScheduleRule):  # type: ignore[misc]
@@ -135,9 +135,7 @@ class _Emission(Emission):
                 position = bound(first + which * rows)
                 to = bound(result + which * rows)
                 number_of_pass = tirx.floordiv(to, tile.rows)
-                distance, step = part_ahead(
-                    depth * row, int64(tile.width), number_of_pass, passes
-                )
+                distance, step = part_ahead(depth * row, int64(tile.width), number_of_pass, passes)
                 call_panel(
                     replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
                     bound(tirx.min(last - position, rows)),
