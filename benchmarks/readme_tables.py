@@ -87,15 +87,18 @@ def engines(rows: Sequence[Row]) -> str:
 
 def whole_networks(rows: Sequence[Row]) -> str:
     """The time beside onnxruntime, the fastest first; networks that failed are left out."""
-    ratio = "ratio, 1 thread(s)"
+    ratio, both = "ratio, 1 thread(s)", "ratio, 2 thread(s)"
     measured = sorted((row for row in rows if ratio in row), key=lambda row: row[ratio])
-    header = ["network", "ratio", "CPU seconds to compile", "largest difference"]
+    header = [
+        "network", "one thread", "two threads", "CPU seconds to compile", "largest difference"
+    ]  # fmt: skip
     return _table(
         header,
         [
             [
                 NETWORKS.get(row["network"], row["network"]),
                 f"{row[ratio]:.2f}",
+                f"{row[both]:.2f}",
                 f"{row['compile s']:.0f}",
                 _difference(row["difference"]),
             ]

@@ -158,14 +158,14 @@ _FUNCTIONS: Mapping[str, Callable[[Expr, Expr, Expr], Expr]] = {
 
 
 @dataclass(frozen=True)
-class RowGroups:
-    """Groups of rows of equal size; the sums of a group are in registers together."""
+class RowTiles:
+    """Register tiles of equally many rows, which follow each other."""
 
     size: int
     first: Expr
-    """The first row of the first group, counted from the first of `BatchRows`."""
+    """The first row of the first tile, counted from the first of `BatchRows`."""
     count: Expr
-    """The number of groups."""
+    """The number of tiles."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class BatchRows:
     """Index in the batch of the first row."""
     count: Expr
     """The number of rows."""
-    groups: Sequence[RowGroups]
+    tiles: Sequence[RowTiles]
     start: Expr
     """The index in the sequence of the first time step in `buffers.product`."""
     hidden: Any
@@ -229,30 +229,30 @@ class TimeStep:
         from_the_end = tirx.max(self.rows.length(row) - 1 - self.number, int64(0))
         return tirx.Select(reverse, from_the_end, self.number)
 
-    def groups(self) -> Iterator[RowGroup]:
-        """Emits loops over the blocks of hidden units and, for each, over the groups of rows.
+    def row_tiles(self) -> Iterator[RowTile]:
+        """Yields each register tile of rows for each block of hidden units, in the loops over them.
 
-        A panel of the weight stays in the first-level cache while all groups pass over it.
+        A panel of the weight stays in the first-level cache while all tiles pass over it.
         """
         recurrence = self.rows.recurrence
         loop = ib.parallel if recurrence.shares_units else ib.serial
         same = None if recurrence.lengths else bound(self.time(int64(0)) - self.rows.start, scope())
         with loop(recurrence.layout.blocks) as block:
-            for groups in self.rows.groups:
-                with ib.serial(groups.count) as number:
-                    first = bound(groups.first + number * groups.size, scope())
+            for tiles in self.rows.tiles:
+                with ib.serial(tiles.count) as number:
+                    first = bound(tiles.first + number * tiles.size, scope())
                     product_steps = [
                         bound(self.time(first + row) - self.rows.start, scope())
                         if same is None
                         else same
-                        for row in range(groups.size)
+                        for row in range(tiles.size)
                     ]
-                    yield RowGroup(self, block, first, product_steps)
+                    yield RowTile(self, block, first, product_steps)
 
 
 @dataclass(frozen=True)
-class RowGroup:
-    """A group of rows at one time step, with the terms of the update equations of one block."""
+class RowTile:
+    """A register tile of rows at one time step, with the terms of the equations of one block."""
 
     step: TimeStep
     block: Expr
@@ -352,7 +352,7 @@ class RowGroup:
         return tirx.Select(is_within, value, before)
 
     def store(self, target: Any, row: int, value: Expr) -> None:
-        """Emits the store of a value of the block, for each row."""
+        """Emits the store of one row's value for the units of the block."""
         ib.buffer_store(target, value, [self.first + row, self.units])
 
     def store_hidden(self, row: int, value: Expr) -> None:
@@ -377,63 +377,63 @@ def emit_time_step(step: TimeStep) -> None:
 def _lstm(step: TimeStep) -> None:
     """LSTM: c' = f∘c + i∘g(c̃) and h' = o∘h(c'); the gates in the order i, o, f, c̃."""
     rows = step.rows
-    for group in step.groups():
-        for row, sums in enumerate(group.gates(range(4), group.hidden)):
-            before = keep(rows.cell[group.first + row, group.units])
-            inward = group.gate(0, sums[0] + group.peephole(0, before))
-            if group.layer.input_forget:
+    for tile in step.row_tiles():
+        for row, sums in enumerate(tile.gates(range(4), tile.hidden)):
+            before = keep(rows.cell[tile.first + row, tile.units])
+            inward = tile.gate(0, sums[0] + tile.peephole(0, before))
+            if tile.layer.input_forget:
                 forget = constant(1, inward) - inward
             else:
-                forget = group.gate(0, sums[2] + group.peephole(2, before))
-            cell = keep(forget * before + inward * group.gate(1, sums[3]))
-            outward = group.gate(0, sums[1] + group.peephole(1, cell))
-            group.store(rows.cell, row, group.hold(row, cell, before))
-            group.store_hidden(row, outward * group.activate(2, cell))
+                forget = tile.gate(0, sums[2] + tile.peephole(2, before))
+            cell = keep(forget * before + inward * tile.gate(1, sums[3]))
+            outward = tile.gate(0, sums[1] + tile.peephole(1, cell))
+            tile.store(rows.cell, row, tile.hold(row, cell, before))
+            tile.store_hidden(row, outward * tile.activate(2, cell))
 
 
 def _gru(step: TimeStep) -> None:
     """GRU: h' = (1 - z)∘g(x·W + (r∘h)·R) + z∘h; the gates in the order z, r, h̃."""
     rows = step.rows
-    for group in step.groups():
-        for row, sums in enumerate(group.gates((0, 1), group.hidden)):
-            group.store(rows.update, row, group.gate(0, sums[0]))
-            group.store(rows.reset, row, group.gate(0, sums[1]) * group.hidden(row, group.units))
-    for group in step.groups():
+    for tile in step.row_tiles():
+        for row, sums in enumerate(tile.gates((0, 1), tile.hidden)):
+            tile.store(rows.update, row, tile.gate(0, sums[0]))
+            tile.store(rows.reset, row, tile.gate(0, sums[1]) * tile.hidden(row, tile.units))
+    for tile in step.row_tiles():
 
-        def reset(row: int, unit: Expr, group: RowGroup = group) -> Expr:
-            return rows.reset[group.first + row, unit]
+        def reset(row: int, unit: Expr, tile: RowTile = tile) -> Expr:
+            return rows.reset[tile.first + row, unit]
 
-        for row, sums in enumerate(group.gates((2,), reset)):
-            update = keep(rows.update[group.first + row, group.units])
-            _mix(group, row, update, group.gate(1, sums[2]))
+        for row, sums in enumerate(tile.gates((2,), reset)):
+            update = keep(rows.update[tile.first + row, tile.units])
+            _mix(tile, row, update, tile.gate(1, sums[2]))
 
 
 def _gru_reset_after(step: TimeStep) -> None:
     """GRU with linear_before_reset: h̃ = g(x·W + Wb + r∘(h·R + Rb))."""
-    for group in step.groups():
+    for tile in step.row_tiles():
         sums = [
             {
-                0: keep(group.input(row, 0) + group.recurrent_bias(0)),
-                1: keep(group.input(row, 1) + group.recurrent_bias(1)),
-                2: keep(group.recurrent_bias(2)),
+                0: keep(tile.input(row, 0) + tile.recurrent_bias(0)),
+                1: keep(tile.input(row, 1) + tile.recurrent_bias(1)),
+                2: keep(tile.recurrent_bias(2)),
             }
-            for row in range(group.count)
+            for row in range(tile.count)
         ]
-        group.add_products(sums, group.hidden)
+        tile.add_products(sums, tile.hidden)
         for row, (update, reset, hidden) in enumerate(gates.values() for gates in sums):
-            update, reset = group.gate(0, update), group.gate(0, reset)
-            candidate = group.gate(1, group.input(row, 2) + reset * hidden)
-            _mix(group, row, update, candidate)
+            update, reset = tile.gate(0, update), tile.gate(0, reset)
+            candidate = tile.gate(1, tile.input(row, 2) + reset * hidden)
+            _mix(tile, row, update, candidate)
 
 
-def _mix(group: RowGroup, row: int, update: Expr, candidate: Expr) -> None:
+def _mix(tile: RowTile, row: int, update: Expr, candidate: Expr) -> None:
     """h' = (1 - z)∘h̃ + z∘h."""
-    kept = update * group.hidden(row, group.units)
-    group.store_hidden(row, (constant(1, update) - update) * candidate + kept)
+    kept = update * tile.hidden(row, tile.units)
+    tile.store_hidden(row, (constant(1, update) - update) * candidate + kept)
 
 
 def _rnn(step: TimeStep) -> None:
     """RNN: h' = f(x·W + h·R)."""
-    for group in step.groups():
-        for row, sums in enumerate(group.gates((0,), group.hidden)):
-            group.store_hidden(row, group.gate(0, sums[0]))
+    for tile in step.row_tiles():
+        for row, sums in enumerate(tile.gates((0,), tile.hidden)):
+            tile.store_hidden(row, tile.gate(0, sums[0]))

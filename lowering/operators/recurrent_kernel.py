@@ -2,11 +2,12 @@
 
 The kernel is generated for a layer (its directions, activations, clip and so on) and works for any
 sequence length; the batch may be fixed or not. It takes the time steps in chunks, so that the
-product of the inputs of a chunk, which is a matrix product, is read back from the cache. The rows
-of a batch are independent, so within a chunk the loop over rows is outside and the loop over time
-steps inside, where the state stays in the cache.
+product of the inputs of a chunk, which is a matrix product, is read back from the cache. The batch
+is cut into blocks of up to 32 rows. The loops over a chunk are, from the outside, those over blocks
+of rows, time steps, panels of the recurrent weight, and register tiles of up to 4 rows: a panel is
+loaded once in a time step for all rows of a block.
 
-Cores share the panels of the product, then the directions and rows of the batch; they wait for each
+Cores share the panels of the product, then the directions and blocks of rows; they wait for each
 other after each of the two. Where a time step has enough work, they share its hidden units instead:
 each core then reads a part of the weight, which its second-level cache may hold.
 """
@@ -29,7 +30,7 @@ from ..scheduling.emission import bound, ceil_div, even_part, for_items, pieces
 from .recurrent_attributes import Activation
 from .recurrent_cells import (
     BatchRows,
-    RowGroups,
+    RowTiles,
     TimeStep,
     add_to,
     emit_time_step,
@@ -43,13 +44,14 @@ _SUMS = {MOST_VECTOR_BYTES: 24}
 """The number of vectors of sums kept in registers, by the size of a register; AVX-512 has 32."""
 _FEWER_SUMS = 12
 """The same for smaller registers."""
-_GROUP_SIZES = (4, 2)
-"""The numbers of batch rows that the recurrence can compute together."""
+_TILE_ROWS = (4, 2)
+"""The numbers of batch rows that a register tile of the recurrence can have."""
 _MOST_ROWS = 32
-"""The most rows of the batch that take each time step together. Their state stays in the
-second-level cache."""
-_PRODUCT_SUMS = {MOST_VECTOR_BYTES: 24}
-"""The number of vectors of sums in the product of the inputs, by the size of a register."""
+"""The rows of a block at most, whose state of up to some 1,000 hidden units stays in the cache.
+
+A smaller batch has two blocks, so that two cores have work: in each block all of the weight is read
+once more in a time step. More cores have work where there are more rows, or where they share units.
+"""
 _CACHED = 1 << 18
 """Elements of the inputs that stay in the second-level cache while the weight passes over them."""
 
@@ -66,8 +68,8 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
         _check_lengths(buffers)
         size = bound(tirx.max(buffers.chunk_steps, int64(1)), scope())
         # Without time steps there is one empty chunk, which copies the state.
-        with ib.serial(pieces(buffers.steps, size)) as part:
-            first = bound(part * size, scope())
+        with ib.serial(pieces(buffers.steps, size)) as number:
+            first = bound(number * size, scope())
             chunk = Chunk(first, bound(tirx.min(buffers.steps - first, size), scope()))
             _emit_input_product(recurrence, buffers, chunk)
             _emit_recurrence(recurrence, buffers, chunk)
@@ -85,8 +87,8 @@ def _emit_input_product(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) 
     rows, most = chunk.count * batch, _rows_per_pass(columns)
 
     def multiply(loop: Any) -> None:
-        with ib.serial(ceil_div(rows, most)) as part:
-            first = part * most
+        with ib.serial(ceil_div(rows, most)) as number:
+            first = number * most
             count = tirx.min(rows - first, int64(most))
             with loop(int64(panels)) as panel:
                 direction = panel // recurrence.layout.blocks
@@ -110,9 +112,13 @@ def _rows_per_pass(columns: int) -> int:
     return max(1, _CACHED // max(columns, 1) // tile) * tile
 
 
+def _most_sums() -> int:
+    return _SUMS.get(vector_bytes(), _FEWER_SUMS)
+
+
 def _tiles(vectors: int) -> list[tuple[int, int]]:
     """The tiles of sums for a panel of so many vectors, as rows and vectors; the largest first."""
-    sums = _PRODUCT_SUMS.get(vector_bytes(), _FEWER_SUMS)
+    sums = _most_sums()
     wide = next(width for width in (2, 3, 1) if vectors % width == 0)
     widest = next(width for width in (4, 3, 2, 1) if vectors % width == 0)
     return [(sums // 2, wide), (4, wide), (1, widest)]
@@ -136,11 +142,11 @@ class _PanelProduct:
         width, lanes = int(self.weight.shape[2]), vector_lanes(str(self.x.dtype))
         done: Any = int64(0)
         for rows, vectors in _tiles(width // lanes):
-            groups = (count - done) // rows
-            with ib.serial(width // lanes // vectors) as part, ib.serial(groups) as group:
-                places = [span((part * vectors + i) * lanes, lanes) for i in range(vectors)]
-                self._emit_tile(first + done + group * rows, rows, places)
-            done = done + groups * rows
+            tiles = (count - done) // rows
+            with ib.serial(width // lanes // vectors) as across, ib.serial(tiles) as down:
+                places = [span((across * vectors + i) * lanes, lanes) for i in range(vectors)]
+                self._emit_tile(first + done + down * rows, rows, places)
+            done = done + tiles * rows
 
     def _emit_tile(self, first: Any, rows: int, places: Sequence[Any]) -> None:
         """Emits the product of a few rows with the vectors of the panel that start at `places`."""
@@ -169,34 +175,38 @@ def _check_lengths(buffers: Buffers) -> None:
 
 def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> None:
     """Emits the recurrence of all rows in all directions for a chunk of time steps."""
-    sizes = _group_sizes(recurrence)
+    sizes = _tile_rows(recurrence)
     most = _most_rows(recurrence, sizes)
-    # Two cores have equally many parts of the batch.
-    multiple = 1 if recurrence.shares_units or most == sizes[0] else 2
-    groups = even_part(ceil_div(buffers.rows, sizes[0]), int64(most // sizes[0]), multiple)
-    together = bound(tirx.max(groups, int64(1)) * sizes[0], scope())
-    parts = bound(ceil_div(buffers.rows, together), scope())
+    # Two cores have equally many blocks of rows.
+    multiple = 1 if recurrence.shares_units else 2
+    tiles = even_part(ceil_div(buffers.rows, sizes[0]), int64(most // sizes[0]), multiple)
+    together = bound(tirx.max(tiles, int64(1)) * sizes[0], scope())
+    blocks = bound(ceil_div(buffers.rows, together), scope())
     directions = recurrence.layer.directions
 
-    def part_of(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
+    def emit_block(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
         first = bound(number * together, scope())
         count = bound(tirx.min(buffers.rows - first, together), scope())
-        rows = _initialise(recurrence, buffers, chunk, direction, activations, first, count)
+        tiles = _row_tiles(sizes, count)
+        rows = _allocate(
+            recurrence, buffers, chunk, direction, activations, first, count, tiles, most
+        )
+        _emit_initial_state(rows)
         _emit_rows(rows)
 
     def item(number: Any) -> None:
         if len({direction.activations for direction in directions}) == 1:
             direction = (
-                bound(number // tirx.max(parts, 1), scope()) if len(directions) > 1 else int64(0)
+                bound(number // tirx.max(blocks, 1), scope()) if len(directions) > 1 else int64(0)
             )
-            part_of(direction, directions[0].activations, number - direction * parts)
+            emit_block(direction, directions[0].activations, number - direction * blocks)
             return
         for place, direction in enumerate(directions):
-            here = number - place * parts
-            with ib.If(tirx.all(here >= 0, here < parts)), ib.Then():
-                part_of(int64(place), direction.activations, here)
+            here = number - place * blocks
+            with ib.If(tirx.all(here >= 0, here < blocks)), ib.Then():
+                emit_block(int64(place), direction.activations, here)
 
-    count = len(directions) * parts
+    count = len(directions) * blocks
     if is_for_gpu() or recurrence.shares_units:
         with ib.serial(count) as number:
             item(number)
@@ -205,24 +215,34 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
         for_items(count, work, item)
 
 
-def _group_sizes(recurrence: Recurrence) -> list[int]:
-    """The sizes of the groups of rows, from the largest that fits into the registers down to 1."""
-    vectors = recurrence.layout.panel // vector_lanes(recurrence.dtype)
-    most = _SUMS.get(vector_bytes(), _FEWER_SUMS) // vectors
+def _tile_rows(recurrence: Recurrence) -> list[int]:
+    """The numbers of rows of register tiles, from the largest that fits down to 1."""
+    most = _most_sums() // (recurrence.layout.panel // vector_lanes(recurrence.dtype))
     if recurrence.batch is not None:
         most = min(most, recurrence.batch)
-    return [*(size for size in _GROUP_SIZES if size <= most), 1]
+    return [*(rows for rows in _TILE_ROWS if rows <= most), 1]
 
 
 def _most_rows(recurrence: Recurrence, sizes: Sequence[int]) -> int:
-    """The most rows that take each time step together."""
+    """The rows of a block at most."""
     if is_for_gpu():
         return sizes[0]
     most = _MOST_ROWS if recurrence.batch is None else min(recurrence.batch, _MOST_ROWS)
     return max(-(-most // sizes[0]), 1) * sizes[0]
 
 
-def _initialise(
+def _row_tiles(sizes: Sequence[int], count: Any) -> list[RowTiles]:
+    """Cuts rows into register tiles of these sizes, as many as possible of each."""
+    tiles: list[RowTiles] = []
+    done: Any = int64(0)
+    for size in sizes:
+        number = bound((count - done) // size, scope())
+        tiles.append(RowTiles(size, done, number))
+        done = done + number * size
+    return tiles
+
+
+def _allocate(
     recurrence: Recurrence,
     buffers: Buffers,
     chunk: Chunk,
@@ -230,23 +250,17 @@ def _initialise(
     activations: tuple[Activation, ...],
     first: Any,
     count: Any,
+    tiles: Sequence[RowTiles],
+    most: int,
 ) -> BatchRows:
-    """Allocates the state of rows of the batch, and emits its value before a chunk."""
+    """Allocates the state of a block of at most `most` rows."""
     padded = recurrence.layout.padded
-    sizes = _group_sizes(recurrence)
-    most = _most_rows(recurrence, sizes)
-    groups: list[RowGroups] = []
-    done: Any = int64(0)
-    for size in sizes:
-        number = bound((count - done) // size, scope())
-        groups.append(RowGroups(size, done, number))
-        done = done + number * size
 
     def allocate(*shape: int) -> Any:
         return ib.alloc_buffer(shape, recurrence.dtype, scope=scope())
 
     is_gru = recurrence.layer.op == "GRU"
-    rows = BatchRows(
+    return BatchRows(
         recurrence,
         buffers,
         chunk,
@@ -254,20 +268,25 @@ def _initialise(
         activations,
         first,
         count,
-        groups,
+        tiles,
         bound(chunk.start(recurrence, buffers, direction), scope()),
         hidden=allocate(2, most, padded),
         cell=allocate(most, padded) if "c" in recurrence.states else None,
         update=allocate(most, padded) if is_gru else None,
         reset=allocate(most, padded) if is_gru else None,
     )
+
+
+def _emit_initial_state(rows: BatchRows) -> None:
+    """Emits the state before a chunk."""
+    recurrence, buffers = rows.recurrence, rows.buffers
     zero = tirx.const(0, recurrence.dtype)
-    with ib.serial(count) as row, ib.serial(padded) as unit:
+    with ib.serial(rows.count) as row, ib.serial(recurrence.layout.padded) as unit:
         # The padding starts at zero: uninitialised, it could hold denormals, which are slow.
-        indices = [direction, first + row, unit]
+        indices = [rows.direction, rows.first + row, unit]
         # After the first chunk, the state is read from the outputs, where the last chunk left it.
         given = [
-            tirx.if_then_else(chunk.first > 0, final[indices], initial[indices])
+            tirx.if_then_else(rows.chunk.first > 0, final[indices], initial[indices])
             for initial, final in zip(buffers.initial, buffers.final, strict=True)
         ]
         hidden, *cell = (
@@ -276,7 +295,6 @@ def _initialise(
         ib.buffer_store(rows.hidden, hidden, [0, row, unit])
         for value in cell:
             ib.buffer_store(rows.cell, value, [row, unit])
-    return rows
 
 
 def _emit_rows(rows: BatchRows) -> None:
@@ -289,7 +307,7 @@ def _emit_rows(rows: BatchRows) -> None:
         ib.buffer_store(longest, zero, [zero])
         with ib.serial(rows.count) as row:
             ib.buffer_store(longest, tirx.max(longest[zero], rows.length(row)), [zero])
-        count = bound(_part_of_chunk(chunk, longest[zero]), scope())
+        count = bound(_steps_in_chunk(chunk, longest[zero]), scope())
     with ib.serial(count) as within:
         after = (within + 1) % 2
         step = TimeStep(rows, bound(chunk.first + within, scope()), before=within % 2, after=after)
@@ -302,7 +320,7 @@ def _emit_rows(rows: BatchRows) -> None:
     _emit_final(rows, count)
 
 
-def _part_of_chunk(chunk: Chunk, length: Any) -> Any:
+def _steps_in_chunk(chunk: Chunk, length: Any) -> Any:
     """How many time steps of a chunk a row of some length has."""
     return tirx.max(tirx.min(length - chunk.first, chunk.count), int64(0))
 
@@ -333,7 +351,7 @@ def _emit_final(rows: BatchRows, count: Any) -> None:
     if buffers.lengths is None:
         return
     with ib.serial(rows.count) as row:
-        done = bound(_part_of_chunk(chunk, rows.length(row)), scope())
+        done = bound(_steps_in_chunk(chunk, rows.length(row)), scope())
         with ib.serial(chunk.count - done) as beyond, ib.serial(hidden) as unit:
             place = [chunk.first + done + beyond, rows.direction, rows.first + row, unit]
             ib.buffer_store(buffers.sequence, zero, place)

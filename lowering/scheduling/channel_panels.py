@@ -1,8 +1,8 @@
 """Convolutions with output channels in vectors: positions in register tiles.
 
 The planes are those of every convolution. A register tile takes neighbouring positions of a line as
-its rows, so that it computes no results between lines, and few lines that are no vector long cost
-no more than others. Results are transposed before they are written.
+its rows: it computes nothing between lines, and short lines waste no lanes. Results are stored
+without gaps, and transposed before they are written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .convolution import Chunk, Emission, odd_lines
 from .convolution_form import Convolved, convolution_of, static_size
 from .emission import bound, ceil_div, pieces, rewritten
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_function, call_panel, native_tile, part_ahead
+from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import inlined
 
 _MOST_WASTE = 9 / 8
@@ -68,16 +68,14 @@ class _Emission(Emission):
         super().__init__(kernel, found, native_tile())
         self._tile_rows = self._tile.width
 
-    def _result_place(self, position: Any) -> Any:
+    def _result_index(self, position: Any) -> Any:
         if self._is_line:
             return position
-        line, place = (
-            divide(position, self._pitch) for divide in (tirx.floordiv, tirx.floormod)
-        )  # fmt: skip
+        line, place = tirx.floordiv(position, self._pitch), tirx.floormod(position, self._pitch)
         return line * self._length + tirx.min(place, self._length)
 
     @property
-    def _results_follow(self) -> bool:
+    def _results_are_contiguous(self) -> bool:
         return self._found.store.flattens
 
     def _tiles_over_panels(
@@ -89,8 +87,7 @@ class _Emission(Emission):
         results = ib.alloc_buffer((elements,), "float32")
         begin = bound(panel * width)
         end = bound(tirx.min(panel_end * width, chunk.positions))
-        start_place = bound(self._result_place(begin))
-        count = bound(self._result_place(end) - start_place)
+        count = bound(self._result_index(end) - self._result_index(begin))
         self._out_row = bound(odd_lines(count))
         with ib.serial(tile_end - tile) as number:
             here = bound(tile + number)
@@ -105,44 +102,46 @@ class _Emission(Emission):
     def _multiply(
         self, chunk: Chunk, begin: Any, end: Any, here: Any, channels: Any, scratch: Any
     ) -> None:
-        """Computes the results of a panel at positions of a chunk."""
+        """Computes the results of a panel of weights at positions of a chunk."""
         tile, taps = self._tile, self._taps
         weights = bound((chunk.group * self._tiles + here) * (self._channels * (taps * tile.width)))
-        # Lines without anything between them are one.
-        has_gaps = int64(0)
+        # Without gaps, all lines form one.
+        is_one_line = int64(1)
         if not self._is_line:
-            has_gaps = bound(tirx.Cast("int64", self._pitch > self._length))
+            is_one_line = bound(tirx.Cast("int64", self._pitch == self._length))
         line = bound(tirx.floordiv(begin, self._pitch))
         lines = ceil_div(end, self._pitch) - line
         blocks = bound(pieces(self._channels, int64(max(_BLOCK // taps, 1))))
         depth = bound(ceil_div(self._channels, blocks))
-        start_place = bound(self._result_place(begin))
-        passes = bound(ceil_div(self._result_place(end) - start_place, tile.rows))
+        first_result = bound(self._result_index(begin))
+        passes = bound(ceil_div(self._result_index(end) - first_result, tile.rows))
         row = taps * tile.width
         with (
             ib.serial(blocks) as block,
-            ib.serial(tirx.Select(has_gaps == 0, int64(1), lines)) as number,
+            ib.serial(tirx.Select(is_one_line == 1, int64(1), lines)) as number,
         ):
             channel = bound(block * depth)
-            panel = bound(weights + channel * row)
+            depth_here = bound(tirx.min(self._channels - channel, depth))
+            weights_of_block = bound(weights + channel * row)
             place = (line + number) * self._pitch
-            first = bound(tirx.Select(has_gaps == 0, begin, tirx.max(begin, place)))
-            last = bound(tirx.Select(has_gaps == 0, end, tirx.min(end, place + self._length)))
+            first = bound(tirx.Select(is_one_line == 1, begin, tirx.max(begin, place)))
+            last = bound(tirx.Select(is_one_line == 1, end, tirx.min(end, place + self._length)))
             count = bound(tirx.max(last - first, int64(0)))
             rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
-            result = bound(self._result_place(first) - start_place)
-            with ib.serial(ceil_div(count, tirx.max(rows, int64(1)))) as which:
-                position = bound(first + which * rows)
-                to = bound(result + which * rows)
-                number_of_pass = tirx.floordiv(to, tile.rows)
-                distance, step = part_ahead(depth * row, int64(tile.width), number_of_pass, passes)
+            result_of_line = bound(self._result_index(first) - first_result)
+            with ib.serial(ceil_div(count, tirx.max(rows, int64(1)))) as pass_in_line:
+                position = bound(first + pass_in_line * rows)
+                result = bound(result_of_line + pass_in_line * rows)
+                distance, step = share_of_next_panel(
+                    depth_here * row, int64(tile.width), tirx.floordiv(result, tile.rows), passes
+                )
+                following = tirx.address_of(self._weights[bound(weights_of_block + distance)])
                 call_panel(
                     replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
                     bound(tirx.min(last - position, rows)),
                     tirx.address_of(chunk.planes[bound(position + channel * self._channel_stride)]),
-                    tirx.address_of(self._weights[panel]),
-                    tirx.address_of(scratch[bound(to * tile.width)]),
-                    self._table.data, bound(tirx.min(self._channels - channel, depth)),
-                    self._channel_stride, taps, adds=channel,
-                    following=(tirx.address_of(self._weights[bound(panel + distance)]), step),
+                    tirx.address_of(self._weights[weights_of_block]),
+                    tirx.address_of(scratch[bound(result * tile.width)]),
+                    self._table.data, depth_here, self._channel_stride, taps, adds=channel,
+                    following=(following, step),
                 )  # fmt: skip

@@ -251,7 +251,8 @@ class Emission:
             most_copied = most_positions + reach
         else:
             # A chunk is a number of whole lines.
-            length, pitch = sizes[-1], width.extent
+            # An empty image has lines, too; TVM divides by the pitch.
+            length, pitch = sizes[-1], tirx.max(width.extent, int64(1))
             total, reach = product(sizes[:-1]), self._axes[-2].reach
             lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
             chunk = even_part(total, lines_at_most, multiple)
@@ -526,12 +527,12 @@ class Emission:
         channels = static_size(self._channels)
         return most if channels is None else max(-(-channels // -(-channels // most)), 1)
 
-    def _result_place(self, position: Any) -> Any:
+    def _result_index(self, position: Any) -> Any:
         """The number of results before that of a position of the planes."""
         return position
 
     @property
-    def _results_follow(self) -> bool:
+    def _results_are_contiguous(self) -> bool:
         """Whether all results of a channel follow each other, as the output has them."""
         return self._is_line
 
@@ -543,15 +544,15 @@ class Emission:
         columns = self._product.columns
         begin = bound(panel * self._tile.width)
         end = bound(tirx.min(panel_end * self._tile.width, chunk.positions))
-        start_place = bound(self._result_place(begin))
+        first_result = bound(self._result_index(begin))
         with ib.serial(rows) as row:
             here = {**chunk.values, **self._unflattened(self._product.rows, start + row)}
             results = bound(row * self._out_row)
-            if self._results_follow:
+            if self._results_are_contiguous:
                 first = chunk.first if self._is_line else chunk.first * self._length
                 here.update(dict.fromkeys(columns[:-1], int64(0)))
-                here[columns[-1]] = bound(first + start_place)
-                count = bound(self._result_place(end) - start_place)
+                here[columns[-1]] = bound(first + first_result)
+                count = bound(self._result_index(end) - first_result)
                 store.run(here, count, lambda k: scratch[results + k], lanes)
                 return
             line = bound(tirx.floordiv(begin, self._pitch))
@@ -562,6 +563,6 @@ class Emission:
                 outer = [a.column for a in self._axes[:-1] if a.column is not None]
                 here.update(self._unflattened(outer, chunk.first + line + number))
                 here[columns[-1]] = low
-                origin = bound(results + self._result_place(place + low) - start_place)
+                origin = bound(results + self._result_index(place + low) - first_result)
                 count = bound(tirx.max(high - low, int64(0)))
                 store.run(here, count, lambda k: scratch[origin + k], lanes)

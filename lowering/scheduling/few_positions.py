@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 from .affine import flat, flat_index, int64, unflattened
 from .convolution_form import static_size
 from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
-from .micro_kernels import call_product, native_tile, row_ahead
+from .micro_kernels import call_product, native_tile, rows_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import Operand, SumOfProducts, sum_of_products
@@ -174,14 +174,11 @@ class _Emission:
         def panel(number: Any) -> None:
             scratch = ib.alloc_buffer((found.count * tile.width,), "float32")
             weights = self._packed[bound(number * (found.depth * tile.width))]
-            for start in range(0, found.count, tile.rows):
-                call_product(
-                    tile, int64(min(found.count - start, tile.rows)),
-                    tirx.address_of(windows[start * found.depth]), tirx.address_of(weights),
-                    tirx.address_of(scratch[start * tile.width]),
-                    int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
-                    row_ahead(tile, int64(tile.width)),
-                )  # fmt: skip
+            call_product(
+                tile, int64(found.count), windows.data, tirx.address_of(weights), scratch.data,
+                int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
+                rows_ahead(tile, int64(tile.width)),
+            )  # fmt: skip
             first = bound(number * tile.width)
             channels = bound(tirx.min(int64(found.channels) - first, int64(tile.width)))
             if self._product.columns[-1].same_as(found.channel):

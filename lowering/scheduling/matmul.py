@@ -31,7 +31,7 @@ from .emission import (
     pieces,
     rewritten,
 )
-from .micro_kernels import Tile, call_product, native_tile, part_ahead, row_ahead
+from .micro_kernels import Tile, call_product, native_tile, rows_ahead, share_of_next_panel
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
@@ -222,9 +222,10 @@ class _Emission:
             values = {**where, **self._row_values(start)}
             origin = product.a.position.at(values)
             if packed:
-                ahead = part_ahead(self._depth * tile.width, int64(tile.width), group, groups)
+                row = int64(tile.width)
+                ahead = share_of_next_panel(self._depth * row, row, group, groups)
             elif self._reads_in_place():
-                ahead = row_ahead(tile, b_stride)
+                ahead = rows_ahead(tile, b_stride)
             else:
                 ahead = int64(0), int64(0)  # The copy is in the cache.
             call_product(

@@ -12,14 +12,14 @@ The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
@@ -118,9 +118,11 @@ def call_tile(
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
     `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. A tile
     `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place. Where `adds` is not 0,
-    the sum is added to what `out` holds. A tile of several rows prefetches an element for each
-    pair (i, j): they are those that follow an address at a distance. If it is not in planes, it
-    also prefetches the elements `a_ahead` of those of `a` that it reads.
+    the sum is added to what `out` holds.
+
+    `following` is an address and a step: for the n-th pair (i, j), a tile of several rows
+    prefetches the element n * step after the address. If it is not in planes, it also prefetches
+    the elements that lie `a_ahead` after those of `a` that it reads.
     """
     address, step = (b, 0) if following is None else following
     numbers = [*counts, *a_strides, b_stride, out_row, adds, a_ahead, step]
@@ -135,12 +137,16 @@ def call_product(
     """Emits a call of the micro-kernel for matrix products.
 
     It computes `out[r * tile.width + v]`, the sum over k < count of
-    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`, and prefetches
-    `b[ahead[0] + k * ahead[1] + v]`.
+    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. For each k it prefetches the
+    cache line of `b[ahead[0] + k * ahead[1]]`: of the two lines of a row on AVX-512, the processor
+    fetches the other by itself.
     """
     name = f"{_PRODUCT}{tile.size}"
-    addresses, numbers = (a, b, out), (count, *a_strides, b_stride, *ahead)
+    distance, step = ahead
+    addresses = (a, b, out, _moved(b, distance))
+    numbers = (count, *a_strides, b_stride, step)
     whole = f"{name}_{tile.rows}"
+    # Whole tiles, which are most, need no selection.
     with ib.If(rows == tile.rows):
         with ib.Then():
             call_function(whole, *_product_arguments(tile, addresses, numbers))
@@ -148,20 +154,24 @@ def call_product(
             call_function(name, rows, *addresses, *numbers)
 
 
-def row_ahead(tile: Tile, b_stride: Any) -> tuple[Any, Any]:
-    """What a product prefetches, if b is read once: rows that follow."""
+def rows_ahead(tile: Tile, b_stride: Any) -> tuple[Any, Any]:
+    """The distance and the step of rows that lie `_AHEAD` elements after those that are read."""
     return b_stride * (_AHEAD // tile.width), b_stride
 
 
-def part_ahead(elements: Any, row: Any, part: Any, parts: Any) -> tuple[Any, Any]:
-    """What one of several passes over packed weights prefetches: its part of what follows them.
+def share_of_next_panel(
+    panel_elements: Any, row_elements: Any, number: Any, passes: Any
+) -> tuple[Any, Any]:
+    """The distance and the step of what one of several passes over a panel of weights prefetches.
 
-    The weights have rows, of which a pass reads one at a time; as many elements follow. Returns the
-    distance from the first weight to what is prefetched with the first row, and the elements from
-    row to row. A single pass prefetches weights that it reads soon itself.
+    It is the pass's share of the next panel, which follows in memory: an element with each row that
+    the pass reads. The distance is that from the panel's first element to the first of the share.
+    A single pass prefetches its own panel, `_AHEAD` elements before it reads them.
     """
-    offset = tirx.Select(parts > 1, elements + tirx.floordiv(part * elements, parts), int64(_AHEAD))
-    return bound(offset), bound(ceil_div(row, parts))
+    begin = panel_elements + tirx.floordiv(number * panel_elements, passes)
+    distance = tirx.Select(passes > 1, begin, int64(_AHEAD))
+    simplify = sym.Analyzer().simplify
+    return bound(simplify(distance)), bound(simplify(ceil_div(row_elements, passes)))
 
 
 def call_panel(
@@ -241,7 +251,9 @@ def call_copy_row(
 _COPY_ROW = "looplift_copy_row"
 _TILE, _PRODUCT, _PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
 _TILE_NUMBERS = ("count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds", "a_ahead", "step")
-_PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k", "ahead", "ahead_step")
+_TILE_POINTERS = ("a", "b", "out", "table", "following")
+_PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k", "step")
+_PRODUCT_POINTERS = ("a", "b", "out", "following")
 _ROWS_OF_POINTER = 3
 """Rows of a product that are read at strides from one pointer.
 
@@ -316,10 +328,11 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-def _parameters(*numbers: str) -> tuple[list[Any], list[Any]]:
-    pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
-    pointers.append(ib.arg("table", ib.handle("int64")))
-    return pointers, [ib.arg(name, ib.int64()) for name in numbers]
+def _parameters(pointers: Iterable[str], numbers: Iterable[str]) -> tuple[list[Any], list[Any]]:
+    """Pointers to float32, or to int64 for a table, and numbers."""
+    handles = [ib.handle("int64" if name == "table" else "float32") for name in pointers]
+    arguments = [ib.arg(name, handle) for name, handle in zip(pointers, handles, strict=True)]
+    return arguments, [ib.arg(name, ib.int64()) for name in numbers]
 
 
 def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.PrimFunc:
@@ -344,29 +357,21 @@ def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Pri
 
 
 def _select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
-    select(_tile_parameters())
-
-
-def _tile_parameters() -> list[Any]:
-    pointers = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
-    pointers.append(ib.arg("table", ib.handle("int64")))
-    pointers.append(ib.arg("following", ib.handle("float32")))
-    return [*pointers, *(ib.arg(name, ib.int64()) for name in _TILE_NUMBERS)]
+    pointers, numbers = _parameters(_TILE_POINTERS, _TILE_NUMBERS)
+    select([*pointers, *numbers])
 
 
 def _select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
-    addresses = [ib.arg(name, ib.handle("float32")) for name in ("a", "b", "out")]
-    numbers = [ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS]
-    select(_product_arguments(tile, addresses, numbers))
+    pointers, numbers = _parameters(_PRODUCT_POINTERS, _PRODUCT_NUMBERS)
+    select(_product_arguments(tile, pointers, numbers))
 
 
 def _product_arguments(tile: Tile, addresses: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
     """The arguments of the function for a number of rows."""
-    a, b, out = addresses
-    count, a_row, a_k, b_k, ahead, ahead_step = numbers
-    rows = range(0, tile.rows, _ROWS_OF_POINTER)
-    parts = [_moved(a, row * a_row) for row in rows]
-    return [*parts, b, out, _moved(b, ahead), count, a_row, a_k, b_k, ahead_step]
+    a, *others = addresses
+    a_row = numbers[_PRODUCT_NUMBERS.index("a_row")]
+    parts = [_moved(a, row * a_row) for row in range(0, tile.rows, _ROWS_OF_POINTER)]
+    return [*parts, *others, *numbers]
 
 
 def _moved(address: Any, elements: Any) -> Any:
@@ -375,10 +380,10 @@ def _moved(address: Any, elements: Any) -> Any:
 
 
 def _prefetch(buffer: Any, place: Any) -> None:
-    """Emits a hint that an element will be read; it may lie outside of the buffer."""
-    read, near, data = (tirx.const(value, "int32") for value in (0, 2, 1))
+    """Emits a prefetch into the second-level cache; the element may lie outside of the buffer."""
+    read, locality, data = (tirx.const(value, "int32") for value in (0, 2, 1))
     address = tirx.address_of(buffer[place])
-    ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, near, data))
+    ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, locality, data))
 
 
 class _Sums:
@@ -433,12 +438,12 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_tile` calls, for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        *pointers, table, following = (parameters := _tile_parameters())[:5]
-        count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, step = parameters[5:]
-        a, b, out, following = (
-            ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in (*pointers, following)
+        pointers, numbers = _parameters(_TILE_POINTERS, _TILE_NUMBERS)
+        count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, step = numbers
+        a, b, out, table, following = (
+            ib.decl_buffer(_ANY, "int64" if name == "table" else "float32", data=pointer)
+            for name, pointer in zip(_TILE_POINTERS, pointers, strict=True)
         )
-        table = ib.decl_buffer(_ANY, "int64", data=table)
         sums, *others = (_Sums(tile, rows) for _ in range(_chains(tile, rows)))
         with ib.If(adds == 0):
             with ib.Then():
@@ -477,10 +482,11 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
     few, is_line = channel_tile(), tile.rows == 1
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers, numbers = _parameters(
+        names = (
             "panels", "positions", "tiles", "rows", "tile_rows", "channels", "taps", "depth",
             "channel_stride", "out_row", "most_few",
         )  # fmt: skip
+        pointers, numbers = _parameters(("a", "b", "out", "table"), names)
         weights, planes, out = (
             ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3]
         )
@@ -504,17 +510,20 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
             target = bound(start + offset * tile_rows * out_row)
 
             here = bound((offset * channels + channel) * tap_rows)
-            # After the last channels, those of the next tiles follow.
-            done = channel + depth
-            gap = tirx.Select(done >= channels, (tiles * channels - done) * tap_rows, int64(0))
-            distance, step = part_ahead(depth * tap_rows, tile_rows, panel, panels - is_few)
+            # After the last channels, those of the next tiles follow. A single panel prefetches its
+            # own weights.
+            passes = bound(panels - is_few)
+            depth_here = bound(tirx.min(channels - channel, depth))
+            is_last = tirx.all(channel + depth >= channels, passes > 1)
+            gap = tirx.Select(is_last, (tiles - 1) * channels * tap_rows, int64(0))
+            distance, step = share_of_next_panel(depth_here * tap_rows, tile_rows, panel, passes)
 
             def multiply(tile: Tile) -> None:
                 call_tile(
                     tile, rows_of(offset), tirx.address_of(weights[here]),
                     tirx.address_of(planes[bound(start + channel * channel_stride)]),
                     tirx.address_of(out[target]), table,
-                    (bound(tirx.min(channels - channel, depth)), taps), (tap_rows, tile_rows),
+                    (depth_here, taps), (tap_rows, tile_rows),
                     channel_stride, out_row, channel, _AHEAD,
                     (tirx.address_of(weights[bound(here + gap + distance)]), step),
                 )  # fmt: skip
@@ -548,16 +557,15 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
 def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_product` calls, for a number of rows.
 
-    It is a function of its own: LLVM runs out of registers where those for all numbers of rows are
-    one, whose last instructions it shares.
+    It is not inlined: in its caller it would be wrong, see `kept_apart`. Each number of rows has a
+    function of its own: in one for all, LLVM shares their last instructions and keeps the sums in
+    memory.
     """
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         names = [f"a{row}" for row in range(0, tile.rows, _ROWS_OF_POINTER)]
-        names += ["b", "out", "following"]
-        pointers = [ib.arg(name, ib.handle("float32")) for name in names]
-        numbers = (ib.arg(name, ib.int64()) for name in _PRODUCT_NUMBERS if name != "ahead")
-        count, a_row, a_k, b_k, ahead_step = numbers
+        pointers, numbers = _parameters([*names, *_PRODUCT_POINTERS[1:]], _PRODUCT_NUMBERS)
+        count, a_row, a_k, b_k, step = numbers
         buffers = [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers]
         *parts, b, out, following = buffers
         sums = _Sums(tile, rows)
@@ -570,7 +578,7 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
                 return parts[part][k * a_k + inside * a_row]
 
             sums.add(element, b, k * b_k)
-            _prefetch(following, k * ahead_step)
+            _prefetch(following, k * step)
         sums.store(out, tile.width)
     return kept_apart(f"{_PRODUCT}{tile.size}_{rows}", builder.get())
 
@@ -583,9 +591,10 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
 
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
-        names = ("before", "count", "after", "stride")
-        before, count, after, stride = (ib.arg(name, ib.int64()) for name in names)
+        pointers, numbers = _parameters(
+            ("target", "source"), ("before", "count", "after", "stride")
+        )
+        before, count, after, stride = numbers
         fill = ib.arg("fill", ib.float32())
         target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
 
@@ -596,14 +605,17 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
                 with ib.serial(number - 1) as k:
                     ib.buffer_store(target, fill, [first + 1 + k])
 
-        def pick(size: int, first: Any, odd: int) -> None:
-            """Copies `size` elements; the vector of two strides starts `odd` elements before."""
-            pairs = source[span(first * 2 - odd, 2 * size)]
-            picked = tirx.Shuffle([pairs], list(range(odd, 2 * size, 2)))
-            ib.buffer_store(target, picked, [span(before + first, size)])
+        def copy_vector(size: int, first: Any, shift: int) -> None:
+            """Copies `size` elements at a stride of 2.
 
-        def copy_by_two(sizes: Sequence[int]) -> None:
-            """Copies at a stride of 2 if more elements are left than the last size."""
+            They are read as a vector of two strides, which starts `shift` elements before them.
+            """
+            pairs = source[span(first * 2 - shift, 2 * size)]
+            every_second = tirx.Shuffle([pairs], list(range(shift, 2 * size, 2)))
+            ib.buffer_store(target, every_second, [span(before + first, size)])
+
+        def copy_strided(sizes: Sequence[int]) -> None:
+            """Copies at a stride: vectors of the largest size below `count` if it is 2."""
             if not sizes:
                 with ib.serial(count) as k:
                     ib.buffer_store(target, source[k * stride], [before + k])
@@ -612,18 +624,17 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
             with ib.If(tirx.all(stride == 2, count > size)):
                 with ib.Then():
                     with ib.serial(tirx.floordiv(count - 1, size)) as k:
-                        pick(size, k * size, 0)
+                        copy_vector(size, k * size, 0)
                     # The last vector ends with the last element: none after it may be read.
-                    pick(size, count - size, 1)
+                    copy_vector(size, count - size, 1)
                 with ib.Else():
-                    copy_by_two(smaller)
+                    copy_strided(smaller)
 
         write_fill(tirx.IntImm("int64", 0), before)
         with ib.If(stride == 1):
             with ib.Then(), ib.serial(count) as k:
                 ib.buffer_store(target, source[k], [before + k])
             with ib.Else():
-                sizes = [size for size in (lanes, lanes // 2, lanes // 4) if size >= 4]
-                copy_by_two(sizes)
+                copy_strided([size for size in (lanes, lanes // 2, lanes // 4) if size >= 4])
         write_fill(before + count, after)
     return kept_apart(_COPY_ROW, builder.get())

@@ -19,17 +19,9 @@ from .affine import Affine, affine, flat, int64, unflattened
 from .channel_panels import fills_vectors
 from .convolution import ConvolutionRule, odd_lines
 from .convolution_form import Convolved, static_size
-from .emission import (
-    bound,
-    ceil_div,
-    compute_block,
-    even_part,
-    even_start,
-    for_items,
-    pieces,
-)
+from .emission import bound, ceil_div, compute_block, even_part, even_start, for_items, pieces
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_function, call_panel, native_tile, part_ahead
+from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 
@@ -163,20 +155,20 @@ class _Emission:
         rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
         stride = self._position.of(self._found.channel)
         depth = -(-self._depth // -(-self._depth // _BLOCK))
-        groups = bound(ceil_div(count, rows))
-        with ib.serial(-(-self._depth // depth)) as block, ib.serial(groups) as number:
+        passes = bound(ceil_div(count, tirx.max(rows, int64(1))))
+        row = int64(tile.width)
+        with ib.serial(-(-self._depth // depth)) as block, ib.serial(passes) as number:
             channel = bound(block * depth)
+            depth_here = bound(tirx.min(self._depth - channel, depth))
             place = bound(number * rows)
             here = bound(weights + channel * tile.width)
-            distance, step = part_ahead(
-                int64(depth * tile.width), int64(tile.width), number, groups
-            )
+            distance, step = share_of_next_panel(depth_here * row, row, number, passes)
             call_panel(
                 tile, self._channels, channels, bound(tirx.min(count - place, rows)),
                 tirx.address_of(self._source[bound(origin + place + channel * stride)]),
                 tirx.address_of(self._packed[here]),
                 tirx.address_of(scratch[bound(place * tile.width)]), self._table.data,
-                bound(tirx.min(self._depth - channel, depth)), stride, adds=channel,
+                depth_here, stride, adds=channel,
                 a_ahead=_AHEAD, following=(tirx.address_of(self._packed[here + distance]), step),
             )  # fmt: skip
 

@@ -30,7 +30,7 @@ from .micro_kernels import (
     call_panel,
     call_tile,
     native_tile,
-    part_ahead,
+    share_of_next_panel,
 )
 from .packing import is_constant_operand
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
@@ -218,7 +218,7 @@ class _Emission(Emission):
     def _row_tiles(self, count: Any) -> tuple[Any, Any]:
         """The number of register tiles for some positions, and their rows."""
         rows = bound(ceil_div(count, pieces(count, int64(self._tile.rows))))
-        return ceil_div(count, rows), rows
+        return ceil_div(count, tirx.max(rows, int64(1))), rows
 
     def _multiply_points(
         self, first: Any, count: Any, channels: Any, weights: Any, products: Any
@@ -231,7 +231,8 @@ class _Emission(Emission):
             place = bound(number * rows)
             a = bound(point * self._point + first + place)
             b = bound(weights + point * (self._channels * width))
-            distance, step = part_ahead(self._channels * width, int64(width), number, tiles)
+            panel_elements = self._channels * width
+            distance, step = share_of_next_panel(panel_elements, int64(width), number, tiles)
             out = bound(point * self._products_of_point + place * width)
             call_panel(
                 self._tile, static_size(self._rows), channels,

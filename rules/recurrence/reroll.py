@@ -265,7 +265,7 @@ def _operator(emit: Builder, facts: Facts, found: UnrolledCell) -> list[Tensor]:
 def _initial_state(
     emit: Builder, facts: Facts, found: UnrolledCell, tensor: Tensor, x: Tensor
 ) -> Tensor:
-    """An initial state with a row for each row of the input; it may have one row for all."""
+    """The initial state of the operator; a state with a single row is expanded to the batch."""
     layout = found.layout
     value = to_operator_axes(emit, tensor, layout, 0, direction=True)
     size = _initial_batch(facts, tensor, layout)
@@ -276,6 +276,7 @@ def _initial_state(
 
 
 def _initial_batch(facts: Facts, tensor: Tensor, layout: CellLayout) -> Dim:
+    """The batch size of an initial state; 1 if it has no batch axis."""
     return 1 if layout.batch is None else facts.known_shape(tensor)[layout.batch]
 
 

@@ -50,7 +50,7 @@ SHARED = {
 }
 """Layers with enough work in a time step."""
 SIZES = ((1, 1), (4, 1), (3, 2), (5, 7), (2, 39))
-"""Sequence lengths and batches: of one group of rows, of several, and of several parts."""
+"""Sequence lengths and batches: of one register tile, of several, and of several blocks of rows."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -78,6 +78,19 @@ def test_any_number_of_threads(name: str, threads: int) -> None:
         np.testing.assert_array_equal(final, wanted)
 
 
+@pytest.mark.parametrize("batch", [1, 3, 39])
+def test_a_fixed_batch(batch: int, threads: int) -> None:
+    layer = Layer("GRU", BIDIRECTIONAL, ("B", "sequence_lens"), hidden=33)
+    rng = np.random.default_rng(0)
+    model = build_model([layer], [layer.weights(rng)])
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == "batch":
+                dim.dim_value = batch
+    feed = build_feed([layer], rng, 5, batch)
+    assert_equal(model, Compiled(model)(feed), onnxruntime_session(model).run(None, feed))
+
+
 @pytest.mark.parametrize("name", ["lengths", "unlike directions", "one lstm", "gru"])
 def test_several_chunks_on_several_threads(
     name: str, threads: int, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +101,7 @@ def test_several_chunks_on_several_threads(
     rng = np.random.default_rng(0)
     model = build_model([layer], [layer.weights(rng)])
     compiled, session = Compiled(model), onnxruntime_session(model)
-    for steps, batch in ((7, 5), (6, 1)):
+    for steps, batch in ((7, 39), (6, 1)):
         feed = build_feed([layer], rng, steps, batch)
         assert_equal(model, compiled(feed), session.run(None, feed))
 
@@ -102,35 +115,51 @@ def recurrence(directions: int, hidden: int, batch: int | None) -> Recurrence:
 
 
 @pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recurrence], str]:
-    """The loops of the recurrence by kind, from the outside; the first is that over chunks."""
+def parallel_loops(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recurrence], list[int]]:
+    """How many loops are around each parallel loop of the recurrence."""
     monkeypatch.setattr(recurrent_kernel, "_emit_input_product", lambda *_: None)
 
-    def kinds(recurrence: Recurrence) -> str:
+    def around(recurrence: Recurrence) -> list[int]:
         script = recurrent_kernel.recurrence_kernel(recurrence).script()
-        lines = [line for line in script.splitlines() if line.strip().startswith("for ")]
-        return "".join("p" if "T.parallel(" in line else "s" for line in lines)
+        found, outer = [], list[int]()
+        for line in script.splitlines():
+            indent = len(line) - len(line.lstrip())
+            outer = [other for other in outer if other < indent]
+            if line.lstrip().startswith("for "):
+                found += [len(outer)] if "T.parallel(" in line else []
+                outer.append(indent)
+        return found
 
-    return kinds
+    return around
 
 
-def test_which_loop_runs_on_all_cores(loops: Callable[[Recurrence], str]) -> None:
+def test_which_loop_runs_on_all_cores(parallel_loops: Callable[[Recurrence], list[int]]) -> None:
     with as_target("native"):
-        assert "p" not in loops(recurrence(1, 64, 1))
-        # Directions and rows: one loop around all others of a chunk.
-        assert loops(recurrence(2, 256, None)).startswith("sp")
-        assert loops(recurrence(1, 256, 8)).startswith("sp")
-        # Hidden units: the loop over time steps is around it, in that over parts of the batch.
-        for directions, batch in ((1, 1), (1, None), (2, 8)):
-            kinds = loops(recurrence(directions, 512, batch))
-            assert kinds.startswith("ss")
-            assert "p" in kinds
+        assert parallel_loops(recurrence(1, 64, 1)) == []
+        # Directions and rows: in the loop over chunks.
+        assert set(parallel_loops(recurrence(2, 256, None))) == {1}
+        assert set(parallel_loops(recurrence(1, 256, 8))) == {1}
+        # Hidden units: in those over directions and blocks of rows, and over time steps, as well.
+        assert parallel_loops(recurrence(1, 512, 1)) == [3]
+        assert parallel_loops(recurrence(2, 512, 8)) == [3]
 
 
-def test_a_small_layer_stays_on_one_core(loops: Callable[[Recurrence], str]) -> None:
+@pytest.mark.parametrize(("batch", "blocks"), [(8, 2), (64, 2), (65, 4)])
+def test_two_cores_have_equally_many_blocks_of_rows(
+    batch: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent_kernel, "_emit_input_product", lambda *_: None)
+    with as_target("native"):
+        script = recurrent_kernel.recurrence_kernel(recurrence(1, 256, batch)).script()
+    assert f"T.parallel(T.int64({blocks}))" in script
+
+
+def test_a_small_layer_stays_on_one_core(
+    parallel_loops: Callable[[Recurrence], list[int]],
+) -> None:
     """Whether the sequence is long enough is known at run time."""
     with as_target("native"):
-        assert loops(recurrence(2, 32, None)).count("p") == 2
+        assert len(parallel_loops(recurrence(2, 32, None))) == 2
         script = recurrent_kernel.recurrence_kernel(recurrence(2, 32, None)).script()
     assert script.count(ON_ONE_CORE) == 1
 
