@@ -219,6 +219,15 @@ class TimeStep:
     after: Expr
     """Index in `rows.hidden` of h after the time step."""
 
+    @property
+    def is_odd(self) -> Expr:
+        """1 in every other time step, 0 in the others.
+
+        A step that reads the weight in the opposite order of the step before finds the end of the
+        weight in the first-level cache.
+        """
+        return int64(0) if is_for_gpu() else self.number % 2
+
     def is_within(self, row: Expr) -> Expr:
         """Whether a row has this time step, as a bool."""
         return self.number < self.rows.length(row)
@@ -229,15 +238,21 @@ class TimeStep:
         from_the_end = tirx.max(self.rows.length(row) - 1 - self.number, int64(0))
         return tirx.Select(reverse, from_the_end, self.number)
 
-    def row_tiles(self) -> Iterator[RowTile]:
+    def row_tiles(self, is_backward: Expr | None = None) -> Iterator[RowTile]:
         """Yields each register tile of rows for each block of hidden units, in the loops over them.
 
-        A panel of the weight stays in the first-level cache while all tiles pass over it.
+        A panel of the weight stays in the first-level cache while all tiles pass over it. If
+        `is_backward` is 1, the blocks and the rows of each panel are read from the last to the
+        first.
         """
         recurrence = self.rows.recurrence
+        backward = int64(0) if is_backward is None else is_backward
         loop = ib.parallel if recurrence.shares_units else ib.serial
         same = None if recurrence.lengths else bound(self.time(int64(0)) - self.rows.start, scope())
-        with loop(recurrence.layout.blocks) as block:
+        with loop(recurrence.layout.blocks) as position:
+            # Cores that share the blocks keep theirs, which their second-level caches hold.
+            order = int64(0) if recurrence.shares_units else backward
+            block = bound(_in_order(position, recurrence.layout.blocks, order), scope())
             for tiles in self.rows.tiles:
                 with ib.serial(tiles.count) as number:
                     first = bound(tiles.first + number * tiles.size, scope())
@@ -247,7 +262,7 @@ class TimeStep:
                         else same
                         for row in range(tiles.size)
                     ]
-                    yield RowTile(self, block, first, product_steps)
+                    yield RowTile(self, block, first, product_steps, backward)
 
 
 @dataclass(frozen=True)
@@ -260,6 +275,8 @@ class RowTile:
     """The first row, counted from the first of `step.rows`."""
     product_steps: Sequence[Expr]
     """The index of the time step in `buffers.product`, by row."""
+    is_backward: Expr
+    """1 if the rows of the panel are read from the last to the first, 0 if not."""
 
     @property
     def count(self) -> int:
@@ -327,7 +344,8 @@ class RowTile:
         self, sums: Sequence[Mapping[int, Expr]], state: Callable[[int, Expr], Expr]
     ) -> None:
         """Emits the addition of `state·R` to the sums, which are given by row and gate."""
-        with ib.serial(self.layer.hidden) as unit:
+        with ib.serial(self.layer.hidden) as position:
+            unit = bound(_in_order(position, self.layer.hidden, self.is_backward), scope())
             for row, gates in enumerate(sums):
                 for gate, total in gates.items():
                     weight = self.rows.buffers.weight[self.panel, unit, self.lanes(gate)]
@@ -361,6 +379,11 @@ class RowTile:
         ib.buffer_store(self.rows.hidden, value, [self.step.after, self.first + row, self.units])
 
 
+def _in_order(position: Expr, count: int, is_backward: Expr) -> Expr:
+    """The index of the element at a position in the order in which `count` elements are read."""
+    return is_backward * (count - 1) + position * (1 - 2 * is_backward)
+
+
 def emit_time_step(step: TimeStep) -> None:
     """Emits the update of the state of `step.rows`."""
     layer = step.rows.recurrence.layer
@@ -377,7 +400,7 @@ def emit_time_step(step: TimeStep) -> None:
 def _lstm(step: TimeStep) -> None:
     """LSTM: c' = f∘c + i∘g(c̃) and h' = o∘h(c'); the gates in the order i, o, f, c̃."""
     rows = step.rows
-    for tile in step.row_tiles():
+    for tile in step.row_tiles(step.is_odd):
         for row, sums in enumerate(tile.gates(range(4), tile.hidden)):
             before = keep(rows.cell[tile.first + row, tile.units])
             inward = tile.gate(0, sums[0] + tile.peephole(0, before))
@@ -410,7 +433,7 @@ def _gru(step: TimeStep) -> None:
 
 def _gru_reset_after(step: TimeStep) -> None:
     """GRU with linear_before_reset: h̃ = g(x·W + Wb + r∘(h·R + Rb))."""
-    for tile in step.row_tiles():
+    for tile in step.row_tiles(step.is_odd):
         sums = [
             {
                 0: keep(tile.input(row, 0) + tile.recurrent_bias(0)),
@@ -434,6 +457,6 @@ def _mix(tile: RowTile, row: int, update: Expr, candidate: Expr) -> None:
 
 def _rnn(step: TimeStep) -> None:
     """RNN: h' = f(x·W + h·R)."""
-    for tile in step.row_tiles():
+    for tile in step.row_tiles(step.is_odd):
         for row, sums in enumerate(tile.gates((0,), tile.hidden)):
             tile.store_hidden(row, tile.gate(0, sums[0]))
