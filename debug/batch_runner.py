@@ -1,6 +1,6 @@
-"""Runs version after version of a model with the same inputs.
+"""Runs successive versions of a model with the same inputs.
 
-Each version takes one request to the child process that runs it: with a request for each run, small
+All runs of a version are one request to the child process: with a request for each run, small
 models would spend more time on communication than on computation.
 """
 
@@ -27,8 +27,8 @@ class BatchRunner:
     def outputs(self, packed: SerializedModel, optimizes: bool) -> CompletedRuns:
         """Runs a model with all inputs. `optimizes` is whether onnxruntime may change the graph.
 
-        Raises `Refused` if onnxruntime does not load the model or fails in a run, and `Ended` if
-        that ends the process.
+        Raises `ExecutionError` if onnxruntime does not load the model or fails in a run, and
+        `ProcessCrashed` if the process crashes.
         """
         interface: Interface
         results: list[list[RuntimeValue]]
@@ -76,7 +76,7 @@ class _Worker:
 class OptimizerBackoff:
     """Decides whether to run the next version with onnxruntime's optimizer.
 
-    A failing optimizer often ends the process, for many versions in a row. After a failure the
+    A failing optimizer often crashes the process, for many versions in a row. After a failure the
     optimizer is left out for one version, after the next failure for two, then for four, and so on
     up to `LONGEST`.
     """

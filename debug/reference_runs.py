@@ -156,8 +156,8 @@ class ReferenceRuns:
         return found[0], found[1]
 
     def _differences(self, packed: SerializedModel, optimizes: bool) -> list[Difference]:
-        """Raises `Refused` if onnxruntime does not load the version or, with optimizations, does
-        not run it.
+        """Raises `ExecutionError` if onnxruntime does not load the version or, with optimizations,
+        does not run it.
         """
         assert self._runner is not None, "there are no cases"
         try:
@@ -170,7 +170,7 @@ class ReferenceRuns:
             return self._compare_cases(session, optimizes)
 
     def _may_be_empty_input(self, refusal: ExecutionError) -> bool:
-        """Whether an empty input may have ended the process, which is no fault of the rewrite."""
+        """Whether an empty input may have crashed the process: not a fault of the rewrite."""
         return isinstance(refusal, ProcessCrashed) and any(
             0 in case.sizes.values() for case in self.cases
         )
@@ -188,7 +188,7 @@ class ReferenceRuns:
             runner.refusal = None
             try:
                 comparison = side.compare_run(case, self.effort.run_seconds)
-            except ProcessCrashed:  # on an empty input, which is no fault of the rewrite
+            except ProcessCrashed:  # on an empty input: not a fault of the rewrite
                 ended.add(number)
                 continue
             if optimizes and not self._is_excused(case) and runner.refusal is not None:
@@ -228,8 +228,8 @@ class ReferenceRuns:
     def main_values(
         self, model: onnx.ModelProto, most_bytes: int
     ) -> list[dict[str, RuntimeValue]] | None:
-        """The values of the main graph in each case, inputs included; None if they take more bytes
-        or the model does not run when it returns them.
+        """The values of the main graph in each case, inputs included; None if they take more than
+        `most_bytes`, or if the model does not run when it returns them.
         """
         found: list[dict[str, RuntimeValue]] = []
         try:

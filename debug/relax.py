@@ -179,8 +179,8 @@ def _write(module: Any, path: Path, target: str) -> None:
 class RelaxRunner:
     """A model on TVM in this process.
 
-    `threads` takes effect only if this process has not used TVM before. Raises `Refused` if TVM is
-    missing or cannot convert or compile the model.
+    `threads` takes effect only if this process has not used TVM before. Raises `ExecutionError` if
+    TVM is missing or cannot convert or compile the model.
     """
 
     def __init__(self, packed: SerializedModel, threads: int = 1) -> None:
@@ -201,7 +201,7 @@ class RelaxRunner:
     def run(
         self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
     ) -> list[RuntimeValue]:
-        """The outputs in the order of the graph. Raises `Refused` if the run fails.
+        """The outputs in the order of the graph. Raises `ExecutionError` if the run fails.
 
         TVM cannot be stopped: the caller, who can end the process, enforces `seconds`.
         """
@@ -224,7 +224,7 @@ class RelaxRunner:
 
 
 class RelaxSession(Isolated):
-    """A model on TVM in a child process. Raises `Refused` as `RelaxRunner` does."""
+    """A model on TVM in a child process. Raises `ExecutionError` as `RelaxRunner` does."""
 
     def __init__(self, packed: SerializedModel, process: ChildProcess) -> None:
         try:
@@ -258,7 +258,7 @@ def _read(packed: SerializedModel) -> onnx.ModelProto:
 
 
 def _operators(module: Any) -> Counter[str]:
-    """The operators that `main` reaches; a marked recurrence is one, whatever its body holds."""
+    """The operators that `main` reaches; a marked recurrence counts as one, without its body."""
     from tvm import ir, relax
 
     from ..lowering.operators.recurrent_mark import RecurrentOperator

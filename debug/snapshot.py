@@ -60,7 +60,9 @@ class _Copy:
         self.root = self._graph(engine.model.graph)
 
     def newcomers(self) -> dict[Node | Constant, None]:
-        """The copies of nodes and constants that are new in their graph, in the order they came."""
+        """The copies of nodes and constants that are new in their graph, in the order of their
+        addition.
+        """
         copies = (
             self._nodes.get(each) if isinstance(each, Node) else self._values.get(each)
             for each in self._index.added_or_moved
@@ -68,7 +70,7 @@ class _Copy:
         return {copy: None for copy in copies if isinstance(copy, (Node, Constant))}
 
     def body_output_copies(self, copies: Copies) -> Copies:
-        """The Identities that are in no graph now and return at the end (see `BodyOutputs`)."""
+        """The Identities that are in no graph now and return at the end (see `BodyForms`)."""
         return {
             (self._graphs[body], self._values[source]): [self._node(node) for node in nodes]
             for (body, source), nodes in copies.items()

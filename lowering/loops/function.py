@@ -12,7 +12,7 @@ A loop named `grow` becomes
 
 All four are pure, and nothing in them depends on the target. They are public because
 `InlinePrivateFunctions` of TVM 0.27 leaves the symbols of an inlined function undefined wherever
-its body carried_values a shape; `looplift.transform.InlineLoops` inlines them correctly.
+its body contains a shape; `looplift.transform.InlineLoops` inlines them correctly.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class _Loop:
         if isinstance(value, ListValue) or value.ty.ndim < 0:
             name = self._plan.body.graph.outputs[position].name
             raise UnsupportedError(
-                f"the rank of {name!r}, whose slices are scan_output, is not known",
+                f"the rank of {name!r}, whose slices a scan output collects, is not known",
                 where=self._plan.place,
             )
         return value
