@@ -58,7 +58,7 @@ class Report:
     """How often each rule fired."""
     notes: list[str]
     """What the result relies on beyond the file: first the assertions, then the assumptions of
-    rules, such as that the program does not want a branch that always fails. Each sentence once."""
+    rules, such as that the program never needs a branch that always fails. Each sentence once."""
     defects: list[str]
     """Rules that raised an error, or whose patch failed its check and was undone."""
     seconds: float
@@ -407,7 +407,7 @@ def _expressions(
 ) -> dict[str, Sequence[Any]]:
     """The shapes with expressions of TVM, which ONNX cannot declare.
 
-    Raises AssumptionError for one that `shapes` asserts, too.
+    Raises AssumptionError for one that `shapes` also asserts.
     """
     found = {
         name: shape

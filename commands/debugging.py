@@ -64,7 +64,7 @@ def explain(
             "--rule",
             metavar="R",
             help="Explain only this rule. If its roots are not control flow, show the nodes at "
-            "which most of its checks passed.",
+            "which it passes the most checks.",
             autocompletion=complete_rule,
         ),
     ] = "",

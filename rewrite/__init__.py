@@ -8,7 +8,7 @@ Its folders depend on each other in this order, each only on those before it:
 - `symbolic`: arithmetic on symbolic sizes.
 - `graph`: nodes, values and bodies; def-use chains; control-flow nodes by role.
 - `storage`: files and protos; converts them to graphs and back.
-- `facts`: what is proven of values; what the user asserts.
+- `facts`: what is proven about values; what the user asserts.
 - `engine`: rules, patches, the fixpoint over phases, the trace.
 - `running`: models on onnxruntime; generated inputs; comparison of outputs.
 

@@ -77,7 +77,7 @@ class Derivation:
         self.unassertable = list(dict.fromkeys(self.unassertable))
 
     def _sources(self, tensor: Tensor, stops: Callable[[Tensor], bool]) -> Iterator[Tensor]:
-        """A value and those it is computed from, nearest first; not beyond one where it `stops`."""
+        """A value and those it is computed from, nearest first; ends at a value that `stops`."""
         waiting, seen = deque([tensor]), {tensor}
         while waiting:
             value = waiting.popleft()
@@ -195,7 +195,7 @@ def _dims_in(dim: Dim) -> list[Remedy]:
 
 
 def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
-    """The named dims in those of some values that are sizes."""
+    """The named dims in the expressions among these values."""
     return [remedy for value in values if isinstance(value, Expr) for remedy in _dims_in(value)]
 
 
@@ -222,9 +222,9 @@ _ELEMENTWISE = frozenset({"Add", "Cast", "Equal", "Greater", "Less", "Mul", "Neg
 
 
 def mask_remedies(engine: Engine, reason: Reason, names: Container[str]) -> list[Remedy]:
-    """The masks which a reason does not know to be prefix masks.
+    """The masks with one of these names that a reason says are not known to be prefix masks.
 
-    Only those with one of these names. The time axis is the one that the loop runs along.
+    Their time axis is the one that the loop runs along.
     """
     if UNKNOWN_MASK not in reason.sentence or not isinstance(reason.place, Node):
         return []

@@ -51,7 +51,7 @@ class RemainingNode:
     why: list[ExplainedReason] = field(default_factory=list)
     """Why each rule declines; first the one that would remove the whole node."""
     trials: list[Trial] = field(default_factory=list)
-    """The assertions that change something at the node, as rewriting the model under each shows."""
+    """The assertions that change something at the node, confirmed by a rewrite under each."""
     recipe: str = ""
     """What to change in the source of the model."""
     cost: str = ""
@@ -68,7 +68,7 @@ class Explanation:
     removed: dict[int, str] = field(default_factory=dict)
     """For those that were removed, by number: `RULE at commit N`."""
     assumed: list[str] = field(default_factory=list)
-    """The assertions that this holds under, as options of the command line."""
+    """The assertions of the request, as options of the command line."""
     labels: dict[int, str] = field(default_factory=dict)
     """Descriptions of the nodes in the file, by number."""
     defects: list[str] = field(default_factory=list)

@@ -30,8 +30,8 @@ _LEADING: tuple[type[Rule], ...] = (
     IfToWhere,
     FuseRecurrence,
 )
-"""Why these rules decline is what a reader asks first: they remove a whole If or recurrence. The
-first one is for loops that carry sequences."""
+"""The rules whose reasons come first: they remove a whole If or recurrence. The first one is for
+loops that carry sequences."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What to change in the source of a model, and what an If or loop costs if it stays.
 
-An exporter writes what the source says. For most reasons why control flow remains there is another
-way to write the source, with which the exported model has none.
+An exporter writes what the source says. For most reasons why control flow remains, the source can
+be written so that the exported model has none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _APPENDS = "an operator other than SequenceInsert"
 RECIPES = (
     Recipe(
         _ENDS_EARLY,
-        "a loop is right if each iteration needs the one before, as in a decoder or a solver; a "
+        "a loop is needed if each iteration needs the one before, as in a decoder or a solver; a "
         "fixed number of iterations can be unrolled, and all of them run",
         "`for i in range(50)` with a constant, traced, and `h = torch.where(done, h, new_h)` "
         "instead of `while` or `break`",
@@ -63,14 +63,14 @@ RECIPES = (
     ),
     Recipe(
         "a linear recurrence",
-        "no operator computes it, so a loop is right; a constant decay makes it a convolution, and "
-        "for a fixed number of steps an associative scan has no loop",
+        "no operator computes it, so a loop is needed; a constant decay makes it a convolution, "
+        "and for a fixed number of steps an associative scan has no loop",
         "`associative_scan` of `torch._higher_order_ops`, exported with dynamo",
         jax="`lax.associative_scan` instead of `lax.scan`",
     ),
     Recipe(
         "an Euler or residual step",
-        "each step needs the one before, so a loop is right; with a fixed number of steps, unroll "
+        "each step needs the one before, so a loop is needed; with a fixed number of steps, unroll "
         "it",
         "a Python `for` over a constant range, traced",
         "a Python `for` over a constant range",
@@ -103,7 +103,7 @@ RECIPES = (
     ),
     Recipe(
         "depends on the carried value",
-        "each step reads what the step before returned, so a loop is right; export one step as "
+        "each step reads what the step before returned, so a loop is needed; export one step as "
         "the model, and run the loop in your program, if the runtime should not run it",
     ),
     Recipe(
@@ -115,12 +115,13 @@ RECIPES = (
     ),
     Recipe(
         "the cell depends on",
-        "no ONNX operator has such a cell, so a loop is right; what can leave it has left it",
+        "no ONNX operator has such a cell, so a loop is needed; everything that can leave the loop "
+        "has left it",
     ),
     Recipe(
         "no carried value keeps its shape",
         "only a recurrence of floats of a fixed shape can become an LSTM, GRU or RNN; if each "
-        "iteration follows the one before, as in backtracking, a loop is right, otherwise collect "
+        "iteration follows the one before, as in backtracking, a loop is needed, otherwise collect "
         "what the iterations compute in one tensor, and use operators over it after the loop",
         "`torch.cumsum`, `torch.cummax`, `Tensor.scatter`",
         "`tf.cumsum`, `tf.scan`, `tf.scatter_nd`",

@@ -37,14 +37,14 @@ from .advice import Remedy
 MOST_TRIALS = 24
 """The most assertions tried for one model."""
 FEWEST_TRIALS = 4
-"""The assertions tried even if rewriting the model once takes long."""
+"""The assertions tried even if they take longer than `_SECONDS`."""
 _SECONDS = 20.0
-"""The time within which trials end, except for the fewest."""
+"""The estimated time of all trials, unless FEWEST_TRIALS take longer."""
 _LARGEST = 1 << 20
 """The largest number that is tried as a size or value."""
 
 _FEW_TRIPS = (EliminateZeroTripLoop, InlineSingleTripLoop, InlineSingleTripScan, UnrollShortLoop)
-"""These rules remove a loop because an assertion makes it short, which is no advice."""
+"""Rules that remove a loop only because an assertion makes it short, which is not useful advice."""
 
 
 @dataclass(frozen=True)

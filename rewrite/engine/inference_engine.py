@@ -1,11 +1,11 @@
-"""What inference engines take of the forms that rules choose between.
+"""Which of the forms that rules choose between each inference engine supports.
 
 A rule chooses a form, such as LSTM instead of Loop, because it is the fastest or smallest one.
 Where the user names an engine (`--for openvino`), a patch that adds a form which that engine
 refuses or computes wrongly is undone, and the rule declines. Forms that the file already has may
 stay.
 
-Each entry was measured with `benchmarks/engines.py`; a new release may take more.
+Each entry was measured with `benchmarks/engines.py`; a new release may support more.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class InferenceEngine:
     """The forms that an engine refuses or computes wrongly.
 
     A form is an operator, such as `Loop`, or a use of LSTM, GRU or RNN, such as
-    `LSTM with sequence_lens`; `_recurrent_forms` lists the uses. The default lacks nothing, as
+    `LSTM with sequence_lens`; `_recurrent_forms` lists the uses. The default lacks nothing, like
     onnxruntime and TVM.
     """
 
     name: str = ""
     lacks: frozenset[str] = frozenset()
     reshapes_iteration_numbers: bool = False
-    """Whether it gives the iteration number of a Loop the shape [1], so that a Reshape is added."""
+    """Whether it gives the iteration number of a Loop the shape [1], which needs a Reshape."""
 
     def refusals(self, node: Node, facts: Facts) -> Iterator[str]:
-        """What the engine does not take about a node, apart from its bodies."""
+        """The forms of a node that the engine does not support; ignores its bodies."""
         if self.lacks and not node.domain:
             yield from (form for form in _forms(node, facts) if form in self.lacks)
 
@@ -75,7 +75,7 @@ def _recurrent_forms(node: Node, facts: Facts) -> Iterator[str]:
 
 
 def _recurrent(*uses: str) -> frozenset[str]:
-    """The uses of LSTM, GRU and RNN alike."""
+    """These uses of each of LSTM, GRU and RNN."""
     return frozenset(f"{op} {use}" for op in _RECURRENT for use in uses)
 
 
@@ -124,7 +124,7 @@ ENGINES = MappingProxyType(
             InferenceEngine("mnn", frozenset((*_RECURRENT, "LSTM without Y_c", "Scan"))),
             # 0.14 has none of these.
             InferenceEngine("tinygrad", frozenset((*_RECURRENT, "Loop", "Scan"))),
-            # 3.13 takes the forms that rules choose; some LSTMs compile for more than a minute.
+            # 3.13 supports all forms that rules choose; some LSTMs compile for more than a minute.
             InferenceEngine("iree"),
         )
     }
@@ -133,12 +133,12 @@ ENGINES = MappingProxyType(
 
 
 def inference_engine(name: str | None) -> InferenceEngine:
-    """The engine of a name; one that lacks nothing for None. Raises LoopliftError if unknown."""
+    """The engine with this name; for None, one that lacks nothing. Raises LoopliftError."""
     if name is None:
         return ANY_ENGINE
     if name not in ENGINES:
         raise LoopliftError(
-            f"'{name}' is no inference engine that looplift knows",
+            f"'{name}' is not an inference engine that looplift knows",
             remedy=f"Choose one of {', '.join(ENGINES)}, or leave it out for a model that follows "
             "the ONNX specification",
         )
@@ -146,14 +146,14 @@ def inference_engine(name: str | None) -> InferenceEngine:
 
 
 class UnsupportedNodes:
-    """The nodes of a graph that an engine does not take; no patch may add others."""
+    """The nodes of a graph that an engine does not support; no patch may add others."""
 
     def __init__(self, engine: InferenceEngine, facts: Facts) -> None:
         self._engine, self._facts = engine, facts
         self._refusals = {node: self._refused(node) for node in facts.index.walk()}
 
     def check(self, patch: Edits) -> None:
-        """Raises Refusal if a patch adds a form that the engine does not take and removes none."""
+        """Raises Refusal if a patch adds an unsupported form without removing the same form."""
         changed = [*patch.touched, *(node for each in patch.added for node in _with_inner(each))]
         after = {node: self._refused(node) for node in changed if node in patch.index}
         gone = Counter(
@@ -162,7 +162,7 @@ class UnsupportedNodes:
         for node, reasons in after.items():
             new = Counter(reasons) - Counter(self._of(node)) - gone
             for reason in new:
-                raise Refusal("{} does not take {}", self._engine.name, reason, at=node)
+                raise Refusal("{} does not support {}", self._engine.name, reason, at=node)
             gone -= Counter(reasons) - Counter(self._of(node))
         self._refusals.update(after)
 

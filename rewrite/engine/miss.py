@@ -26,12 +26,12 @@ class Miss(Exception):
         sentence = self.sentence if isinstance(self.sentence, str) else describe(self.sentence)
         try:
             return sentence.format(*(describe(v) for v in self.values))
-        except (LookupError, ValueError, AttributeError):  # braces that are no placeholders
+        except (LookupError, ValueError, AttributeError):  # braces that are not placeholders
             return sentence
 
 
 class Refusal(Miss):
-    """The inference engine does not take what the rule would make."""
+    """The inference engine does not support what the rule would make."""
 
 
 def describe(thing: object) -> str:

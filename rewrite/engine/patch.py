@@ -40,9 +40,9 @@ class Patch(Edits):
         return Builder(self, like, self.after(tuple(results) or (like,)))
 
     def after(self, results: Iterable[Tensor]) -> Place:
-        """The place in the graph of the root just before the first reader of these results of it.
+        """The place just before the first reader of these results, in the graph of the root.
 
-        The reader may be a node that reads in a body. Without a reader, the end of the graph.
+        A node also counts as a reader if a body of it reads. Without readers, the end of the graph.
         """
         home = self.index.graph_of(self.root)
         uses = (use for result in results for use in self.index.uses(result))
@@ -50,7 +50,7 @@ class Patch(Edits):
         return min(readers, key=lambda n: n.order, default=home)
 
     def _reader_in(self, home: Graph, use: Use) -> Node | None:
-        """The node of `home` that reads a value, maybe in a body; None where `home` returns it."""
+        """The node of `home` that reads a value, maybe in a body; None if `home` returns it."""
         reader = use.reader if isinstance(use.reader, Node) else self.index.owner(use.reader)
         inside = reader is not None and use.reader is not home
         return self.index.ancestor_in(reader, home) if inside and reader is not None else None

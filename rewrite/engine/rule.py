@@ -47,14 +47,14 @@ class Match:
         self.node = node
         """The root: the node at which the rule is tried."""
         self.facts = facts
-        """What is proven of the values of the model."""
+        """What is proven about the values of the model."""
         self.index: Index = facts.index
         """Def-use chains and the nesting of graphs."""
         self.options = options
         """Options that rules respect."""
         self._found: dict[Callable[[Match], object], object] = {}
 
-    # Of a union, mypy would infer the common base `object` for T.
+    # For a union, mypy would infer the common base `object` for T.
     @overload
     def need(
         self, fact: Tensor | None, sentence: str, *values: object, at: Node | Tensor | None = None

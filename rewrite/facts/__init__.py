@@ -1,1 +1,1 @@
-"""What can be proven of values: types, symbolic shapes, elements, and what the user asserts."""
+"""What can be proven about values: types, symbolic shapes, elements, and what the user asserts."""

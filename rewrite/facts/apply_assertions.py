@@ -20,7 +20,7 @@ from .prefix_masks import check_mask_names, with_time_axes
 
 
 def apply_assertions(model: Model, asserted: Assertions) -> Assertions:
-    """Writes assertions into a model; returns them with everything resolved that the model decides.
+    """Writes assertions into a model; returns them completed from the declarations of the model.
 
     An input with a value becomes an initializer, an asserted dim a number wherever its name
     occurs. In the result, the dims include sizes that shapes and values give to named dims, shapes
@@ -150,7 +150,7 @@ def _resolved_dims(
 
 
 def _filled(root: Graph, name: str, asserted: Assertions) -> Shape:
-    """An asserted shape whose open places have what the file and other assertions say."""
+    """An asserted shape, completed from the declaration in the file and from other assertions."""
     tensor = next(t for t in root.inputs if t.name == name)
     shape = asserted.shapes[name]
     declared = _declared(tensor) if _has_shape(tensor) else (None,) * len(shape)

@@ -79,12 +79,12 @@ class CountedLoop:
         return isinstance(tensor, Constant) or index.is_outside(tensor, self.body)
 
     def carried_number(self, use: Use) -> int | None:
-        """The number of the carried value that the body returns there; None for another use."""
+        """The number of the carried value that this use returns; None for any other use."""
         number = use.slot - (0 if self.iteration is None else 1)
         return number if use.reader is self.body and 0 <= number < len(self.carried) else None
 
     def is_scan_output_use(self, use: Use) -> bool:
-        """Whether the body returns a value there as the slice of a scan output."""
+        """Whether this use returns a value as the slice of a scan output."""
         first = len(self.carried) + (0 if self.iteration is None else 1)
         return use.reader is self.body and use.slot >= first
 
@@ -124,7 +124,7 @@ def _from_loop(facts: Facts, node: Node) -> CountedLoop | None:
 def _slice_reads(facts: Facts, view: LoopView, count: Dim | None) -> list[SliceRead]:
     """The Gathers that read an outer value at the iteration number, in the order they run.
 
-    Excludes a Gather that is known to read after the end of its axis: every run fails there.
+    Excludes a Gather that is known to read past the end of its axis: every run fails there.
     """
     reads = []
     gathers = [n for n in facts.index.consumers(view.iteration) if n.op == "Gather"]

@@ -1,4 +1,4 @@
-"""What is proven of one value, and what still holds where two control-flow paths join."""
+"""What is proven about one value, and what still holds where two control-flow paths join."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AlwaysFails(Exception):
 
 @dataclass(frozen=True)
 class Fact:
-    """What is proven of one value."""
+    """What is proven about one value."""
 
     dtype: int = 0
     """onnx.TensorProto.DataType; 0 when not known. For a sequence, that of its elements."""
@@ -72,7 +72,7 @@ class Fact:
     def array(self) -> np.ndarray | None:
         """The elements as an object array of the tensor's shape.
 
-        None if they are not known. Of a tensor without elements, some sizes may still be open.
+        None if they are not known. A tensor without elements may still have open sizes.
         """
         if self.values is None or self.shape is None:
             return None

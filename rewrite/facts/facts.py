@@ -251,7 +251,7 @@ class Facts:
         self._derived_in_patch.append(tensor)
 
     def cached_facts(self, tensors: Iterable[Tensor]) -> dict[Tensor, Fact]:
-        """Those facts of these values that were derived before."""
+        """The facts of these values, as far as they were derived before."""
         return {t: self._facts[t] for t in tensors if t in self._facts}
 
     def drop(self, tensors: Iterable[Tensor]) -> dict[Tensor, Fact]:

@@ -60,7 +60,7 @@ def with_time_axes(model: Model, asserted: Assertions) -> Assertions:
 
 
 def _check_type(facts: Facts, mask: Tensor) -> None:
-    """Raises AssumptionError for what can be no mask: strings, sequences, data with features."""
+    """Raises AssumptionError for what cannot be a mask: strings, sequences, data with features."""
     fact = facts.of(mask)
     if fact.kind != "tensor" or fact.dtype == TensorProto.STRING:
         what = "a tensor of strings" if fact.kind == "tensor" else "not a tensor"
@@ -92,7 +92,7 @@ def _check_no_length(facts: Facts, tensor: Tensor) -> None:
                 continue
             if node.op in MIRRORED and _are_positions(facts, node.inputs[1 - slot]):
                 raise AssumptionError(
-                    f"'{tensor.name}' is compared with positions, so it is a length and no mask",
+                    f"'{tensor.name}' is compared with positions, so it is a length, not a mask",
                     remedy="Leave out the assertion: rules recognise lengths from the comparison",
                 )
             if node.op in _MOVES and slot == 0:

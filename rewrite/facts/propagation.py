@@ -1,8 +1,8 @@
 """Incremental dataflow: updates facts downstream of an edit, as far as they change.
 
-The facts of a loop's carried values are a fixpoint. An edit keeps it as long as it is still valid,
-so that its cost is proportional to what is downstream. A better fixpoint may exist then;
-`reinfer_carried` finds it.
+The facts of a loop's carried values are a fixpoint. An edit keeps the fixpoint while it is still
+valid, so the cost of the edit is proportional to what is downstream. A better fixpoint may exist
+then; `reinfer_carried` finds it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..graph.ir import Graph, Node, Tensor, bodies
 from .fact import Fact
 from .facts import Facts
-from .inference.control import invariant_holds
+from .inference.control import is_still_fixpoint
 
 
 def refresh(facts: Facts, nodes: Iterable[Node]) -> list[Node]:
@@ -47,7 +47,7 @@ def refresh(facts: Facts, nodes: Iterable[Node]) -> list[Node]:
 def reinfer_carried(facts: Facts, loop: Node) -> list[Node]:
     """Infers the facts of a loop's carried values from scratch; returns the same as `refresh`.
 
-    The facts at the start of an iteration depend on those at the end of the previous one, so that
+    The facts at the start of an iteration depend on those at the end of the previous one, so
     incremental inference cannot improve them.
     """
     body: Graph = loop.attrs["body"]
@@ -67,14 +67,14 @@ def has_unknown_carried_shape(facts: Facts, loop: Node) -> bool:
 
 
 def _differ(facts: Facts, known: Mapping[Tensor, Fact]) -> bool:
-    """Whether the facts of these values are others now."""
+    """Whether the facts of these values have changed."""
     return any(facts.of(tensor) != fact for tensor, fact in known.items())
 
 
 def _fixpoint_changes(facts: Facts, node: Node, body: Graph) -> bool:
     """Whether the fixpoint of a body is no longer valid and inferring it again changes it."""
     known = facts.cached_facts(body.inputs)
-    if not known or invariant_holds(facts, node, body):
+    if not known or is_still_fixpoint(facts, node, body):
         return False
     facts.drop(body.inputs)
     facts.drop_body(body)

@@ -51,12 +51,12 @@ def evaluate(
     except ExecutionError as error:
         raise NotEvaluated(str(error).strip().splitlines()[0][:200]) from None
     if not all(isinstance(a, np.ndarray) for a in arrays):
-        raise NotEvaluated("the result is no tensor")
+        raise NotEvaluated("the result is not a tensor")
     return [np.asarray(a) if t.name else np.empty(0) for a, t in zip(arrays, node.outputs)]
 
 
 _UNSAFE = frozenset({"LSTM", "GRU", "RNN"})
-"""Operators whose kernels end the process on some operands."""
+"""Operators whose kernels crash on some operands."""
 _SAFE_WHEN_EMPTY = frozenset(
     {"Cast", "Concat", "ConstantOfShape", "Expand", "Gather", "Identity", "Range", "Reshape",
      "Shape", "Size", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
@@ -64,10 +64,10 @@ _SAFE_WHEN_EMPTY = frozenset(
 
 
 def _refuse_unsafe(node: Node, operands: Sequence[np.ndarray | None]) -> None:
-    """Raises NotEvaluated where onnxruntime may end the process instead of raising an error."""
+    """Raises NotEvaluated where onnxruntime may crash instead of raising an error."""
     given = [a for a in operands if a is not None]
     if node.op in _UNSAFE or node.domain:
-        raise NotEvaluated("its kernel may end the process")
+        raise NotEvaluated("its kernel may crash the process")
     if node.op not in _SAFE_WHEN_EMPTY and any(a.size == 0 for a in given):
         raise NotEvaluated("an operand has no elements")
     if node.op in ("Div", "Mod") and given[0].dtype.kind in "iu":

@@ -1,7 +1,7 @@
-"""Rejects inputs for which a value that is asserted to be a prefix mask is none.
+"""Rejects inputs for which a value that is asserted to be a prefix mask is not one.
 
 Masks that are inputs are generated as prefix masks. For masks that the model computes, the original
-model is run first; inputs for which they are no prefix masks say nothing about the rewrite.
+model is run first; inputs for which they are not prefix masks say nothing about the rewrite.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PrefixMaskCheck(AbstractContextManager["PrefixMaskCheck"]):
             self._session = None
 
     def check(self, feed: Feed) -> None:
-        """Raises `ExecutionError` if a mask is no prefix mask or cannot be computed."""
+        """Raises `ExecutionError` if a mask is not a prefix mask or cannot be computed."""
         if self._model is None:
             return
         if self._session is None:
@@ -53,7 +53,7 @@ class PrefixMaskCheck(AbstractContextManager["PrefixMaskCheck"]):
             if not is_prefix_mask(value, self._axes[name]):
                 raise ExecutionError(
                     f"`{name}` is asserted to be a prefix mask along axis {self._axes[name]}, "
-                    "but is none for these inputs"
+                    "but is not one for these inputs"
                 )
 
 

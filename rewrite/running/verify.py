@@ -57,7 +57,7 @@ EMPTY_STACK = (
 _UNEQUAL_SLICES = "Inconsistent shape in loop output"
 """How onnxruntime refuses slices of a scan output that have different sizes."""
 EMPTY_SCAN_OUTPUT = (
-    "the specification leaves open the sizes of a scan output of no iterations, except the first, "
+    "the specification leaves open the sizes of an empty scan output, except the first, "
     "and onnxruntime returns 0 for sizes it cannot infer"
 )
 
@@ -78,15 +78,15 @@ class Verification:
     ended: list[DimSizes] = field(default_factory=list)
     """Empty sizes at which onnxruntime crashes for the rewritten model but not for the original.
 
-    It crashes for every LSTM or GRU over an empty batch, so that this is not a difference."""
+    It crashes for every LSTM or GRU over an empty batch, so this does not count as a difference."""
     empty_reductions: list[DimSizes] = field(default_factory=list)
     """Empty sizes at which outputs differ that the original computes with a reduction, which
-    onnxruntime computes wrongly for an empty tensor; this is not a difference."""
+    onnxruntime computes wrongly for an empty tensor; this does not count as a difference."""
     reduces: bool = False
     """Whether the original has a reduction on which an output depends."""
     empty_stacks: list[DimSizes] = field(default_factory=list)
     """Empty sizes at which outputs differ that the original stacks from a sequence, whose elements
-    onnxruntime does not check if one is empty; this is not a difference."""
+    onnxruntime does not check if one is empty; this does not count as a difference."""
     unstable: dict[str, list[DimSizes]] = field(default_factory=dict)
     """The sizes at which an output differs by about as much as rounding errors in the inputs change
     it in the original; by output. Such a run does not count."""
@@ -94,7 +94,7 @@ class Verification:
     """Remarks on the branches of the original that never ran."""
     empty_scan_outputs: dict[str, str] = field(default_factory=dict)
     """Shapes of empty outputs that differ where onnxruntime gave a size as 0, by output; see
-    `scan_outputs`. This is not a difference."""
+    `scan_outputs`. This does not count as a difference."""
     crash: str = ""
     """How onnxruntime's optimizer failed on the original, which is a defect of onnxruntime. Both
     models were run without it then."""
@@ -257,7 +257,7 @@ class _Pair:
             try:
                 count = len(self.proto.graph.output)
                 return RecordingSession(load(self.recorded), self.branches, count)
-            except ExecutionError:  # if it is the fault of the original, that says so itself
+            except ExecutionError:  # if the original itself is at fault, it fails below
                 pass
         return load(self.original)
 
@@ -332,7 +332,7 @@ class RunComparison:
     stacks: bool = False
     """Whether outputs differ that depend on a stack of possibly empty tensors."""
     unstable: Sequence[str] = ()
-    """The outputs that differ only as rounding errors in the inputs change them, too."""
+    """The outputs that differ only by as much as rounding errors in the inputs change them."""
     empty_scan_outputs: dict[str, str] = field(default_factory=dict)
     """Shapes that differ where onnxruntime gave sizes of an empty scan output as 0, by output."""
 
@@ -383,7 +383,7 @@ class Candidate:
         )
 
     def compare_run(self, case: Case, seconds: float) -> RunComparison:
-        """Runs a case and compares the outputs; a failure is a difference, too.
+        """Runs a case and compares the outputs; a failure counts as a difference.
 
         Raises `ProcessCrashed` if the run crashes on an empty input.
         """
@@ -522,8 +522,8 @@ def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:
 
 
 def counts_enough(sizes: Iterable[DimSizes], unstable: Collection[object]) -> bool:
-    """Whether runs of these sizes show something if other runs are unstable: not if all of them
-    have an empty input.
+    """Whether runs of these sizes suffice although other runs are unstable: not if each has an
+    empty input.
     """
     return not unstable or any(0 not in each.values() for each in sizes)
 

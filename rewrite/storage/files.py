@@ -38,8 +38,8 @@ def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelPr
     """Reads a model; external data stays on disk, but must exist.
 
     `follows_links` allows external data through links to other folders. Returns the model and the
-    folder that its external data is relative to. Raises ModelError if `source` is no model, if it
-    is damaged or empty, or if external data is missing or too short.
+    folder that its external data is relative to. Raises ModelError if `source` is not a model, if
+    it is damaged or empty, or if external data is missing or too short.
     """
     base_dir, place = "", "the model given"
     if isinstance(source, onnx.ModelProto):
@@ -140,7 +140,7 @@ def _check_contents(proto: onnx.ModelProto, place: str) -> None:
         )
     if not proto.graph.output:
         raise ModelError(
-            "The graph has no outputs, so that it computes nothing",
+            "The graph has no outputs, so it computes nothing",
             where=place,
             remedy="Add the values that it should compute to the outputs of the graph",
         )

@@ -25,7 +25,7 @@ def inline_branch(patch: Patch, branch: Graph) -> None:
 
 
 def inline_only_branch(patch: Patch, branch: Graph, reason: str) -> None:
-    """Inlines a branch of the root, an If with an open condition, and notes the reason.
+    """Inlines a branch of the root, an If whose condition is not known, and notes the reason.
 
     The note also names the inputs of the model that nothing reads any more.
     """
@@ -112,7 +112,7 @@ class InlineOnlyPossibleBranch(Rule[OnlyPossibleBranch]):
 
     root = "If"
     promise = Promise(
-        assumes="the program does not want a branch that always fails",
+        assumes="the program never needs a branch that always fails",
         accepts="those that take that branch",
     )
     fires = """g (float[2,3] x, bool c) => (float[M] y) {
@@ -142,7 +142,7 @@ class InlineOnlyPossibleBranch(Rule[OnlyPossibleBranch]):
 def _certain_failure(m: Match, branch: Graph) -> str | None:
     """Why a branch fails whenever it runs; None if it may succeed.
 
-    It fails if one of its own nodes does that is computed.
+    It fails if one of its own nodes always fails and is computed (see `Index.is_computed`).
     """
     for node in m.index.nodes(branch):
         reason = m.facts.failure(node)

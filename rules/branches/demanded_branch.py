@@ -32,7 +32,7 @@ class InlineDemandedBranch(Rule[OnlyPossibleBranch]):
 
     root = "If"
     promise = Promise(
-        assumes="the program does not want a branch after which every run fails",
+        assumes="the program never needs a branch after which every run fails",
         accepts="those that take that branch",
     )
     fires = "g (float[N,C,L] x) => (float[N,M] y) " + _SQUEEZE_IF + " y = Gemm(v, v) }"

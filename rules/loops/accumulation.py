@@ -2,7 +2,7 @@
 
 A scan output takes the place of an accumulator. It holds what the iterations added, stacked along a
 new axis 0. The accumulator may hold that along another axis, concatenated along an axis that it
-already has, or in reverse order, which is made of the scan output after the loop.
+already has, or in reverse order; nodes after the loop bring the scan output to that form.
 """
 
 from __future__ import annotations
@@ -107,18 +107,18 @@ def with_sizes_of(
 ) -> Tensor:
     """Reshapes a value to the sizes of `model`, except for one axis.
 
-    A scan output of no iterations does not have the right sizes. `rank` is the rank of `model`, and
-    `length` a vector with the size of the axis. Raises Miss before opset 14.
+    An empty scan output does not have the right sizes. `rank` is the rank of `model`, and `length`
+    a vector with the size of the axis. Raises Miss before opset 14.
     """
     sizes = [emit.shape(model, 0, axis), length, emit.shape(model, axis + 1, rank)]
     return emit.reshape(value, emit.concat(sizes))
 
 
 def with_shape_of(emit: Builder, value: Tensor, model: Tensor) -> Tensor:
-    """Reshapes a value to the shape of `model`, which a scan output of no iterations lacks.
+    """Reshapes a value to the shape of `model`, which an empty scan output does not have.
 
     Before opset 14, a 0 in the target copies the size of the value, which is the number of
-    iterations: 0, too.
+    iterations: also 0.
     """
     attrs = {"allowzero": 1} if emit.patch.opset >= EMPTY_RESHAPES else {}
     return emit("Reshape", value, emit("Shape", model), **attrs)

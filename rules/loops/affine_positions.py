@@ -55,7 +55,7 @@ def need_outer(m: Match, loop: LoopView, tensor: Tensor) -> None:
 
 
 def need_progression(m: Match, loop: LoopView, position: Dim, at: Tensor) -> Progression:
-    """A position as a function of the iteration number. Raises Miss, about `at`, if it is none."""
+    """A position as a function of the iteration number. Raises Miss about `at` otherwise."""
     position = simplify_in_iteration(m.facts, position)
     return m.need(
         affine(m.facts, loop, position),

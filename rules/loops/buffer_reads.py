@@ -42,7 +42,7 @@ class CarryWrittenSlice(Rule[ReadBuffer]):
     """Carries the slice of a buffer that the next iteration reads as a value of its own."""
 
     root = "Loop"
-    promise = Promise(accepts="those that read after the end of a buffer of no elements")
+    promise = Promise(accepts="those that read past the end of an empty buffer")
     fires = """g (float[5,3] b0, int64 n) => (float[5,3] ys) <int64 one = {1}, int64[1] zero = {0}, int64[2] at = {1, 1}> {
       ys = Loop (n, , b0) <body = b (int64 i, bool ci, float[5,3] q) => (bool co, float[5,3] qo) {
         co = Identity(ci) h = Gather(q, i) f = Sin(h) p = Add(i, one) k = Reshape(p, at) u = Unsqueeze(f, zero)
@@ -106,12 +106,12 @@ def _read_buffer(m: Match, view: LoopView, carried: CarriedValue) -> ReadBuffer 
     gathers = [_need_previous_slice(m, view, reader, write, first - 1) for reader in reads]
     length = shape[write.axis]
     inside = symbolic.le(first, length) is True or view.runs_at_least_once(m.facts)
-    m.need(inside, "{} may be empty, and the loop may have no iteration", carried.initial)
+    m.need(inside, "{} may be empty, and the loop may not run", carried.initial)
     if m.options.strict:
         # A scatter to a buffer of no elements does not fail at any position.
         trips = view.trips(m.facts)
         fits = trips is not None and symbolic.le(symbolic.add(trips, first - 1), length) is True
-        m.need(fits, "--strict: the loop may read after the end of {}", carried.input)
+        m.need(fits, "--strict: the loop may read past the end of {}", carried.input)
     return ReadBuffer(carried, write, gathers, first - 1)
 
 

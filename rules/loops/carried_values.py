@@ -128,7 +128,7 @@ class ForwardInvariantCarriedValues(Rule[UnneededCarriedValues]):
 
 
 def _is_invariant(m: Match, carried: CarriedValue) -> bool:
-    """Whether an iteration returns a carried value, or its initial value, as it is."""
+    """Whether an iteration returns a carried value, or its initial value, unchanged."""
     source = m.index.original(carried.output)
     return source is carried.input or source is carried.initial
 

@@ -112,10 +112,10 @@ def _joined(emit: Builder, stacked: Tensor, update: Growth, initial: Tensor) -> 
     The other sizes are those of the initial value where there may be no iteration.
     """
     axis, rank, single = update.axis, update.rank, update.single
-    apart = emit.move_axis(stacked, 0, axis, rank if single else rank + 1)
+    moved = emit.move_axis(stacked, 0, axis, rank if single else rank + 1)
     if update.runs_at_least_once:
-        return apart if single else emit.merge_axes(apart, axis, rank + 1)
-    length = emit.shape(apart, axis, axis + 1 if single else axis + 2)
+        return moved if single else emit.merge_axes(moved, axis, rank + 1)
+    length = emit.shape(moved, axis, axis + 1 if single else axis + 2)
     if not single:
         length = emit("ReduceProd", length, keepdims=1)
-    return with_sizes_of(emit, apart, axis, rank, length, initial)
+    return with_sizes_of(emit, moved, axis, rank, length, initial)

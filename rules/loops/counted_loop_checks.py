@@ -10,9 +10,9 @@ from ...rewrite.graph.views import ScanOutput
 
 
 def need_counted_loop(m: Match) -> CountedLoop:
-    """The root as a counted loop that may run; raises Miss if it is none.
+    """The root as a counted loop that may run; raises Miss if it is not one.
 
-    Also raises Miss, with --strict, if an iteration may read after the end of a sequence: the loop
+    Also raises Miss, with --strict, if an iteration may read past the end of a sequence: the loop
     fails there, while an operator that reads all slices at once reads fewer of them.
     """
     return m.once(_find_counted_loop)
@@ -59,11 +59,11 @@ def _need_reads_in_range(m: Match, loop: CountedLoop) -> None:
 
 
 def need_declared_sizes(m: Match, loop: CountedLoop, output: ScanOutput) -> None:
-    """Raises Miss if a scan output of no iterations has declared sizes that its slices may not have.
+    """Raises Miss if the sizes declared for an empty scan output may not be those of its slices.
 
-    onnxruntime takes the sizes of a scan output of no iterations from the declaration in the body,
-    which nothing checks unless there is an iteration. A declaration that is proven to be false does
-    not count: the end of the rewrite corrects it.
+    onnxruntime takes the sizes of an empty scan output from the declaration in the body, which
+    nothing checks unless there is an iteration. A declaration that is proven to be false does not
+    count: the end of the rewrite corrects it.
     """
     info = loop.body.output_info.get(output.slice, output.slice.info)
     if loop.runs_at_least_once or info is None or not info.type.tensor_type.HasField("shape"):

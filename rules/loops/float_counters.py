@@ -1,4 +1,4 @@
-"""Integers that are computed as floats are computed as integers.
+"""Computes integers that pass through floats as integers.
 
 n = Cast(Ceil(Div(Cast(m), -1.0)))    ->    n = Neg(m)
 """
@@ -25,7 +25,7 @@ _DEEPEST = 8
 _MOST_ELEMENTS = 16
 """Counts, bounds of slices and sizes are not larger."""
 _EXACT_BITS = 24
-"""Integers of so many bits are exact in single precision."""
+"""Integers of up to this many bits are exact in single precision."""
 _BOUND_BITS = 31
 """The bits of a constant that is only compared with, such as a bound that means "to the end"."""
 
@@ -67,7 +67,7 @@ class FloatCounterToInteger(Rule[IntegerExpression]):
         found = _integers(m, source, _BOUND_BITS, 0)
         found = m.need(found, "{} is not known to be an integer", source, at=source)
         m.need(found.op != "", "only casts separate it from an integer")
-        m.need(_bits(found) < 63, "{} may be beyond int64", source, at=source)
+        m.need(_bits(found) < 63, "{} may not fit int64", source, at=source)
         m.need(not m.options.strict, "--strict: {} is computed as a float", result, at=source)
         return found
 

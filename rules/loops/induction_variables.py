@@ -119,7 +119,7 @@ def increment(m: Match, carried: CarriedValue) -> int | None:
 def _induction_variable(
     m: Match, view: LoopView, number: int, carried: CarriedValue
 ) -> InductionVariable:
-    """A carried value as an induction variable. Raises Miss if it is none."""
+    """A carried value as an induction variable. Raises Miss if it is not one."""
     dtype = m.facts.dtype(carried.initial)
     same = m.facts.shape(carried.initial) == m.facts.shape(carried.input)
     is_single = same and has_one_element(m, carried.initial)
@@ -153,7 +153,7 @@ def _induction_variable(
 def _value_after(
     emit: Builder, iterations: Tensor, variable: InductionVariable, initial: Tensor
 ) -> Tensor:
-    """The value of an induction variable after so many iterations: initial + step * iterations."""
+    """An induction variable after that many iterations: initial + step * iterations."""
     value = iterations
     if variable.dtype != INT64:
         value = emit("Cast", value, to=variable.dtype)

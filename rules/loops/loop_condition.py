@@ -104,7 +104,8 @@ class EliminateUnreachableTripCount(Rule[Node]):
         unreachable = isinstance(most, int) and most >= NO_LIMIT
         m.need(unreachable, "trip count {} can be reached", trip if most is None else most, at=trip)
         ends = m.facts.scalar(view.condition_out) is not True
-        m.need(ends and view.condition_out is not view.condition_in, "it never ends otherwise")
+        ends = ends and view.condition_out is not view.condition_in
+        m.need(ends, "without its trip count it never ends")
         return m.node
 
     def apply(self, patch: Patch, found: Node) -> None:

@@ -48,7 +48,7 @@ class HoistLoopInvariantCode(Rule[InvariantNodes]):
         runs = m.node.op == "Scan" or m.loop().runs_at_least_once(m.facts)
         safe = [n for n in invariant if runs or cannot_fail_in_iteration(n, m.facts)]
         first = invariant[0]
-        m.need(bool(safe), "{} may fail, and the loop may have no iteration", first, at=first)
+        m.need(bool(safe), "{} may fail, and the loop may not run", first, at=first)
         return InvariantNodes(safe)
 
     def apply(self, patch: Patch, found: InvariantNodes) -> None:

@@ -3,7 +3,7 @@
 y, ys = Loop(n, , s0) { … Gather(x, i) …; return s, r }    ->    y, ys = Scan(s0, x) { … x_t …; return s, r }
 
 onnxruntime runs no Scan over an empty axis, and takes half as long for an iteration of a Scan as for
-one of a Loop. A light loop that may have no iteration therefore becomes a Scan over one more slice,
+one of a Loop. A light loop that may not run therefore becomes a Scan over one more slice,
 whose last iteration does not count:
 
     y, ys = Loop(n, , s0) { a = Gather(x, i)  b = Gather(z, i)  t = a * s + b  return true, t, t }
@@ -64,14 +64,14 @@ class LoopToScan(Rule[ScannableLoop]):
     root = "Loop"
     promise = Promise(
         rounds="onnxruntime may add up a product of two slices in another order",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[7,3] x, float[3] s0) => (float[3] y, float[7,3] ys) <int64 n = {7}> {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s)
           => (bool co, float[3] so, float[3] r) {
         xt = Gather(x, i) co = Identity(ci) m = MatMul(s, xt) so = Add(xt, m) r = Exp(so) }> }"""
     spares = {
-        "may have no iteration": """g (float[T,3] x, float[3] s0) => (float[3] y) {
+        "may not run": """g (float[T,3] x, float[3] s0) => (float[3] y) {
       zero = Constant<value_int=0>() all = Shape(x) n = Gather(all, zero)
       y = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
         xt = Gather(x, i) co = Identity(ci) so = Max(s, xt) }> }""",
@@ -95,7 +95,7 @@ class LoopToScan(Rule[ScannableLoop]):
         trip = m.need(loop.trip, "it has no trip count")
         count = m.need(loop.count, "the trip count is not known", at=trip)
         runs = symbolic.positive(count)
-        m.need(runs, "it may have no iteration: its trip count is {}", count, at=trip)
+        m.need(runs, "it may not run: its trip count is {}", count, at=trip)
         kinds = [m.facts.of(t).kind for c in loop.carried for t in (c.initial, c.input)]
         m.need(set(kinds) <= {"tensor"}, "a carried value is not a tensor")
         for carried in loop.carried:
@@ -163,7 +163,7 @@ class LoopToPaddedScan(Rule[CountedLoop]):
 
     root = "Loop"
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,3] x, float[T,3] z, float[3] s0, int64 n) => (float[3] y, float[R,3] ys) {
       y, ys = Loop (n, , s0) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so, float[3] r) {
@@ -190,7 +190,7 @@ class LoopToPaddedScan(Rule[CountedLoop]):
         loop = need_counted_loop(m)
         m.need(
             not loop.runs_at_least_once,
-            "it has at least one iteration, so that it can be a Scan without another one",
+            "it has at least one iteration, so it can be a Scan without an additional one",
         )
         m.need(bool(loop.reads), "it reads no slices of outer values")
         uses = loop.iteration_uses(m.facts)
@@ -253,7 +253,7 @@ def _need_light(m: Match, loop: CountedLoop) -> None:
 def _padded(emit: Builder, loop: CountedLoop, read: SliceRead) -> Tensor:
     """The slices that the iterations read, stacked along axis 0, and one slice of zeros.
 
-    Not along another axis: onnxruntime 1.31 ends the process where a Scan over one is empty.
+    Always axis 0: onnxruntime 1.31 crashes on a Scan along another axis if that is empty.
     """
     facts = emit.patch.facts
     shape = facts.known_shape(read.sequence)

@@ -129,7 +129,7 @@ def _projected_state(m: Match, number: int, carried: CarriedValue) -> ProjectedS
 
 
 def _is_product_of(m: Match, value: Tensor, state: Tensor) -> bool:
-    """Whether a value is a state, multiplied with matrices or as it is."""
+    """Whether a value is a state, as it is or multiplied by matrices."""
     while value is not state:
         node = m.producer(value, "MatMul", "Gemm", "Identity")
         if node is None:

@@ -139,7 +139,7 @@ class ScatterToScanOutput(AccumulatorRule[BufferUpdate]):
         slice_ = update.write.slice(patch.builder(update.write.values, scatter))
         dtype = facts.of(scatter.inputs[0]).dtype
         if facts.rank(slice_) is None and dtype:
-            # Otherwise onnxruntime gives a scan output of no iterations one axis only.
+            # Otherwise onnxruntime gives an empty scan output one axis only.
             body: Graph = patch.root.attrs["body"]
             patch.declare_scan_output(body, slice_, dtype, [None] * (update.rank - 1))
         return slice_

@@ -126,7 +126,7 @@ def _need_equal_shapes(
 ) -> None:
     """Declines where the elements of a sequence may differ in shape.
 
-    New elements may do so where every reader of the sequence stacks them, which fails then.
+    New elements may differ if every reader of the sequence stacks them: it fails in the original.
     """
     fact = m.facts.of(tensor)
     m.need(fact.kind == "tensor", "its elements are not tensors")
@@ -161,9 +161,7 @@ def _initial_elements(m: Match, initial: Tensor) -> list[Tensor]:
 def _with_initial_elements(emit: Builder, stacked: Tensor, update: Insertion) -> Tensor:
     """Joins the initial elements and those of the iterations along axis 0."""
     parts = [emit.unsqueeze(part, [0]) for part in update.initial]
-    if (
-        not update.runs_at_least_once
-    ):  # a scan output of no iterations does not have the right sizes
+    if not update.runs_at_least_once:  # an empty scan output does not have the right sizes
         sizes = [emit.shape(stacked, 0, 1), emit.shape(parts[0], 1, TO_THE_END)]
         stacked = emit.reshape(stacked, emit.concat(sizes))
     ordered = [stacked, *parts] if update.at_front else [*parts, stacked]

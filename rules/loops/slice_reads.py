@@ -102,7 +102,7 @@ class GatherAtIteration(Rule[OrderedRead]):
 
 
 def _need_first(m: Match, loop: LoopView, found: Progression, length: Dim, x: Tensor) -> int:
-    """Where a Slice of `x` starts that puts the elements in the order in which they are read.
+    """The start of the Slice of `x` that puts the elements in the order in which they are read.
 
     A run fails if a position is outside the axis, and must still fail: declines where a Slice would
     move such a position inside. Positions below zero count from the end (ONNX operator

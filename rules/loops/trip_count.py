@@ -33,7 +33,7 @@ from .affine_positions import affine
 from .induction_variables import has_one_element, increment
 
 OVERFLOW_MARGIN = 1 << 61
-"""Differences of integers below this magnitude fit int64, and no loop has so many iterations."""
+"""Differences of integers below this magnitude fit int64, and no loop has that many iterations."""
 _MOST_ITERATIONS = 1 << 24
 """The most iterations assumed of a loop whose counter has a narrow type."""
 _EXACT_IN_FLOAT = 1 << 24
@@ -75,7 +75,7 @@ class CountingLoop:
     counters: list[Counter]
     """The loop ends with the first of them."""
     bounded: bool
-    """Whether the trip count that it has can end it, too."""
+    """Whether its existing trip count can also end it."""
     checks_start: bool
     """Whether the first condition compares the start of each counter as later ones compare the
     counter; otherwise there is an iteration before the first comparison."""
@@ -333,7 +333,7 @@ def _is_within_margin(m: Match, value: Tensor | int) -> bool:
 
 
 def _known_integer(m: Match, value: Tensor) -> Dim | None:
-    """The integer that a scalar of any type is known to hold; None if it may be none."""
+    """The integer that a scalar of any type is known to hold, if any."""
     number = m.facts.scalar(value)
     return _integer_constant(m, value) if number is None else number
 

@@ -69,7 +69,7 @@ def _never_runs(facts: Facts, view: LoopView) -> bool:
 
 
 def _need_empty(m: Match, inner: Tensor) -> np.ndarray:
-    """A scan output of no iterations. Raises Miss if the type or shape of a slice is not known."""
+    """An empty scan output. Raises Miss if the type or shape of a slice is not known."""
     fact = m.facts.of(inner)
     sizes = [dim for dim in fact.shape or () if isinstance(dim, int)]
     known = fact.dtype != 0 and fact.shape is not None and len(sizes) == len(fact.shape)

@@ -1,4 +1,4 @@
-"""Explains why the update of a state is that of no LSTM, GRU or RNN.
+"""Explains why the update of a state is not that of an LSTM, GRU or RNN.
 
 The reasons name what the author of a model wrote: a layer normalisation, a convolution, a mask, a
 projection, zoneout.
@@ -32,7 +32,7 @@ from .cells import OVERFLOWING_ACTIVATION, RecurrentState, UnliftedDependency
 from .length_masks import UNKNOWN_MASK, mask_of_another_axis
 from .lifting import LoopInvariant, UnliftedValue
 
-UNKNOWN_UPDATE = "the update of {} is that of no LSTM, GRU or RNN"
+UNKNOWN_UPDATE = "the update of {} is not that of an LSTM, GRU or RNN"
 """The reason where no better one is found."""
 NO_STATE = "no carried value keeps its shape and has a float type"
 _MOST_NODES = 64
@@ -145,7 +145,7 @@ def _functions_in(form: AffineForm) -> set[str]:
 
 
 def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
-    """A more telling reason than the given one, if the body of the loop offers any."""
+    """A more specific reason than the given one, if the body of the loop gives one."""
     found = _explained(facts, loop, reason)
     other = mask_of_another_axis(facts, loop.reads)
     if other is None or UNKNOWN_MASK not in str(found):
@@ -206,7 +206,7 @@ def _mismatched_sizes(facts: Facts, loop: CountedLoop) -> Miss | None:
 
 
 def _needs_a_loop(facts: Facts, loop: CountedLoop, choice: Node) -> Miss | None:
-    """Why no length of the rows can decide a Where: it chooses by or among results of iterations."""
+    """Why row lengths cannot decide a Where: its mask or a branch depends on carried values."""
     index, states = facts.index, {s.input: s for s in loop.carried}
     mask, *branches = map(index.original, choice.inputs)
     producer = index.producer(mask)

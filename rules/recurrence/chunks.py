@@ -1,11 +1,11 @@
-"""LSTM, GRU and RNN over chunks of a sequence, one chunk per iteration, run over the whole sequence.
+"""Merges an LSTM, GRU or RNN that a loop runs chunk by chunk into one over the whole sequence.
 
     Y, h, c = Loop(n, , h0, c0) { y, h', c' = LSTM(chunks[i], W, R, B, , h, c)  return h', c', y }
  -> y, h, c = LSTM(Reshape(chunks, [n * L, batch, features]), W, R, B, , h0, c0)
     Y       = Reshape(y, [n, L, 1, batch, hidden])
 
-Each iteration starts with the state that the previous one ends with. Streaming models and long
-sequences are exported so.
+Each iteration starts with the state that the previous one ends with. Exported streaming models
+contain such loops.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
     promise = Promise(
         rounds="the products of all chunks are computed at once",
         assumes="sequences that onnxruntime's operator takes: its GRU crashes on empty ones",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,5,B,2] x, float[1,3,2] w, float[1,3,3] r, float[1,B,3] h0) => (float[1,B,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero)
@@ -135,7 +135,7 @@ def _chunked(m: Match, loop: CountedLoop, read: SliceRead, node: Node) -> Chunke
     m.need(m.facts.rank(read.slice) == 3, "{} is not known to have 3 axes", read.slice, at=node)
     m.need(not read.reverse, "it reads the last chunk first", at=node)
     m.need(m.index.graph_of(node) is loop.body, "{} is in another body", node, at=node)
-    m.need(direction(node) == "forward", "{} does not run forward only", node, at=node)
+    m.need(direction(node) == "forward", "the direction of {} is not forward", node, at=node)
     m.need(not node.attrs.get("layout", 0), "it has layout 1, with the batch first", at=node)
     # A loop without iterations does not notice an operator that always fails.
     fits = loop.runs_at_least_once or _operands_fit(m, node)

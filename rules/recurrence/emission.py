@@ -129,9 +129,9 @@ def _trimmed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 CRASHES = "crashes on an empty"
-"""What notes say of an operator that ends the process of onnxruntime on an empty tensor."""
+"""What notes say of an operator that crashes onnxruntime on an empty tensor."""
 ABOUT_ONNXRUNTIME = "onnxruntime's "
-"""How notes begin that do not matter to other engines."""
+"""The start of notes that matter to onnxruntime only."""
 
 
 def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
@@ -140,8 +140,8 @@ def note_empty_batch(patch: Patch, op: str, layout: CellLayout) -> None:
         patch.note(empty_note(op, "batch", layout.size))
 
 
-def may_well_be_empty(loop: CountedLoop) -> bool:
-    """Whether the loop may have no iteration although no size of an input is 0.
+def may_be_empty_for_nonempty_inputs(loop: CountedLoop) -> bool:
+    """Whether the loop may not run although no size of an input is 0.
 
     The trip count is the length of a row, for example, or one less than a size.
     """

@@ -30,7 +30,7 @@ from .emission import (
     emit_operator,
     emit_row_lengths,
     from_operator_axes,
-    may_well_be_empty,
+    may_be_empty_for_nonempty_inputs,
     note_empty_batch,
     note_empty_sequence,
     omitted,
@@ -41,9 +41,9 @@ from .lifting import CellLayout
 from .loop_cells import CellInput, LoopCell, find_loop_cell, inner_value, is_final_read
 
 _SLICE_TAKES_INPUTS = 10
-"""The opset from which on a Slice may end where another value says."""
+"""The first opset in which the end of a Slice may be a computed value."""
 _SLOW_RNN = 128
-"""The hidden size from which on onnxruntime's RNN was slower than the loop at batch 8."""
+"""From this hidden size on, onnxruntime's RNN was slower than the loop at batch 8."""
 
 
 class FuseRecurrence(Rule[LoopCell]):
@@ -54,7 +54,7 @@ class FuseRecurrence(Rule[LoopCell]):
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
         assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN crash on some empty ones",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
         always_accepts="empty sequences that the loop cannot run on",
     )
     fires = """g (float[T,B,2] x, float[B,3] h0) => (float[T,B,3] y)
@@ -153,7 +153,7 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
 
 def _is_padded(found: LoopCell, opset: int) -> bool:
     """Whether the sequence gets a time step where the loop has no iteration."""
-    may_be_empty = found.cell.op == "GRU" and may_well_be_empty(found.loop)
+    may_be_empty = found.cell.op == "GRU" and may_be_empty_for_nonempty_inputs(found.loop)
     return may_be_empty and opset >= _SLICE_TAKES_INPUTS
 
 
@@ -193,7 +193,7 @@ def _broadcast(
 def _batched_state(
     facts: Facts, value: Tensor | None, state: CarriedValue, layout: CellLayout
 ) -> BatchedOperand:
-    """An initial state of the operator; an omitted one counts as the loop has it."""
+    """An initial state of the operator; if that omits it, the initial value of the loop."""
     size = _batch_size(facts, state.initial, layout)
     if value is not None:
         return BatchedOperand(value, 1, 3, size)

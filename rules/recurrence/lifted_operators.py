@@ -228,7 +228,7 @@ def _transpose(lifter: Lifter, node: Node) -> list[LiftedValue]:
     axes = list(range(len(value.axes)))
     order = list(node.attrs.get("perm") or axes[::-1])
     if sorted(order) != axes:
-        raise Miss("perm {} names not every axis once", order)
+        raise Miss("perm {} does not name each axis once", order)
     return [value.transpose(order)]
 
 

@@ -70,7 +70,7 @@ class CopyInputs:
 
 @dataclass(frozen=True)
 class HiddenValue:
-    """A value that equals the h of a copy, with axes of its own, and that others read."""
+    """A value that nodes outside the copies read, and that equals the h of a copy but for axes."""
 
     number: int
     """The number of the copy."""
@@ -114,7 +114,9 @@ class RerollRecurrence(Rule[UnrolledCell]):
 
     def match(self, m: Match) -> UnrolledCell:
         nodes = nodes_with_weight(m.facts, m.node)
-        m.need(len(nodes) > 1, "its weight is applied once, or by another node first")
+        m.need(
+            len(nodes) > 1, "its weight is applied only once, or an earlier node applies it first"
+        )
         found = _unrolled_cell(m.facts, nodes)
         last = found.copies[-1]
         inputs, before = (
@@ -145,7 +147,9 @@ class RerollRecurrence(Rule[UnrolledCell]):
             if node is not None and patch.index.is_unused(node):
                 patch.remove(node)
         if patch.delta["nodes"] >= 0:
-            raise Miss("{} copies have no more nodes than one operator for all", len(copies))
+            raise Miss(
+                "{} copies have no more nodes than one operator that replaces them", len(copies)
+            )
         note_empty_batch(patch, copies[-1].cell.op, found.layout)
 
 

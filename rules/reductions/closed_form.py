@@ -191,7 +191,7 @@ def _need_small_invariants(
 ) -> None:
     """Raises Miss for a large invariant operand.
 
-    A copy of it for each iteration would take memory that neither the loop takes nor what it reads.
+    Copies of it for all iterations would take more memory than the loop and its inputs do.
     """
     read = [m.facts.shape(o.value) for o in chain.operands if o.value in work.batched]
     if any(symbolic.equal_shapes(each, shape) for each in read):

@@ -36,7 +36,7 @@ class LoopToSum(ClosedFormRule):
     promise = Promise(
         rounds="a sum in another order",
         nonfinite="sums that overflow in between",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value is a sum of what iterations read"
@@ -131,7 +131,7 @@ class LoopToProduct(ClosedFormRule):
     promise = Promise(
         rounds="a product in another order",
         nonfinite="products that overflow or vanish in between",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value is a product of what iterations read"
@@ -166,7 +166,7 @@ class LoopToMaximum(ClosedFormRule):
     """Replaces a carried value that keeps the largest elements of slices by a ReduceMax."""
 
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value is a maximum of what iterations read"
@@ -214,7 +214,7 @@ class LoopToMinimum(LoopToMaximum):
     """Replaces a carried value that keeps the smallest elements of slices by a ReduceMin."""
 
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value is a minimum of what iterations read"
@@ -231,7 +231,7 @@ class LoopToAny(ClosedFormRule):
     """Replaces a carried OR of flags by a count of those that are true."""
 
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value becomes true as soon as an iteration reads true"
@@ -274,7 +274,7 @@ class LoopToAll(LoopToAny):
     """Replaces a carried AND of flags by a count of those that are false."""
 
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value becomes false as soon as an iteration reads false"
@@ -300,7 +300,7 @@ class DelayLineToShift(ClosedFormRule):
     """
 
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
 
     no_chain = "no carried value holds what the previous iteration read"

@@ -36,7 +36,7 @@ class ChunkLinearAttention(Rule[LinearAttention]):
         rounds="sums and products in another order",
         nonfinite="an infinite or NaN slice reaches earlier iterations of its chunk, and so does a "
         "product of a query and a later key that overflows",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,16] q, float[T,16] k, float[T,16] v, float[T,1,1] f, float[16,16] s0) => (float[16,16] s, float[T,1,16] y)
       <int64[1] first = {0}, int64[1] last = {1}> {

@@ -21,10 +21,10 @@ from .linear_recurrence_chunks import MAY_GROW
 from .value_ranges import float_range
 
 _MIN_ELEMENTS = 256
-"""The elements of a carried value from which matrix products are faster; measured on onnxruntime."""
+"""From this many elements of a carried value on, matrix products are faster on onnxruntime."""
 _LIKELY = 64
 """The size that is assumed for an axis of unknown size: that of an attention head."""
-_OTHER_READER = "{} reads {}, but is no contraction of it"
+_OTHER_READER = "{} reads {}, but is not a contraction of it"
 
 Axes = tuple[int | None, ...]
 """The axis of the carried value for each axis of another value; None for an axis of size 1."""

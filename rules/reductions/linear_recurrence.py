@@ -108,7 +108,7 @@ class SimplifyLinearRecurrence(Rule[LinearUpdate]):
     promise = Promise(
         rounds="sums and products in another order",
         nonfinite="products that overflow before they cancel",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,3] xs, float[T,3] zs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=2, body = b (float[3] s, float[3] xt, float[3] zt) => (float[3] so, float[3] row) {

@@ -32,7 +32,7 @@ from .closed_form import broadcasts_to
 from .value_ranges import float_range
 
 _MAX_ELEMENTS = 64
-"""Elements of a carried value up to which chunks are faster; measured on onnxruntime: even at 512."""
+"""The most elements of a carried value that is split into chunks; these break even at 512."""
 MAY_GROW = "the elements of {} are not known to be between -1 and 1, so their products may grow"
 _MIN_ITERATIONS = 256
 _CHUNK = 32
@@ -60,7 +60,7 @@ class ChunkLinearRecurrence(Rule[LinearRecurrence]):
     promise = Promise(
         rounds="sums and products in another order",
         nonfinite="products that overflow before they cancel",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[300,3] xs, float[300,3] zs, float[3] s0) => (float[3] y, float[300,3] r) {
       f = Sigmoid(zs)
@@ -114,7 +114,7 @@ class ChunkLinearRecurrence(Rule[LinearRecurrence]):
 
 
 def _need_linear_recurrence(m: Match, loop: CountedLoop) -> LinearRecurrence:
-    """The loop as a linear recurrence over a small carried value; raises Miss if it is none."""
+    """The loop as a linear recurrence over a small carried value; raises Miss if it is not one."""
     (carried,) = loop.carried
     other = "{} is not updated by a product and a sum"
 

@@ -28,8 +28,8 @@ _ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 """The integers that a limit on the right becomes, by operator."""
 _EXACT: dict[int, int] = {TensorProto.FLOAT: 1 << 24, TensorProto.DOUBLE: 1 << 53}
-"""All integers up to these are exact in a type. Rounding moves no larger one below a limit that is
-smaller than these."""
+"""All integers up to this size are exact in a type. Rounding does not move a larger integer below a
+smaller limit."""
 _FIRST_OPSET = 9
 """From here on, all comparisons take integers."""
 
@@ -61,7 +61,7 @@ class CompareBeforeCast(Rule[CastComparison]):
       f = Cast<to = 1>(q) y = Greater(f, limit) }""",
         "is not exact": """g (int64[N] q) => (bool[N] y) <float limit = {16777216.0}> {
       f = Cast<to = 1>(q) y = Less(f, limit) }""",
-        "is no integer": """g (int32[N] q) => (bool[N] y) <float limit = {0.5}> {
+        "is not an integer": """g (int32[N] q) => (bool[N] y) <float limit = {0.5}> {
       f = Cast<to = 1>(q) y = Equal(f, limit) }""",
     }
 
@@ -74,11 +74,12 @@ class CompareBeforeCast(Rule[CastComparison]):
         values = m.need(m.facts.constant(limit), "{} is not constant", limit, at=limit)
         largest = _EXACT[m.facts.dtype(limit)]
         exact = bool(np.all(np.abs(values) < largest))  # also excludes NaN
-        m.need(exact, "not all integers near {} are exact as floats: it is not exact", limit)
+        inexact = "the comparison is not exact: not all integers near {} are exact as floats"
+        m.need(exact, inexact, limit)
         op = node.op if left is not None else MIRRORED.get(node.op, node.op)
         rounded = _ROUND[op](values)
         whole = op != "Equal" or bool(np.all(values == np.floor(values)))
-        m.need(whole, "{} is no integer, and no integer equals it", limit)
+        m.need(whole, "{} is not an integer, so no integer equals it", limit)
         dtype = helper.tensor_dtype_to_np_dtype(m.facts.dtype(number))
         return CastComparison(number, rounded.astype(dtype), left is not None)
 

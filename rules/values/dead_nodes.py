@@ -93,7 +93,7 @@ def _before_round_trip(m: Match, between: Tensor) -> Tensor:
 def _holds_all_values(wide: np.dtype[Any] | None, narrow: np.dtype[Any] | None) -> bool:
     """Whether a cast to the wide type and back leaves every number as it is.
 
-    A cast to float8 saturates, so that it does not leave infinity as it is.
+    A cast to float8 saturates, so it does not leave infinity as it is.
     """
     if wide is None or narrow is None or wide.kind not in "iuf" or narrow.kind not in "biuf":
         return False

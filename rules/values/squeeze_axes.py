@@ -41,7 +41,7 @@ class InferSqueezeAxes(Rule[SqueezedAxes]):
 
     root = "Squeeze"
     promise = Promise(
-        assumes="the axes are those without which every run fails",
+        assumes="a run succeeds only with these axes",
         accepts="those in which another axis has size 1",
     )
     fires = """g (float[N,1,3] x) => (float[N,1] a, float[N,2] b) <int64[2] parts = {1, 2}> {

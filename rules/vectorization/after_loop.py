@@ -54,7 +54,7 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
     root = ("Loop", "Scan")
     promise = Promise(
         rounds="products of all iterations are computed at once",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,2] r) <float[3,2] w = {1,2,3,4,5,6}> {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[2] row) {

@@ -40,7 +40,7 @@ def reduction(op: BatchedNode) -> Plan:
 def along_one_axis(op: BatchedNode) -> Plan:
     """Before opset 13 Softmax, LogSoftmax and Hardmax flatten the axes from `axis` on, by default 1.
 
-    They flatten the axes before it, too, so that one more of these makes no difference.
+    They also flatten the axes before it, so one more of these makes no difference.
     """
     rank = op.rank(0)
     is_search = op.node.op in ("ArgMax", "ArgMin")

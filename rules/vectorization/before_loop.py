@@ -42,7 +42,7 @@ class VectorizeBeforeLoop(Rule[WorkBeforeLoop]):
     root = ("Loop", "Scan")
     promise = Promise(
         rounds="products of all iterations are computed at once",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,2] xs, float[3] s0) => (float[3] y) <float[2,3] w = {1,2,3,4,5,6}> {
       y = Scan <num_scan_inputs=1, body = b (float[3] s, float[2] xt) => (float[3] so) {

@@ -1,4 +1,4 @@
-"""Batching rules of operators that move elements: every axis is one further back."""
+"""Batching rules of operators that move elements: every axis moves back by one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def squeeze(op: BatchedNode) -> Plan:
     axes = [op.need_axis(a, len(shape)) for a in op.integers(1, "axes")]
     if not axes:
         known = all(d == 1 or symbolic.eq(d, 1) is False for d in shape)
-        op.need(known, "which axes have size 1 is not known")
+        op.need(known, "it is not known which axes have size 1")
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
     op.need_speculatable(all(shape[a] == 1 for a in axes), "an axis may not have size 1")
     return Plan(lambda emit, operands: [emit.squeeze(operands[0], [a + 1 for a in axes])])

@@ -35,7 +35,7 @@ class VectorizeScanOutputs(Rule[IndependentScanOutputs]):
     root = ("Loop", "Scan")
     promise = Promise(
         rounds="products of all iterations are computed at once",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[T,3] xs, float[3] s0) => (float[3] y, float[T,3] r) {
       y, r = Scan <num_scan_inputs=1, body = b (float[3] s, float[3] xt) => (float[3] so, float[3] row) {

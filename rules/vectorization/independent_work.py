@@ -63,7 +63,7 @@ class IndependentWork:
 
 
 def need_independent_work(m: Match) -> IndependentWork:
-    """What can leave the body of the root; raises Miss if the root is no counted loop."""
+    """What can leave the body of the root; raises Miss if the root is not a counted loop."""
     return m.once(_find_independent_work)
 
 

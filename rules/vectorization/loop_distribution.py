@@ -59,7 +59,7 @@ class DistributeLoop(Rule[DistributableLoop]):
     """Loop distribution: computes carried values that depend on no others in a loop of their own."""
 
     root = ("Loop", "Scan")
-    promise = Promise(accepts="those that read after the end of the sequence")
+    promise = Promise(accepts="those that read past the end of the sequence")
     fires = """g (float[T,3] x, float[3] s0, float[3] u0) => (float[3] s, float[3] u) {
       s, u = Scan <num_scan_inputs=1, body = b (float[3] si, float[3] ui, float[3] xt) => (float[3] sn, float[3] un) {
         sn = Max(si, xt) d = Sub(xt, sn) e = Exp(d) f = Sub(si, sn) g = Exp(f) h = Mul(e, xt)

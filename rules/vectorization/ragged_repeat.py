@@ -1,4 +1,4 @@
-"""Length regulators: a loop repeats each slice as often as a number that it reads says.
+"""Length regulators: a loop repeats each slice by a count that it also reads.
 
     l = Loop(n, , []) { e = Expand(x_t, [d_t, 1])  return true, SequenceInsert(l, e) }
     y = ConcatFromSequence(l)
@@ -48,11 +48,11 @@ class RepeatedSlices:
 
 
 class RaggedRepeat(Rule[RepeatedSlices]):
-    """Gathers slices by index that a loop repeats and concatenates."""
+    """Replaces a loop that repeats and concatenates slices by a Gather."""
 
     root = "Loop"
     promise = Promise(
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[N,3] x, int64[N] d) => (float[R,3] y) <int64 zero = {0}> {
       all = Shape(x) n = Gather(all, zero) e = SequenceEmpty<dtype=1>()

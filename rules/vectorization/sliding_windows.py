@@ -54,7 +54,7 @@ class VectorizeSlidingWindows(Rule[SlidingWindow]):
     root = "Slice"
     promise = Promise(
         rounds="products of all iterations are computed at once",
-        accepts="those that read after the end of the sequence",
+        accepts="those that read past the end of the sequence",
     )
     fires = """g (float[9,3] x) => (float[6,3] y) {
       zero = Constant<value_ints=[0]>() four = Constant<value_ints=[4]>() n = Constant<value_int=6>() t = Constant<value=bool {1}>()

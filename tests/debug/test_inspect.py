@@ -185,7 +185,7 @@ def test_an_assertion_that_does_not_remove_a_loop_says_so() -> None:
         inspection = inspect(Request.of(model(MASKED_RNN), engine="openvino"))
         console.print(*render(inspection, "model"), sep="\n")
     assert (
-        'openvino does not take RNN with sequence_lens; try --dim "T>=1", which makes it a Scan'
+        'openvino does not support RNN with sequence_lens; try --dim "T>=1", which makes it a Scan'
         in captured.get()
     )
 

@@ -113,7 +113,7 @@ class TestRewriting:
             looplift.from_onnx(small(MASKED_RNN), engine=engine, on_form=forms.append)
             operators += [form.op_type for form in forms]
         assert operators == ["RNN", "Loop"]
-        with pytest.raises(LoopliftError, match="no inference engine"):
+        with pytest.raises(LoopliftError, match="not an inference engine"):
             looplift.from_onnx(small(MASKED_RNN), engine="open-vino")
 
     def test_what_onnxruntime_does_is_no_matter(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -120,8 +120,8 @@ def _stacked(ctx: NodeContext, each: Fact, place: int, body: Graph, axis: int, c
     if fact.shape is None:
         ranks = None if each.ranks is None else frozenset(r + 1 for r in each.ranks)
         return Fact(each.dtype, None, ranks)
-    # A loop of no iterations writes no slice whose shape the scan output could have. So the dims of
-    # the slices are known only where the loop is known to run.
+    # A loop without iterations writes no slice that could determine the shape of the scan output,
+    # so its dims are known only if the loop is known to run.
     axis = axis % (len(fact.shape) + 1)
     shifted = (*fact.shape[:axis], count, *fact.shape[axis:])
     if not symbolic.positive(count):
@@ -171,7 +171,7 @@ def derive_body_inputs(facts: Facts, node: Node, body: Graph) -> None:
     _fixpoint(facts, body, guesses, outputs)
 
 
-def invariant_holds(facts: Facts, node: Node, body: Graph) -> bool:
+def is_still_fixpoint(facts: Facts, node: Node, body: Graph) -> bool:
     """Whether the facts of a body's inputs are still a fixpoint, though maybe not the best one."""
     known = facts.cached_facts(body.inputs)
     given, carried = _body_inputs(facts, node)
@@ -211,7 +211,7 @@ def _fixpoint(
             facts.set_fact(tensor, guess)
         widened = {t: _widen(facts, t, guess, outputs[t]) for t, guess in guesses.items()}
         if widened == guesses or _failure(facts, body) is not None:
-            return  # An iteration in which the guesses hold fails, so that no other one follows.
+            return  # An iteration in which the guesses hold fails, so no other one follows.
         guesses = widened if round_ < _MOST_ROUNDS else dict.fromkeys(guesses, UNKNOWN)
     facts.drop_body(body)
     for tensor in guesses:

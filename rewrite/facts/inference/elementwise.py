@@ -134,7 +134,7 @@ def _fits(value: Dim, limits: np.iinfo) -> bool:
 _EXACT = 1 << 24
 """Integers up to this size are exact in single precision."""
 _LARGEST_FACTOR = {32: 1 << 12, 64: 1 << 40}
-"""Multiples of dims by up to this factor are assumed to fit, by the bits of the type."""
+"""By the bits of a type: the largest factor by which a multiple of a dim is assumed to fit."""
 
 
 def combine(function: Callable[..., Element], operands: Sequence[Fact]) -> list[Element] | None:
@@ -281,7 +281,7 @@ def comparison(ctx: NodeContext) -> Sequence[Fact]:
 
 
 def _open_bools(fact: Fact) -> Fact:
-    """The fact, where a bool tensor of known shape has unknown elements instead of none."""
+    """The fact; a small bool tensor of static shape gets unknown elements if it has none."""
     if fact.values is not None or fact.dtype != BOOL:
         return fact
     return replace(fact, values=_unknown_bools(fact.shape))

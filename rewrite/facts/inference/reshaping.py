@@ -23,7 +23,7 @@ def squeeze(ctx: NodeContext) -> Sequence[Fact]:
         if axes and x.ranks is not None:
             ranks = frozenset(r - len(axes) for r in x.ranks if r >= len(axes))
         return [Fact(x.dtype, None, ranks)]
-    if not axes:  # for no axes, too, onnxruntime drops every axis of size 1
+    if not axes:  # onnxruntime treats an empty list of axes as an omitted one
         if any(symbolic.eq(d, 1) is None for d in x.shape):
             return [Fact(x.dtype)]
         axes = [i for i, d in enumerate(x.shape) if d == 1]

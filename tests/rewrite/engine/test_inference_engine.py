@@ -1,4 +1,4 @@
-"""Models for one inference engine: no rule adds a form that the engine does not take."""
+"""Models for one inference engine: no rule adds a form that the engine does not support."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_reason_names_the_engine() -> None:
     result = looplift.rewrite(parse(RNN.replace("FUNCTION", "Tanh")), engine="tract")
     (scan,) = (node for node in result.engine.index.walk() if node.op == "Scan")
     (reason,) = (r for r in result.reasons(scan) if r.rule == "FuseRecurrence")
-    assert reason.sentence == "tract does not take RNN with initial_h"
+    assert reason.sentence == "tract does not support RNN with initial_h"
 
 
 def test_what_the_engine_refuses_stays_the_reason() -> None:
@@ -63,7 +63,7 @@ def test_what_the_engine_refuses_stays_the_reason() -> None:
     assert "VectorizeAfterLoop" in result.report.commits
     (loop,) = (node for node in result.engine.index.walk() if node.op == "Loop")
     (reason,) = (r for r in result.reasons(loop) if r.rule == "FuseRecurrence")
-    assert reason.sentence == "openvino does not take RNN with sequence_lens"
+    assert reason.sentence == "openvino does not support RNN with sequence_lens"
 
 
 def test_a_known_batch_lifts_the_limit() -> None:
@@ -97,7 +97,9 @@ def test_a_form_that_the_file_has_may_stay(engine: str) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(LoopliftError, match="no inference engine that looplift knows") as raised:
+    with pytest.raises(
+        LoopliftError, match="not an inference engine that looplift knows"
+    ) as raised:
         looplift.rewrite(parse(COUNTED), engine="open-vino")
     assert "openvino" in raised.value.remedy
 

@@ -171,7 +171,7 @@ class TestPrefixMasks:
         )  # fmt: skip
         assert not result.verified
         assert (
-            "`k` is asserted to be a prefix mask along axis 0, but is none for these inputs"
+            "`k` is asserted to be a prefix mask along axis 0, but is not one for these inputs"
             in result.reason
         )
 

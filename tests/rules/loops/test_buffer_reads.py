@@ -100,7 +100,7 @@ def test_other_reads_stay(parts: dict[str, str], words: str) -> None:
 
 def test_strict_keeps_a_loop_that_may_leave_the_buffer() -> None:
     words = reason_of(CarryWrittenSlice, _model(trip="m"), Options(strict=True))
-    assert "after the end" in words
+    assert "past the end" in words
     _, trace, _ = run_rules(_model(), [CarryWrittenSlice], options=Options(strict=True))
     assert len(trace.commits()) == 1
 

@@ -167,7 +167,7 @@ def test_a_trip_count_that_is_too_large_to_reach_is_removed(start: str) -> None:
         ("n", "co = Less(i, n)", "trip count n can be reached"),
         ("near", "co = Less(i, n)", f"trip count {2**62 - 1} can be reached"),
         ("", "co = Less(i, n)", "has no trip count"),
-        ("far", "co = Constant<value = bool {1}>()", "it never ends otherwise"),
+        ("far", "co = Constant<value = bool {1}>()", "without its trip count it never ends"),
     ],
 )
 def test_trip_counts_that_stay(trip: str, condition: str, words: str) -> None:

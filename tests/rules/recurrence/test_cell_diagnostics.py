@@ -107,7 +107,7 @@ REASONS = {
         "a peephole is elementwise",
     ),
     "overflow": (LSTM.replace("g = Tanh(gg)", "g = Softplus(gg)"), "Softplus overflows"),
-    "other cell state": (LSTM.replace("Tanh(cn)", "Tanh(c)"), "is that of no LSTM, GRU or RNN"),
+    "other cell state": (LSTM.replace("Tanh(cn)", "Tanh(c)"), "is not that of an LSTM, GRU or RNN"),
     "unknown activation": (LSTM.replace("Tanh(gg)", "Softmax<axis=1>(gg)"), "Softmax"),
     "product of states": (
         LSTM.replace("q = MatMul(h, v)", "hv = Mul(h, c) q = MatMul(hv, v)"),
@@ -115,7 +115,7 @@ REASONS = {
     ),
     "square of the state": (
         f"{PRODUCT} {GATES} ig = Mul(i, g) hh = Mul(h, h) s0 = Add(ig, hh) hn = Add(s0, g) cn = Identity(c)",
-        "is that of no LSTM, GRU or RNN",
+        "is not that of an LSTM, GRU or RNN",
     ),
 }  # fmt: skip
 

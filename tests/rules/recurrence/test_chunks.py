@@ -96,7 +96,7 @@ def test_a_sequence_that_is_sliced_into_chunks() -> None:
 
 def test_a_backward_operator_stays() -> None:
     backward = _model("LSTM", ', direction = "reverse"')
-    assert "does not run forward only" in reason_of(MergeRecurrentChunks, backward)
+    assert "is not forward" in reason_of(MergeRecurrentChunks, backward)
     assert "Loop" in ops(rewritten(backward, FEEDS, 1e-5).model)
 
 

@@ -288,7 +288,7 @@ SPARED = {
     "other rows": (WITHIN, HELD, "r = Where(m, h1, onef)", "is read beyond the length"),
     "reset": (WITHIN, "hn = Where(m, h1, zero)", "r = Identity(hn)", "changes beyond the length"),
     "suffix": ("c = Less(l, t) m = Unsqueeze(c, one)", HELD, "r = Identity(hn)",
-               "no LSTM, GRU or RNN"),
+               "is not that of an LSTM, GRU or RNN"),
     "other way": (WITHIN, "hn = Where(m, h, h1)", "r = Identity(hn)", "the update of"),
     "features": ("m = Less(t, f)", HELD, "r = Identity(hn)", "is data"),
     "state": ("s = ReduceMax<keepdims=1>(h, one) m = Less(s, onef)", HELD, "r = Identity(hn)",

@@ -161,11 +161,11 @@ DECLINED = {
     ),
     "another reader": (
         _loop(read="x = Tanh(sn) " + _READ.format(state="x")),
-        "reads `sn`, but is no contraction of it",
+        "reads `sn`, but is not a contraction of it",
     ),
     "collected": (
         _loop(read="o = Identity(sn)", result="B,H,D,E"),
-        "reads `sn`, but is no contraction of it",
+        "reads `sn`, but is not a contraction of it",
     ),
     "a query from the state": (
         _loop(read="w = Add(qt, qt) " + _READ.format(state="sn")).replace(
