@@ -55,7 +55,7 @@ def _argument(match: re.Match[str]) -> str:
 
 @contextmanager
 def errors_in_keywords() -> Iterator[None]:
-    """Lets errors name keyword arguments."""
+    """Makes errors name keyword arguments instead of options."""
     try:
         yield
     except LoopliftError as error:

@@ -49,7 +49,7 @@ class Request:
 
         `engine` names the inference engine that the result is for. `follows_links` allows external
         data through links to other folders. Raises ModelError if the model cannot be read, and
-        LoopliftError if the engine is not known, if `phases` are none, or if the rules of an
+        LoopliftError if the engine is not known, if `phases` are not phases, or if the rules of an
         installed package cannot be imported.
         """
         options = Options(strict=strict, engine=inference_engine(engine))

@@ -35,10 +35,10 @@ app = typer.Typer(
 
 
 def print_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Makes a command print errors as one paragraph and exit with the status for them.
+    """Makes a command print errors as one paragraph and exit with their status.
 
-    An error of the user, of a file or of memory ends with 2, an internal error with 3, an
-    interruption with 130.
+    User errors, file errors and lack of memory exit with 2, internal errors with 3, interruptions
+    with 130.
     """
 
     @functools.wraps(command)
@@ -72,11 +72,11 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 TRACEBACK = "LOOPLIFT_TRACEBACK"
-"""The environment variable with which internal errors show their traceback."""
+"""The environment variable that makes internal errors show their traceback."""
 
 
 def internal_error(error: Exception) -> str:
-    """An error of looplift itself in one paragraph, with the command that makes a report of it."""
+    """Describes an error of looplift itself in one paragraph, with the command to report it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     kind = type(error).__name__
     return (

@@ -170,7 +170,7 @@ def _read_array(path: Path) -> Any:
     try:
         if path.exists() and not path.is_file():
             raise ValueError("it is not a file")
-        # Mapping it first finds out that the file is shorter than its header promises.
+        # Mapping it first detects a file that is shorter than its header says.
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
         raise AssumptionError(

@@ -199,14 +199,14 @@ def print_module(module: ModuleSummary) -> None:
 
 
 def print_notes(notes: Iterable[str], title: str = "note") -> None:
-    """Prints notes: of those that differ only in names, the first one and how many there are.
+    """Prints notes; for those that differ only in names, the first one and their number.
 
     Notes that name different assertions, made or advised, are all printed.
     """
     console = stdout()
     groups: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
-        names = r"`(?!--)[^`]*`|\d+"  # `--dim "T>=1"` is no name
+        names = r"`(?!--)[^`]*`|\d+"  # `--dim "T>=1"` is not a name
         key = note if is_assertion(note) else re.sub(names, "", note)
         groups.setdefault(key, []).append(note)
     for first, *others in list(groups.values())[:MOST_LINES]:

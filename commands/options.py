@@ -33,9 +33,9 @@ def repeated(name: str, metavar: str, text: str) -> Any:
 
 
 def _from_stdin(path: Path) -> Path:
-    """A file with the model on standard input for `-`; any other path as it is.
+    """A file with the model from standard input for `-`; any other path unchanged.
 
-    The file is removed when the process ends. Its external data is not looked for.
+    The file is removed when the process ends. External data is not supported.
     """
     if str(path) != STDIN:
         return path

@@ -15,7 +15,7 @@ def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path
 
     A folder among the sources stands for the .onnx files in it, which keep their relative paths.
     `output` is a file if the only source is a file, or else a folder, which may not exist yet.
-    Raises ModelError if a model is missing, is there twice, or would be overwritten.
+    Raises ModelError if a model is missing, is named twice, or would be overwritten.
     """
     models = [found for source in sources for found in _models_of(source, output)]
     one_file = len(sources) == 1 and not sources[0].is_dir() and not output.is_dir()

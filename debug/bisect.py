@@ -49,12 +49,11 @@ class Bisection:
     place: str = ""
     edits: list[str] = field(default_factory=list)
     finding: str = ""
-    """What the check finds after that commit, or in the result although there is no commit."""
+    """What the check finds after that commit, or in the result of a rewrite without commits."""
     without_place: str | None = None
-    """What it finds if the rule does not fire at that root: empty for nothing, None if not
-    checked."""
+    """The same if the rule does not fire at that root; empty if good, None if not checked."""
     without_rule: str | None = None
-    """What it finds if the rule never fires; likewise."""
+    """The same if the rule never fires."""
     defects: list[str] = field(default_factory=list)
     """Rules that raised an error, or whose patch failed its check."""
     note: str = ""
@@ -133,8 +132,8 @@ class _Search:
         self._leave_out(line)
 
     def _leave_out(self, line: CommitLine) -> None:
-        """Checks the model without the rule at the root, and if it stays bad without the rule
-        everywhere, as far as checks are left.
+        """Checks the model without the rule at the root; if it stays bad, without the rule
+        anywhere. Makes no more checks than are left.
         """
         result = self._result
         if self._may_check():
@@ -181,7 +180,7 @@ def without(phases: Sequence[Phase], rule: str) -> tuple[Phase, ...]:
 class KeepFromFiring(Observer):
     """Keeps a rule from firing at the root of one commit.
 
-    Up to that commit the rewrite is that of the trace, so the number of the root is the same.
+    Up to that commit the rewrite equals the traced one, so the root has the same number.
     """
 
     def __init__(self, line: CommitLine) -> None:

@@ -106,7 +106,7 @@ class CheckResult:
         return ERROR if failed or any(map(self._shows_nothing, self.columns[1:])) else 0
 
     def _shows_nothing(self, column: Column) -> bool:
-        """Whether rounding errors decide over every run of a column."""
+        """Whether rounding errors make every run of a column inconclusive."""
         found = [(r.sizes, r.verdicts.get(column.name)) for r in self.runs]
         unstable = [sizes for sizes, verdict in found if verdict == UNSTABLE]
         return not counts_enough([s for s, verdict in found if verdict == EQUAL], unstable)

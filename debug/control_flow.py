@@ -54,7 +54,7 @@ class ControlNode:
     name: str
     """The name in the file; empty if it has none."""
     label: str
-    """A description that identifies the node without a name, too."""
+    """A description that identifies the node even if it has no name."""
     position: int
     """The index among the nodes of its graph."""
     condition: str = ""
@@ -104,7 +104,7 @@ class ControlFlowReader:
         return text
 
     def update(self, node: Node) -> None:
-        """Describes a node again that rules changed."""
+        """Describes again a node that rules changed."""
         text = self.described[node]
         text.condition = text.trip_count = ""
         text.scan_inputs = []
@@ -162,7 +162,7 @@ class ControlFlowReader:
         if isinstance(count, int):
             return NO_TRIP_LIMIT if count >= NO_LIMIT else str(count)
         if count is None or not is_named(count):
-            # A symbol of looplift says less to a reader than the expression that computes it.
+            # The expression tells a reader more than looplift's symbol for it.
             return self._expression(trip)
         return str(count)
 

@@ -1,8 +1,8 @@
-"""Judges a commit by the nodes that it touched, cut out of a large model.
+"""Checks a commit of a large model by running only the nodes that it touched.
 
-The cut-out is a model of these nodes of the main graph, with everything in their bodies. Its inputs
-are the values that they read, with the elements that a run of the original computed. If everything
-that other nodes read of its results is the same as before the commit, then so is everything else.
+A cut-out is a model of these nodes of the main graph, with everything in their bodies. Its inputs
+are the values that they read, as a run of the original computed them. If every result that other
+nodes read is the same as before the commit, so are all outputs of the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .snapshot import cut_out
 MOST_BYTES = 1 << 30
 """The most memory for the values of the main graph in all cases."""
 LARGEST_SHARE = 0.2
-"""Of the nodes of the main graph, the most that a cut-out may have."""
+"""The largest share of the nodes of the main graph that a cut-out may have."""
 
 Values = dict[Tensor, RuntimeValue]
 
@@ -60,7 +60,7 @@ class CutOuts:
     def is_same_after(self, patch: Patch) -> bool:
         """Whether the last commit changed nothing that the model computes.
 
-        False also if a run of the touched nodes does not show it; then the whole model must run.
+        Also False if a run of the touched nodes does not prove it; then the whole model must run.
         """
         nodes = self._touched(patch)
         root = self.engine.index.root
@@ -81,10 +81,8 @@ class CutOuts:
                 known.setdefault(tensor, value)
         return same
 
-    def whole_model_is_same(self) -> None:
-        """Takes over that a run of the whole model showed no difference: what it returns now is
-        right.
-        """
+    def accept_whole_model(self) -> None:
+        """Records that a run of the whole model showed no difference after the last commit."""
         self._outputs = self._returned()
 
     def _has_outputs(self) -> bool:

@@ -7,6 +7,6 @@ FINDING = 1
 ERROR = 2
 """The model or an option cannot be used, or a runtime does not accept the model."""
 INTERNAL = 3
-"""looplift itself failed: a defect of looplift, or of a rule of the user that it did not handle."""
+"""looplift itself failed: a defect of looplift, or of a user's rule that it did not handle."""
 INTERRUPTED = 130
 """The user interrupted the command, as shells report it (128 + SIGINT)."""

@@ -74,7 +74,7 @@ class CommandCheck:
     command: str
     base_dir: str = ""
     seconds: float = 600.0
-    """A command that takes longer counts as a finding, too."""
+    """A command that takes longer also counts as a finding."""
 
     def finding(self, model: onnx.ModelProto) -> str:
         with tempfile.TemporaryDirectory(prefix="looplift-") as folder:

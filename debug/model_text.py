@@ -16,8 +16,8 @@ _SHOWN = 4
 
 
 def shortened_text(model: onnx.ModelProto) -> str:
-    """The model in ONNX text. Of a large tensor, only the first elements are shown, then `…`; zeros
-    if they are in another file. Text without such a tensor can be parsed again.
+    """The model in ONNX text. A large tensor shows only its first elements, then `…`; zeros if they
+    are in another file. Text without such a tensor can be parsed again.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

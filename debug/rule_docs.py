@@ -193,7 +193,7 @@ def _onnx(text: str) -> RenderableType:
 
 
 def _reasons(doc: RuleDoc) -> Table:
-    """Each reason with its line, in another file than that of the rule with the file, too."""
+    """Each reason with its line, and with its file unless that is the rule's own."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", justify="right")
     table.add_column()
@@ -208,7 +208,7 @@ def _reasons(doc: RuleDoc) -> Table:
 
 
 def contents(phases: Sequence[Phase]) -> list[dict[str, Any]]:
-    """Phases and rules in order, for programs; those of users with the module that has them."""
+    """Phases and rules in order, for programs; user rules with their module."""
     return [
         {
             "phase": phase.name,
@@ -224,8 +224,8 @@ def contents(phases: Sequence[Phase]) -> list[dict[str, Any]]:
 
 
 def render_contents(phases: Sequence[Phase]) -> list[RenderableType]:
-    """Phases and rules in order, one line each. Rules of users are marked with their module, and
-    with the place that they ask for.
+    """Phases and rules in order, one line each. User rules are marked with their module and the
+    position they ask for.
     """
     parts: list[RenderableType] = []
     for phase in phases:

@@ -131,7 +131,7 @@ def _position_of_sentence(call: ast.Call, function: FunctionType) -> int | None:
 
 
 class _Texts:
-    """The texts that an argument may be: a literal, one of two, or a name of such a text."""
+    """The texts that an argument may be: a literal, a choice of two, or a name of one of these."""
 
     def __init__(self, rule: type[Rule], function: FunctionType, tree: ast.AST) -> None:
         self._rule = rule

@@ -342,11 +342,11 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def trace_file(path: Path) -> Iterator[IO[str]]:
-    """Opens a file for a trace, which gets its name at the end of the block, unless it is empty.
+    """Opens a file for a trace; unless it is empty, it gets its name at the end of the block.
 
-    After an error, too: the trace says what ended the rewrite. Only another trace is replaced,
-    because a model named by mistake would be lost. Raises ModelError for any other file, and if the
-    trace cannot be written.
+    Keeps the trace even after an error, because it shows what ended the rewrite. Replaces only
+    another trace, so that a model named by mistake is not lost. Raises ModelError for any other
+    file, and if the trace cannot be written.
     """
     temporary = temporary_path(path)
     try:

@@ -28,12 +28,12 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Is called with the number of the commit and of all commits."""
 LARGE = 500
-"""A model with so many nodes runs as a whole only now and then."""
+"""From this many nodes on, the whole model runs only after every `WHOLE` commits."""
 WHOLE = 100
-"""After so many commits, a large model runs as a whole."""
+"""The commits between two runs of a whole large model."""
 _MOST_EDITS = 8
 END = "the end of the rewrite"
-"""Stands for a rule where the result differs although the model was equal after each commit."""
+"""Stands for a rule if the result differs although the model was equal after each commit."""
 
 
 @dataclass
@@ -72,12 +72,13 @@ class CommitVerification:
     checked: int = 0
     """The versions of the model that were run, including that before the first commit."""
     cut_out: set[int] = field(default_factory=set)
-    """The commits of a large model that were judged by the nodes that they touched."""
+    """The commits of a large model that were checked by running only the nodes that they
+    touched."""
     cases: int = 0
     """The runs in which all versions were compared."""
     sizes: str = ""
     left_out: str = ""
-    """Why there were more runs, which do not count."""
+    """Why further runs do not count; empty if all do."""
     refused_sizes: dict[str, str] = field(default_factory=dict)
     """The sizes asked for at which the original does not run, with its error."""
     coverage: dict[str, str] = field(default_factory=dict)
@@ -188,7 +189,7 @@ def _compare_cut_outs(
     progress: Progress | None,
 ) -> None:
     """Runs the whole model after every `WHOLE` commits, and after those that a cut-out cannot
-    judge; in between, only what a commit touched.
+    check; in between, only what a commit touched.
     """
     good = 0
     for line in replay.commits:
@@ -200,7 +201,7 @@ def _compare_cut_outs(
             continue
         if not _compared(result, cut_outs.reference, line.number, replay.model(), optimizes=True):
             good = line.number
-            cut_outs.whole_model_is_same()
+            cut_outs.accept_whole_model()
             continue
         again = start()
         again.go_to(good)
@@ -237,7 +238,7 @@ def _compare_each(
 def _compare_result(
     result: CommitVerification, model: onnx.ModelProto, reference: ReferenceRuns
 ) -> None:
-    """Compares what the rewrite itself made, which no replay of its commits stands for."""
+    """Compares the result of the rewrite itself, from which that of a replay might differ."""
     found = reference.differences(model)
     if found:
         result.bad = _with_numbers(BadCommit(result.commits, rule=END), found[0], None)
@@ -251,9 +252,9 @@ def _versions(replay: Replay, last: int) -> Iterator[_Version]:
 
 
 def _prefetched(items: Iterator[T]) -> Iterator[T]:
-    """The items, each made in another thread while the one before it is in use.
+    """Yields the items; makes each in another thread while the previous one is in use.
 
-    What making an item raises is raised when it is its turn.
+    An error in making an item is raised when its turn comes.
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
         pending = thread.submit(list, islice(items, 1))

@@ -13,8 +13,8 @@ def collector_paused() -> Iterator[None]:
 
     The collector traverses all live objects each time many were added, and a model stays alive from
     import to export; without the collector, the time is linear in the size of the model. Nodes and
-    values form no cycles, so that no garbage accumulates meanwhile. What a compilation leaves is
-    freed after it.
+    values form no cycles, so no garbage accumulates meanwhile. What a compilation leaves is freed
+    after it.
     """
     enabled = gc.isenabled()
     gc.disable()

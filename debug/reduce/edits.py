@@ -26,7 +26,7 @@ Types = dict[str, onnx.ValueInfoProto]
 
 
 class NotPossible(Exception):
-    """The edit does not give a model."""
+    """The edit does not give a valid model."""
 
 
 def normalised(model: onnx.ModelProto, base_dir: str) -> onnx.ModelProto:
@@ -146,7 +146,7 @@ def drop_outputs(model: onnx.ModelProto, first: int, last: int) -> None:
 
 
 def drop_nodes(model: onnx.ModelProto, path: Path, first: int, last: int) -> None:
-    """Drops nodes; values of theirs that are read become inputs of the model."""
+    """Drops nodes; their results that are still read become inputs of the model."""
     del at(model, path).node[first:last]
 
 
@@ -167,7 +167,7 @@ def forward(model: onnx.ModelProto, path: Path, place: int, slot: int, types: Ty
 
 
 def truncate(model: onnx.ModelProto, path: Path, place: int, types: Types) -> None:
-    """Drops the nodes from a place on.
+    """Drops all nodes from an index on.
 
     A body returns earlier values of the same types instead, the model its last remaining value.
     """

@@ -1,7 +1,7 @@
 """Makes dims smaller: replaces one size, and its multiples, by another everywhere in a model.
 
-Whether a number that equals a size means that size cannot be known. A wrong guess gives a model
-that does not show the finding, which the search drops.
+A number that equals a size need not mean that size. A wrong guess gives a model that does not show
+the finding, which the search drops.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Resizing:
         return resized
 
     def _factor(self, number: int) -> int:
-        """The multiple of the old size that a number is; 0 if it is none."""
+        """The factor by which a number is a multiple of the old size; 0 if it is not one."""
         factor, rest = divmod(number, self.old)
         return factor if not rest and factor in self.multiples else 0
 

@@ -52,8 +52,7 @@ class Reduction:
     is none, the last one found before."""
     checks: int = 0
     remembered: int = 0
-    """The candidates that came again, in this call or after an interrupted one; their verdict was
-    known."""
+    """The candidates whose verdict was known, from this call or an interrupted one."""
     finished: bool = True
     """False if the time was up before all edits were tried."""
     seconds: float = 0.0

@@ -1,8 +1,8 @@
 """The graph after each commit of a rewrite, stored as changes.
 
 The page of a rewrite with thousands of commits stays small: a node is stored once for each form it
-had, and most have one. Nodes, values and graphs are numbers; a version `[commit, …]` holds from
-that commit on, 0 for the model in the file.
+had, and most have one. Nodes, values and graphs are numbers; a version `[commit, …]` is valid from
+that commit on, 0 being the model in the file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GraphHistory:
             node = self._replay.numbers.node(number)
             if node is not None and node in self._index:
                 self._add_node(node, commit.number)
-        # A value that replaces an output takes over its name, too.
+        # A value that replaces an output also takes over its name.
         outputs = self._output_names()
         if outputs != self._outputs:
             self._outputs = outputs

@@ -27,10 +27,10 @@ from ..verify_commits import (
 CHEAP = 20.0
 """The seconds that running the model after each commit may take by default."""
 CUT_OUT = 0.03
-"""The seconds that checking one commit of a large model takes apart from copying its graph, most of
-them for a session of onnxruntime."""
+"""The seconds to check one commit of a large model, without copying its graph. Most of them go into
+creating onnxruntime's session."""
 COPIES = 4
-"""The time to copy the graph for that, in units of the time to write the model."""
+"""The time to copy the graph for a check, as a multiple of the time to write the model."""
 
 
 class Runs(Enum):

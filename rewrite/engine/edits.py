@@ -82,7 +82,7 @@ class Edits:
         self.copied_outputs: list[Tensor] = []
         """Values that an Identity copies because they became outputs of the model."""
         self.written: list[Node] = []
-        """New or changed nodes, which the opset may lack."""
+        """New or changed nodes, whose operators the opset may lack."""
         self.added_constants: list[Constant] = []
         """New constants."""
         self._unnamed_values: set[Tensor] = set()
@@ -378,7 +378,7 @@ class Edits:
     ) -> None:
         """Declares an output of a loop body; sizes that are not numbers stay open.
 
-        onnxruntime takes the shape of a scan output of no iterations from the declaration.
+        onnxruntime takes the shape of an empty scan output from the declaration.
         """
         before = dict(body.output_info)
         sizes = [size if isinstance(size, int) else None for size in shape]
@@ -459,7 +459,7 @@ class Edits:
             self.touched[owner] = None
 
     def _keep_declaration(self, body: Graph, old: Tensor, new: Tensor) -> None:
-        """Keeps the declaration of a body output, which a scan output of no iterations needs."""
+        """Keeps the declaration of a body output, which an empty scan output needs."""
         declared, before = body.output_info, dict(body.output_info)
         info, own = declared.get(old, old.info), declared.get(new, new.info)
         if info is not None and (declares_shape(info) or not declares_shape(own)):

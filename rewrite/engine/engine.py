@@ -379,8 +379,8 @@ class Engine:
         """The nodes at which rules may match differently after a commit; refreshes the facts.
 
         These are the touched nodes and their neighbours, nodes whose operands have new facts, the
-        only reader that a value has left, the owners of changed bodies and of the bodies around
-        them, the Ifs in the branches of one with another condition, those that the patch names, and
+        only remaining reader of a value, the owners of changed bodies and of the bodies around
+        them, the Ifs in the branches of an If with a new condition, those that the patch names, and
         the root, at which the remaining rules were not tried.
         """
         affected: dict[Node, None] = dict(patch.shrunk_owners)
@@ -395,7 +395,7 @@ class Engine:
             if _is_loop(node):
                 self._changed_loops[node] = None
             if node.op == "If" and not replacements.isdisjoint(node.inputs):
-                # It may decide the Ifs in its branches now.
+                # Its new condition may decide the Ifs in its branches.
                 inside = (n for b in bodies(node) for g in self.index.graphs(b) for n in g.nodes)
                 affected.update((n, None) for n in inside if n.op == "If")
             for tensor in node.inputs:
@@ -430,7 +430,7 @@ class Engine:
 
 
 def interrupted(method: str, rule: Rule, node: Node) -> KeyboardInterrupt:
-    """An interruption that names what it interrupted: a rule may not end."""
+    """An interruption that names the rule that it interrupted, which may run forever."""
     return KeyboardInterrupt(f"in `{method}` of {rule.name()} at {describe(node)}")
 
 

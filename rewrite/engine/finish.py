@@ -43,8 +43,8 @@ def finish(index: Index, facts: Facts, unused: Collection[Constant], body_forms:
 def _separate_value_names(index: Index) -> None:
     """Gives new and moved values names that no other value of the model has.
 
-    A file may use one name in several bodies, so that a value that leaves its body may meet another
-    one of the same name.
+    A file may use one name in several bodies, so a value that leaves its body may meet another one
+    of the same name.
     """
     names = UniqueNames(index.root)
     present = {t for g in index.graphs(index.root) for t in defined(g)}
@@ -167,8 +167,8 @@ def _declare_scalars(body: Graph, index: Index) -> None:
 def _declare_interface(body: Graph, facts: Facts) -> None:
     """Declares type and shape of the inputs and outputs of a body that have no declaration.
 
-    Open sizes of outputs become the numbers that are proven: onnxruntime takes the sizes of a scan
-    output of no iterations from the declaration, and can infer fewer once nodes have left the body.
+    Open sizes of outputs become the numbers that are proven: onnxruntime takes the sizes of an
+    empty scan output from the declaration, and can infer fewer once nodes have left the body.
     OpenVINO 2026.4 compiles a Scan whose scan input has no declared rank, but does not run it, and
     OpenCV 5.0 refuses such an output. Names of sizes are left out: in a body they mean something
     else (see `without_shape`).

@@ -88,7 +88,7 @@ class LoopEdit:
         """Adds carried values after the others.
 
         A new carried value whose final value nothing reads need not have one: it gets one here,
-        because onnxruntime 1.31 ends the process where a Loop omits an output.
+        because onnxruntime 1.31 crashes if a Loop omits an output.
         """
         self._set_carried([*self.carried, *_complete(new)])
 

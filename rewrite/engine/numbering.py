@@ -25,8 +25,8 @@ class NodeNumbers:
     """The numbers of nodes: first those of the file in its order, bodies before their owner, then
     the new nodes of each commit. Constants have numbers of their own, in the same order.
 
-    Rewriting is deterministic, and a patch that is undone uses no numbers, so that a number means
-    the same node in a rewrite and in its replay.
+    Rewriting is deterministic, and a patch that is undone uses no numbers, so a number means the
+    same node in a rewrite and in its replay.
     """
 
     def __init__(self, index: Index) -> None:

@@ -283,7 +283,7 @@ class _Attempt:
     def _need_as_many(
         self, kind: str, names: Sequence[str], tensors: Sequence[Tensor], node: Node
     ) -> None:
-        """Declines for another number of operands or results; omitted ones at the end are none."""
+        """Needs as many operands or results as the pattern; omitted last ones do not count."""
         there = _given([tensor.name for tensor in tensors])
         sentence = "{} has {} {}, not {}"
         self._m.need(there == _given(names), sentence, node, there, kind, _given(names), at=node)

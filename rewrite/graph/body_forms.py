@@ -6,8 +6,8 @@ only its trip count ends is the constant true. A file may differ in three ways:
 - An Identity copies a value that onnxruntime cannot return as it is. onnxruntime refuses a body
   that returns a value of an outer graph, leaves an output of a Scan body that no node computes
   uninitialised, and increments the iteration number of a Loop in place.
-- A Loop body may return its input condition. It runs only while its condition holds, so that this
-  equals returning true. Where the file did so, it does so again. Rules leave the constant: OpenVINO
+- A Loop body may return its input condition. It runs only while its condition holds, so this equals
+  returning true. Where the file did so, it does so again. Rules leave the constant: OpenVINO
   2026.4 rejects a body with an output that is an input, and onnxruntime 1.31 takes only 0.2 to
   0.3 µs per iteration to copy it.
 - A Loop has a first condition even if it is true, unless the file omitted it: ONNX's reference
@@ -183,7 +183,7 @@ class BodyForms:
                     outputs[slot] = source
                     removed.append(copy)
                     declared = body.output_info.get(tensor, tensor.info)
-                    # A scan output of no iterations has these sizes.
+                    # An empty scan output has these sizes.
                     if declares_shape(declared) or (declared is not None and source.info is None):
                         body.output_info.setdefault(source, declared)
             returned.add(outputs[slot])

@@ -120,7 +120,7 @@ def _write_type(proto: onnx.TypeProto, tensor: ir.Tensor) -> None:
     target.elem_type = element_type(tensor.dtype)
     if tensor.shape is None:
         return
-    # An empty shape must be written, too: it declares a scalar.
+    # An empty shape must also be written: it declares a scalar.
     target.shape.SetInParent()
     for size in tensor.shape:
         dim = target.shape.dim.add()
@@ -138,8 +138,8 @@ def declares_shape(info: onnx.ValueInfoProto | None) -> TypeGuard[onnx.ValueInfo
 def without_shape(info: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto | None:
     """The declaration of a tensor, or of a sequence of tensors, with the element type only.
 
-    The name of a dim in a body means something else outside. onnxruntime takes equal names for
-    equal sizes and shares memory between such values.
+    The name of a dim in a body need not mean the same size outside, but onnxruntime takes equal
+    names for equal sizes and shares memory between such values.
     """
     if info is None or not _tensor_type(info).HasField("shape"):
         return info
@@ -154,9 +154,9 @@ def without_false_sizes(
 ) -> onnx.ValueInfoProto:
     """The declaration without the sizes that contradict a proven shape.
 
-    `proven` is the symbolic shape, or None where it is not known; only its numbers count, and of
-    them not 0: onnxruntime joins an empty tensor to any other, but refuses to if it infers the 0.
-    For a constant it always infers the 0.
+    `proven` is the symbolic shape, or None where it is not known; only its numbers count. A 0
+    counts only for a constant: onnxruntime concatenates an empty tensor with any other as long as
+    it does not infer the 0, which it always does for a constant.
     """
     declared = _tensor_type(info)
     if proven is None or not declared.HasField("shape"):
@@ -192,7 +192,8 @@ def with_proven_sizes(
     """The declaration with the numbers of a proven shape where it leaves sizes open.
 
     `proven` is the symbolic shape, or None where it is not known; only its numbers count. A size of
-    0 is not written: onnxruntime joins such a tensor to any other, which shape inference refuses.
+    0 is not written: onnxruntime concatenates such a tensor with any other, which its shape
+    inference would refuse.
     """
     declared = info.type.tensor_type
     if not declared.HasField("shape") or len(declared.shape.dim) != len(proven or ()):

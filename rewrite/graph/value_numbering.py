@@ -85,8 +85,8 @@ class ValueNumbering:
     def _look_up(self, node: Node) -> list[Node]:
         """Numbers the node and returns the numbered nodes that compute the same values.
 
-        Of those in graphs around the node, returns the first of each graph; of those in its own
-        graph the first, or all others if that is the node itself.
+        Returns the first one in each graph around the node, and the first one in its own graph, or
+        all others there if the node itself is the first.
         """
         number = fingerprint(node, self._index)
         equal = self._numbered.setdefault(number, _Equal())

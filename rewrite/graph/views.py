@@ -16,8 +16,8 @@ from .index import Index
 from .ir import Graph, Node, Tensor, optional
 
 NO_LIMIT = 1 << 62
-"""A trip count at least this large is no bound: at a nanosecond per iteration it takes a century.
-Exporters write the largest int64 for "no trip count"."""
+"""A trip count at least this large is not a limit: at a nanosecond per iteration it takes a
+century. Exporters write the largest int64 for "no trip count"."""
 
 
 NO_SLOT = -1

@@ -39,7 +39,7 @@ class BranchRecorder:
             asserted = apply_assertions(imported, assertions or Assertions())
         except LoopliftError:  # whoever asked for the runs gets the error
             return cls({})
-        # The Ifs of functions are inlined; their conditions may be values of no main graph.
+        # The Ifs of functions are inlined; their conditions need not be values of the main graph.
         outside = {name for node in model.graph.node for name in node.output}
         outside |= {info.name for info in model.graph.input}
         facts = facts_of(Index(imported.graph), opsets(imported.header), asserted)
@@ -71,7 +71,7 @@ class BranchRecorder:
 
 
 class RecordingSession:
-    """A `LoadedModel` that returns conditions, too: a recorder gets them, callers do not."""
+    """A `LoadedModel` that also returns conditions, to a recorder instead of to callers."""
 
     def __init__(self, session: IsolatedSession, recorder: BranchRecorder, count: int) -> None:
         """`count` is the number of outputs for callers."""

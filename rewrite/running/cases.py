@@ -31,13 +31,13 @@ MOST_ELEMENTS = 2**24
 LARGEST_INPUTS = 2**31
 """The most elements of inputs whose sizes are all fixed."""
 MOST_TIMEOUTS = 2
-"""The number of runs that exceed their time limit after which no further input is tried."""
+"""No further input is tried after this many runs exceed their time limit."""
 
 RANKS = (2, 1, 3, 0, 4)
 """The ranks that are tried for inputs whose rank is not declared."""
 
 MOST_GOALS = 8
-"""The most constants that inputs are set to because the model compares them with it."""
+"""The most constants that inputs are set to because the model compares the inputs with them."""
 CASES_OF_GOAL = 2
 """The number of cases for each such constant."""
 

@@ -1,7 +1,7 @@
 """Objects in a child process, so that a crash of native code costs only one call.
 
-onnxruntime ends the process for an LSTM over an empty batch, compiled code for an integer division
-by zero. A comparison of runtimes must survive both.
+onnxruntime crashes on an LSTM over an empty batch, compiled code on an integer division by zero. A
+comparison of runtimes must survive both.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def make_feed(
 
 
 def smallest_size(signature: InputSignature, sizes: DimSizes) -> int:
-    """A number that does not exceed any open size but 0: indices and lengths below it are valid."""
+    """The smallest open size other than 0, at most LARGEST_INTEGER: a bound for valid indices."""
     open_sizes = [sizes[name] for name in signature.open_dims() if sizes[name] > 0]
     return min([*open_sizes, LARGEST_INTEGER]) if open_sizes else 4
 
@@ -120,7 +120,7 @@ class _Generator:
         shape = self.signature.shape(given, self.sizes)
         try:
             values = _GENERATORS[given.dtype.kind](self._random(index), shape, self)
-        except (ValueError, MemoryError):  # numpy refuses (0, 2**62), too
+        except (ValueError, MemoryError):  # numpy also refuses (0, 2**62)
             raise ExecutionError(f"an input cannot have the shape {list(shape)}") from None
         return values.astype(given.dtype)
 
@@ -185,7 +185,7 @@ def _strings(rng: np.random.Generator, shape: tuple[int, ...], _: _Generator) ->
 
 _GENERATORS: dict[str, Callable[[np.random.Generator, tuple[int, ...], _Generator], Array]] = {
     "f": _floats,
-    "V": _floats,  # what numpy calls bfloat16
+    "V": _floats,  # numpy's kind for bfloat16
     "i": _integers,
     "u": _integers,
     "b": _booleans,

@@ -83,7 +83,7 @@ def concatenated_outputs(model: onnx.ModelProto) -> list[str]:
 def scan_outputs(model: onnx.ModelProto) -> list[str]:
     """The outputs that depend on a scan output of a Loop, in the order of the graph.
 
-    The specification does not define the sizes of a scan output of no iterations, except the first:
+    The specification does not define the sizes of an empty scan output, except the first:
     onnxruntime takes them from declarations, and 0 for those that it does not know. It refuses a
     Scan of no iterations, and a carried value always has sizes.
     """

@@ -62,7 +62,7 @@ class SerializedModel:
         linked = linked_data(proto, self.folder)
         if linked:
             self.folder = self._temporary_folder()
-            for location, real in linked.items():  # onnxruntime refuses hard links, too
+            for location, real in linked.items():  # onnxruntime also refuses hard links
                 target = Path(self.folder, location)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(real, target)
@@ -121,7 +121,7 @@ class LoadedModel(Executable, Protocol):
     outputs: list[str]
     """The names of outputs."""
     unranked: frozenset[str]
-    """The outputs that onnxruntime infers no number of axes for; a scalar counts as one."""
+    """The outputs whose rank onnxruntime does not know; scalars count as such."""
 
 
 class Session:

@@ -41,7 +41,7 @@ GENERATED = frozenset(
 """Element types that numpy represents and that onnxruntime accepts from Python."""
 
 LARGEST_LIKELY = 4096
-"""The largest declared size that is tried for other dimensions, too."""
+"""The largest declared size that is also tried for other dimensions."""
 
 
 class CannotGenerateInputs(Exception):
@@ -159,7 +159,7 @@ def input_signature(
 def declared_sizes(model: onnx.ModelProto) -> list[int]:
     """The sizes that the file declares for inputs and outputs.
 
-    They are likely for open dimensions, too: exporters often declare only one of two equal ones.
+    They are also likely for open dimensions: exporters often declare only one of two equal ones.
     """
     infos = (*model.graph.output, *model.graph.input)
     dims = (dim.dim_value for info in infos for dim in info.type.tensor_type.shape.dim)

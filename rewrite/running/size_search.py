@@ -17,7 +17,7 @@ SMALL = (2, 1, 3, 7, 0, 8)
 often ask whether a size is divisible by 2, 4 or 8."""
 
 DISTINCT = (2, 3, 5, 7, 4, 6, 11, 9, 13, 8)
-"""Sizes that are tried for different dimensions, so that confused dimensions are noticed."""
+"""Different sizes for different dimensions, which expose dimensions that were mixed up."""
 
 WIDE = (16, 64, 256, 4, 8, 32, 128, 512, 1024, 576, 100, 1000, 224)
 """Sizes that are tried where no small one works: powers of two, usual frame and image sizes."""

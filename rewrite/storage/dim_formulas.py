@@ -24,14 +24,14 @@ def evaluate_formula(text: str, sizes: Mapping[str, Any]) -> Any:
     """The value of a formula, by the precedence of Python; `/` rounds down.
 
     `sizes` has the values of all names in it: numbers, or expressions that overload the operators.
-    Raises SyntaxError or ValueError for a text that is no formula, and KeyError for a name that
+    Raises SyntaxError or ValueError for a text that is not a formula, and KeyError for a name that
     `sizes` lacks.
     """
     return _evaluate(ast.parse(text, mode="eval").body, sizes)
 
 
 def is_formula(text: str, plain: Collection[str]) -> bool:
-    """Whether a name is a formula over names that occur alone elsewhere (`batch-size` is none)."""
+    """Whether a name is a formula over names that occur alone elsewhere, unlike `batch-size`."""
     try:
         evaluate_formula(text, dict.fromkeys(plain, 1))
         names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]

@@ -2,8 +2,8 @@
 
 onnx's inliner does the work, with three preparations. The model gets the opset imports of its
 functions, which the inliner drops. Outputs that forward an input or an outer value get an Identity,
-because the inliner gives them names that nothing defines. Weights are removed meanwhile, because
-the inliner serialises the whole model.
+because the inliner gives them names that nothing defines. Weights are removed during the call,
+because the inliner serialises the whole model.
 """
 
 from __future__ import annotations

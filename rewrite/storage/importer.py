@@ -1,9 +1,9 @@
 """Reads a GraphProto with its bodies as an `ir.Graph`.
 
 Names are resolved through a chain of scopes, one per graph. A body that names a value of an outer
-graph gets that tensor object, so that a capture is a reference and survives renaming. A name that a
-body defines itself shadows the outer one in that body and the bodies inside it. Scopes are never
-copied, so that the time is linear in the size of the file.
+graph gets that tensor object, so a capture is a reference and survives renaming. A name that a body
+defines itself shadows the outer one in that body and the bodies inside it. Scopes are never copied,
+so the time is linear in the size of the file.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _log = logging.getLogger("looplift")
 def check_declarations(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]], dtypes: Mapping[str, str]
 ) -> None:
-    """Warns of names that are no inputs, which TVM's importer ignores.
+    """Warns of names that are not inputs, which TVM's importer ignores.
 
     Raises AssumptionError for a shape whose rank is not that of the input.
     """
@@ -51,7 +51,7 @@ def redeclare(
 
     A size is a number, a name, or anything else for a dim that is not known. Shapes, and element
     types if one of them changes, that the model declares for other values are dropped: they were
-    inferred from the old declarations. Names that are no inputs are ignored.
+    inferred from the old declarations. Names that are not inputs are ignored.
     """
     inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
     resized = [info.name for info in inputs if info.name in shapes]

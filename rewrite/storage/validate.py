@@ -1,7 +1,7 @@
-"""Validates a model before any rule runs: whatever every rule relies on.
+"""Validates what every rule relies on, before any rule runs.
 
 onnx's checker is not enough: it rejects models that run, because its shape inference is wrong for
-them, and its messages hardly say where. Messages here name the place and the remedy.
+them, and its messages rarely say where. Messages here name the place and the remedy.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def _check_attributes(node: ir.Node, found: Operator, path: str) -> None:
 
 
 def _check_permutation(node: ir.Node, path: str) -> None:
-    """onnxruntime finds a wrong permutation only where it knows the rank, and else reads axes twice
-    (ONNX operator specification: Transpose).
+    """onnxruntime finds a wrong permutation only where it knows the rank; elsewhere it reads axes
+    twice (ONNX operator specification: Transpose).
     """
     order = node.attrs.get("perm") if node.op == "Transpose" and not node.domain else None
     if isinstance(order, (list, tuple)) and sorted(order) != list(range(len(order))):

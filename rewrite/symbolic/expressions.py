@@ -20,7 +20,7 @@ class Symbol:
     low: int | None = 0
     high: int | None = None
     scope: object = field(default=None, compare=False)
-    """The body graph in each of whose runs the value may differ; None for the main graph."""
+    """The body in whose iterations the value may differ; None for the main graph."""
     serial: int = -1
     """Distinguishes symbols with the same name."""
 

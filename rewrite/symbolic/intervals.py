@@ -46,19 +46,19 @@ def _mod(a: Bounds, b: Bounds) -> Bounds:
     return 0, None if b[1] is None else b[1] - 1
 
 
-def _known(pick: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else pick(a, b)
+def _if_both_known(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else choose(a, b)
 
 
-def _either(pick: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+def _of_known(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
     if a is None or b is None:
         return b if a is None else a
-    return pick(a, b)
+    return choose(a, b)
 
 
 TERMS: dict[str, Callable[[Bounds, Bounds], Bounds]] = {
     "floordiv": _floordiv,
     "mod": _mod,
-    "min": lambda a, b: (_known(min, a[0], b[0]), _either(min, a[1], b[1])),
-    "max": lambda a, b: (_either(max, a[0], b[0]), _known(max, a[1], b[1])),
+    "min": lambda a, b: (_if_both_known(min, a[0], b[0]), _of_known(min, a[1], b[1])),
+    "max": lambda a, b: (_of_known(max, a[0], b[0]), _if_both_known(max, a[1], b[1])),
 }

@@ -1,10 +1,10 @@
-"""Ifs that treat an empty value apart, although the branch for other values is right for it, too.
+"""Ifs that special-case an empty value, although the branch for other values handles it as well.
 
     c = Equal(Size(boxes), 0)
     keep = If(c) <then { [] }, else { … NonMaxSuppression(boxes, …) … }>
  -> keep = … NonMaxSuppression(boxes, …) …
 
-Detection models are exported so. For no boxes, NonMaxSuppression selects none.
+Exported detection models contain such Ifs. For no boxes, NonMaxSuppression selects none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ifs that only select between values which are there, or which cost next to nothing.
+"""Ifs that only select between values that exist already or cost next to nothing.
 
 y = If(c) <then { a }, else { b }>   ->   y = Where(c, a, b)
 """
@@ -113,9 +113,9 @@ class IfToWhere(Rule[Selection]):
 
 
 def _where_has_shape(m: Match, output: Tensor, condition: Shape, then: Shape, other: Shape) -> bool:
-    """Whether a Where has the shape of the If's output, or another one that no reader notices.
+    """Whether a Where has the shape of the If's output, or another one that readers broadcast alike.
 
-    Readers that broadcast a single element to an operand of no lower rank do not notice its rank.
+    A single element of any rank broadcasts alike to an operand of at least that rank.
     """
     if then == other:
         return len(condition) <= len(then)

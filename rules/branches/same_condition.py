@@ -78,7 +78,7 @@ class CollapseNestedIf(Rule[Graph]):
 
 
 def _implied_branch(m: Match, view: IfView) -> Graph | None:
-    """The branch that an If must take because of the branch in which it stands; None if either."""
+    """The branch that an If must take because of the branch in which it stands, if it is known."""
     wanted, negated = _decision(m, view.condition)
     graph = m.graph()
     while (owner := m.index.owner(graph)) is not None:
@@ -92,7 +92,7 @@ def _implied_branch(m: Match, view: IfView) -> Graph | None:
 
 _COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 _OF_ONE_ELEMENT = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators that keep the value of a tensor of one element, as every condition is."""
+"""Operators that keep the value of a one-element tensor; every condition is one."""
 
 
 def _decision(m: Match, condition: Tensor) -> tuple[Tensor, bool]:

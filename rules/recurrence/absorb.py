@@ -104,7 +104,7 @@ class AbsorbReversal(Rule[ReversedSequence]):
 
 
 def _reversal(facts: Facts, tensor: Tensor, axis: int) -> tuple[Tensor, list[list[int]]] | None:
-    """The value that a value is the reversal of along an axis, seen through transpositions."""
+    """The source of a reversal along an axis, and the transpositions after it; or None."""
     perms: list[list[int]] = []
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
         if node.op == "Slice":

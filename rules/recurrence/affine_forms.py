@@ -48,7 +48,7 @@ class SymbolicInput:
     """Equal for the same value; a string, or a tuple of strings and numbers."""
     width: int
     origin: object
-    """What the input stands for; its maker decides."""
+    """What the input stands for, as its creator chooses."""
 
     @cached_property
     def key(self) -> bytes:

@@ -150,7 +150,7 @@ def _common_factors(form: AffineForm) -> list[ActivatedForm]:
 
 
 def _activation_of(factor: Factor, cell: AffineForm, scale: Weight) -> ActivationFunction | None:
-    """The activation of c' that a factor times a scale is; None if it is none."""
+    """The activation of c' that a factor times a scale is; None if it is not one."""
     if not isinstance(factor, ActivatedForm):
         return None
     function = scale_activation((factor.function, factor.parameters), scale)

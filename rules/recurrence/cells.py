@@ -40,8 +40,8 @@ SUPPORTED_ACTIVATIONS = frozenset(
     {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softsign",
      "Tanh", "ThresholdedRelu"}
 )  # fmt: skip
-"""The activations of the recurrent operators that onnxruntime computes as it does the operators of
-these names."""
+"""The activations that onnxruntime's recurrent operators compute exactly like the operators of the
+same names."""
 OVERFLOWING_ACTIVATION = "Softplus"
 """The one other activation: in onnxruntime's LSTM, GRU and RNN it overflows from about 88 on."""
 
@@ -138,8 +138,8 @@ class Cell:
 class UnliftedDependency(Miss):
     """A cell depends on a value without an affine form.
 
-    Diagnostics catch it apart from other reasons: they name what the value is part of, such as a
-    layer normalisation.
+    Diagnostics catch it separately, to name what the value is part of, such as a layer
+    normalisation.
     """
 
     def __init__(self, origin: UnliftedValue, is_factor: bool = False) -> None:

@@ -150,7 +150,7 @@ def _test_in_body(
 
 
 def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor | None:
-    """The outer integers that a value is, seen through operators that add or remove unit axes."""
+    """The outer integers that a value is, apart from added or removed axes of size 1."""
     while (home := facts.index.home(tensor)) is not None and facts.dtype(tensor) in _INDEX_TYPES:
         if not facts.index.encloses(loop.body, home):
             return tensor
@@ -255,11 +255,11 @@ def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
 
 
 def _threshold(facts: Facts, node: Node) -> tuple[Tensor | None, bool]:
-    """The value that a comparison is true for if it is 1 rather than 0, or 0 rather than 1.
+    """The value for which a comparison tells 0 from 1, and the result of the comparison for 1.
 
-    The second result says which of the two. The value is None if the comparison tells neither.
+    None as the value if the comparison has the same result for both.
     """
-    for op, (value, bound) in _orders(node):
+    for op, (value, bound) in _both_directions(node):
         limit = facts.constant(bound)
         if limit is not None and limit.size == 1 and facts.rank(bound) == 0:
             compare = _COMPARE[op]
@@ -269,7 +269,7 @@ def _threshold(facts: Facts, node: Node) -> tuple[Tensor | None, bool]:
     return None, False
 
 
-def _orders(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
+def _both_directions(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
     """A comparison in both directions."""
     return [(node.op, node.inputs), (MIRRORED[node.op], list(node.inputs)[::-1])]
 
@@ -277,7 +277,7 @@ def _orders(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
 def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     """A comparison of the positions along an axis with one limit for each row, or one for all."""
     rank = facts.rank(node.outputs[0])
-    for op, (positions, limit) in (*_orders(node), *_orders_of_difference(facts, node)):
+    for op, (positions, limit) in (*_both_directions(node), *_compared_terms(facts, node)):
         limit = _before_expansion(facts, limit)
         shape, rows = facts.shape(positions), facts.shape(limit)
         whole = _as_integers(facts, limit)
@@ -292,10 +292,10 @@ def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     return None
 
 
-def _orders_of_difference(facts: Facts, node: Node) -> list[tuple[str, Sequence[Tensor]]]:
+def _compared_terms(facts: Facts, node: Node) -> list[tuple[str, Sequence[Tensor]]]:
     """The comparison of a and b in both directions, where `a - b` is compared with zero."""
     found: list[tuple[str, Sequence[Tensor]]] = []
-    for op, (difference, bound) in _orders(node):
+    for op, (difference, bound) in _both_directions(node):
         producer = facts.index.producer(difference)
         is_difference = producer is not None and producer.op == "Sub" and not producer.domain
         if producer is not None and is_difference and facts.scalar(bound) == 0:
@@ -305,7 +305,7 @@ def _orders_of_difference(facts: Facts, node: Node) -> list[tuple[str, Sequence[
 
 
 def _before_expansion(facts: Facts, tensor: Tensor) -> Tensor:
-    """A value before it was expanded to a shape, which a comparison does as well."""
+    """A value before its expansion to a shape, which a comparison does by broadcasting anyway."""
     node = facts.index.producer(tensor)
     while node is not None and not node.domain and _expands(facts, node):
         tensor = node.inputs[0]
@@ -439,7 +439,7 @@ def _prefix_mask_test(facts: Facts, read: SliceRead) -> LengthTest | None:
 
 
 def _is_constant_prefix_mask(facts: Facts, tensor: Tensor, axis: int) -> bool:
-    """Whether a value is a constant prefix mask along an axis, or a Gather along others of one."""
+    """Whether a value is a constant prefix mask along an axis, or gathered from one."""
     if facts.dtype(tensor) not in (*_INDEX_TYPES, *_FLOAT_TYPES, TensorProto.BOOL):
         return False
     while not facts.is_constant(tensor):

@@ -44,7 +44,7 @@ class BatchAxis:
 
     size: Dim
     name: int | None = None
-    """Tells axes of equal size apart where it matters."""
+    """Distinguishes axes of equal size."""
 
 
 Axis = int | BatchAxis

@@ -47,7 +47,7 @@ CellInput = SliceRead | LoopInvariant
 
 @dataclass(frozen=True, eq=False)
 class HiddenResult:
-    """A value of the body that equals the new h and that others than the cell read."""
+    """A value of the body that equals the new h and that nodes outside the cell read."""
 
     value: Tensor
     layout: CellLayout
@@ -198,7 +198,7 @@ class _Interpretation:
 
 
 def find_loop_cell(facts: Facts, loop: CountedLoop) -> LoopCell:
-    """The first cell of a loop. Raises Miss with the most telling reason if there is none."""
+    """The first cell of a loop. Raises Miss with the most specific reason if there is none."""
     first: Miss | None = None
     for interpretation in _interpretations(facts, loop):
         try:

@@ -52,13 +52,13 @@ def probe(
 
     `inputs` are the values of `cell.inputs`; `before` and `after` are h and c, whose layouts stay
     the same. `masks` have the given values. Raises Miss if the difference is too large, or if
-    onnxruntime runs one of the two not at all.
+    onnxruntime does not run one of the two.
     """
     given = [tensor for tensor, _ in (*inputs, *before)]
     nodes, outer = backward_slice(facts, after, {*given, *masks})
     values = _random_values(facts, [*given, *outer, *masks])
     for tensor in given:
-        if not values[tensor].size:  # which ends the process in some of onnxruntime's operators
+        if not values[tensor].size:  # which crashes some of onnxruntime's operators
             raise Miss("{} has no elements", tensor, at=tensor)
     for tensor, truth in masks.items():
         values[tensor] = np.full_like(values[tensor], truth)

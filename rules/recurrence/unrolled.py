@@ -205,7 +205,7 @@ def depends_on(facts: Facts, tensor: Tensor, node: Node) -> bool:
 
 
 def _copy_between(claims: _Claims, h: Tensor, after: Tensor) -> CellCopy:
-    """The copy between two hidden states. Raises Miss where it is no cell."""
+    """The copy between two hidden states. Raises Miss if it is not a cell."""
     nodes = claims.claim(after)
     if len(nodes) > _MOST_NODES:
         raise Miss("a copy has more than {} nodes", _MOST_NODES)
@@ -429,7 +429,7 @@ def _first_copy(
 
 
 def _previous_input(facts: Facts, following: Tensor, update: AffineForm) -> Tensor:
-    """The neighbouring slice that the update reads, or the same value if it is no slice."""
+    """The neighbouring slice that the update reads, or the same value if it is not a slice."""
     element = axis_element(facts, following)
     read = _tensors(s.origin for s in update.inputs())
     if element is None and following in read:
