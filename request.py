@@ -76,7 +76,7 @@ class Request:
 
     @cached_property
     def resolved(self) -> Assertions:
-        """The assertions as the model takes them; see `apply_assertions`. Raises as `engine`."""
+        """The assertions that `apply_assertions` returns. Raises what `engine` raises."""
         return self._imported()[1]
 
     def _imported(self) -> tuple[Model, Assertions]:
@@ -102,7 +102,7 @@ class Settings:
     """Whether links may lead to external data outside the folder of the model."""
 
     def request(self, model: ModelSource) -> Request:
-        """The request for a model. Raises as `Request.of` and `plugins.all_phases`."""
+        """The request for a model. Raises what `Request.of` and `plugins.all_phases` raise."""
         phases = all_phases(self.rules)
         return Request.of(
             model,

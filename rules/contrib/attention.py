@@ -179,7 +179,7 @@ def _heads(emit: Builder, x: Tensor, bias: Tensor | None, count: int, size: int)
 
 
 def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores) -> Tensor:
-    """The weighted sums of the values, with the heads joined: [batch, queries, features]."""
+    """The weighted sums of the values, with the heads merged: [batch, queries, features]."""
     q, k, v = heads
     q = emit("Mul", q, number(emit, found.scale, found.dtype))
     total = emit("MatMul", q, emit.transpose(k, [0, 1, 3, 2]))

@@ -159,7 +159,7 @@ def _initial_elements(m: Match, initial: Tensor) -> list[Tensor]:
 
 
 def _with_initial_elements(emit: Builder, stacked: Tensor, update: Insertion) -> Tensor:
-    """Joins the initial elements and those of the iterations along axis 0."""
+    """Concatenates the initial elements and those of the iterations along axis 0."""
     parts = [emit.unsqueeze(part, [0]) for part in update.initial]
     if not update.runs_at_least_once:  # an empty scan output does not have the right sizes
         sizes = [emit.shape(stacked, 0, 1), emit.shape(parts[0], 1, TO_THE_END)]
@@ -169,7 +169,7 @@ def _with_initial_elements(emit: Builder, stacked: Tensor, update: Insertion) ->
 
 
 def _is_stack(node: Node) -> bool:
-    """Whether a node joins the elements of a sequence along a new axis."""
+    """Whether a node stacks the elements of a sequence along a new axis."""
     if node.domain or node.op != "ConcatFromSequence":
         return False
     return bool(node.attrs.get("new_axis", 0))

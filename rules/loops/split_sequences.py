@@ -125,7 +125,7 @@ class JoinedSplit:
 
 
 class ConcatOfSplitSequence(Rule[JoinedSplit]):
-    """Replaces the joined elements of a split tensor by the tensor, its axes in another order."""
+    """Replaces a concatenation of all elements of a split tensor by the tensor, transposed."""
 
     root = "ConcatFromSequence"
     promise = Promise(
@@ -147,7 +147,7 @@ class ConcatOfSplitSequence(Rule[JoinedSplit]):
         axis = int(m.node.attrs["axis"]) % rank
         m.need(
             not split.keeps_axis or (axis == split.axis and not new_axis),
-            "the pieces keep axis {}, and are joined along axis {}",
+            "the pieces keep axis {}, and are concatenated along axis {}",
             split.axis,
             axis,
         )

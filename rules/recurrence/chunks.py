@@ -45,7 +45,7 @@ class ChunkedRecurrence:
 class MergeRecurrentChunks(Rule[ChunkedRecurrence]):
     """Runs an LSTM, GRU or RNN once over a sequence that a loop reads in chunks.
 
-    Needs opset 14: before it, Reshape cannot join two axes that may be empty.
+    Needs opset 14: before it, Reshape cannot merge two axes that may be empty.
     """
 
     root = ("Loop", "Scan")

@@ -4,7 +4,7 @@
     y = ConcatFromSequence(l)
  -> y = Gather(x, [0, 0, 1, 2, 2, 2, …])
 
-An iteration may also expand along a second axis of size 1, and then join both axes by a Reshape:
+An iteration may also expand along a second axis of size 1, and then merge both axes by a Reshape:
 `Reshape(Expand(x_t, [1, d_t, 4]), [-1, 4])`, as torch.repeat_interleave is exported.
 
 The indices follow from a mask: row t of the matrix `k < d_t` is true d_t times, and NonZero lists
@@ -43,8 +43,8 @@ class RepeatedSlices:
     """The axis of the concatenation; never negative."""
     rank: int
     """The rank of the slice."""
-    joins_axes: bool
-    """Whether the expanded slice joins this axis and the next one."""
+    merges_axes: bool
+    """Whether a Reshape merges this axis of the expanded slice and the next one."""
 
 
 class RaggedRepeat(Rule[RepeatedSlices]):
@@ -97,13 +97,13 @@ class RaggedRepeat(Rule[RepeatedSlices]):
         emit = hoisted.builder(node.outputs[0])
         slices = _stacked(emit, hoisted, work, found.slice)
         sizes = _stacked(emit, hoisted, work, found.sizes)
-        emptied = [axis + 1, axis + 2] if found.joins_axes else [axis + 1]
+        emptied = [axis + 1, axis + 2] if found.merges_axes else [axis + 1]
         counts = emit("Gather", sizes, emit.vector(*(k - 1 for k in emptied)), axis=1)
         counts = emit.reduce("ReduceProd", counts, [1], 0)
-        rank = found.rank - found.joins_axes
+        rank = found.rank - found.merges_axes
         joined = emit.move_axis(emit.squeeze(slices, emptied), 0, axis, rank)
         y = emit("Gather", joined, _repeated_indices(emit, counts), axis=axis)
-        if not found.joins_axes:
+        if not found.merges_axes:
             y = emit("Expand", y, _other_sizes(emit, sizes, axis, rank))
         patch.replace(node.outputs[0], y)
         patch.remove(node)
@@ -125,7 +125,7 @@ def _other_sizes(emit: Builder, sizes: Tensor, axis: int, rank: int) -> Tensor:
 def _repeated_slices(
     m: Match, loop: CountedLoop, carried: CarriedValue, joined: Node
 ) -> RepeatedSlices:
-    """How a ConcatFromSequence joins repeated slices. Raises Miss if it joins something else."""
+    """How a ConcatFromSequence concatenates repeated slices. Raises Miss for anything else."""
     m.need(not joined.attrs.get("new_axis", 0), "{} adds an axis", joined, at=joined)
     same = m.graph() is m.index.graph_of(joined)
     m.need(same, "{} is in another graph", joined, at=joined)
@@ -142,28 +142,28 @@ def _repeated_slices(
     shape = m.need(m.facts.shape(source), "the rank of {} is not known", source, at=source)
     rank = len(shape)
     m.need(m.facts.shape(sizes) == (rank,), "Expand adds axes to {}", source, at=source)
-    joins_axes = reshape is not None
-    axis, result_rank = joined.attrs["axis"], rank - joins_axes
+    merges_axes = reshape is not None
+    axis, result_rank = joined.attrs["axis"], rank - merges_axes
     inside = -result_rank <= axis < result_rank
     m.need(inside, "axis {} is outside rank {}", axis, result_rank, at=joined)
     axis %= result_rank
     if reshape is not None:
-        _need_joined_axes(m, expand, reshape, axis)
-    for size in shape[axis : axis + 1 + joins_axes]:
+        _need_merged_axes(m, expand, reshape, axis)
+    for size in shape[axis : axis + 1 + merges_axes]:
         unknown = "the size {} of the repeated axis is not known to be 1"
         m.need(size == 1, unknown, size, at=source)
-    return RepeatedSlices(joined, work, source, sizes, axis, rank, joins_axes)
+    return RepeatedSlices(joined, work, source, sizes, axis, rank, merges_axes)
 
 
-def _need_joined_axes(m: Match, expand: Node, reshape: Node, axis: int) -> None:
-    """Raises Miss if a Reshape is not known to join this axis and the next one, and no other."""
+def _need_merged_axes(m: Match, expand: Node, reshape: Node, axis: int) -> None:
+    """Raises Miss unless a Reshape is known to merge this axis and the next one, and no other."""
     source, sizes = expand.inputs
     shape, factors = m.facts.known_shape(source), vector(m.facts, sizes)
     target = m.need(
         m.facts.constant(reshape.inputs[1]), "the shape of {} is not constant", reshape, at=reshape
     ).tolist()
-    joins = len(target) == len(shape) - 1 and target[axis] == -1
-    m.need(joins, "{} does more than join two axes", reshape, at=reshape)
+    merges = len(target) == len(shape) - 1 and target[axis] == -1
+    m.need(merges, "{} does more than merge two axes", reshape, at=reshape)
     kept = [k for k in range(len(shape)) if k not in (axis, axis + 1)]
     for k, wanted in zip(kept, target[:axis] + target[axis + 1 :]):
         known = factors is not None and factors[k] == 1
