@@ -1,9 +1,11 @@
 """Matrix products: the right operand in panels of vectors, rows in register tiles.
 
 A constant right operand is packed into panels `[panel, k, width]` once, when the module is
-compiled; TVM's `SplitLayoutRewritePreproc` takes the packing out of the kernel. Panels are outside
-and rows inside, so that a panel stays in the second-level cache while all rows of an item pass over
-it. Sizes may be symbols: the last rows and columns go through smaller tiles.
+compiled; TVM's `SplitLayoutRewritePreproc` takes the packing out of the kernel. The loop over
+panels is around that over rows, so that a panel stays in the second-level cache while all rows of
+an item pass over it. Where the cache holds several panels, the loop over them is inside: a register
+tile writes its results beside those of the tile before. Sizes may be symbols: the last rows and
+columns go through smaller tiles.
 """
 
 from __future__ import annotations
@@ -38,8 +40,14 @@ from .products import SumOfProducts, sum_of_products
 
 _CACHED = 1 << 18
 """Elements of the left operand that an item keeps in the second-level cache."""
-
-
+_CACHED_PANELS = 1 << 16
+"""Elements of panels of the right operand that stay in the second-level cache."""
+_FEWEST_PANELS = 4
+"""The fewest panels for which a loop over them inside of that over rows is faster."""
+_FEWEST_ITEMS = 4
+"""Cores share at least so many items, if there are enough panels."""
+_FEW_TILES = 4
+"""The row tiles of an item of several panels."""
 _NEAR = 1 << 10
 """Elements between rows of the right operand up to which it is read without a copy."""
 _COST_OF_READ, _COST_OF_COPY = 4, 8
@@ -157,26 +165,45 @@ class _Emission:
     # --- items ---
 
     def _items(self, packed: bool) -> None:
-        product, tile = self._product, self._tile
+        product = self._product
         batch = product.count(product.batch)
         rows = bound(product.count(product.rows))
-        panels = bound(pieces(self._width, tile.width))
-        chunk = self._row_chunk()
+        panels = bound(pieces(self._width, self._tile.width))
+        most = self._most_panels(packed)
+        chunk = self._row_chunk() if most == 1 else _FEW_TILES * self._tile.rows
         chunks = bound(pieces(rows, chunk))
+        together = int64(1) if most == 1 else bound(_panels_together(most, panels, batch * chunks))
+        groups = bound(pieces(panels, together))
         copies = not packed and not self._reads_in_place()
         reading = chunks * (_COST_OF_COPY if copies else _COST_OF_READ)
         work = batch * (rows + reading) * self._width * self._depth
 
         def item(number: Any) -> None:
-            panel = bound(tirx.floormod(number, panels))
-            outer = bound(tirx.floordiv(number, panels))
+            group = bound(tirx.floormod(number, groups))
+            outer = bound(tirx.floordiv(number, groups))
             part = bound(tirx.floormod(outer, chunks))
             where = self._batch_values(tirx.floordiv(outer, chunks))
             first = bound(part * chunk)
             count = bound(tirx.min(rows - first, int64(chunk)))
-            self._panel(where, panel, first, count, packed)
+            scratch = ib.alloc_buffer((self._tile.rows * self._tile.width,), "float32")
+            if most == 1:
+                self._panel(where, group, first, count, packed, scratch)
+                return
+            panel = bound(group * together)
+            last = bound(tirx.min(panel + together, panels))
+            self._panels(where, panel, last, first, count, packed, scratch)
 
-        for_items(batch * chunks * panels, work, item)
+        for_items(batch * chunks * groups, work, item)
+
+    def _most_panels(self, packed: bool) -> int:
+        """The number of panels at most that each register tile of rows is multiplied by in turn.
+
+        It is 1 for panels that are copied, because a copy is read by all rows of an item.
+        """
+        if not _is_static(self._depth) or not (packed or self._reads_in_place()):
+            return 1
+        cached = _CACHED_PANELS // (max(int(self._depth), 1) * self._tile.width)
+        return cached if cached >= _FEWEST_PANELS else 1
 
     def _row_chunk(self) -> int:
         rows = self._tile.rows
@@ -205,43 +232,62 @@ class _Emission:
         return values
 
     def _panel(
-        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, packed: bool
+        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, packed: bool, scratch: Any
     ) -> None:
         """All row tiles of one item over one panel."""
-        tile, product = self._tile, self._product
-        column = bound(panel * tile.width)
-        columns = bound(tirx.min(self._width - column, int64(tile.width)))
-        scratch = ib.alloc_buffer((tile.rows * tile.width,), "float32")
-        b, b_stride = self._right_operand(where, panel, column, packed)
-        a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
-        a_k = product.a.position.of(self._k)
-        groups = bound(ceil_div(count, tile.rows))
-        with ib.serial(groups) as group:
-            start = bound(first + group * tile.rows)
-            rows = bound(tirx.min(first + count - start, int64(tile.rows)))
-            values = {**where, **self._row_values(start)}
-            origin = product.a.position.at(values)
+        tile = self._tile
+        b, b_stride = self._right_operand(where, panel, packed)
+        passes = bound(ceil_div(count, tile.rows))
+        with ib.serial(passes) as number:
             if packed:
                 row = int64(tile.width)
-                ahead = share_of_next_panel(self._depth * row, row, group, groups)
+                ahead = share_of_next_panel(self._depth * row, row, number, passes)
             elif self._reads_in_place():
                 ahead = rows_ahead(tile, b_stride)
             else:
                 ahead = int64(0), int64(0)  # The copy is in the cache.
-            call_product(
-                tile, rows, tirx.address_of(self._a[origin]), b, scratch.data,
-                self._depth, (a_row, a_k), b_stride, ahead,
-            )  # fmt: skip
-            with ib.serial(rows) as row:
-                here = {**where, **self._row_values(start + row), self._n: column}
-                line = bound(row * tile.width)
-                self._store.run(here, columns, partial(_element, scratch, line), tile.lanes)
+            self._row_tile(where, panel, first, count, number, (b, b_stride, ahead), scratch)
 
-    def _right_operand(
-        self, where: dict[Any, Any], panel: Any, column: Any, packed: bool
-    ) -> tuple[Any, Any]:
+    def _panels(
+        self, where: dict[Any, Any], panel: Any, last: Any, first: Any, count: Any, packed: bool,
+        scratch: Any,
+    ) -> None:  # fmt: skip
+        """All row tiles of one item over the panels from one up to, but not including, another."""
+        with (
+            ib.serial(bound(ceil_div(count, self._tile.rows))) as number,
+            ib.serial(last - panel) as offset,
+        ):
+            here = bound(panel + offset)
+            b, b_stride = self._right_operand(where, here, packed)
+            right = b, b_stride, rows_ahead(self._tile, b_stride)
+            self._row_tile(where, here, first, count, number, right, scratch)
+
+    def _row_tile(
+        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
+        right: tuple[Any, Any, tuple[Any, Any]], scratch: Any,
+    ) -> None:  # fmt: skip
+        """The product of one row tile with a panel: its address, its stride, and what follows."""
+        tile, product = self._tile, self._product
+        b, b_stride, ahead = right
+        column = bound(panel * tile.width)
+        columns = bound(tirx.min(self._width - column, int64(tile.width)))
+        start = bound(first + number * tile.rows)
+        rows = bound(tirx.min(first + count - start, int64(tile.rows)))
+        origin = product.a.position.at({**where, **self._row_values(start)})
+        a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
+        call_product(
+            tile, rows, tirx.address_of(self._a[origin]), b, scratch.data,
+            self._depth, (a_row, product.a.position.of(self._k)), b_stride, ahead,
+        )  # fmt: skip
+        with ib.serial(rows) as row:
+            here = {**where, **self._row_values(start + row), self._n: column}
+            line = bound(row * tile.width)
+            self._store.run(here, columns, partial(_element, scratch, line), tile.lanes)
+
+    def _right_operand(self, where: dict[Any, Any], panel: Any, packed: bool) -> tuple[Any, Any]:
         """The address of a panel's first element and the distance of its rows."""
         width = int64(self._tile.width)
+        column = bound(panel * width)
         if packed:
             return tirx.address_of(self._b[panel * self._depth * width]), width
         position = self._product.b.position
@@ -277,6 +323,12 @@ class _Emission:
         step, down = position.of(self._n), position.of(self._k)
         whole = _is_static(self._width) and int(self._width) % self._tile.width == 0
         return whole and _is_one(step) and _is_static(down) and int(down) <= _NEAR
+
+
+def _panels_together(most: int, panels: Any, chunks: Any) -> Any:
+    """The number of panels of an item if there are `chunks` chunks of rows."""
+    parts = ceil_div(int64(_FEWEST_ITEMS), tirx.max(chunks, int64(1)))
+    return tirx.max(tirx.min(int64(most), tirx.floordiv(panels, parts)), int64(1))
 
 
 def _element(scratch: Any, first: Any, offset: Any) -> Any:

@@ -35,6 +35,7 @@ from .winograd_transforms import (
     kept_apart,
     output_transform,
     recovered_taps,
+    span,
 )
 
 _ANY = (1 << 48,)
@@ -585,10 +586,6 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
 
 def _copy_row(lanes: int) -> tirx.PrimFunc:
     """What `call_copy_row` calls. LLVM would unroll the loop over rows if it were inlined."""
-
-    def span(first: Any, count: int) -> Any:
-        return tirx.Ramp(first, tirx.IntImm("int64", 1), count)
-
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         pointers, numbers = _parameters(

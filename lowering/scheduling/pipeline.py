@@ -267,9 +267,8 @@ _LEFT_OUT = (
 def _kernel_pipeline() -> tuple[Any, Any, Any]:
     """TVM's pipeline for kernels, which leaves out what this pipeline has done or proven.
 
-    A module that `compact_buffers` returned is not compacted again, and not only to save time: TVM
-    0.27's CompactBufferAllocation fails where an index of a buffer is a vector. Instruments do not
-    see the passes of such a module, because they would end with the inner context.
+    A module that `compact_buffers` returned is not compacted again. Instruments do not see the
+    passes of such a module, because they would end with the inner context.
     """
     passes, for_host, for_device = _TVM_PIPELINE()
 

@@ -485,16 +485,6 @@ def test_compiles_a_recurrence_in_a_loop(imported: Callable[..., Imported]) -> N
     np.testing.assert_allclose(given.numpy(), expected, rtol=1e-5)
 
 
-def test_compaction_of_vectors_fails_in_tvm(imported: Callable[..., Imported]) -> None:
-    """Then looplift's pipeline for kernels saves time only, and instruments may see its passes."""
-    module = imported(RECURRENCE).module
-    with tvm.target.Target("llvm"):
-        lowered = relax.get_pipeline("looplift")(module)
-    kernels = {v: f for v, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
-    with pytest.raises(tvm.error.InternalError, match="eval_vec_"):
-        s_tir.transform.CompactBufferAllocation()(tvm.IRModule(kernels))
-
-
 def test_a_rectifier_keeps_nan(imported: Callable[..., Imported]) -> None:
     """As in onnxruntime, alone and after a product."""
     model = imported("""model (float[n, 4] x, float[4, 4] w) => (float[n, 4] y, float[n, 4] z) {
