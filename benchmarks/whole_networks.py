@@ -28,8 +28,13 @@ from harness import previous, report
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = (1, 2)
 SECONDS = 3
-"""For each measurement, and at least so many runs:"""
-RUNS = 5
+"""The least duration of each measurement, and the least number of turns:"""
+TURNS = 5
+TURN, PAUSE = 0.3, 0.1
+"""The least duration of a turn on several threads, and of the pause before it.
+
+Idle threads of the other one keep the cores busy for a while.
+"""
 SLOWEST = 3
 
 
@@ -81,15 +86,11 @@ def measure(name: str, networks: Path) -> dict[str, object]:
         os.sched_setaffinity(0, cores)
         feed = feeds[-1]
         ours = functools.partial(machine["main"], *bind(feed, inputs))
-        # Idle threads of onnxruntime keep a core busy for a while, so it does not run before.
-        best = least_time(ours) if threads > 1 else None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(str(path), options)
         theirs = functools.partial(session.run, None, {key: feed[key] for key in inputs})
-        row[f"ratio, {threads} thread(s)"] = (
-            ratio(ours, theirs) if best is None else best / least_time(theirs)
-        )
+        row[f"ratio, {threads} thread(s)"] = ratio(ours, theirs, turn=0 if threads == 1 else TURN)
         if threads == 1:
             row["difference"] = max(
                 difference(
@@ -130,30 +131,33 @@ def difference(wanted: list[Any], got: list[Any]) -> float:
     return worst
 
 
-def ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
-    """The least time of the first call over that of the second, in alternating runs."""
+def ratio(ours: Callable[[], object], theirs: Callable[[], object], turn: float) -> float:
+    """The least time of the first call over that of the second.
+
+    The two take turns of at least one call and `turn` seconds.
+    """
     ours(), theirs()
     best = [float("inf")] * 2
-    start, runs = time.perf_counter(), 0
-    while runs < RUNS or time.perf_counter() - start < SECONDS:
-        runs += 1
+    start, turns = time.perf_counter(), 0
+    while turns < TURNS or time.perf_counter() - start < SECONDS:
+        turns += 1
         for place, call in enumerate((ours, theirs)):
-            begin = time.perf_counter()
-            call()
-            best[place] = min(best[place], time.perf_counter() - begin)
+            if turn:
+                time.sleep(PAUSE)
+            best[place] = min(best[place], least_time(call, turn))
     return best[0] / best[1]
 
 
-def least_time(call: Callable[[], object]) -> float:
-    """The least time of a call, in seconds."""
-    call()
-    best, start, runs = float("inf"), time.perf_counter(), 0
-    while runs < RUNS or time.perf_counter() - start < SECONDS:
-        runs += 1
-        begin = time.perf_counter()
+def least_time(call: Callable[[], object], seconds: float) -> float:
+    """The least time of a call, in seconds, among as many as take some time."""
+    best, begin = float("inf"), time.perf_counter()
+    end = begin + seconds
+    while True:
         call()
-        best = min(best, time.perf_counter() - begin)
-    return best
+        now = time.perf_counter()
+        best, begin = min(best, now - begin), now
+        if now >= end:
+            return best
 
 
 def slowest(machine: Any, given: list[Any]) -> list[str]:
