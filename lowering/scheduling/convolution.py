@@ -553,7 +553,10 @@ class Emission:
                 here.update(dict.fromkeys(columns[:-1], int64(0)))
                 here[columns[-1]] = bound(first + first_result)
                 count = bound(self._result_index(end) - first_result)
-                store.run(here, count, lambda k: scratch[results + k], lanes)
+                following = None
+                if self._writes_panels:  # The next panel begins where this one ends.
+                    following = {**here, columns[-1]: here[columns[-1]] + self._tile.width}
+                store.run(here, count, lambda k: scratch[results + k], lanes, following)
                 return
             line = bound(tirx.floordiv(begin, self._pitch))
             with ib.serial(ceil_div(end, self._pitch) - line) as number:

@@ -314,12 +314,18 @@ class Store:
         return self._views[self._epilogue.output]
 
     def run(
-        self, values: Mapping[Any, Any], count: Any, element: Callable[[Any], Any], lanes: int
+        self,
+        values: Mapping[Any, Any],
+        count: Any,
+        element: Callable[[Any], Any],
+        lanes: int,
+        following: Mapping[Any, Any] | None = None,
     ) -> None:
         """Writes `count` elements that follow each other along the last axis of columns.
 
         `values` are those of the variables at the first element; `element(k)` is the product's
-        element k.
+        element k. `following` are those at the first of the elements that are written next: their
+        cache lines are prefetched.
         """
         last = self._columns[-1]
         stages = self._stages(lanes)
@@ -359,11 +365,21 @@ class Store:
                 with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:
                     # The last vector ends with the last element: it writes some elements again.
                     first = bound(tirx.min(number * lanes, count - lanes))
+                    if following is not None:
+                        self._prefetch(following, first)
                     with ib.vectorized(int64(lanes)) as lane:
                         store(first + lane, lane)
                 if not _is_true(fills):
                     with ib.Else():
                         self._run_tail(values, int64(0), bound(count), element, lanes)
+
+    def _prefetch(self, values: Mapping[Any, Any], offset: Any) -> None:
+        """Prefetches the cache line of an element for writing; it may lie outside of the output."""
+        last = self._columns[-1]
+        place = self.target({**values, last: values[last] + offset})
+        write, locality, data = (tirx.const(value, "int32") for value in (1, 3, 1))
+        address = tirx.address_of(self.output[bound(place)])
+        ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, write, locality, data))
 
     def _stages(self, lanes: int) -> list[Any]:
         """A buffer for the argument of each function in the value that is stored."""

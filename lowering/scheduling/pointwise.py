@@ -184,4 +184,5 @@ class _Emission:
             here.update(dict.fromkeys(columns, int64(0)))
             here[columns[-1]] = first
             place = bound(row * result_row)
-            store.run(here, count, lambda k: results[place + k], self._tile.lanes)
+            following = {**here, **self._row_values(start + row + 1)}
+            store.run(here, count, lambda k: results[place + k], self._tile.lanes, following)
