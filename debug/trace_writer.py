@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import io
 import json
 import time
 from collections import Counter, defaultdict
@@ -340,32 +341,61 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 # --- the file ---
 
 
+class _TraceFile(io.TextIOWrapper):
+    """A file whose errors name the trace, because an OSError of a write names no file."""
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        super().__init__(temporary.open("xb"), encoding="utf-8")
+        self._path = path
+        self.is_whole = True
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> ModelError:
+        self.is_whole = False
+        return _not_written(self._path, error)
+
+
 @contextmanager
 def trace_file(path: Path) -> Iterator[IO[str]]:
     """Opens a file for a trace; unless it is empty, it gets its name at the end of the block.
 
     Keeps the trace even after an error, because it shows what ended the rewrite. Replaces only
     another trace, so that a model named by mistake is not lost. Raises ModelError for any other
-    file, and if the trace cannot be written.
+    file, and if the trace cannot be written; then an older trace stays as it was.
     """
     temporary = temporary_path(path)
     try:
         if path.exists():
             _check_is_trace(path)
-        file = temporary.open("x", encoding="utf-8")
+        file = _TraceFile(path, temporary)
     except OSError as error:
-        raise ModelError(
-            f"The trace cannot be written: {error.strerror or error}",
-            where=f"file '{path}'",
-            remedy="Name a file in a folder that can be written to",
-        ) from error
+        raise _not_written(path, error) from error
     try:
         with file:
             yield file
     finally:
-        if temporary.stat().st_size:
+        if file.is_whole and temporary.stat().st_size:
             temporary.replace(path)
         temporary.unlink(missing_ok=True)
+
+
+def _not_written(path: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"The trace cannot be written: {error.strerror or error}",
+        where=f"file '{path}'",
+        remedy="Check the permissions of the folder and the space left on the disk",
+    )
 
 
 def _check_is_trace(path: Path) -> None:

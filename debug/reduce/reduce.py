@@ -15,6 +15,7 @@ from rich.text import Text
 from ...request import Request
 from ...rewrite.errors import LoopliftError
 from ...rewrite.storage.files import save
+from ...rewrite.storage.output_files import write_text
 from ..exit_status import FINDING
 from ..model_text import shortened_text
 from .criteria import criterion, for_model
@@ -100,12 +101,12 @@ def reduce(
 
 
 def _write_files(output: Path, found: Reduction, test: _Test, base_dir: str) -> Files:
-    """Writes everything next to the model. Raises ModelError if the model cannot be written."""
+    """Writes everything next to the model. Raises ModelError if a file cannot be written."""
     save(found.model, output, base_dir=base_dir)
     text = output.with_suffix(".txt")
-    text.write_text(shortened_text(found.model) + "\n", encoding="utf-8")
+    write_text(text, shortened_text(found.model) + "\n", "text of the model")
     test_path = output.with_name(f"{test.function()}.py")
-    test_path.write_text(test.text(), encoding="utf-8")
+    write_text(test_path, test.text(), "test")
     clean = None
     if found.nearest is not None:
         clean = output.with_suffix(".clean.onnx")

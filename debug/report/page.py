@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from ...rewrite.errors import ModelError
+from ...rewrite.storage.output_files import write_text
 from ...rewrite.storage.summary import rows
 from .build import ReportData
 from .rule_sources import highlighting
@@ -74,14 +74,7 @@ def render(report: ReportData) -> str:
 
 def write(report: ReportData, path: Path) -> None:
     """Writes the page. Raises ModelError if it cannot be written."""
-    try:
-        path.write_text(render(report), encoding="utf-8")
-    except OSError as error:
-        raise ModelError(
-            f"The report cannot be written: {error.strerror or error}",
-            where=f"file '{path}'",
-            remedy="Name a file in a folder that can be written to",
-        ) from error
+    write_text(path, render(report), "report")
 
 
 def _data(report: ReportData) -> dict[str, Any]:

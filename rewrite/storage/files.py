@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from ..errors import ModelError
 from .external import Folder, data_range, external_tensors
 from .in_memory import to_proto
-from .output_files import AtomicFiles, WeightsFile, move_weights
+from .output_files import AtomicFiles, WeightsFile, check_not_device, move_weights
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -184,12 +184,7 @@ def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
             where=place,
             remedy="Create it, or write somewhere else",
         )
-    if target.exists() and not target.is_file():
-        raise ModelError(
-            "The output is a device or pipe, which cannot be replaced by a file",
-            where=place,
-            remedy="Name a file",
-        )
+    check_not_device(target)
     if not target.exists():
         return
     for tensor in external_tensors(proto):

@@ -36,6 +36,7 @@ from looplift.rewrite.graph.index import Index
 from looplift.rewrite.graph.ir import Node
 from looplift.rules import PHASES
 
+from ..disk_space import files_of_at_most
 from . import report_models, swapped_gates
 from .test_verify_commits import crash_below
 
@@ -312,6 +313,14 @@ def test_the_file_cannot_be_written(tmp_path: Path) -> None:
         write(report(report_models.model()), tmp_path)
 
 
+def test_a_page_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    with files_of_at_most(10_000), pytest.raises(ModelError, match=r"File too large .*page\.html"):
+        write(report(report_models.model()), page)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")]
+
+
 # --- the command ---
 
 
@@ -347,7 +356,12 @@ def test_the_command_as_json(demo: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("no.onnx", "-o", "a.html"), ("{demo}", "-o", "no/such/a.html"), ("{demo}", "-o", "{demo}")],
+    [
+        ("no.onnx", "-o", "a.html"),
+        ("{demo}", "-o", "no/such/a.html"),
+        ("{demo}", "-o", "{demo}"),
+        ("{demo}", "-o", "/dev/null"),
+    ],
 )
 def test_wrong_calls(demo: Path, arguments: tuple[str, ...]) -> None:
     status, output = call(*(argument.format(demo=demo) for argument in arguments))

@@ -15,7 +15,7 @@ from looplift.api import rewrite_request
 from looplift.debug.replay import Replay
 from looplift.debug.snapshot import snapshot
 from looplift.debug.trace_reader import RecordedTrace, read_trace, trace_of
-from looplift.debug.trace_writer import TraceWriter, match_line
+from looplift.debug.trace_writer import TraceWriter, match_line, trace_file
 from looplift.request import Request, Settings
 from looplift.rewrite.engine.engine import Observer
 from looplift.rewrite.engine.patch import Patch
@@ -24,6 +24,8 @@ from looplift.rewrite.engine.trace import Commit
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Graph, Node, Tensor
 from looplift.rules.branches.decided_if import InlineDecidedIf
+
+from ..disk_space import files_of_at_most
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) <int64 two = {2}, int64 three = {3}> {
     far = Add(two, three)
@@ -272,6 +274,19 @@ class TestFiles:
         for line in lines.getvalue().splitlines():
             assert json.loads(line)["kind"] != "end"
         assert trace.end == {}
+
+    @pytest.mark.parametrize("lines", [1, 1000], ids=["at its end", "at once"])
+    def test_a_trace_that_does_not_fit_leaves_the_old_one(self, lines: int, tmp_path: Path) -> None:
+        path = tmp_path / "t.jsonl"
+        path.write_text('{"kind":"model"}')
+        with (
+            files_of_at_most(100),
+            pytest.raises(ModelError, match=r"File too large .*t\.jsonl"),
+            trace_file(path) as file,
+        ):
+            file.writelines([f"{'line' * 100}\n"] * lines)
+        texts = [(each.name, each.read_text()) for each in tmp_path.iterdir()]
+        assert texts == [("t.jsonl", '{"kind":"model"}')]
 
     def test_an_error_is_recorded(self) -> None:
         lines = io.StringIO()

@@ -16,7 +16,14 @@ import looplift
 from looplift.rewrite.errors import ModelError
 from looplift.rewrite.storage.files import load, save
 from looplift.rewrite.storage.model import export_model, import_model
-from looplift.rewrite.storage.output_files import AtomicFiles, WeightsFile, move_weights
+from looplift.rewrite.storage.output_files import (
+    AtomicFiles,
+    WeightsFile,
+    move_weights,
+    write_text,
+)
+
+from ...disk_space import files_of_at_most
 
 X = np.array([3.0, -4.0], np.float32)
 W = np.array([1.0, 2.0], np.float32)
@@ -297,3 +304,14 @@ class TestLinks:
         assert run(tmp_path / "out.onnx", c=np.array(False), x=X).tolist() == [
             X[i] + W[i] * 2 for i in (0, 1)
         ]
+
+
+def test_a_text_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    write_text(path, "the old text", "text")
+    with (
+        files_of_at_most(10_000),
+        pytest.raises(ModelError, match=r"The text cannot be written: File too large .*text\.txt"),
+    ):
+        write_text(path, "new" * 10_000, "text")
+    assert (files(tmp_path), path.read_text()) == (["text.txt"], "the old text")
