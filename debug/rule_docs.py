@@ -213,9 +213,9 @@ def contents(phases: Sequence[Phase]) -> list[dict[str, Any]]:
         {
             "phase": phase.name,
             "summary": phase.summary,
-            "module": _module_of(*phase.rules),
+            "module": module_of(*phase.rules),
             "rules": [
-                {"name": rule.name(), "summary": rule.summary(), "module": _module_of(rule)}
+                {"name": rule.name(), "summary": rule.summary(), "module": module_of(rule)}
                 for rule in phase.rules
             ],
         }
@@ -232,16 +232,16 @@ def render_contents(phases: Sequence[Phase]) -> list[RenderableType]:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()
-        phase_module = _module_of(*phase.rules)
+        phase_module = module_of(*phase.rules)
         for rule in phase.rules:
-            module = "" if phase_module else _module_of(rule)
+            module = "" if phase_module else module_of(rule)
             table.add_row(f"  {rule.name()}", Text(rule.summary() + _origin(rule, module)))
         title = Text.assemble((phase.name, "bold"), f": {phase.summary}")
         parts += [title.append(_origin(phase, phase_module)), table]
     return parts
 
 
-def _module_of(*rules: type[Rule]) -> str:
+def module_of(*rules: type[Rule]) -> str:
     """The module of rules if none of them is looplift's; otherwise empty."""
     modules = list(dict.fromkeys(rule.__module__ for rule in rules))
     is_own = any(module.startswith(f"{_PACKAGE}.") for module in modules)

@@ -24,6 +24,7 @@ from ...rewrite.storage.summary import CONTROL_FLOW
 from ..command_options import settings_options
 from .reasons import ExplainedReason, Reasons
 from .recipes import cost, framework_of, recipe, words_for_if
+from .rivals import Rivals, tried_elsewhere
 from .trials import RemovalObserver, Trial, Trials
 
 _MOST_NODES = 5
@@ -80,6 +81,9 @@ class Explanation:
     rule: str = ""
     """The rule asked about, if its roots are not control flow. `remaining` are then the nodes at
     which most of its checks passed, one for each reason."""
+    rule_notes: list[str] = field(default_factory=list)
+    """Why the rule asked about is not tried at the node asked about, and which rules come before
+    it."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,7 +97,8 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
     raises, and AssumptionError for a node or rule that does not exist.
     """
     kind = _rule(request, rule)
-    observer = _NodeObserver(node)
+    rivals = None if kind is None else Rivals(kind)
+    observer = _NodeObserver(node, rivals)
     start = time.perf_counter()
     engine = request.engine(observer)
     engine.run()
@@ -124,6 +129,10 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
         asked=node,
         asked_numbers=observer.asked_numbers,
         rule=rule if by_rule else "",
+        rule_notes=[] if kind is None or rivals is None else [
+            *(tried_elsewhere(kind, [each for each, why in found if not why]) if node else ()),
+            *rivals.notes(observer.asked),
+        ],
     )  # fmt: skip
     framework = framework_of(request.proto.producer_name)
     for left, (each, _) in zip(explained.remaining, found):
@@ -173,28 +182,37 @@ def _is_named(node: Node, text: str) -> bool:
 class _NodeObserver(RemovalObserver):
     """Numbers the control flow of the file and the node asked about, and records their removal."""
 
-    def __init__(self, asked: str) -> None:
+    def __init__(self, asked: str, rivals: Rivals | None) -> None:
         super().__init__()
         self._asked = asked
+        self._rivals = rivals
+        self._engine: Engine
         self.numbers: dict[Node, int] = {}
-        self.asked_numbers: list[int] = []
+        self.asked: list[Node] = []
+        """The nodes in the file that are asked about by name."""
         self.labels: dict[int, str] = {}
         self.removed: dict[int, str] = {}
         self.values: set[str] = set()
         """The names of the values of the main graph."""
 
+    @property
+    def asked_numbers(self) -> list[int]:
+        return [self.numbers[node] for node in self.asked]
+
     def begins(self, engine: Engine) -> None:
+        self._engine = engine
         root = engine.model.graph
         self.values = {t.name for t in root.inputs} | {
             name for node in root.nodes for name in _names(node)
         }
         nodes = list(engine.index.walk())
         control = [node for node in nodes if node.op in CONTROL_FLOW and not node.domain]
-        asked = [node for node in nodes if self._asked and _is_named(node, self._asked)]
-        if self._asked and not asked:
+        self.asked = [node for node in nodes if self._asked and _is_named(node, self._asked)]
+        if self._asked and not self.asked:
             self._raise_unknown(nodes, control)
-        self.numbers = {node: number for number, node in enumerate(dict.fromkeys(control + asked))}
-        self.asked_numbers = [self.numbers[node] for node in asked]
+        self.numbers = {
+            node: number for number, node in enumerate(dict.fromkeys(control + self.asked))
+        }
         self.labels = {number: describe(node) for node, number in self.numbers.items()}
 
     def label(self, node: Node) -> str | None:
@@ -212,8 +230,14 @@ class _NodeObserver(RemovalObserver):
             + (f", such as {', '.join(names)}" if names else ""),
         )
 
+    def matched(self, rule: Rule, node: Node, found: object) -> None:
+        if self._rivals is not None:
+            self._rivals.before(self._engine, rule, node)
+
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
         super().committed(commit, rule, node, patch)
+        if self._rivals is not None:
+            self._rivals.after(self._engine, commit, node)
         for removed in patch.removed:
             if removed in self.numbers:
                 self.removed[self.numbers[removed]] = f"{commit.rule} at commit {commit.number}"

@@ -57,6 +57,7 @@ def render(
             for number, how in found.removed.items()
             if not found.asked or number in found.asked_numbers
         ]
+    parts += [Text(f"note: {note}", style="yellow") for note in found.rule_notes]
     parts += [Text(f"defect: {defect}", style="red") for defect in dict.fromkeys(found.defects)]
     return parts
 
