@@ -18,6 +18,7 @@ from ..rewrite.running.cases import limited_effort
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import save
+from ..rewrite.storage.standard_input import given_name, place_of
 from ..rewrite.storage.summary import ModelSummary, summarize
 from ..rewrite.storage.validate import check_runtime
 
@@ -94,7 +95,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
         if verification.rejected:
             raise ModelError(
                 f"The model cannot be verified, because {verification.reason}",
-                where=f"file '{job.source}'",
+                where=place_of(job.source),
                 remedy="If the model is meant for another runtime, add --no-verify",
             )
         outcome.verification = str(verification)
@@ -117,7 +118,9 @@ def _trace_writer(job: Job) -> Iterator[TraceWriter | None]:
         return
     with (
         trace_file(job.trace) as file,
-        TraceWriter(file, job.settings, source=job.source, in_full=job.traces_in_full) as writer,
+        TraceWriter(
+            file, job.settings, source=given_name(job.source), in_full=job.traces_in_full
+        ) as writer,
     ):
         yield writer
 
@@ -125,7 +128,7 @@ def _trace_writer(job: Job) -> Iterator[TraceWriter | None]:
 def _outcome(job: Job, result: RewriteResult) -> Outcome:
     report = result.report
     return Outcome(
-        str(job.source),
+        given_name(job.source),
         str(job.target),
         WRITTEN,
         before=dict(report.before),
@@ -158,7 +161,7 @@ def _run_catching(job: Job) -> Outcome:
     try:
         return run_job(job)
     except LoopliftError as error:
-        return Outcome(str(job.source), str(job.target), FAILED, str(error))
+        return Outcome(given_name(job.source), str(job.target), FAILED, str(error))
 
 
 def _run_in_process(job: Job, idle: SimpleQueue[ChildProcess]) -> Outcome:
@@ -166,7 +169,9 @@ def _run_in_process(job: Job, idle: SimpleQueue[ChildProcess]) -> Outcome:
     try:
         outcome: Outcome = RemoteObject(process, _Worker).call("run", job)
     except ChildDied as death:
-        return Outcome(str(job.source), str(job.target), FAILED, f"Rewriting failed: {death}.")
+        return Outcome(
+            given_name(job.source), str(job.target), FAILED, f"Rewriting failed: {death}."
+        )
     finally:
         idle.put(process)
     return outcome

@@ -14,6 +14,7 @@ from ..debug.exit_status import ERROR, FINDING
 from ..request import Settings
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.output_files import check_target
+from ..rewrite.storage.standard_input import given_name
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
 from .arguments import parse_sizes
@@ -119,7 +120,7 @@ def _explain_folder(
                 found = debug.explain(settings.request(path), rule=rule, tries=False)
                 explanations.append((path, found))
             except LoopliftError as error:
-                console.print_error(f"{path}: {error}")
+                console.print_error(f"{given_name(path)}: {error}")
     reasons = debug.most_common_reasons(explanations)
     count = sum(len(explanation.remaining) for _, explanation in explanations)
     title = f"{count} remain in {len(explanations)} models; the most common reasons"

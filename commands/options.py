@@ -16,6 +16,7 @@ import typer
 
 from ..request import Settings
 from ..rewrite.engine.inference_engine import ENGINES
+from ..rewrite.storage.standard_input import STDIN, StandardInput
 from .arguments import parse_assertions, parse_assumptions
 
 R = TypeVar("R")
@@ -39,9 +40,9 @@ def _from_stdin(path: Path) -> Path:
     """
     if str(path) != STDIN:
         return path
-    folder = Path(tempfile.mkdtemp(prefix="looplift-"))
+    folder = tempfile.mkdtemp(prefix="looplift-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    copy = folder / "stdin.onnx"
+    copy = StandardInput(folder, "stdin.onnx")
     copy.write_bytes(sys.stdin.buffer.read())
     return copy
 
@@ -56,8 +57,6 @@ def model_argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text, show_default=False, callback=callback)
 
 
-STDIN = "-"
-"""Stands for standard input."""
 Model = Annotated[Path, model_argument("IN", "An ONNX file, or - for standard input.")]
 Inputs = Annotated[
     list[str],

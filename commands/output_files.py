@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..rewrite.errors import ModelError
 from ..rewrite.storage.output_files import check_target, refuse_standard_output
+from ..rewrite.storage.standard_input import given_name
 
 
 def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path]]:
@@ -139,8 +140,9 @@ def _check_distinct(plan: Sequence[tuple[Path, Path]]) -> None:
     for model, target in plan:
         other = taken.setdefault(target.absolute(), model)
         if other is not model:
+            names = f"'{given_name(other)}' and '{given_name(model)}'"
             raise ModelError(
-                f"'{other}' and '{model}' would be written to the same file",
+                f"{names} would be written to the same file",
                 where=f"file '{target}'",
                 remedy="Rewrite them in two calls",
             )

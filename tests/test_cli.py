@@ -493,5 +493,32 @@ def test_a_model_on_standard_input(gated: Path, tmp_path: Path) -> None:
     out = tmp_path / "o.onnx"
     assert runner.invoke(app, ["rewrite", "-", "-o", str(out)], input=data).exit_code == 0
     assert out.exists()
-    empty = runner.invoke(app, ["explain", "-"], input=b"")
-    assert complaint(empty)
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["rewrite", "-o", "o.onnx"]])
+def test_errors_name_standard_input(arguments: list[str]) -> None:
+    shown = CliRunner().invoke(app, [*arguments, "-"], input=b"abc")
+    error = complaint(shown)
+    assert "it is a text file (standard input)" in error
+    assert "stdin.onnx" not in error
+
+
+def test_a_model_on_standard_input_has_no_folder(
+    gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.load(gated)
+    values = onnx.numpy_helper.from_array(np.ones(2048, np.float32), "weights")
+    model.graph.initializer.append(values)
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="m.data")
+    assert call("inspect", "m.onnx").exit_code == 0
+    shown = CliRunner().invoke(app, ["inspect", "-"], input=Path("m.onnx").read_bytes())
+    assert "external data, and standard input has no folder" in complaint(shown)
+
+
+def test_the_trace_and_the_outcome_name_standard_input(gated: Path, tmp_path: Path) -> None:
+    arguments = ["rewrite", "-", "-o", tmp_path / "o.onnx", "--json", "--trace", tmp_path / "t"]
+    shown = CliRunner().invoke(app, [*map(str, arguments)], input=gated.read_bytes())
+    (outcome,) = json.loads(shown.stdout)
+    trace = json.loads((tmp_path / "t").read_text().splitlines()[0])
+    assert (outcome["source"], trace["source"]) == ("-", "-")

@@ -13,6 +13,7 @@ from ..errors import ModelError
 from .external import Folder, data_range, external_tensors
 from .in_memory import to_proto
 from .output_files import AtomicFiles, WeightsFile, check_not_device, move_weights
+from .standard_input import StandardInput, place_of
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -48,13 +49,19 @@ def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelPr
         place = "the bytes given"
         proto = _parse(source, place)
     elif isinstance(source, str | os.PathLike):
-        place = f"file '{source}'"
+        place = place_of(source)
         proto = _parse(_read(Path(source), place), place)
         base_dir = Folder.of(Path(source), follows_links)
     else:
         proto, folder = to_proto(source)
         base_dir = Folder.of(Path(folder, "model.onnx"), follows_links) if folder else ""
     _check_contents(proto, place)
+    if isinstance(source, StandardInput) and any(external_tensors(proto)):
+        raise ModelError(
+            "The model has external data, and standard input has no folder to read it from",
+            where=place,
+            remedy="Give the model as a path",
+        )
     for tensor in external_tensors(proto):
         data_range(tensor, base_dir)
     return proto, base_dir
