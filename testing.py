@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import onnx
 
-from .debug.rule_docs import misses, run_alone, run_rules
+from .debug.rule_docs import fixture_of, misses, run_alone, run_rules
 from .rewrite.engine.engine import Engine
-from .rewrite.engine.rule import Rule, fixture
+from .rewrite.engine.rule import Rule
 from .rewrite.running.verify import verify
 from .rewrite.storage.model import export_model
 from .rules import PHASES
@@ -37,7 +37,7 @@ def assert_fires(rule: type[Rule]) -> onnx.ModelProto:
     result of the rule alone.
     """
     assert rule.fires, f"{rule.name()} has no fixture in `fires`"
-    model = fixture(rule.fires)
+    model = fixture_of(rule, rule.fires)
     onnx.checker.check_model(model, full_check=True)
     engine = _without_defects(run_alone(rule, model))
     fired = [commit.rule for commit in engine.trace.commits()]
@@ -51,7 +51,9 @@ def assert_fires(rule: type[Rule]) -> onnx.ModelProto:
 
 def assert_spares(rule: type[Rule], words: str) -> str:
     """Asserts that a rule declines a near miss for a reason with these words; returns it."""
-    model = fixture(rule.spares[words])
+    known = ", ".join(map(repr, rule.spares)) or "none"
+    assert words in rule.spares, f"{rule.name()} has no near miss {words!r}; it has {known}"
+    model = fixture_of(rule, rule.spares[words])
     onnx.checker.check_model(model, full_check=True)
     engine = _without_defects(run_rules(model, rule))
     assert not engine.trace.commits(), f"{rule.name()} fires on the near miss {words!r}"

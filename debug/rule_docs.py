@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx.parser
 import onnx.printer
 from rich.console import Group, RenderableType
 from rich.syntax import Syntax
@@ -107,7 +106,7 @@ def before_and_after(rule: type[Rule]) -> tuple[str, str]:
     """The model of `fires` and the result of the rule, in ONNX text."""
     if not rule.fires:
         return "", ""
-    model = _parsed(rule, rule.fires)
+    model = fixture_of(rule, rule.fires)
     return model_text(model), model_text(export_model(run_alone(rule, model).model))
 
 
@@ -116,15 +115,9 @@ def model_text(model: onnx.ModelProto) -> str:
     return onnx.printer.to_text(model.graph).strip()
 
 
-def _parsed(rule: type[Rule], text: str) -> onnx.ModelProto:
-    try:
-        return fixture(text)
-    except onnx.parser.ParseError as error:
-        raise LoopliftError(
-            f"A fixture of the rule is not ONNX text: {str(error).strip()}",
-            where=f"rule {rule.name()}",
-            remedy="Correct its `fires` or `spares`",
-        ) from error
+def fixture_of(rule: type[Rule], text: str) -> onnx.ModelProto:
+    """Parses a fixture of a rule. Raises ModelError for invalid text."""
+    return fixture(text, where=f"rule {rule.name()}")
 
 
 def run_alone(rule: type[Rule], model: onnx.ModelProto) -> Engine:
@@ -144,7 +137,7 @@ def run_rules(model: onnx.ModelProto, *rules: type[Rule]) -> Engine:
 
 
 def _near_miss(rule: type[Rule], words: str, text: str) -> NearMiss:
-    model = _parsed(rule, text)
+    model = fixture_of(rule, text)
     for miss, at in misses(rule, run_rules(model)):
         if words in str(miss):
             return NearMiss(words, model_text(model), str(miss), at)

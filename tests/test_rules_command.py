@@ -15,7 +15,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
-from looplift import LoopliftError, Match, Miss, PatternRule, Phase, Rule, testing
+from looplift import LoopliftError, Match, Miss, ModelError, PatternRule, Phase, Rule, testing
 from looplift.cli import app
 from looplift.debug.report.rule_sources import rule_source
 from looplift.debug.rule_docs import RuleDoc, contents, document, find_rule
@@ -330,6 +330,25 @@ def test_a_near_miss_for_another_reason_is_noticed() -> None:
     assert assert_spares(other, "reads `w`") == "it reads `w`"
     with pytest.raises(AssertionError, match="is in none of"):
         assert_spares(other, "rank")
+
+
+def test_a_near_miss_that_is_not_there_is_named() -> None:
+    with pytest.raises(AssertionError, match="DropAbs has no near miss 'ever'; it has 'never'"):
+        assert_spares(DropAbs, "ever")
+
+
+@pytest.mark.parametrize("header", ["", '<ir_version: 10, opset_import: ["" : 21]>\n'])
+def test_where_a_fixture_is_not_onnx_text(header: str) -> None:
+    text = f"{header}g (float[N] w) => (float[N] z) {{\n  z = Relu(w w) }}"
+    kind = type("Bad", (DropAbs,), {"__doc__": "Bad.", "fires": text, "spares": {"it": text}})
+    line = 3 if header else 2
+    words = rf"not ONNX text: line {line}, column 14: Expected character \) not found \(rule Bad\)"
+    with pytest.raises(ModelError, match=words):
+        assert_fires(kind)
+    with pytest.raises(ModelError, match=words):
+        assert_spares(kind, "it")
+    with pytest.raises(ModelError, match=words):
+        document(kind, ())
 
 
 def test_a_rule_of_a_user_is_documented() -> None:

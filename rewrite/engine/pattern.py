@@ -34,6 +34,7 @@ from ..graph.ir import Constant, Node, Tensor, Variable
 from ..graph.operators import newest_known, operator
 from ..storage.attributes import decode
 from .edits import can_be_output
+from .onnx_text import Edit, edited, explain_syntax_error
 from .patch import Patch
 from .rule import Match, Rule
 
@@ -46,7 +47,7 @@ _NEWEST = newest_known("")
 """The opset that patterns are written in."""
 _NAMED_ATTRIBUTE = re.compile(r"(\w+)\s*(?::\s*\w+\s*)?=\s*@(\w+)")
 _OPERATOR = re.compile(r"(\w+)\s*<([^>]*)>")
-_HEADER = '<domain: "pattern", opset_import: ["" : {opset}]> pattern '
+_HEADER = '<domain: "pattern", opset_import: ["" : {opset}]> pattern\n'
 
 
 class Bindings:
@@ -129,11 +130,13 @@ class PatternRule(Rule[Bindings]):
 @functools.cache
 def parse(text: str) -> FunctionProto:
     """A pattern as an ONNX function. Raises ValueError naming what is wrong with it."""
+    edits = list(_attribute_types_to_add(text))
     try:
-        typed = _OPERATOR.sub(_with_attribute_types, text)
-        function: FunctionProto = onnx.parser.parse_function(_HEADER.format(opset=_NEWEST) + typed)
+        typed = _HEADER.format(opset=_NEWEST) + edited(text, edits)
+        function: FunctionProto = onnx.parser.parse_function(typed)
     except onnx.parser.ParseError as error:
-        raise ValueError(f"the pattern {text!r} is not ONNX text: {error}") from error
+        reason = explain_syntax_error(error, text, lines_before=1, edits=edits)
+        raise ValueError(f"the pattern {text!r} is not ONNX text: {reason}") from error
     if len(function.output) != 1 or not function.node:
         raise ValueError(f"the pattern {text!r} does not have nodes and one output")
     if function.output[0] not in function.node[-1].output:
@@ -155,17 +158,15 @@ def parse_replacement(text: str) -> Replacement:
     return parse(text) if "{" in text else text
 
 
-def _with_attribute_types(found: re.Match[str]) -> str:
+def _attribute_types_to_add(text: str) -> Iterator[Edit]:
     """Adds the types of named attributes, `perm = @p` -> `perm: ints = @p`, as the parser wants."""
-    known = _attribute_types(found[1])
-
-    def typed(attribute: re.Match[str]) -> str:
-        if attribute[1] not in known:
-            raise ValueError(f"{found[1]} has no attribute `{attribute[1]}`")
-        kind = AttributeProto.AttributeType.Name(known[attribute[1]]).lower()
-        return f"{attribute[1]}: {kind} = @{attribute[2]}"
-
-    return f"{found[1]}<{_NAMED_ATTRIBUTE.sub(typed, found[2])}>"
+    for found in _OPERATOR.finditer(text):
+        known = _attribute_types(found[1])
+        for attribute in _NAMED_ATTRIBUTE.finditer(text, *found.span(2)):
+            if attribute[1] not in known:
+                raise ValueError(f"{found[1]} has no attribute `{attribute[1]}`")
+            kind = AttributeProto.AttributeType.Name(known[attribute[1]]).lower()
+            yield Edit(*attribute.span(), f"{attribute[1]}: {kind} = @{attribute[2]}")
 
 
 def _attribute_types(op: str) -> Mapping[str, Any]:

@@ -11,13 +11,14 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from ..errors import error_text
+from ..errors import ModelError, error_text
 from ..facts.facts import Facts
 from ..graph.index import Index
 from ..graph.ir import Graph, Node, Tensor
 from ..graph.views import CarriedValue, IfView, LoopView, ScanView
 from .inference_engine import ANY_ENGINE, InferenceEngine
 from .miss import Miss
+from .onnx_text import explain_syntax_error
 from .patch import Patch
 from .promise import Promise
 
@@ -195,14 +196,21 @@ _FIXTURE_HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 """The header of a fixture whose text has none."""
 
 
-def fixture(text: str) -> onnx.ModelProto:
+def fixture(text: str, where: str = "") -> onnx.ModelProto:
     """Parses the model of a fixture: ONNX text whose header may be omitted.
 
-    Raises onnx.parser.ParseError for invalid text.
+    Raises ModelError for invalid text; `where` says whose fixture it is.
     """
-    return onnx.parser.parse_model(
-        text if text.lstrip().startswith("<") else _FIXTURE_HEADER + text
-    )
+    header = "" if text.lstrip().startswith("<") else _FIXTURE_HEADER
+    try:
+        return onnx.parser.parse_model(header + text)
+    except onnx.parser.ParseError as error:
+        reason = explain_syntax_error(error, text, lines_before=header.count("\n"))
+        raise ModelError(
+            f"A fixture is not ONNX text: {reason}",
+            where=where,
+            remedy="Correct the `fires` or `spares` of the rule",
+        ) from error
 
 
 def root_name(node: Node) -> str:

@@ -468,7 +468,12 @@ class TestComputedValues:
 @pytest.mark.parametrize(
     ("pattern", "replacement", "words"),
     [
-        ("(x) => (y) { y = Neg(x ", "x", "is not ONNX text"),
+        ("(x) => (y) { y = Neg(x ", "x", "is not ONNX text: line 1, column"),
+        ("(x) => (y) { y = Add(x x) }", "x", r"line 1, column 24: Expected character \) not"),
+        ("(x) => (y) {\n  y = Add(x x) }", "x", "line 2, column 13: "),
+        ("(x) => (y) { a = Transpose<perm = @p>(x)  y = Add(a a) }", "x", "column 53: "),
+        ("(x) => (y) {\na = Transpose<perm = @p>(x)\n  y = Add(a a) }", "x", "line 3, column 13: "),
+        ("(x) => (y) { y = Transpose<perm = @p>(x x) }", "x", "column 41: "),
         ("(x) => (y) { y = Ngeg(x) }", "x", "Ngeg is not an operator of ONNX"),
         ("(x) => (y) { y = Transpose<prem = @p>(x) }", "x", "Transpose has no attribute `prem`"),
         ("(x) => (y) { y = Transpose<prem = [0]>(x) }", "x", "Transpose has no attribute `prem`"),
