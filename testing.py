@@ -30,14 +30,15 @@ def near_misses(rule: type[Rule]) -> list[str]:
     return list(rule.spares)
 
 
-def assert_fires(rule: type[Rule]) -> onnx.ModelProto:
-    """Asserts that a rule fires on its fixture, alone and together with looplift's rules.
+def assert_fires(rule: type[Rule], text: str | None = None) -> onnx.ModelProto:
+    """Asserts that a rule fires on a model in ONNX text, by default its fixture in `fires`, alone
+    and together with looplift's rules. Returns the result of the rule alone.
 
-    Both results must be valid and compute the same as the fixture on onnxruntime. Returns the
-    result of the rule alone.
+    Both results must be valid and compute the same as the model on onnxruntime.
     """
-    assert rule.fires, f"{rule.name()} has no fixture in `fires`"
-    model = fixture_of(rule, rule.fires)
+    text = text or rule.fires
+    assert text, f"{rule.name()} has no fixture in `fires`"
+    model = fixture_of(rule, text)
     onnx.checker.check_model(model, full_check=True)
     engine = _without_defects(run_alone(rule, model))
     fired = [commit.rule for commit in engine.trace.commits()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ..rewrite.facts.reads import AxisRange, axis_element, axis_range, axis_slic
 from ..rewrite.facts.slices import AxisSlice
 from ..rewrite.graph.index import Index
 from ..rewrite.graph.views import CarriedValue, IfView, LoopView, ScanInput, ScanOutput, ScanView
+from ..testing import assert_fires, assert_spares, near_misses
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 
@@ -60,7 +61,7 @@ class Section:
 
 SECTIONS = (
     Section("A rule", Rule, "root fires spares before after match apply"),
-    Section("A phase", Phase, "before after"),
+    Section("A phase", Phase, "name rules summary before after"),
     Section("A rule as a pattern", PatternRule, "pattern replacement normal_form guard"),
     Section("`m`, the argument of `match`", Match),
     Section("`m.options`", Options),
@@ -109,8 +110,11 @@ SECTIONS = (
     Section("`patch.loop(node)`", LoopEdit),
 )
 
-FUNCTIONS: tuple[Callable[..., Any], ...] = (counted_loop, axis_range, axis_element, axis_slices)
+Functions = tuple[Callable[..., Any], ...]
+FUNCTIONS: Functions = (counted_loop, axis_range, axis_element, axis_slices)
 """The functions for rules."""
+TEST_FUNCTIONS: Functions = (assert_fires, assert_spares, near_misses)
+"""The functions for the tests of rules."""
 
 _HEAD = """# What a rule can use
 
@@ -120,7 +124,8 @@ minutes](write-a-rule-in-ten-minutes.md) is the introduction.
 A `Tensor` has a `name`; a `Node` has `op`, `domain`, `attrs`, `inputs` and `outputs`; a `Graph` has
 `inputs`, `outputs`, `nodes` and `initializers`. `match` only reads them; only `patch` changes a
 graph. A `Dim` is a number or a symbolic expression such as `N + 2`. A `Use` is a pair: the node
-that reads a value, or the graph that returns it, and the slot there.
+that reads a value, or the graph that returns it, and the slot there. Where a method takes
+`KnownScalars`, give it `m.facts`.
 
 ```python
 weight = m.need(m.facts.constant(m.node.inputs[1]), "{} is not constant", m.node.inputs[1])
@@ -140,7 +145,8 @@ patch.loop(patch.root).drop_carried([0])
 
 def markdown() -> str:
     """The page."""
-    return "\n".join([_HEAD, *map(_section, SECTIONS), _functions()])
+    functions = _functions("Functions", FUNCTIONS), _functions("Tests of a rule", TEST_FUNCTIONS)
+    return "\n".join([_HEAD, *map(_section, SECTIONS), *functions])
 
 
 def _section(section: Section) -> str:
@@ -148,15 +154,15 @@ def _section(section: Section) -> str:
     return "\n".join([f"## {section.title}", "", about, "", *_table(section.members()), ""])
 
 
-def _functions() -> str:
-    modules = dict.fromkeys(function.__module__ for function in FUNCTIONS)
+def _functions(title: str, functions: Functions) -> str:
+    modules = dict.fromkeys(function.__module__ for function in functions)
     imports = [
         f"from {module} import "
-        + ", ".join(each.__name__ for each in FUNCTIONS if each.__module__ == module)
+        + ", ".join(each.__name__ for each in functions if each.__module__ == module)
         for module in modules
     ]
-    members = (Member(_signature(f), _first_paragraph(f.__doc__)) for f in FUNCTIONS)
-    return "\n".join(["## Functions", "", "```python", *imports, "```", "", *_table(members), ""])
+    members = (Member(_signature(f), _first_paragraph(f.__doc__)) for f in functions)
+    return "\n".join([f"## {title}", "", "```python", *imports, "```", "", *_table(members), ""])
 
 
 def _table(members: Iterator[Member]) -> list[str]:
@@ -194,9 +200,15 @@ def _fields(kind: type) -> Iterator[Member]:
     (source,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(source, ast.ClassDef)
     makers = [n for n in source.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    parameters = {
+        each.arg: ast.unparse(each.annotation)
+        for maker in makers
+        for each in (*maker.args.args, *maker.args.kwonlyargs)
+        if each.annotation is not None
+    }
     for statements in (source.body, *(maker.body for maker in makers)):
         for statement, following in zip(statements, [*statements[1:], None]):
-            field = _field(statement)
+            field = _field(statement, parameters)
             if field:
                 yield Member(field, _first_paragraph(_docstring(following)))
 
@@ -209,11 +221,16 @@ def _docstring(statement: ast.stmt | None) -> str:
     return ""
 
 
-def _field(statement: ast.stmt) -> str:
-    """`name: type` of a field that a statement declares; otherwise empty."""
+def _field(statement: ast.stmt, parameters: Mapping[str, str]) -> str:
+    """`name: type` of a field that a statement declares; otherwise empty.
+
+    A field that holds a parameter has the type of the parameter.
+    """
     match statement:
         case ast.AnnAssign(target=ast.Name(name) | ast.Attribute(attr=name), annotation=kind):
             return f"{name}: {ast.unparse(kind)}"
+        case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Name(parameter)):
+            return f"{name}: {parameters[parameter]}" if parameter in parameters else name
         case ast.Assign(targets=[ast.Attribute(attr=name)]):
             return name
     return ""

@@ -124,6 +124,7 @@ def test_all_that_rules_can_use_is_documented(section: Section) -> None:
     members = list(section.members())
     assert members
     assert [member.signature for member in members if not member.summary] == []
+    assert [member.name for member in members if member.name == member.signature] == []  # no type
     assert sorted(section.names.split()) == sorted(m.name for m in members if section.names)
 
 

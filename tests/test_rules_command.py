@@ -365,6 +365,16 @@ class DropAbsOfAbs(PatternRule):
     replacement = "(x) => (z) { z = Abs(x) }"
 
 
+def test_a_rule_fires_on_more_models_than_its_fixture() -> None:
+    text = "g (float[N] a) => (float[N] d) {{ b = Abs(a)  c = {}(b)  d = Exp(c) }}"
+    with pytest.raises(AssertionError, match="has no fixture"):
+        assert_fires(DropAbsOfAbs)
+    result = assert_fires(DropAbsOfAbs, text.format("Abs"))
+    assert [node.op_type for node in result.graph.node] == ["Abs", "Exp"]
+    with pytest.raises(AssertionError, match="does not fire"):
+        assert_fires(DropAbsOfAbs, text.format("Neg"))
+
+
 def test_a_pattern_of_a_user_is_shown_at_its_class() -> None:
     doc = document(DropAbsOfAbs, (Phase("mine", (DropAbsOfAbs,), "Mine."),))
     assert Path(doc.file) == Path(__file__)

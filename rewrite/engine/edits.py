@@ -54,7 +54,7 @@ class Edits:
         """The facts of the graph before the patch, and of the values that the patch added."""
         self.index: Index = facts.index
         """Def-use chains, up to date after each edit."""
-        self.opset = facts.opset
+        self.opset: int = facts.opset
         """The version of the standard operator set, which new nodes are made for."""
         self.root = root
         """The node at which the rule matched."""

@@ -75,12 +75,14 @@ class PatternRule(Rule[Bindings]):
     """
 
     pattern: ClassVar[str] = ""
-    """`(x) => (y) { … }`: the nodes that compute y from x, in ONNX text."""
+    """`(x) => (y) { … }`: the nodes that compute y from x, in ONNX text. Operands of commutative
+    operators, such as Add, match in either order."""
     replacement: ClassVar[str] = ""
-    """The name of a tensor of the pattern, or nodes in the form of the pattern with its inputs."""
+    """The name of a tensor of the pattern, or nodes in the form of the pattern with its inputs.
+    A matched node with other readers stays, and the rule declines if the graph would not shrink."""
     normal_form: ClassVar[bool] = False
-    """Whether the replacement may have as many nodes as the pattern. The rule must not be able to
-    fire on its own result for ever."""
+    """Whether the replacement may have as many nodes as the pattern, and the graph need not shrink.
+    The rule must not be able to fire on its own result for ever."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

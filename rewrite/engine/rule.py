@@ -272,7 +272,7 @@ class Rule(Generic[Found]):
 
 
 class Phase:
-    """Rules that run together until none of them fires."""
+    """Rules that run together until none of them fires: `Phase(name, rules, summary)`."""
 
     def __init__(
         self,
@@ -284,8 +284,11 @@ class Phase:
         after: str = "",
     ) -> None:
         self.name = name
+        """How messages, and `before` and `after` of other phases, name the phase."""
         self.rules = rules
+        """The rules in the order in which they are tried at a node."""
         self.summary = summary
+        """One sentence for `looplift rules list`. It has no default."""
         self.before = before
         """The name of another phase: a user's phase runs just before it, by default last."""
         self.after = after

@@ -75,7 +75,9 @@ class CountedLoop:
         return [use for use in facts.index.uses(self.iteration) if use.reader not in gathers]
 
     def is_outer_value(self, index: Index, tensor: Tensor) -> bool:
-        """Whether a value is a constant or is defined outside the body: it is loop-invariant."""
+        """Whether a value is a constant or is defined outside the body: it is loop-invariant.
+        Nodes outside cannot read a constant of the body; `emit.constant` copies its values.
+        """
         return isinstance(tensor, Constant) or index.is_outside(tensor, self.body)
 
     def carried_number(self, use: Use) -> int | None:

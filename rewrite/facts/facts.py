@@ -49,7 +49,7 @@ class Facts:
         self._inference = inference
         self.opsets = opsets
         """The version of each operator set, by domain."""
-        self.opset = opsets.get("", 1)
+        self.opset: int = opsets.get("", 1)
         """The version of the standard operator set."""
         self.assertions = assertions
         """What the user asserts beyond the file."""

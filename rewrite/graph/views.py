@@ -167,10 +167,10 @@ class LoopView:
         """The Loop."""
         self.body: Graph = node.attrs["body"]
         """The graph that runs in each iteration."""
-        self.trip = optional(node.inputs, 0)
+        self.trip: Tensor | None = optional(node.inputs, 0)
         """The trip count: the largest number of iterations. None when only the condition ends the
         loop."""
-        self.condition = optional(node.inputs, 1)
+        self.condition: Tensor | None = optional(node.inputs, 1)
         """Whether the first iteration runs; None means that it does."""
         self.iteration: Tensor = self.body.inputs[0]
         """The iteration number, from 0 (inside)."""
@@ -179,7 +179,7 @@ class LoopView:
         self.condition_out: Tensor = self.body.outputs[0]
         """Whether the next iteration runs (inside)."""
         slots = LoopSlots.of("Loop", len(node.inputs))
-        self.carried = _carried(node, slots)
+        self.carried: list[CarriedValue] = _carried(node, slots)
         """The loop-carried values."""
         self.scan_outputs: list[Tensor] = self.body.outputs[slots.of_scan_output(0).result :]
         """The slices that an iteration writes to scan outputs (inside)."""
@@ -228,11 +228,11 @@ class ScanView:
         count = int(node.attrs["num_scan_inputs"])
         slots = LoopSlots.of("Scan", len(node.inputs), count)
         carried, body = slots.carried, self.body
-        self.carried = _carried(node, slots)
+        self.carried: list[CarriedValue] = _carried(node, slots)
         """The loop-carried values."""
         axes = node.attrs.get("scan_input_axes") or [0] * count
         directions = node.attrs.get("scan_input_directions") or [0] * count
-        self.scan_inputs = [
+        self.scan_inputs: list[ScanInput] = [
             ScanInput(
                 node.inputs[carried + i], body.inputs[carried + i], axes[i], bool(directions[i])
             )
@@ -242,7 +242,7 @@ class ScanView:
         slices = body.outputs[carried:]
         axes = node.attrs.get("scan_output_axes") or [0] * len(slices)
         directions = node.attrs.get("scan_output_directions") or [0] * len(slices)
-        self.scan_outputs = [
+        self.scan_outputs: list[ScanOutput] = [
             ScanOutput(each, optional(node.outputs, carried + i), axes[i], bool(directions[i]))
             for i, each in enumerate(slices)
         ]
