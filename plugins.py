@@ -154,6 +154,12 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     try:
         module = importlib.import_module(name)
     except RULE_ERRORS as error:
+        if name.endswith(".py") and Path(name).is_file():
+            raise LoopliftError(
+                f"The rules cannot be imported: '{name}' is a file, not a module",
+                where=f"--rules {name}",
+                remedy=_name_of_module(Path(name)),
+            ) from error
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
             f"The rules cannot be imported: {error if missing else _import_error(error)}",
@@ -165,6 +171,13 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
     finally:
         sys.path[:] = known
     return _checked(_phases_attribute(module, f"--rules {name}"), f"--rules {name}")
+
+
+def _name_of_module(file: Path) -> str:
+    """The remedy that says how to name the module in a file."""
+    if file.is_absolute() or ".." in file.parts:
+        return f"Run the command in '{file.parent}', and name the module: {file.stem}"
+    return f"Name the module: {'.'.join(file.with_suffix('').parts)}"
 
 
 def _phases_attribute(module: object, where: str, default: object = ()) -> object:

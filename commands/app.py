@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from rich.console import RenderableType
 
-from ..debug.exit_status import ERROR, INTERNAL, INTERRUPTED
+from ..debug.exit_status import ERROR, INTERNAL, INTERRUPTED, UNREAD
 from ..plugins import all_phases
 from ..rewrite.errors import LoopliftError, error_text
 from .console import print_error, stdout
@@ -38,7 +39,7 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Makes a command print errors as one paragraph and exit with their status.
 
     User errors, file errors and lack of memory exit with 2, internal errors with 3, interruptions
-    with 130.
+    with 130, and output that nothing reads with 141.
     """
 
     @functools.wraps(command)
@@ -48,8 +49,9 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
         except LoopliftError as error:
             print_error(str(error))
             raise typer.Exit(ERROR) from None
-        except BrokenPipeError:  # the reader of the output has exited: `looplift … | head`
-            raise
+        except BrokenPipeError:
+            _discard_output()
+            raise typer.Exit(UNREAD) from None
         except OSError as error:
             place = f" ({error.filename})" if error.filename else ""
             print_error(f"A file cannot be used: {error.strerror or error}{place}.")
@@ -69,6 +71,11 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(INTERNAL) from None
 
     return wrapped
+
+
+def _discard_output() -> None:
+    """Lets Python flush at its end what nothing reads, which would be another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 TRACEBACK = "LOOPLIFT_TRACEBACK"

@@ -44,6 +44,10 @@ class SafeConsole(Console):
                 column._cells = [_one_line(cell) for cell in column._cells]
         super().print(*map(_one_line, objects), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Leaves the error to `print_errors`; rich would exit with 1, which means a finding."""
+        raise BrokenPipeError
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:

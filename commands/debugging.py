@@ -82,11 +82,11 @@ def explain(
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Explain why each If, Loop and Scan remains, and what would remove it.
+    """Explain why control flow remains, and what would remove it.
 
-    First come assertions that help: the model is rewritten under each to confirm it, and
-    `looplift rewrite` takes the same option. Then comes the rule that would remove the whole node,
-    and why it does not. Nothing is written.
+    For each If, Loop and Scan, assertions that help come first: the model is rewritten under each
+    to confirm it, and `looplift rewrite` takes the same option. Then comes the rule that would
+    remove the whole node, and why it does not. Nothing is written.
     """
     from ..debug.explain import explain as debug
     from ..debug.explain.render import render
@@ -123,9 +123,11 @@ def _explain_folder(
                 console.print_error(f"{given_name(path)}: {error}")
     reasons = debug.most_common_reasons(explanations)
     count = sum(len(explanation.remaining) for _, explanation in explanations)
-    title = f"{count} remain in {len(explanations)} models; the most common reasons"
-    print_result(render_summary(reasons, title), [asdict(reason) for reason in reasons], as_json)
     failed = len(explanations) < len(paths)
+    where = f"{len(explanations)} model{'s' * (len(explanations) != 1)}"
+    title = f"{count} remain{'s' * (count == 1)} in {where}; the most common reasons"
+    parts = render_summary(reasons, title) if explanations else []
+    print_result(parts, [asdict(reason) for reason in reasons], as_json)
     exit_with(ERROR if failed else FINDING if fail_if_left and count else 0)
 
 
@@ -158,7 +160,7 @@ def step(
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Step through the rewrites of a model, with the nodes that each of them touches.
+    """Step through the rewrites of a model and the nodes they touch.
 
     Commands come from the terminal, from a pipe, or from --do. The exit status is 2 if a command
     fails.
@@ -197,11 +199,11 @@ def verify(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a model on onnxruntime after each rewrite, and show the first difference.
+    """Run a model after each rewrite, and show the first difference.
 
-    The inputs are the same each time. They include trip counts 0, 1, 2 and 7 and both branches of
-    each If where an input decides. The exit status is 1 if a rewrite changes an output or a rule is
-    defective.
+    It runs on onnxruntime, with the same inputs each time. They include trip counts 0, 1, 2 and 7
+    and both branches of each If where an input decides. The exit status is 1 if a rewrite changes
+    an output or a rule is defective.
     """
     from ..debug import verify_commits as debug
 
@@ -232,9 +234,10 @@ def bisect(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find the first rewrite that makes a model bad, in at most log2(rewrites) + 4 checks.
+    """Find the first rewrite that makes a model bad.
 
-    The exit status is 1 if there is one, and 2 if the model is bad before any rewrite.
+    This takes at most log2(rewrites) + 4 checks. The exit status is 1 if there is such a rewrite,
+    and 2 if the model is bad before any.
     """
     from ..debug import bisect as debug
     from ..debug.model_checks import CommandCheck, OutputCheck
@@ -300,10 +303,10 @@ def reduce(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Reduce a model, including its bodies, to the smallest one that still shows a finding.
+    """Reduce a model to the smallest one that still shows a finding.
 
-    A call that was interrupted continues where it stopped. The exit status is 1, because the model
-    shows a finding.
+    Bodies of control flow are reduced, too. A call that was interrupted continues where it stopped.
+    The exit status is 1, because the model shows a finding.
     """
     from ..debug.reduce import reduce as debug
 
@@ -351,7 +354,7 @@ def report(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a web page that shows each rewrite of a model, and why control flow remains.
+    """Write a web page that shows each rewrite, and what remains.
 
     The page is one file that needs no server and no network. It shows the graph before and after
     each rewrite, the source of the rule, the numeric check, and the attempts and time of each rule.

@@ -105,7 +105,7 @@ def rewrite(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite models into ones that compute the same with less control flow.
+    """Rewrite models to compute the same with less control flow.
 
     Each result is verified before it is written. If an output differs, nothing is written and the
     exit status is 1.
@@ -166,10 +166,10 @@ def inspect(
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model in one screen, and which of its Ifs, Loops and Scans a rewrite removes.
+    """Show a model in one screen, with the control flow that remains.
 
-    The model is rewritten in memory. For each node that remains, the first reason is shown, and an
-    assertion that helps if there is one.
+    The model is rewritten in memory. For each If, Loop and Scan that remains, the first reason is
+    shown, and an assertion that helps if there is one.
     """
     from ..debug import inspect as debug
 
@@ -246,7 +246,7 @@ def check(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run the original, the rewritten model and the Relax module, and compare their outputs.
+    """Compare the original, the rewritten model and the Relax module.
 
     The original and the rewritten model run on onnxruntime, the Relax module on TVM, all with one
     thread, at several sizes. The exit status is 1 if an output differs.

@@ -15,7 +15,7 @@ from ..rewrite.errors import LoopliftError
 from .app import app, complete_rule, print_errors, print_result
 from .options import AsJson, Rules
 
-_HELP = "List the rules, document one of them, or start a rule of your own."
+_HELP = "List the rules, document one, or start a rule of your own."
 
 rules_app = typer.Typer(
     name="rules",
@@ -62,7 +62,7 @@ def show(
     rules: Rules,
     as_json: AsJson = False,
 ) -> None:
-    """Show an example of a rule before and after, every reason to decline, and near misses."""
+    """Show a rule: an example, every reason to decline, near misses."""
     from ..debug.rule_docs import document, find_rule, render
 
     phases = all_phases(rules)
@@ -101,7 +101,7 @@ def new(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Write a package with a rule that works, its fixtures and its tests, as a start."""
+    """Write a package with a rule that works, and its tests."""
     from ..debug.skeleton import module_name, write_package
 
     if name in complete_rule(name):

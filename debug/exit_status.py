@@ -10,3 +10,5 @@ INTERNAL = 3
 """looplift itself failed: a defect of looplift, or of a user's rule that it did not handle."""
 INTERRUPTED = 130
 """The user interrupted the command, as shells report it (128 + SIGINT)."""
+UNREAD = 141
+"""What reads the output has exited, as in `looplift … | head`: 128 + SIGPIPE."""

@@ -313,7 +313,10 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
     parts += [Text(note, style="yellow") for note in refusal_notes(result.refused_sizes)]
     if result.reason:
         return [*parts, Text(f"nothing was compared: {result.reason}", style="red")]
-    runs = f"{result.cases} runs" + (f" ({result.sizes})" if result.sizes else "")
+    commits = f"{result.commits} commit{'s' * (result.commits != 1)}"
+    runs = f"{result.cases} run{'s' * (result.cases != 1)}" + (
+        f" ({result.sizes})" if result.sizes else ""
+    )
     if result.original_crash:
         parts.append(Text(optimizer_note(result.original_crash), style="yellow"))
     if result.left_out:
@@ -322,11 +325,11 @@ def render(result: CommitVerification, title: str) -> list[RenderableType]:
     if result.crashes:
         parts.append(Text(_crash_text(result), style="yellow"))
     if result.bad is None:
-        text = f"equal after each of {result.commits} commits, in {runs}"
+        text = f"equal after each of {commits}, in {runs}"
         if result.cut_out:
             text += f"; {len(result.cut_out)} of them by the nodes that they touched"
         return [*parts, Text(text, style="green")]
-    summary = Text(f"{result.commits} commits; {runs}", style="dim")
+    summary = Text(f"{commits}; {runs}", style="dim")
     return [*parts, _render_bad(result.bad), summary]
 
 

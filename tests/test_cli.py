@@ -119,7 +119,7 @@ class TestRewrite:
         result = call("rewrite", tmp_path / "in", "-o", tmp_path / "out")
         assert result.exit_code == 0, result.output
         assert [p.name for p in (tmp_path / "out").rglob("*.onnx")] == ["a.onnx"]
-        assert "in 1 models" in call("explain", tmp_path / "in", "--summary").stdout
+        assert "in 1 model;" in call("explain", tmp_path / "in", "--summary").stdout
 
     def test_a_folder_in_several_processes(self, tmp_path: Path) -> None:
         models = tmp_path / "models"
@@ -522,3 +522,29 @@ def test_the_trace_and_the_outcome_name_standard_input(gated: Path, tmp_path: Pa
     (outcome,) = json.loads(shown.stdout)
     trace = json.loads((tmp_path / "t").read_text().splitlines()[0])
     assert (outcome["source"], trace["source"]) == ("-", "-")
+
+
+def test_a_folder_that_does_not_exist_has_no_summary() -> None:
+    assert "does not exist" in complaint(call("explain", "no-such-folder", "--summary"))
+
+
+def test_an_output_in_a_file(gated: Path) -> None:
+    error = complaint(call("rewrite", gated, "-o", gated / "out.onnx"))
+    assert "The folder to write to is a file" in error
+
+
+@pytest.mark.parametrize("group", [[], ["rules"]])
+def test_the_help_cuts_no_summary(group: list[str]) -> None:
+    commands = call(*group, "--help").stdout.partition("Commands:\n")[2]
+    assert len(commands.splitlines()) > 5
+    assert "..." not in commands
+
+
+def test_output_that_nothing_reads(gated: Path) -> None:
+    """A pipe whose reader is gone; 1 would mean a finding."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "looplift", "inspect", str(gated)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=100)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

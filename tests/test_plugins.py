@@ -302,3 +302,26 @@ def test_what_is_no_phase_is_refused(given: object) -> None:
 
 def test_no_rules_are_phases() -> None:
     assert rewrite(fixture(FuseRecurrence.fires), rules=[]).report.commits.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("package/mine.py", "Name the module: package.mine"),
+        ("./package/mine.py", "Name the module: package.mine"),
+        (
+            "../here/package/mine.py",
+            "Run the command in '../here/package', and name the module: mine",
+        ),
+    ],
+)
+def test_a_file_in_place_of_a_module(
+    name: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    (folder / "package").mkdir(parents=True)
+    (folder / "package" / "mine.py").write_text("PHASES = ()")
+    monkeypatch.chdir(folder)
+    with pytest.raises(LoopliftError, match="is a file, not a module") as caught:
+        plugins.all_phases([name])
+    assert caught.value.remedy == remedy

@@ -73,7 +73,8 @@ def _headline(found: Explanation) -> str:
     if not found.before:
         return "no control flow"
     added = Counter(each.op for each in found.remaining if each.number is None)
-    left = f"{count - added.total()} of {found.before} remain"
+    old = count - added.total()
+    left = f"{old} of {found.before} remain{'s' * (old == 1)}"
     return ", ".join(filter(None, (left, new_control_flow_text(added))))
 
 

@@ -164,6 +164,7 @@ class Trials:
     ) -> Trial | None:
         """What changed at a node; None if nothing did."""
         before = self._before
+        remain = "remain" if after.total > 1 else "remains"
         label = next(
             (name for name in (describe(node), original) if name in after.gone), describe(node)
         )
@@ -174,15 +175,14 @@ class Trials:
             return None  # a new node that another rewrite does not make, or nothing new
         if after.total < before.total:
             how = f"{rule.name()} removes it" if rule is not None else "it is not needed"
-            remains = "remain" if after.total > 1 else "remains"
             more = "; `explain` with this option says why" if after.total else ""
-            return Trial(option, f"{how}; {_counts(after.left)} {remains}{more}", True)
+            return Trial(option, f"{how}; {_counts(after.left)} {remain}{more}", True)
         if rule is None or after.left == before.left:
             return None
         if label in after.became:
             operator = after.became[label]
             return Trial(option, f"{rule.name()} makes it a {operator}", False, operator)
-        effect = f"{rule.name()} removes it; {_counts(after.left)} remain"
+        effect = f"{rule.name()} removes it; {_counts(after.left)} {remain}"
         return Trial(option, f"{effect}: {rule.summary()}", False)
 
 

@@ -82,7 +82,8 @@ class ReportData:
         more = len(self.remaining) - _MOST_NODES
         remaining = f"remaining: {nodes or 'none'}{f' and {more} more' if more > 0 else ''}"
         wrong = f"; commit {self.bad.number} is wrong" if self.bad is not None else ""
-        return f"{len(self.commits)} commits; {remaining}; result {self.result.text}{wrong}"
+        commits = f"{len(self.commits)} commit{'s' * (len(self.commits) != 1)}"
+        return f"{commits}; {remaining}; result {self.result.text}{wrong}"
 
 
 def build(

@@ -33,6 +33,12 @@ def check_target(target: Path, source: Path, output: Path) -> None:
     check_not_device(target)
     check_not_source(target, source, "Write to another file: a model is never changed in place")
     parent = output.absolute().parent
+    if parent.exists() and not parent.is_dir():
+        raise ModelError(
+            "The folder to write to is a file",
+            where=f"file '{parent}'",
+            remedy="Name a file in a folder",
+        )
     if not parent.is_dir():
         raise ModelError(
             "The folder to write to does not exist",

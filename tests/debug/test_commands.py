@@ -132,7 +132,7 @@ class TestExplain:
     def test_a_folder(self, gated: Path) -> None:
         result = call("explain", gated.parent, "--summary")
         assert result.exit_code == 0
-        assert "1 remain in 1 models" in result.stdout
+        assert "1 remains in 1 model;" in result.stdout
         assert call("explain", gated.parent, "--summary", "--fail-if-left").exit_code == 1
         (gated.parent / "bad.onnx").write_bytes(b"no model")
         assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
