@@ -14,7 +14,7 @@ from onnx import TensorProto
 from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
-from ..rewrite.errors import UnsupportedError
+from ..rewrite.errors import AssumptionError, UnsupportedError
 from ..rewrite.graph.declarations import declaration
 from ..rewrite.graph.ir import Constant, Graph, Tensor
 from ..rewrite.graph.names import graphs
@@ -92,6 +92,8 @@ class Signature:
         self._graph = graph
         self._shapes = dict(shape_dict or {})
         self._dtypes = dict(dtype_dict) if isinstance(dtype_dict, Mapping) else {}
+        # One type for all inputs has no effect, as in TVM: the model declares theirs.
+        _check_types([dtype_dict] if isinstance(dtype_dict, str) else self._dtypes.values())
         self._sanitize = sanitize_names
         self._names = UniqueNameSupply()
         self._infos = {tensor: declaration(tensor, tensor.info) for tensor in graph.inputs}
@@ -238,3 +240,16 @@ def _element(name: str, tensor: onnx.TypeProto.Tensor) -> Element:
         return Element(dtype)
     sizes = [dim.dim_value for dim in tensor.shape.dim]
     return Element(dtype, tuple(size if size > 0 else None for size in sizes))
+
+
+def _check_types(names: Iterable[str]) -> None:
+    """Raises AssumptionError for a name that TVM does not know as a type."""
+    for name in names:
+        try:
+            tvm.DataType(name)
+        except ValueError as error:
+            raise AssumptionError(
+                f"{name!r} is not an element type",
+                where="dtype_dict",
+                remedy="Give a name of TVM, such as float16",
+            ) from error

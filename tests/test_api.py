@@ -16,6 +16,7 @@ import pytest
 import looplift
 from looplift import AssumptionError, LoopliftError, ModelError, Phase, api, rewrite
 from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.running.verify import verify
 from looplift.rules import PHASES
@@ -430,3 +431,10 @@ class TestResult:
         assert str(result.verify(sizes={"T": [1, 100]})) == "equal in 8 runs (T=1|100)"
         with pytest.raises(AssumptionError, match="'S' is not an open dimension"):
             result.verify(sizes={"S": [1]})
+
+
+@pytest.mark.parametrize("size", ["x", -1, 1.5, None])
+def test_a_size_that_is_no_number(size: object) -> None:
+    """The error speaks of the argument, not of an option of the command line."""
+    with pytest.raises(AssumptionError, match=f"The size of dim 'N' is {size!r}, which is not a"):
+        Assertions.of(dims={"N": size})  # type: ignore[dict-item]

@@ -133,6 +133,12 @@ def value_text(value: Any) -> str:
 def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
     """The sizes and the lower bounds of named dims."""
     if isinstance(dims, Mapping):
+        for name, size in dims.items():
+            if not str(size).isdecimal():
+                raise AssumptionError(
+                    f"The size of dim '{name}' is {size!r}, which is not a whole number",
+                    remedy=f"Write a number, or a bound in a list: ['{name}>=2']",
+                )
         dims = [f"{name}={size}" for name, size in dims.items()]
     elif isinstance(dims, str):
         dims = [dims]

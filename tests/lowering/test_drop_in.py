@@ -502,3 +502,13 @@ class TestOperators:
     def test_c_source_is_compiled(self) -> None:
         module = looplift.from_onnx(parse("g (float[4] x) => (float[4] y) { y = Neg(x) }"))
         assert "float" in looplift.compile(module, "c").mod.imports[0].inspect_source()
+
+
+@pytest.mark.parametrize("types", ["float999", {"x": "float999"}])
+def test_a_type_that_is_none(types: str | dict[str, str]) -> None:
+    text = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    with pytest.raises(
+        looplift.AssumptionError, match=r"'float999' is not an element type \(dtype"
+    ):
+        looplift.from_onnx(model, dtype_dict=types)

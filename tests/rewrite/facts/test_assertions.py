@@ -56,7 +56,7 @@ class TestDims:
             (["T=x"], "NAME=NUMBER"),
             (["=3"], "NAME=NUMBER"),
             (["T=-1"], "NAME=NUMBER"),
-            ({"T": -1}, "NAME=NUMBER"),
+            ({"T": -1}, "not a whole number"),
             (["T<=3"], "NAME=NUMBER"),
             (["T=1.5"], "NAME=NUMBER"),
             (["T=2", "T=3"], "cannot be both 2 and 3"),
