@@ -151,9 +151,11 @@ def _stays(remaining: RemainingNode) -> Text:
             rest = f"the {remaining.facts} {rest.removeprefix(named)}"
         text.append(f": {rest}")
     if remaining.trials:
-        trial = remaining.trials[0]
-        effect = f", which makes it a {trial.becomes}" if trial.becomes else ""
-        text.append(f"; try {trial.option}{effect}", "green")
+        first = remaining.trials[0]
+        effect = f", which makes it a {first.becomes}" if first.becomes else ""
+        removing = [trial.option for trial in remaining.trials if trial.removes]
+        options = " or ".join(removing) or first.option
+        text.append(f"; try {options}{effect}", "green")
     return text
 
 

@@ -21,10 +21,10 @@ def model(text: str) -> onnx.ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
 
 
-def shown(inspection: Inspection) -> str:
+def shown(inspection: Inspection, *, why: bool = True) -> str:
     console = Console(width=500, no_color=True)
     with console.capture() as captured:
-        console.print(*render(inspection, "model", why=True), sep="\n")
+        console.print(*render(inspection, "model", why), sep="\n")
     return captured.get()
 
 
@@ -85,6 +85,21 @@ def test_a_condition() -> None:
     text = LOOP.replace("d = Identity(c)", "most = ReduceMax(h) one = Size(h) d = Less(one, n)")
     (loop,) = inspect(Request.of(model(text))).control
     assert loop.condition == "Less(Size(`h`), `n`)"
+
+
+def test_both_sizes_that_decide_a_condition() -> None:
+    """For a Squeeze, a batch of 1 is as likely a wish as a larger one."""
+    text = """g (float[B,T] x) => (float[K] y) <int64 one = {1}, int64 zero = {0}, int64[1] axes = {0}> {
+        sizes = Shape(x)
+        size = Gather<axis=0>(sizes, zero)
+        c = Equal(size, one)
+        z = If (c) <
+            then_branch = t () => (float[T] a) { a = Squeeze(x, axes) },
+            else_branch = e () => (float[B,T] b) { b = Identity(x) }
+        >
+        y = Exp(z)
+    }"""
+    assert 'try --dim "B>=2" or --dim B=1' in shown(inspect(Request.of(model(text))), why=False)
 
 
 def test_a_scan_by_role() -> None:
