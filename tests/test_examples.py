@@ -196,4 +196,6 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, detector: onnx.ModelProto
     scripts = blocks("python")
     assert scripts
     for script in scripts:
-        succeed("python", "-c", script, cwd=tmp_path)
+        printed = succeed("python", "-c", script, cwd=tmp_path)
+        for result in re.findall(r"^print\(result\.verify\(\)\)  # (.+)$", script, re.MULTILINE):
+            assert result in printed
