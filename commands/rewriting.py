@@ -255,7 +255,8 @@ def check(
 
     with console.show_activity(f"checking {model.name}"):
         result = debug.check(
-            settings.request(model),
+            model,
+            settings,
             sizes=parse_sizes(sizes),
             with_tvm=tvm,
             with_latency=latency,

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api import RewriteResult, rewrite_request
-from ..request import Request
+from ..request import Settings
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
@@ -37,6 +37,7 @@ from ..rewrite.running.verify import (
     refusal_notes,
     unstable_note,
 )
+from ..rewrite.storage.files import ModelSource
 from ..rewrite.storage.summary import rows
 from ..rewrite.storage.validate import check_runtime
 from .exit_status import ERROR, FINDING
@@ -116,7 +117,8 @@ class CheckResult:
 
 
 def check(
-    request: Request,
+    source: ModelSource,
+    settings: Settings,
     *,
     sizes: Mapping[str, Sequence[int]] | None = None,
     with_tvm: bool = True,
@@ -128,6 +130,7 @@ def check(
     `sizes` are the sizes to try for some open dimensions. A column that does not run gets its
     problem, and the others are compared. Raises what `rewrite` raises.
     """
+    request = settings.request(source)
     result = rewrite_request(request)
     check_runtime(result.proto)
     checked = CheckResult(_columns(result, with_tvm), notes=list(result.report.notes))
@@ -148,7 +151,7 @@ def check(
         except (ExecutionError, CannotGenerateInputs) as error:
             checked.reason = str(error)
             return checked
-        others = _sessions(checked, result, stack)
+        others = _sessions(checked, result, source, settings, stack)
         tolerances = Tolerances(working_precision(proto))
         sides = {
             name: Candidate.of(proto, original, other, tolerances) for name, other in others.items()
@@ -173,7 +176,11 @@ def _columns(result: RewriteResult, with_tvm: bool) -> list[Column]:
 
 
 def _sessions(
-    checked: CheckResult, result: RewriteResult, stack: ExitStack
+    checked: CheckResult,
+    result: RewriteResult,
+    source: ModelSource,
+    settings: Settings,
+    stack: ExitStack,
 ) -> dict[str, TimedExecutable]:
     """The columns that are compared with the original; records the problem of one that fails."""
     packed = SerializedModel(result.proto, result.base_dir)
@@ -183,7 +190,8 @@ def _sessions(
             if column.name == REWRITTEN:
                 sessions[column.name] = stack.enter_context(closing(IsolatedSession(packed)))
             else:
-                relax = RelaxSession(packed, stack.enter_context(ChildProcess()))
+                process = stack.enter_context(ChildProcess())
+                relax = RelaxSession(source, settings, process)
                 column.operators = relax.operators
                 sessions[column.name] = relax
         except ExecutionError as refusal:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from ..api import compile, import_request  # noqa: A004
-from ..request import Settings
+from ..request import Request, Settings
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, summary_line
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.runtime import (
@@ -28,9 +27,9 @@ from ..rewrite.running.runtime import (
     Isolated,
     ProcessCrashed,
     RuntimeValue,
-    SerializedModel,
     median_time,
 )
+from ..rewrite.storage.files import ModelSource
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form
@@ -124,31 +123,48 @@ class _Writer:
     """The part of `write_module` that needs TVM, in a child process."""
 
     def write(self, source: Path, output: Path, target: str, settings: Settings) -> ModuleSummary:
-        messages = _Messages()
         loops: list[LoopSummary] = []
-        log = logging.getLogger("looplift")
-        log.addHandler(messages)
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                module = import_request(
-                    settings.request(source),
-                    needs_rewrite=bool(settings.rules),
-                    on_form=lambda form: loops.append(_loop(form)),
-                )
-        finally:
-            log.removeHandler(messages)
-        _write(module, output, target)
-        operators = dict(_operators(module).most_common())
+        imported = _import(
+            settings.request(source),
+            needs_rewrite=bool(settings.rules),
+            on_form=lambda form: loops.append(_loop(form)),
+        )
+        _write(imported.module, output, target)
+        operators = dict(_operators(imported.module).most_common())
         operators.pop("If", None)  # most of them belong to loops
-        tvm_warnings = list(dict.fromkeys(str(warning.message) for warning in caught))
-        return ModuleSummary(loops, operators, messages.texts, tvm_warnings)
+        return ModuleSummary(loops, operators, imported.notes, imported.warnings)
 
 
 def _loop(form: Form) -> LoopSummary:
     return LoopSummary(
         form.op_type, form.place, KERNEL if form.is_kernel else FUNCTIONS, form.reason
     )
+
+
+@dataclass
+class _Imported:
+    """A module, and the messages about it."""
+
+    module: Any
+    notes: list[str]
+    """What `import_request` logs."""
+    warnings: list[str]
+    """The warnings of TVM."""
+
+
+def _import(request: Request, **arguments: Any) -> _Imported:
+    """What `import_request` makes of a request, for every command that needs a module."""
+    messages = _Messages()
+    log = logging.getLogger("looplift")
+    log.addHandler(messages)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            module = import_request(request, **arguments)
+    finally:
+        log.removeHandler(messages)
+    tvm_warnings = list(dict.fromkeys(str(warning.message) for warning in caught))
+    return _Imported(module, messages.texts, tvm_warnings)
 
 
 class _Messages(logging.Handler):
@@ -177,22 +193,22 @@ def _write(module: Any, path: Path, target: str) -> None:
 
 
 class RelaxRunner:
-    """A model on TVM in this process.
+    """A model, imported and compiled as `settings` say, in this process.
 
     `threads` takes effect only if this process has not used TVM before. Raises `ExecutionError` if
     TVM is missing or cannot convert or compile the model.
     """
 
-    def __init__(self, packed: SerializedModel, threads: int = 1) -> None:
+    def __init__(self, source: ModelSource, settings: Settings, threads: int = 1) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
-        proto = _read(packed)
         try:
-            self._operators, self._machine = _load(proto, packed.folder)
+            request = settings.request(source)
+            module, self._machine = _load(request)
         except LoopliftError as error:
             raise ExecutionError(str(error)) from error
-        given = {tensor.name for tensor in proto.graph.initializer}
-        self.inputs = [info.name for info in proto.graph.input if info.name not in given]
-        self.outputs = [info.name for info in proto.graph.output]
+        self._operators = _operators(module)
+        self.inputs = [str(variable.name) for variable in module["main"].params]
+        self.outputs = [info.name for info in request.proto.graph.output]
 
     def operators(self) -> Counter[str]:
         """Operators and `If`s in all functions of the module."""
@@ -224,37 +240,27 @@ class RelaxRunner:
 
 
 class RelaxSession(Isolated):
-    """A model on TVM in a child process. Raises `ExecutionError` as `RelaxRunner` does."""
+    """A `RelaxRunner` in a child process. Raises as that does."""
 
-    def __init__(self, packed: SerializedModel, process: ChildProcess) -> None:
+    def __init__(self, source: ModelSource, settings: Settings, process: ChildProcess) -> None:
         try:
-            super().__init__(process, RelaxRunner, packed)
+            super().__init__(process, RelaxRunner, source, settings)
             self.operators: dict[str, int] = dict(self._ask("operators"))
         except ProcessCrashed as end:
             raise ProcessCrashed(f"TVM crashes: {end}") from None
 
 
-def _load(proto: onnx.ModelProto, folder: str) -> tuple[Counter[str], Any]:
-    """The operators of the module of a model, and the virtual machine that runs it."""
-    from ..lowering import emit
+def _load(request: Request) -> tuple[Any, Any]:
+    """The module of a request, and the virtual machine that runs it."""
     from ..lowering.compile import NATIVE, as_target
 
     import tvm  # isort: skip
     from tvm import relax
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with as_target(NATIVE):
-            module = emit(proto, base_dir=folder)
-    return _operators(module), relax.VirtualMachine(compile(module, NATIVE), tvm.cpu())
-
-
-def _read(packed: SerializedModel) -> onnx.ModelProto:
-    if isinstance(packed.source, bytes):
-        proto = onnx.ModelProto()
-        proto.ParseFromString(packed.source)
-        return proto
-    return onnx.load(packed.source, load_external_data=False)
+    with as_target(NATIVE):
+        imported = _import(request, needs_rewrite=True, sanitize_input_names=False)
+    executable = compile(imported.module, NATIVE)
+    return imported.module, relax.VirtualMachine(executable, tvm.cpu())
 
 
 def _operators(module: Any) -> Counter[str]:

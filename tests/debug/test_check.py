@@ -23,11 +23,12 @@ from looplift.debug.check import (
     render,
 )
 from looplift.debug.relax import RelaxSession
-from looplift.request import Request
+from looplift.lowering.tail_duplication import DuplicateTail
+from looplift.request import Settings
 from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running.child_process import ChildProcess
-from looplift.rewrite.running.runtime import ExecutionError, SerializedModel
+from looplift.rewrite.running.runtime import ExecutionError
 from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ..gated import write
@@ -73,7 +74,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(gated: Path) -> CheckResult:
-    return check(Request.of(gated), sizes={"batch": [1, 4]})
+    return check(gated, Settings(), sizes={"batch": [1, 4]})
 
 
 def test_three_ways(found: CheckResult) -> None:
@@ -99,7 +100,10 @@ def test_the_table(found: CheckResult) -> None:
 
 def test_without_tvm(gated: Path) -> None:
     found = check(
-        Request.of(gated, Assertions(inputs={"rate": 16000})), with_tvm=False, with_latency=False
+        gated,
+        Settings(Assertions(inputs={"rate": 16000})),
+        with_tvm=False,
+        with_latency=False,
     )
     assert [column.name for column in found.columns] == [ORIGINAL, REWRITTEN]
     assert found.columns[1].operators == {"Relu": 1}
@@ -118,13 +122,43 @@ def test_a_side_that_does_not_run(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["check", str(path), "--no-tvm"]).exit_code == 0
 
 
+def test_accepts_what_the_import_accepts() -> None:
+    """The rank of a value depends on a size, so that the import copies what follows the If."""
+    found = check(fixture(DuplicateTail.fires), Settings(), with_latency=False)
+    assert {run.verdicts[RELAX] for run in found.runs} == {"equal"}
+    assert found.status == 0
+
+
+def test_the_module_takes_what_is_asserted(tmp_path: Path) -> None:
+    """An asserted input is no parameter, and names of others need not be identifiers."""
+    model = onnx.load(write(tmp_path / "gated.onnx"))
+    for names in (model.graph.node[1].input, model.graph.node[2].input):
+        names[0] += ".0"
+    for value in model.graph.input:
+        value.name += ".0"
+    settings = Settings(Assertions(inputs={"rate.0": 16000}))
+    found = check(model, settings, with_latency=False)
+    assert found.status == 0
+    assert found.columns[2].operators == {"relax.nn.relu": 1}
+
+
+def test_the_module_is_made_with_the_rules_of_the_user(
+    gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that a command runs in has the module; its child process must find it, too."""
+    (tmp_path / "slow_rules.py").write_text("from looplift.rules import PHASES")
+    monkeypatch.chdir(tmp_path)
+    found = check(gated, Settings(rules=("slow_rules",)), with_latency=False)
+    assert found.status == 0, shown(found)
+
+
 def test_a_run_that_ends_its_process() -> None:
     """Compiled code divides by zero; the next run finds the module there again."""
     text = "g (int64[N] x, int64[N] d) => (int64[N] y) { y = Div(x, d) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     six, zero, two = (np.array([value]) for value in (6, 0, 2))
     with ChildProcess() as process:
-        session = RelaxSession(SerializedModel(model), process)
+        session = RelaxSession(model, Settings(), process)
         with pytest.raises(ExecutionError):
             session.run({"x": six, "d": zero})
         assert session.run({"x": six, "d": two}) == [np.array([3])]
@@ -152,7 +186,7 @@ def test_a_difference() -> None:
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[100003] y) <int64[1] s = {100003}> { y = Reshape(x, s) }"
-    found = check(Request.of(write(tmp_path / "never.onnx", text)), with_tvm=False)
+    found = check(write(tmp_path / "never.onnx", text), Settings(), with_tvm=False)
     assert found.status == 2
     assert "generated inputs" in found.reason
     assert "nothing was compared" in shown(found)

@@ -13,7 +13,7 @@ import pytest
 from looplift import Match, Rule
 from looplift.debug.check import EQUAL, UNSTABLE, check, render
 from looplift.debug.verify_commits import verify_commits
-from looplift.request import Request
+from looplift.request import Settings
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.graph.ir import Tensor
@@ -222,18 +222,21 @@ class _TanhToDiv(Rule[Tensor]):
         patch.toward_normal_form()
 
 
+PHASES = (Phase("tangent", (_TanhToDiv,), "Other roundings."),)
+
+
 def test_the_commands_leave_such_runs_out() -> None:
     text = "g (float[N] x) => (float[N] y) { a = Tanh(x) b = Mul(a, c) y = Sin(b) }"
-    tangent = Phase("tangent", (_TanhToDiv,), "Other roundings.")
+    settings = Settings(rules=(__name__,))
     for factor, counts in ((3.0, True), (1e7, False)):
-        request = Request.of(model(text, c=np.float32(factor)), phases=[tangent])
-        checked = check(request, sizes={"N": [40]}, with_tvm=False, with_latency=False)
+        proto = model(text, c=np.float32(factor))
+        checked = check(proto, settings, sizes={"N": [40]}, with_tvm=False, with_latency=False)
         assert checked.status == (0 if counts else 2)
         shown = " ".join(str(part) for part in render(checked, "m"))
         assert ("`y` differs at N=40" in shown) is not counts
         found = {verdict for run in checked.runs for verdict in run.verdicts.values()}
         assert found == {EQUAL if counts else UNSTABLE}
-        commits = verify_commits(request, sizes={"N": [40]})
+        commits = verify_commits(settings.request(proto), sizes={"N": [40]})
         assert commits.bad is None
         assert (commits.cases > 0) is counts
         assert (commits.reason == "") is counts
