@@ -30,6 +30,7 @@ from ..rewrite.running.runtime import (
     median_time,
 )
 from ..rewrite.storage.files import ModelSource
+from ..rewrite.storage.output_files import cannot_be_written
 
 if TYPE_CHECKING:
     from ..lowering.forms import Form
@@ -90,11 +91,7 @@ def write_module(source: Path, output: Path, target: str, settings: Settings) ->
             summary = _write_in_process(source, written, target, settings)
             written.replace(output)
     except OSError as error:
-        raise ModelError(
-            f"The module cannot be written: {error.strerror or error}",
-            where=f"file '{output}'",
-            remedy="Check the permissions of the folder and the space left on the disk",
-        ) from error
+        raise cannot_be_written("The module", output, error) from error
     return summary
 
 

@@ -36,7 +36,7 @@ from ..rewrite.engine.trace import Commit, Defect
 from ..rewrite.errors import ModelError
 from ..rewrite.graph.ir import Graph, Node, Tensor
 from ..rewrite.storage.exporter import copy_fields
-from ..rewrite.storage.output_files import temporary_path
+from ..rewrite.storage.output_files import cannot_be_written, temporary_path
 from .fact_text import value_text
 
 FORMAT = 4
@@ -341,61 +341,45 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 # --- the file ---
 
 
-class _TraceFile(io.TextIOWrapper):
-    """A file whose errors name the trace, because an OSError of a write names no file."""
-
-    def __init__(self, path: Path, temporary: Path) -> None:
-        super().__init__(temporary.open("xb"), encoding="utf-8")
-        self._path = path
-        self.is_whole = True
-
-    def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def close(self) -> None:
-        try:
-            super().close()
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: OSError) -> ModelError:
-        self.is_whole = False
-        return _not_written(self._path, error)
-
-
 @contextmanager
 def trace_file(path: Path) -> Iterator[IO[str]]:
     """Opens a file for a trace; unless it is empty, it gets its name at the end of the block.
 
     Keeps the trace even after an error, because it shows what ended the rewrite. Replaces only
     another trace, so that a model named by mistake is not lost. Raises ModelError for any other
-    file, and if the trace cannot be written; then an older trace stays as it was.
+    file, and if the trace cannot be written whole; then it is not kept.
     """
     temporary = temporary_path(path)
     try:
         if path.exists():
             _check_is_trace(path)
-        file = _TraceFile(path, temporary)
+        raw = _RawTrace(temporary, path)
     except OSError as error:
-        raise _not_written(path, error) from error
+        raise cannot_be_written("The trace", path, error) from error
     try:
-        with file:
+        with io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8") as file:
             yield file
     finally:
-        if file.is_whole and temporary.stat().st_size:
+        if raw.is_whole and temporary.stat().st_size:
             temporary.replace(path)
         temporary.unlink(missing_ok=True)
 
 
-def _not_written(path: Path, error: OSError) -> ModelError:
-    return ModelError(
-        f"The trace cannot be written: {error.strerror or error}",
-        where=f"file '{path}'",
-        remedy="Check the permissions of the folder and the space left on the disk",
-    )
+class _RawTrace(io.FileIO):
+    """The bytes of a trace. Its errors name the file, because they end the rewrite of another."""
+
+    def __init__(self, temporary: Path, path: Path) -> None:
+        super().__init__(temporary, "x")
+        self.is_whole = True
+        """Whether no write failed."""
+        self._path = path
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.is_whole = False
+            raise cannot_be_written("The trace", self._path, error) from error
 
 
 def _check_is_trace(path: Path) -> None:

@@ -104,9 +104,9 @@ def _write_files(output: Path, found: Reduction, test: _Test, base_dir: str) -> 
     """Writes everything next to the model. Raises ModelError if a file cannot be written."""
     save(found.model, output, base_dir=base_dir)
     text = output.with_suffix(".txt")
-    write_text(text, shortened_text(found.model) + "\n", "text of the model")
+    write_text(text, shortened_text(found.model) + "\n", "The text of the model")
     test_path = output.with_name(f"{test.function()}.py")
-    write_text(test_path, test.text(), "test")
+    write_text(test_path, test.text(), "The test")
     clean = None
     if found.nearest is not None:
         clean = output.with_suffix(".clean.onnx")

@@ -73,8 +73,8 @@ def render(report: ReportData) -> str:
 
 
 def write(report: ReportData, path: Path) -> None:
-    """Writes the page. Raises ModelError if it cannot be written."""
-    write_text(path, render(report), "report")
+    """Writes the page whole or not at all. Raises ModelError if it cannot be written."""
+    write_text(path, render(report), "The report")
 
 
 def _data(report: ReportData) -> dict[str, Any]:

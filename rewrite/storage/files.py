@@ -12,8 +12,13 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from ..errors import ModelError
 from .external import Folder, data_range, external_tensors
 from .in_memory import to_proto
-from .output_files import AtomicFiles, WeightsFile, check_not_device, move_weights
-from .standard_input import StandardInput, place_of
+from .output_files import (
+    AtomicFiles,
+    WeightsFile,
+    cannot_be_written,
+    check_regular,
+    move_weights,
+)
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -49,19 +54,13 @@ def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelPr
         place = "the bytes given"
         proto = _parse(source, place)
     elif isinstance(source, str | os.PathLike):
-        place = place_of(source)
+        place = f"file '{source}'"
         proto = _parse(_read(Path(source), place), place)
         base_dir = Folder.of(Path(source), follows_links)
     else:
         proto, folder = to_proto(source)
         base_dir = Folder.of(Path(folder, "model.onnx"), follows_links) if folder else ""
     _check_contents(proto, place)
-    if isinstance(source, StandardInput) and any(external_tensors(proto)):
-        raise ModelError(
-            "The model has external data, and standard input has no folder to read it from",
-            where=place,
-            remedy="Give the model as a path",
-        )
     for tensor in external_tensors(proto):
         data_range(tensor, base_dir)
     return proto, base_dir
@@ -174,11 +173,7 @@ def save(proto: onnx.ModelProto, path: str | Path, *, base_dir: str = "") -> Non
                 serialised = _serialised(_moved(proto, base_dir, data), data)
             pending.create(target).write(serialised)
     except OSError as error:
-        raise ModelError(
-            f"The model cannot be written: {error.strerror or error}",
-            where=f"file '{target}'",
-            remedy="Check the permissions of the folder and the space left on the disk",
-        ) from error
+        raise cannot_be_written("The model", target, error) from error
 
 
 def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
@@ -191,7 +186,7 @@ def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
             where=place,
             remedy="Create it, or write somewhere else",
         )
-    check_not_device(target)
+    check_regular(target)
     if not target.exists():
         return
     for tensor in external_tensors(proto):

@@ -30,7 +30,7 @@ def check_target(target: Path, source: Path, output: Path) -> None:
     refuse_standard_output(output, "-o")
     if target.is_dir():
         raise ModelError("The output is a folder", where=str(target), remedy="Name a file to write")
-    check_not_device(target)
+    check_regular(target)
     check_not_source(target, source, "Write to another file: a model is never changed in place")
     parent = output.absolute().parent
     if parent.exists() and not parent.is_dir():
@@ -54,6 +54,16 @@ def check_target(target: Path, source: Path, output: Path) -> None:
         )
 
 
+def check_regular(target: Path) -> None:
+    """Raises ModelError for a device or pipe: a finished file takes the place of the old one."""
+    if target.exists() and not target.is_file():
+        raise ModelError(
+            "The output is a device or pipe, which cannot be replaced by a file",
+            where=f"output '{target}'",
+            remedy="Name a file",
+        )
+
+
 def refuse_standard_output(path: Path, option: str) -> None:
     """Raises ModelError for `-`, which would become the name of a file."""
     if str(path) == "-":
@@ -66,16 +76,6 @@ def check_not_source(target: Path, source: Path, remedy: str) -> None:
     """Raises ModelError, with this remedy, if a file to write is the model that is read."""
     if target.exists() and source.exists() and target.samefile(source):
         raise ModelError("The output is the model itself", where=f"file '{target}'", remedy=remedy)
-
-
-def check_not_device(target: Path) -> None:
-    """Raises ModelError for a device or pipe: a file that is written whole would replace it."""
-    if target.exists() and not target.is_file():
-        raise ModelError(
-            "The output is a device or pipe, which cannot be replaced by a file",
-            where=f"output '{target}'",
-            remedy="Name a file",
-        )
 
 
 def temporary_path(path: Path) -> Path:
@@ -114,20 +114,22 @@ class AtomicFiles:
                 temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str, kind: str) -> None:
-    """Writes a text; on failure, the file stays as it was.
-
-    Raises ModelError, which calls the text a `kind`, if it cannot be written.
-    """
+def write_text(path: Path, text: str, what: str) -> None:
+    """Writes a text file whole or not at all. Raises ModelError that calls the text `what`."""
     try:
         with AtomicFiles() as pending:
-            pending.create(path).write(text.encode("utf-8"))
+            pending.create(path).write(text.encode())
     except OSError as error:
-        raise ModelError(
-            f"The {kind} cannot be written: {error.strerror or error}",
-            where=f"file '{path}'",
-            remedy="Check the permissions of the folder and the space left on the disk",
-        ) from error
+        raise cannot_be_written(what, path, error) from error
+
+
+def cannot_be_written(what: str, path: Path, error: OSError) -> ModelError:
+    """The error for a file that the system does not let us write."""
+    return ModelError(
+        f"{what} cannot be written: {error.strerror or error}",
+        where=f"file '{path}'",
+        remedy="Check the permissions of the folder and the space left on the disk",
+    )
 
 
 class WeightsFile:

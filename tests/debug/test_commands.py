@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from looplift.cli import app
 from looplift.debug.trace_reader import read_trace
 
+from ..full_disk import full_disk
 from ..gated import write
 
 COMMANDS = ("explain", "step", "verify", "bisect", "reduce")
@@ -273,6 +274,15 @@ class TestTrace:
         result = call("rewrite", gated, "-o", "out.onnx", "--trace", "no/t.jsonl")
         assert result.exit_code == 2
         assert "trace cannot be written" in result.stderr
+
+    def test_a_full_disk(self, gated: Path) -> None:
+        """Half a trace is not kept, and the error names the trace, not the model."""
+        with full_disk(1000):
+            result = call("rewrite", gated, "-o", "out.onnx", "--trace", "t.jsonl")
+        assert result.exit_code == 2
+        assert "The trace cannot be written: File too large (file 't.jsonl')" in result.stderr
+        assert not list(Path().glob("*.jsonl"))
+        assert not list(Path().glob(".looplift-*"))
 
 
 class TestFindings:

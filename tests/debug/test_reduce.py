@@ -27,6 +27,7 @@ from looplift.debug.reduce.search import Progress, Reduction, Search
 from looplift.plugins import all_phases
 from looplift.request import Request
 from looplift.rewrite.engine.patch import Patch
+from looplift.rewrite.errors import ModelError
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
 
@@ -100,6 +101,11 @@ class TestWhatIsKept:
         assert onnx.load(tmp_path / "s.onnx") == found.reduction.model
         assert found.files.text.read_text().count("Sin") == 1
         onnx.checker.check_model(found.reduction.model)
+
+    def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "s.txt").mkdir()
+        with pytest.raises(ModelError, match=r"text of the model cannot be written.*s\.txt"):
+            reduce(Request.of(model(), phases=WRONG), tmp_path / "s.onnx")
 
     def test_a_difference_at_few_sizes(self, tmp_path: Path) -> None:
         """A verification tries more sizes than a search needs to; both must find the same."""

@@ -25,7 +25,7 @@ from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Graph, Node, Tensor
 from looplift.rules.branches.decided_if import InlineDecidedIf
 
-from ..disk_space import files_of_at_most
+from ..full_disk import full_disk
 
 LOOP = """g (float[2] x, int64 m, bool c) => (float[2] y) <int64 two = {2}, int64 three = {3}> {
     far = Add(two, three)
@@ -280,7 +280,7 @@ class TestFiles:
         path = tmp_path / "t.jsonl"
         path.write_text('{"kind":"model"}')
         with (
-            files_of_at_most(100),
+            full_disk(100),
             pytest.raises(ModelError, match=r"File too large .*t\.jsonl"),
             trace_file(path) as file,
         ):

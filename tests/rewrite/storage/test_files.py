@@ -23,7 +23,7 @@ from looplift.rewrite.storage.output_files import (
     write_text,
 )
 
-from ...disk_space import files_of_at_most
+from ...full_disk import full_disk
 
 X = np.array([3.0, -4.0], np.float32)
 W = np.array([1.0, 2.0], np.float32)
@@ -310,7 +310,7 @@ def test_a_text_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     write_text(path, "the old text", "text")
     with (
-        files_of_at_most(10_000),
+        full_disk(10_000),
         pytest.raises(ModelError, match=r"The text cannot be written: File too large .*text\.txt"),
     ):
         write_text(path, "new" * 10_000, "text")
