@@ -96,12 +96,16 @@ def write_module(source: Path, output: Path, target: str, settings: Settings) ->
 
 
 def _write_in_process(source: Path, output: Path, target: str, settings: Settings) -> ModuleSummary:
+    """Writes the module in a child process. Raises OSError if LLVM or the linker cannot write."""
     with ChildProcess() as process:
         try:
             summary: ModuleSummary = RemoteObject(process, _Writer).call(
                 "write", source, output, target, settings
             )
         except ChildDied as death:
+            _, is_full, reason = str(death).partition(_LLVM_CANNOT_WRITE)
+            if is_full:
+                raise OSError(reason) from None
             raise UnsupportedError(
                 f"TVM crashes while it writes the module: {death}",
                 where=f"file '{output.name}'",
@@ -110,6 +114,10 @@ def _write_in_process(source: Path, output: Path, target: str, settings: Setting
     return summary
 
 
+_LLVM_CANNOT_WRITE = "LLVM ERROR: IO failure on output stream: "
+"""What LLVM says before it ends the process, because a disk is full."""
+_LINKER_FAILS = "Compilation error:"
+"""How TVM's error starts if the linker of the system fails."""
 _JSON_REMEDY = (
     "apache-tvm-ffi 0.1.15 cannot write modules as JSON; "
     'install an older one: pip install "apache-tvm-ffi<0.1.15"'
@@ -183,7 +191,14 @@ def _write(module: Any, path: Path, target: str) -> None:
 
         path.write_text(tvm.ir.save_json(module), encoding="utf-8")
     else:
-        compile(module, target).export_library(str(path))
+        executable = compile(module, target)
+        try:
+            executable.export_library(str(path))
+        except RuntimeError as error:
+            _, is_linker, output = str(error).partition(_LINKER_FAILS)
+            if not is_linker:
+                raise
+            raise OSError(summary_line(RuntimeError(output))) from error
 
 
 # --- modules that are run ---

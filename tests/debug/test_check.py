@@ -31,6 +31,7 @@ from looplift.rewrite.running.child_process import ChildProcess
 from looplift.rewrite.running.runtime import ExecutionError
 from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
+from ..full_disk import full_disk
 from ..gated import write
 
 tvm = pytest.importorskip("tvm")
@@ -261,6 +262,29 @@ class TestImport:
         assert words in result.stderr
         assert "Traceback" not in result.output
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_full_disk(self, gated: Path, tmp_path: Path) -> None:
+        """LLVM ends the process that cannot write the library."""
+        with full_disk(1000):
+            result = CliRunner().invoke(app, ["import", str(gated), "-o", str(tmp_path / "m.so")])
+        assert result.exit_code == 2
+        assert "The module cannot be written: File too large" in result.stderr
+        assert "m.so'). Check the permissions of the folder and the space left" in result.stderr
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_linker_that_fails(
+        self, gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        linker = tmp_path / "ld"
+        linker.write_text(
+            "#!/bin/sh\necho 'ld: final link failed: No space left on device'\nexit 1"
+        )
+        linker.chmod(0o700)
+        monkeypatch.setenv("CXX", str(linker))
+        result = CliRunner().invoke(app, ["import", str(gated), "-o", str(tmp_path / "m.so")])
+        assert result.exit_code == 2
+        assert "The module cannot be written: ld: final link failed: No space left" in result.stderr
+        assert list(tmp_path.iterdir()) == [linker]
 
     def test_json_is_whole_or_an_error(self, gated: Path, tmp_path: Path) -> None:
         """apache-tvm-ffi 0.1.15 ends the process that asks it for JSON."""
