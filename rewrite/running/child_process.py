@@ -49,7 +49,8 @@ class ChildProcess:
     def request(self, *message: Any, seconds: float | None = None) -> Any:
         """The answer to a message.
 
-        Raises `ChildDied` if there is none, or if it takes much longer than `seconds`.
+        Raises `ChildDied` if there is none, or if it takes much longer than `seconds`; and
+        KeyboardInterrupt if SIGINT ended the child.
         """
         child = self._started()
         assert child.stdin is not None
@@ -107,6 +108,8 @@ class ChildProcess:
         """How the child ended."""
         assert self._child is not None
         code, last = self._reap(self._child)
+        if code == -signal.SIGINT:  # Ctrl-C interrupts all processes of a terminal
+            raise KeyboardInterrupt
         if late:
             return "it did not answer in time"
         end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"

@@ -9,6 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from looplift.rewrite.running.child_process import ChildProcess
+
 from ...hostile.interruptible import start
 
 PROGRAM = """
@@ -55,3 +59,11 @@ def test_an_interrupted_request_ends_the_child(tmp_path: Path) -> None:
         assert program.stdout.read() == "interrupted False slept\n"
     assert program.returncode == 0
     assert time.monotonic() - began < 30
+
+
+def test_a_child_that_is_interrupted_did_not_crash() -> None:
+    with ChildProcess() as process:
+        process.request("make", signal.signal, (signal.SIGINT, signal.SIG_DFL))
+        with pytest.raises(KeyboardInterrupt):
+            process.request("make", signal.raise_signal, (signal.SIGINT,))
+        assert not process.alive
