@@ -44,8 +44,8 @@ from .exit_status import ERROR, FINDING
 from .relax import RelaxSession
 
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
-EQUAL, DIFFERENT, ENDED, UNSTABLE = "equal", "different", "ended", "unstable"
-_WORST_FIRST = (DIFFERENT, ENDED, UNSTABLE, EQUAL)
+EQUAL, DIFFERENT, CRASHED, UNSTABLE = "equal", "different", "crashed", "unstable"
+_WORST_FIRST = (DIFFERENT, CRASHED, UNSTABLE, EQUAL)
 EFFORT = Effort(cases=7)
 LATENCY_SECONDS = 0.1
 
@@ -70,7 +70,7 @@ class RunComparison:
     scalars: dict[str, Any] = field(default_factory=dict)
     """The random inputs that are scalars."""
     verdicts: dict[str, str] = field(default_factory=dict)
-    """By column: `equal`, `different`, `ended` (an empty input ended the process), or `unstable`
+    """By column: `equal`, `different`, `crashed` (the run of an empty input), or `unstable`
     (rounding errors in the inputs change the original by a similar amount)."""
     distances: dict[str, float] = field(default_factory=dict)
     """By column: the largest absolute difference to the original."""
@@ -107,10 +107,11 @@ class CheckResult:
         return ERROR if failed or any(map(self._shows_nothing, self.columns[1:])) else 0
 
     def _shows_nothing(self, column: Column) -> bool:
-        """Whether rounding errors make every run of a column inconclusive."""
+        """Whether every run of a column crashed or is inconclusive because of rounding errors."""
         found = [(r.sizes, r.verdicts.get(column.name)) for r in self.runs]
         unstable = [sizes for sizes, verdict in found if verdict == UNSTABLE]
-        return not counts_enough([s for s, verdict in found if verdict == EQUAL], unstable)
+        equal = [sizes for sizes, verdict in found if verdict == EQUAL]
+        return not equal or not counts_enough(equal, unstable)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "status": self.status}
@@ -208,7 +209,7 @@ def _compared(
         try:
             judgement = side.compare_run(case, EFFORT.run_seconds)
         except ProcessCrashed:
-            run.verdicts[name] = ENDED
+            run.verdicts[name] = CRASHED
             continue
         same = UNSTABLE if judgement.unstable else EQUAL
         run.verdicts[name] = DIFFERENT if judgement.differences else same
@@ -308,7 +309,7 @@ def _verdict(checked: CheckResult) -> Text:
 
 
 def _verdict_on(column: Column, runs: Sequence[RunComparison]) -> Text:
-    """One column in words; a run that ended its process or is unstable does not count as equal."""
+    """One column in words; a run that crashed or is unstable does not count as equal."""
     if column.problem:
         return Text(f"{column.name}: did not run", style="yellow")
     counts = Counter(run.verdicts[column.name] for run in runs)

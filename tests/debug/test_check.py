@@ -180,9 +180,12 @@ def test_a_difference() -> None:
     assert found.status == 1
     assert "rewritten: different in 1, equal in 2 of 3 runs" in shown(found)
     assert "rewritten: output 'y'" in shown(found)
-    wrong.verdicts = {REWRITTEN: "ended"}
+    wrong.verdicts = {REWRITTEN: "crashed"}
     assert found.status == 0
-    assert "rewritten: ended in 1, equal in 2 of 3 runs" in shown(found)
+    assert "rewritten: crashed in 1, equal in 2 of 3 runs" in shown(found)
+    found.runs = [wrong]
+    assert found.status == 2
+    assert "rewritten: crashed in 1 of 1 runs" in shown(found)
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
