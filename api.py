@@ -108,8 +108,9 @@ class RewriteResult:
         """Runs the original and the rewritten model on onnxruntime and compares their outputs.
 
         The inputs are generated, within what was asserted, at several sizes. `str` of the result
-        says what was compared: "equal in 8 runs (T=0|1|2|3|7|8)"; `verified` is whether at least
-        one run was compared and none differed. `sizes` has the sizes to try for some open
+        says what was compared: "equal in 8 runs (T=0|1|2|3|7|8)", and which runs are left out
+        because onnxruntime crashes for the rewritten model. `verified` is whether at least one run
+        was compared and none differed. `sizes` has the sizes to try for some open
         dimensions, such as `{"T": [1, 100]}`. `seconds` limits the time, by default two minutes.
         """
         from .rewrite.running.cases import limited_effort

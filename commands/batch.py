@@ -80,8 +80,6 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
         )
     outcome = _outcome(job, result)
     if job.verifies:
-        from ..rules.recurrence.emission import CRASHES
-
         check_runtime(result.proto)
         verification = verify(
             request.proto,
@@ -100,8 +98,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
             )
         outcome.verification = str(verification)
         outcome.differences = [str(difference) for difference in verification.differences]
-        known = any(CRASHES in note for note in outcome.notes)
-        outcome.notes += verification.notes(crash_is_known=known)
+        outcome.notes += verification.notes()
         if verification.differences:
             outcome.status = DIFFERENT
             return outcome

@@ -112,10 +112,7 @@ class ReferenceRuns:
     def left_out(self) -> str:
         """Why the other cases do not count; empty if all do."""
         ended = [self.cases[number].sizes for number in sorted(self._ended)]
-        reasons = []
-        if ended:
-            runs = "one run is" if len(ended) == 1 else f"{len(ended)} runs are"
-            reasons.append(f"{runs} left out: {crash_note(ended, bool(self._reduced))}")
+        reasons = [crash_note(ended, bool(self._reduced))] if ended else []
         for name in dict.fromkeys(name for names in self._unstable.values() for name in names):
             numbers = [number for number, names in self._unstable.items() if name in names]
             reasons.append(unstable_note(name, [self.cases[number].sizes for number in numbers]))

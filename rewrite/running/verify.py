@@ -113,23 +113,13 @@ class Verification:
         """Whether at least one run was compared and no run differed."""
         return self.compared > 0 and not self.differences
 
-    def notes(self, crash_is_known: bool = False) -> list[str]:
-        """Remarks on how the models were compared.
-
-        `crash_is_known` says that a rule has noted that its operator fails on an empty tensor.
-        """
+    def notes(self) -> list[str]:
+        """Remarks on how the models were compared, apart from what `str` says."""
         notes = refusal_notes(self.refused_sizes)
         if self.crash:
             notes.append(optimizer_note(self.crash))
-        if self.ended and (self.reduces or not crash_is_known):
-            notes.append(crash_note(self.ended, self.reduces))
-        if self.empty_reductions:
-            place = ", ".join(tested_sizes(self.empty_reductions))
-            notes.append(f"the outputs differ at {place}, where {EMPTY_REDUCTION}")
-        if self.empty_stacks:
-            place = ", ".join(tested_sizes(self.empty_stacks))
-            notes.append(f"a run at {place} does not count: {EMPTY_STACK}")
-        notes += [unstable_note(name, sizes) for name, sizes in self.unstable.items()]
+        if self.compared or self.differences:
+            notes += self.uncounted_notes()
         for name, shapes in self.empty_scan_outputs.items():
             notes.append(f"`{name}` has {shapes}: {EMPTY_SCAN_OUTPUT}")
         notes += self.branch_notes
@@ -137,6 +127,21 @@ class Verification:
             names = ", ".join(f"`{name}`" for name in self.random)
             notes.append(f"random, so that only types and shapes were compared: {names}")
         return notes
+
+    def uncounted_notes(self) -> list[str]:
+        """Why runs of both models say nothing about the rewrite, apart from crashes."""
+        notes = []
+        if self.empty_reductions:
+            place = ", ".join(tested_sizes(self.empty_reductions))
+            notes.append(f"the outputs differ at {place}, where {EMPTY_REDUCTION}")
+        if self.empty_stacks:
+            place = ", ".join(tested_sizes(self.empty_stacks))
+            notes.append(f"a run at {place} does not count: {EMPTY_STACK}")
+        return notes + [unstable_note(name, sizes) for name, sizes in self.unstable.items()]
+
+    def crash_notes(self) -> list[str]:
+        """Which runs are left out because onnxruntime crashes for the rewritten model, if any."""
+        return [crash_note(self.ended, self.reduces)] if self.ended else []
 
     def __str__(self) -> str:
         if self.differences:
@@ -146,7 +151,7 @@ class Verification:
         text = f"equal in {self.compared} run{'s' if self.compared > 1 else ''}"
         if any(self.sizes):
             text += f" ({', '.join(tested_sizes(self.sizes))})"
-        return text
+        return "; ".join([text, *self.crash_notes()])
 
 
 def verify(
@@ -314,9 +319,9 @@ def _compare_cases(
     if not counts_enough(result.sizes, result.unstable):
         result.sizes.clear()
     if not result.compared:
-        unstable = [unstable_note(name, sizes) for name, sizes in result.unstable.items()]
-        result.reason = "; ".join(unstable) or no_case_reason(cases)
-        crashed = cases.refused and not cases.timeouts and not unstable
+        left_out = result.crash_notes() + result.uncounted_notes()
+        result.reason = "; ".join(left_out) or no_case_reason(cases)
+        crashed = cases.refused and not cases.timeouts and not left_out
         result.crash = summary_line(cases.last_refusal) if crashed else ""
 
 
@@ -512,13 +517,17 @@ def refusal_notes(refused: Mapping[str, str]) -> list[str]:
 
 
 def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:
-    """The remark that onnxruntime crashes at some empty sizes, and why.
+    """The remark that runs are left out in which onnxruntime crashes at empty sizes, and why.
 
     `reduces` is whether the original has a reduction on which an output depends.
     """
     place = ", ".join(tested_sizes(sizes))
     why = EMPTY_REDUCTION if reduces else EMPTY_RECURRENCE
-    return f"onnxruntime crashes for the rewritten model at {place}, not for the original; {why}"
+    runs = "one run is" if len(sizes) == 1 else f"{len(sizes)} runs are"
+    return (
+        f"{runs} left out: onnxruntime crashes for the rewritten model at {place}, not for the "
+        f"original; {why}"
+    )
 
 
 def counts_enough(sizes: Iterable[DimSizes], unstable: Collection[object]) -> bool:
