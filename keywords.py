@@ -30,6 +30,7 @@ _WORDS = {
     "--rules": "rules",
     "--strict": "strict=True",
     "--follow-links": "follow_links=True",
+    "--steps": "step_limit",
 }
 _WORD = re.compile("|".join(f"{re.escape(option)}(?![\\w-])" for option in _WORDS))
 

@@ -153,7 +153,9 @@ def print_outcome(outcome: Outcome) -> None:
             table.add_row(rule, str(times))
         console.print("", table)
     console.print()
-    if outcome.verification:
+    if outcome.status == DIFFERENT:
+        console.print("not written: outputs differ")  # `print_problems` says how
+    elif outcome.verification:
         equal = outcome.verification.startswith("equal")
         console.print(f"{'verified: ' if equal else ''}{outcome.verification}", markup=False)
     if outcome.status == WRITTEN:
@@ -174,7 +176,7 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
         if outcome.status == FAILED:
             continue
         console.print(f"  {brief(outcome.before, outcome.after)}; {outcome.seconds:.2f} s")
-        if outcome.verification:
+        if outcome.verification and outcome.status != DIFFERENT:
             console.print(f"  {outcome.verification}", markup=False)
     written = sum(outcome.status == WRITTEN for outcome in outcomes)
     console.print(f"{written} of {len(outcomes)} written")

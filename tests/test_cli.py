@@ -155,6 +155,15 @@ class TestRewrite:
         assert "output 'y': " in result.stderr
         assert "elements differ" in result.stderr
         assert not Path("out.onnx").exists()
+        loud = call(*arguments[:-1], "--rules", "wrong_rules")
+        assert "not written: outputs differ" in loud.stdout
+        assert "elements differ" not in loud.stdout  # the error has the differences
+        other = write(tmp_path / "other.onnx")
+        several = call(
+            "rewrite", gated, other, "-o", "out", *arguments[4:-1], "--rules", "wrong_rules"
+        )
+        assert several.stdout.count(": different") == 2
+        assert "elements differ" not in several.stdout
         unverified = call(*arguments, "--rules", "wrong_rules", "--no-verify")
         assert unverified.exit_code == 0, unverified.output
         assert operators(Path("out.onnx")) == ["Relu"]

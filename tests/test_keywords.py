@@ -28,6 +28,7 @@ from .small_models import model
         ("(--dim NAME=N, --shape NAME=…)", '(dims=["NAME=N"], shapes={"NAME": […]})'),
         ("--strict: {} may be empty", "strict=True: {} may be empty"),
         ("or give --follow-links", "or give follow_links=True"),
+        ("end `rewrite` early with --steps", "end `rewrite` early with step_limit"),
         ("--strictly speaking", "--strictly speaking"),
         ("no option", "no option"),
     ],

@@ -311,7 +311,7 @@ class Engine:
                 f"Rewriting does not end. After {self._commits} commits, these rules keep firing: "
                 + ", ".join(latest),
                 where=label,
-                remedy="Leave out one of these rules, or limit the number of commits",
+                remedy="Leave out one of these rules, or end `rewrite` early with --steps",
             )
 
     def _is_endless(self, patch: Patch) -> bool:
