@@ -19,6 +19,7 @@ from .output_files import (
     check_regular,
     move_weights,
 )
+from .standard_input import StandardInput, place_of
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -54,13 +55,19 @@ def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelPr
         place = "the bytes given"
         proto = _parse(source, place)
     elif isinstance(source, str | os.PathLike):
-        place = f"file '{source}'"
+        place = place_of(source)
         proto = _parse(_read(Path(source), place), place)
         base_dir = Folder.of(Path(source), follows_links)
     else:
         proto, folder = to_proto(source)
         base_dir = Folder.of(Path(folder, "model.onnx"), follows_links) if folder else ""
     _check_contents(proto, place)
+    if isinstance(source, StandardInput) and any(external_tensors(proto)):
+        raise ModelError(
+            "The model has external data, and standard input has no folder to read it from",
+            where=place,
+            remedy="Give the model as a path",
+        )
     for tensor in external_tensors(proto):
         data_range(tensor, base_dir)
     return proto, base_dir
