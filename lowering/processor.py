@@ -17,9 +17,18 @@ _SIZES = (("avx512f", MOST_VECTOR_BYTES), ("avx", 32))
 
 
 def is_for_gpu() -> bool:
-    """Whether the target in scope is something other than a CPU."""
+    """Whether the target in scope is a GPU."""
     target = tvm.target.Target.current(allow_none=True)
-    return target is not None and target.kind.name != "llvm"
+    return target is not None and "gpu" in target.keys
+
+
+def is_for_llvm() -> bool:
+    """Whether LLVM compiles for the target in scope, as it does where there is none.
+
+    The code for other CPUs, such as C source, knows neither vectors nor threads.
+    """
+    target = tvm.target.Target.current(allow_none=True)
+    return target is None or target.kind.name == "llvm"
 
 
 def vector_bytes() -> int:
@@ -28,7 +37,7 @@ def vector_bytes() -> int:
     Without a target it is the largest size. A kernel for larger registers than the processor has
     still works, but may need more registers than there are and is slower then.
     """
-    if is_for_gpu():
+    if not is_for_llvm():
         return _LEAST_VECTOR_BYTES
     target = tvm.target.Target.current(allow_none=True)
     if target is None:

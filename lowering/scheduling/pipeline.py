@@ -18,6 +18,7 @@ from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..processor import is_for_gpu, is_for_llvm
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .argument_checks import drop_guaranteed_checks, mark_guaranteed_arguments
 from .channel_lanes import ChannelLanes
@@ -93,9 +94,9 @@ def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     target = tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm")
     with target:
         inference = _without_loops(module, fuse_loops)
-        if target.kind.name == "llvm":
+        if is_for_llvm():
             return _for_cpu()(inference)
-        if "gpu" not in target.keys:  # such as C source
+        if not is_for_gpu():  # such as C source
             return relax.get_pipeline("default")(inference)
         return relax.get_default_pipeline(target)(bind_scheduled_kernels(inference))
 

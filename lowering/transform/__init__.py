@@ -18,7 +18,7 @@ def FuseLoops() -> Any:  # noqa: N802  (named like the passes of relax.transform
 
     A loop is a function with the attribute `looplift.loop`, as `looplift.from_onnx` emits
     them. The pass legalizes, fuses and schedules the body for the target in scope. It leaves loops
-    that are no such kernel as they are, and all loops for targets other than CPUs.
+    that are no such kernel as they are, and all loops for targets that LLVM does not compile for.
     """
     return tvm.transform.module_pass(
         lambda module, _: fuse_loops(module)[0], opt_level=0, name="looplift.FuseLoops"
@@ -40,7 +40,8 @@ def LowerRecurrent() -> Any:  # noqa: N802
     """Replaces calls of functions that are marked as LSTM, GRU or RNN by calls of a kernel.
 
     A marked function has the attribute `looplift.recurrent` with the operator and its attributes;
-    its body is the operator in plain Relax. The kernel is for the target in scope.
+    its body is the operator in plain Relax. The kernel is for the target in scope; the calls stay
+    for one that is neither a GPU nor compiled for by LLVM, such as C source.
     """
     return tvm.transform.module_pass(
         lambda module, _: lower_recurrent(module), opt_level=0, name="looplift.LowerRecurrent"

@@ -19,7 +19,7 @@ from ..forms import Form
 from ..kernel_call import call_kernel
 from ..loops.roles import KERNEL, LOOP_PART, LoopRoles, Slices
 from ..operators.sizes import sizes_of
-from ..processor import is_for_gpu
+from ..processor import is_for_llvm
 from ..tvm_onnx import building_function
 from ..values import as_int, fresh_dim
 from .loop_body import FusedBody, NoKernelError, fuse_body
@@ -37,7 +37,7 @@ def fuse_loops(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Form]]:
             continue
         reason = ""
         try:
-            if is_for_gpu():
+            if not is_for_llvm():
                 raise NoKernelError("kernels with a loop inside are for CPUs")
             module = _Fusion(module, variable, function, roles).module()
         except NoKernelError as error:

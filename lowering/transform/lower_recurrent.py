@@ -10,11 +10,17 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..operators.recurrent_mark import RecurrentOperator
 from ..operators.recurrent_operator import emit_kernel
+from ..processor import is_for_gpu, is_for_llvm
 from .unused import without_unused
 
 
 def lower_recurrent(module: tvm.IRModule) -> tvm.IRModule:
-    """Replaces the calls of marked functions by calls of a kernel for the target in scope."""
+    """Replaces the calls of marked functions by calls of a kernel for the target in scope.
+
+    They stay for a target that is neither a GPU nor one that LLVM compiles for.
+    """
+    if not (is_for_llvm() or is_for_gpu()):
+        return module
     marked = {
         variable: operator
         for variable, function in module.functions_items()

@@ -186,8 +186,9 @@ def test_the_body_of_a_loop_is_computed_in_vectors() -> None:
     _check(module, SELECTIVE)
 
 
-def test_a_loop_stays_for_a_gpu() -> None:
-    with tvm.target.Target(TARGETS[-1]):
+@pytest.mark.parametrize("target", TARGETS[-2:], ids=lambda target: target["kind"])
+def test_a_loop_stays_where_llvm_does_not_compile(target: dict[str, str]) -> None:
+    with tvm.target.Target(target):
         module = FuseLoops()(_imported(ROWS))
     assert tvm_ffi.structural_equal(module, _imported(ROWS))
 
@@ -207,3 +208,9 @@ def test_a_recurrence_is_marked_and_becomes_kernels() -> None:
     assert _functions(module) == {"main"}
     assert "gru_recurrence" in {variable.name_hint for variable in module.get_global_vars()}
     _check(module, GRU)
+
+
+def test_a_recurrence_stays_for_c_source() -> None:
+    with tvm.target.Target("c"):
+        module = LowerRecurrent()(_imported(GRU))
+    assert tvm_ffi.structural_equal(module, _imported(GRU))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import pytest
 import tvm
 from tvm import relax
 
+import looplift
 from looplift.lowering.emit import emit
 from looplift.lowering.operators.recurrent_operator import recurrent
 from looplift.lowering.operators.registry import ConverterContext
@@ -236,6 +238,18 @@ def test_the_pipeline_of_the_target() -> None:
     pipeline = relax.get_default_pipeline(tvm.target.Target("llvm"))
     compiled = Compiled(model, relax_pipeline=pipeline)
     assert_equal(compiled(feed), onnxruntime_outputs(model, feed))
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+def test_c_source_of_a_layer_compiles(tmp_path: Path) -> None:
+    """The kernel has vectors, for which C has no types; the operator in plain Relax has none."""
+    model = onnx.parser.parse_model(LAYER)
+    feed = layer_feed(5, 2)
+    library = str(tmp_path / "layer.so")
+    looplift.compile(emit(model), "c").export_library(library)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+    results = machine["main"](*(tvm.runtime.tensor(feed[i.name]) for i in model.graph.input))
+    assert_equal([result.numpy() for result in results], onnxruntime_outputs(model, feed))
 
 
 RUN_LIBRARY = """
