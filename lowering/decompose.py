@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import onnx
 import onnx.inliner
 
 from ..rewrite.storage.functions import inline_functions
-from ..rewrite.storage.protos import containers, nodes
+from ..rewrite.storage.protos import body_protos, nodes
 from .operators import find
 from .small_types import with_inferred_types
 
 Operator = tuple[str, str]
 """Domain and name."""
+
+_Types = Mapping[str, onnx.TypeProto]
+"""By the names of values."""
 
 _ROUNDS = 8
 """Compositions may use such operators again; none is nested deeper than this."""
@@ -35,7 +40,11 @@ def decompose(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         wanted = sorted(key for key in found if _is_composed(*key, opset))
         if not wanted or model.ByteSize() > _LARGEST:
             break
-        model = _compose_by_types(_with_defaults(model, wanted, opset), wanted, opset)
+        model = _with_defaults(model, wanted, opset)
+        composed = _compose_by_types(model, wanted, opset)
+        if composed is not None:
+            model = composed
+            continue
         for key in wanted:
             try:
                 model = onnx.inliner.inline_selected_functions(
@@ -52,48 +61,72 @@ _LOCAL_DOMAIN = "looplift.composed"
 
 def _compose_by_types(
     model: onnx.ModelProto, operators: list[Operator], opset: int
-) -> onnx.ModelProto:
+) -> onnx.ModelProto | None:
     """The model with each node inlined whose composition depends on the types of its inputs.
 
-    ONNX's inliner fails on such a node if it omits an input.
+    None if there is no such node, or none with known types. The given model may be changed.
+    ONNX's inliner fails on such a node if it omits an input, or if an input is an initializer or a
+    value of a body: it does not know their types.
     """
-    nodes_by_types = [node for node in nodes(model.graph) if _operator(node) in operators]
-    nodes_by_types = [node for node in nodes_by_types if "" in node.input]
-    if not nodes_by_types:
-        return model
-    types = _types(with_inferred_types(model).graph)
-    for node in nodes_by_types:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)
-        given = [types.get(name) if name else onnx.TypeProto() for name in node.input]
-        if not schema.has_context_dependent_function or None in given:
-            continue
-        body = onnx.FunctionProto()
-        body.ParseFromString(
-            schema.get_context_dependent_function(
-                node.SerializeToString(),
-                [kind.SerializeToString() for kind in given if kind is not None],
-            )
-        )
-        body.domain, body.name = _LOCAL_DOMAIN, f"{node.op_type}_{len(model.functions)}"
-        del body.opset_import[:]
-        body.opset_import.add(domain="", version=opset)
-        model.functions.append(body)
-        node.domain, node.op_type = body.domain, body.name
-    if not model.functions:
-        return model
-    model.opset_import.add(domain=_LOCAL_DOMAIN, version=1)
+    composed: list[onnx.FunctionProto] = []
+    for node, types in _with_types(model.graph, with_inferred_types(model).graph):
+        body = _composition(node, types, opset) if _operator(node) in operators else None
+        if body is not None:
+            body.domain, body.name = _LOCAL_DOMAIN, f"{node.op_type}_{len(composed)}"
+            node.domain, node.op_type = body.domain, body.name
+            composed.append(body)
+    if not composed:
+        return None
+    model.functions.extend(composed)
+    if _LOCAL_DOMAIN not in {entry.domain for entry in model.opset_import}:
+        model.opset_import.add(domain=_LOCAL_DOMAIN, version=1)
     return onnx.inliner.inline_local_functions(model)
 
 
-def _types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    """The types of the values of a graph and its bodies, as far as they are declared."""
-    types = {}
-    for body in containers(graph):
-        for info in (*body.value_info, *body.input, *body.output):
-            types[info.name] = info.type
-        for tensor in body.initializer:
-            kind = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-            types[tensor.name] = kind
+def _composition(node: onnx.NodeProto, types: _Types, opset: int) -> onnx.FunctionProto | None:
+    """The composition of a node by the types of its inputs; None if there is none for them."""
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    given = [types.get(name) if name else onnx.TypeProto() for name in node.input]
+    if not schema.has_context_dependent_function or None in given:
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(
+        schema.get_context_dependent_function(
+            node.SerializeToString(),
+            [kind.SerializeToString() for kind in given if kind is not None],
+        )
+    )
+    if not body.node:  # such as that of a RotaryEmbedding of unknown rank
+        return None
+    del body.opset_import[:]
+    body.opset_import.add(domain="", version=opset)
+    return body
+
+
+def _with_types(
+    graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _Types = MappingProxyType({})
+) -> Iterator[tuple[onnx.NodeProto, _Types]]:
+    """The nodes of a graph and its bodies, each with the types of the values that it sees.
+
+    `inferred` is the same graph with the types.
+    """
+    types = {**outer, **_declared_types(inferred)}
+    for node, same in zip(graph.node, inferred.node, strict=True):
+        yield node, types
+        for body, inferred_body in zip(body_protos(node), body_protos(same), strict=True):
+            yield from _with_types(body, inferred_body, types)
+
+
+def _declared_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+    """The types of the values of a graph, as far as they are declared."""
+    infos = (*graph.value_info, *graph.input, *graph.output)
+    types = {info.name: info.type for info in infos if info.type.WhichOneof("value")}
+    tensors = [(each.name, each.data_type, each.dims) for each in graph.initializer]
+    tensors += [
+        (each.values.name, each.values.data_type, each.dims) for each in graph.sparse_initializer
+    ]
+    for name, element_type, dims in tensors:
+        types[name] = onnx.helper.make_tensor_type_proto(element_type, list(dims))
     return types
 
 
