@@ -306,7 +306,8 @@ def from_onnx(
     The parameters up to `sanitize_input_names` are those of TVM; the others are those of `rewrite`,
     which runs first, on the inputs as `shape_dict` and `dtype_dict` declare them. As in TVM, names
     there that are no inputs have no effect, but the log names them. The parameters that
-    `keep_params_in_input` asks for keep their names and shapes. `on_form` is called for every loop
+    `keep_params_in_input` asks for keep their names and shapes; those that decide shapes or control
+    flow keep their values, too, as in TVM. `on_form` is called for every loop
     and recurrence with the form that it takes when compiled, a kernel or functions, and why.
 
     The logger "looplift" warns of everything that the result relies on, and of a model that cannot

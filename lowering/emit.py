@@ -145,7 +145,6 @@ def emit_graph(
         opset,
         CONTROL,
         original,
-        signature.parameters,
         ranks=Ranks(ranks),
         facts=facts,
     )

@@ -61,8 +61,6 @@ class Emitter:
     control: Mapping[str, ControlFlow]
     original: onnx.ModelProto
     """The model before it was rewritten, whose names the user knows."""
-    parameters: dict[str, Any] = field(default_factory=dict)
-    """Weights that are parameters of the main function: (variable, array) by variable name."""
     discarded: list[str] = field(default_factory=list)
     """The names of bodies that were emitted again, which leaves functions that nothing calls."""
     ranks: Ranks = field(default_factory=Ranks)
@@ -148,8 +146,7 @@ class Emitter:
             inputs = InputList(
                 [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
             )
-            params: list[dict[str, Any]] = [{}, self.parameters]
-            value = converter.convert(ConverterContext(self.bb, node.op, inputs, named, params))
+            value = converter.convert(ConverterContext(self.bb, node.op, inputs, named))
             return self._outputs(frame, node, value)
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[t] if t.name else None for t in node.inputs]

@@ -3,9 +3,11 @@
     W, b, shape = initializers          W, b = inputs, shape = initializer
     y = Reshape(Gemm(x, W, b), shape)   y = Reshape(Gemm(x, W, b), shape)
 
-A rewrite then keeps their names and shapes, and never merges, folds or transposes them. An
-initializer that decides shapes or control flow stays: TVM's importer reads such a parameter during
-the import, too, so that replacing it has no effect.
+A rewrite then keeps their names and shapes, and never merges, folds or transposes them. Converters
+do not see their values, so that replacing them has the effect that the model says.
+
+An initializer that decides shapes or control flow stays, though `main` has a parameter for it, as
+in TVM. Replacing it has no effect; shapes would otherwise be unknown where the file has numbers.
 """
 
 from __future__ import annotations
@@ -26,23 +28,30 @@ _LARGEST = 64
 _DECIDED_BY_ALL = frozenset({"ConstantOfShape", "If", "Range", "SequenceAt"})
 _DECIDED_BY = MappingProxyType(
     {
+        "Col2Im": (1, 2),
+        "DFT": (1, 2),
+        "Dropout": (2,),
         "Loop": (0, 1),
+        "MaxUnpool": (2,),
+        "MelWeightMatrix": (0, 1),
         "OneHot": (1,),
         "Pad": (1, 3),
         "Resize": (1, 2, 3),
         "SequenceErase": (1,),
         "SequenceInsert": (2,),
+        "STFT": (1, 3),
         **dict.fromkeys(
             (
-                "Expand", "CumSum", "DFT", "Reshape", "Split", "SplitToSequence", "Squeeze", "Tile",
-                "TopK", "Trilu", "Unsqueeze", "Upsample",
+                "AffineGrid", "CenterCropPad", "CumSum", "Expand", "Reshape", "Split",
+                "SplitToSequence", "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
             ),
             (1,),
         ),
         "Slice": (1, 2, 3, 4),
     }
 )  # fmt: skip
-"""The inputs that decide the shape of a result or how often a body runs."""
+"""The inputs that decide the shape of a result, whether a node does anything, or how often a body
+runs."""
 
 _OF_SHAPES = frozenset({"Shape", "Size"})
 

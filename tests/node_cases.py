@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import warnings
 from typing import Any
 
@@ -19,5 +20,18 @@ def node_cases(*operators: str) -> list[Any]:
         warnings.simplefilter("ignore", RuntimeWarning)
         for operator in operators:
             importlib.import_module(f"{node.__name__}.{operator.lower()}")
-    cases = node._NodeTestCases
-    return [c for c in cases if c.model is not None and c.model.graph.node[0].op_type in operators]
+    return [c for c in _cases() if c.model.graph.node[0].op_type in operators]
+
+
+def all_node_cases() -> list[Any]:
+    """The test cases of all operators."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for module in pkgutil.iter_modules(node.__path__):
+            importlib.import_module(f"{node.__name__}.{module.name}")
+    return _cases()
+
+
+def _cases() -> list[Any]:
+    """The test cases of the modules imported so far."""
+    return [case for case in node._NodeTestCases if case.model is not None]

@@ -47,7 +47,7 @@ def constant_of_shape(ctx: ConverterContext) -> Value:
     if sizes is not None and not len(sizes.items):
         # TVM's converter expands a vector, which cannot become a scalar.
         return fill
-    if sizes is not None or ctx.is_weight(shape):
+    if sizes is not None:
         return ctx.by_tvm()
     # TVM 0.27 cannot lower relax.op.full of an infinity or NaN.
     return broadcast_to(ctx.bb, fill, sizes_of(ctx.bb, shape))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
@@ -63,8 +62,6 @@ class ConverterContext:
     """The inputs in the order of the operator's specification; None where one is omitted."""
     attrs: dict[str, Any]
     """The attributes that the node has, and under "tvm_custom" what TVM's converters read."""
-    params: Any
-    """[values by name, parameters by name], as TVM's converters take them."""
 
     @property
     def opset(self) -> int:
@@ -89,21 +86,13 @@ class ConverterContext:
         """All inputs, likewise."""
         return [self.tensor(slot) for slot in range(len(self.inputs))]
 
-    def is_weight(self, value: Value) -> bool:
-        """Whether a value is an initializer that became a parameter of the main function.
-
-        TVM's converters read the elements of such a parameter.
-        """
-        return isinstance(value, relax.Var) and value.name in self.params[1]
-
-    def known_elements(self, value: Value) -> npt.NDArray[Any] | None:
-        """The array of a constant or of a weight; None for any other value."""
-        if isinstance(value, Constant):
-            array: npt.NDArray[Any] = value.value.numpy()
-            return array
-        if not self.is_weight(value):
+    @staticmethod
+    def known_elements(value: Value) -> npt.NDArray[Any] | None:
+        """The array of a constant; None for any other value."""
+        if not isinstance(value, Constant):
             return None
-        return np.asarray(self.params[1][value.name][1].numpy())
+        array: npt.NDArray[Any] = value.value.numpy()
+        return array
 
     def derive(
         self, op_type: str = "", inputs: Sequence[Value] | None = None, **attrs: Any
@@ -117,7 +106,9 @@ class ConverterContext:
         """What TVM's converter gives for the node, with other inputs or attributes if given."""
         other = self.derive(inputs=inputs, **attrs)
         convert = tvm_converter(self.op_type, self.opset)
-        return convert(self.bb, other.inputs, other.attrs, self.params)
+        # TVM's converters read the elements of the parameters they know, so that replacing such a
+        # parameter has no effect. They know none.
+        return convert(self.bb, other.inputs, other.attrs, [{}, {}])
 
     def apply(self, op_type: str, *inputs: Value, **attrs: Any) -> Value:
         """The first output of another standard operator, bound to a variable.

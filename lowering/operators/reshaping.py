@@ -41,7 +41,7 @@ def reshape(ctx: ConverterContext) -> Value:
     A shape computed at run time may also contain 0 (copied) and -1 (inferred).
     """
     given = ctx.inputs[1]
-    if read_sizes(given) is not None or ctx.is_weight(given):
+    if read_sizes(given) is not None:
         return ctx.by_tvm()
     data = ctx.tensor(0)
     dims = dims_of(data, "data")
@@ -72,7 +72,7 @@ def expand(ctx: ConverterContext) -> Value:
     """Expand, see https://onnx.ai/onnx/operators/onnx__Expand.html: both sides broadcast."""
     data, given = ctx.tensor(0), ctx.inputs[1]
     dims = known_dims(data)
-    if dims is None or _folds(ctx) or ctx.is_weight(given):
+    if dims is None or _folds(ctx):
         return ctx.by_tvm([data, given])
     # Exporters write -1 for an axis that keeps its size.
     target = [ONE if as_int(size) == -1 else size for size in sizes_of(ctx.bb, given)]

@@ -186,7 +186,7 @@ def test_shape_unknown_to_relax() -> None:
     with bb.function("main", [x]):
         with bb.dataflow():
             inputs = InputList([x, w, r])
-            ctx = ConverterContext(bb, "LSTM", inputs, {"hidden_size": 5}, [{}, {}])
+            ctx = ConverterContext(bb, "LSTM", inputs, {"hidden_size": 5})
             outputs = bb.emit_output(recurrent(ctx))
         bb.emit_func_output(outputs)
     machine = relax.VirtualMachine(tvm.compile(bb.get(), tvm.target.Target("llvm")), tvm.cpu())
