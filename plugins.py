@@ -157,20 +157,21 @@ def _phases_of(name: str) -> tuple[Phase, ...]:
         if name.endswith(".py") and Path(name).is_file():
             raise LoopliftError(
                 f"The rules cannot be imported: '{name}' is a file, not a module",
-                where=f"module {name}",
+                where=f"module of rules '{name}'",
                 remedy=_name_of_module(Path(name)),
             ) from error
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
             f"The rules cannot be imported: {error if missing else _import_error(error)}",
-            where=f"module {name}",
+            where=f"module of rules '{name}'",
             remedy="Name a module that Python can import, such as package.module"
             if missing
             else "Correct the error in the module",
         ) from error
     finally:
         sys.path[:] = known
-    return _checked(_phases_attribute(module, f"module {name}"), f"module {name}")
+    place = f"module of rules '{name}'"
+    return _checked(_phases_attribute(module, place), place)
 
 
 def _name_of_module(file: Path) -> str:

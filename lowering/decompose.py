@@ -98,6 +98,8 @@ def _composition(node: onnx.NodeProto, types: _Types, opset: int) -> onnx.Functi
     )
     if not body.node:  # such as that of a RotaryEmbedding of unknown rank
         return None
+    if len(node.input) > len(body.input) or len(node.output) > len(body.output):
+        return None  # an invalid node, whose other operands the composition does not know
     del body.opset_import[:]
     body.opset_import.add(domain="", version=opset)
     return body

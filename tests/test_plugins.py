@@ -162,7 +162,7 @@ class TestPlugins:
         monkeypatch.delitem(sys.modules, "named_rules", raising=False)
         with pytest.raises(LoopliftError, match=words) as caught:
             plugins.all_phases(["named_rules"])
-        assert "module named_rules" in str(caught.value)
+        assert "module of rules 'named_rules'" in str(caught.value)
 
 
 def _rule(name: str, **place: str) -> type[Rule]:

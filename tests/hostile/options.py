@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
     for text in ("nosuch", "nosuch axis 0", "x axis 7", "x axis 99999999999999999999"):
         yield _option("--prefix-mask", text, "x" if text.startswith("x") else "nosuch")
     for text in ("nosuch", "..", "", "a.b.c", "os", "x" * 300, "1", "a b", "../x", "json"):
-        yield _option("--rules", text, "--rules")
+        yield _option("--rules", text, "module of rules")
     for text in ("dim", "dim N", "x", "", "input", "shape x", "dim N>3"):
         yield _call(f"--assume {text!r}", ("explain", MODEL, "--assume", text))
     for text in ("x", "1;2", "-1", "1,,2", _LONG):

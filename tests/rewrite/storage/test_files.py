@@ -308,10 +308,10 @@ class TestLinks:
 
 def test_a_text_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    write_text(path, "the old text", "text")
+    write_text(path, "the old text", "The text")
     with (
         full_disk(10_000),
         pytest.raises(ModelError, match=r"The text cannot be written: File too large .*text\.txt"),
     ):
-        write_text(path, "new" * 10_000, "text")
+        write_text(path, "new" * 10_000, "The text")
     assert (files(tmp_path), path.read_text()) == (["text.txt"], "the old text")
