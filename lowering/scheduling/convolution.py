@@ -55,8 +55,10 @@ _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
 _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
-_SHARED = 1 << 13
-"""Multiply-adds for a position from which on tiles of one chunk run on several cores."""
+_SHARED = 1 << 20
+"""Weights from which on cores share the tiles of a chunk, because each chunk reads all weights."""
+_BLOCKS = 4
+"""Blocks of tiles of a single chunk at most; each copies the input, and no core waits for it."""
 _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
@@ -238,8 +240,7 @@ class Emission:
         width = self._axes[-1]
         most = self._most_positions()
         is_shared = self._is_shared()
-        # Two cores have equally many chunks.
-        multiple = 1 if is_shared else 2
+        multiple = bound(self._fewest_chunks(is_shared, product(sizes)))
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
@@ -275,10 +276,16 @@ class Emission:
         self._channel_stride = bound(channel_stride)
         total, chunk = bound(total), bound(chunk)
         chunks = bound(pieces(total, tirx.max(chunk, int64(1))))
+        blocks = int64(1)
+        if not is_shared and not self._is_depthwise:
+            few = tirx.min(int64(_BLOCKS), tirx.max(self._tiles, int64(1)))
+            blocks = bound(tirx.Select(images * groups * chunks == 1, few, int64(1)))
         work = images * groups * self._rows * product(sizes) * self._channels * self._taps
         self._fill_table()
 
         def item(number: Any) -> None:
+            block = bound(tirx.floormod(number, blocks))
+            number = bound(tirx.floordiv(number, blocks))
             first = bound(tirx.floormod(number, chunks) * chunk)
             rest = bound(tirx.floordiv(number, chunks))
             group = bound(tirx.floormod(rest, groups))
@@ -296,13 +303,25 @@ class Emission:
             if is_shared:
                 self._shared(here, panels, tiles)
             else:
-                self._tiles_over_panels(here, int64(0), panels, int64(0), tiles)
+                start, end = (even_start(block + k, blocks, tiles) for k in (0, 1))
+                self._tiles_over_panels(here, int64(0), panels, start, end)
 
         if is_shared:
             with ib.serial(images * groups * chunks) as number:
                 item(number)
         else:
-            for_items(images * groups * chunks, work, item)
+            for_items(images * groups * chunks * blocks, work, item)
+
+    def _fewest_chunks(self, is_shared: bool, positions: Any) -> Any:
+        """What the number of chunks is a multiple of, so that two cores have equally many.
+
+        Each chunk reads all weights: few positions are one chunk, whose tiles are cut into blocks.
+        """
+        if is_shared:
+            return int64(1)
+        if self._is_depthwise:
+            return int64(2)
+        return tirx.Select(positions >= int64(2 * self._tile.width), int64(2), int64(1))
 
     @property
     def _is_depthwise(self) -> bool:
@@ -319,7 +338,7 @@ class Emission:
         rows, channels = static_size(self._rows), static_size(self._channels)
         if rows is None or channels is None:
             return True
-        return rows > self._tile_rows and rows * channels * self._taps >= _SHARED
+        return rows > self._tile_rows and rows * channels * self._taps > _SHARED
 
     @property
     def _writes_panels(self) -> bool:
