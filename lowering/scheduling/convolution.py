@@ -244,7 +244,7 @@ class Emission:
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
-            part = even_part(length, most, multiple)
+            part = bound(even_part(length, most, multiple))
             chunk = tirx.min(ceil_div(part, tile.width) * tile.width, length)
             reach = width.reach if len(self._axes) == 1 else 0
             pitch, lines, total = chunk + reach, int64(1), length
@@ -256,7 +256,7 @@ class Emission:
             length, pitch = sizes[-1], tirx.max(width.extent, int64(1))
             total, reach = product(sizes[:-1]), self._axes[-2].reach
             lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
-            chunk = even_part(total, lines_at_most, multiple)
+            chunk = bound(even_part(total, lines_at_most, multiple))
             lines, longest = chunk + reach, chunk * pitch
             most_positions = tirx.max(int64(most), pitch)
             most_copied = most_positions + pitch * reach
