@@ -28,12 +28,13 @@ from harness import previous, report
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = (1, 2)
 SECONDS = 3
-"""The least duration of each measurement, and the least number of turns:"""
+"""The least duration of each measurement."""
 TURNS = 5
+"""The least number of turns."""
 TURN, PAUSE = 0.3, 0.1
 """The least duration of a turn on several threads, and of the pause before it.
 
-Idle threads of the other one keep the cores busy for a while.
+After a turn, the idle threads of that runtime spin for a while.
 """
 SLOWEST = 3
 
@@ -134,7 +135,8 @@ def difference(wanted: list[Any], got: list[Any]) -> float:
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], turn: float) -> float:
     """The least time of the first call over that of the second.
 
-    The two take turns of at least one call and `turn` seconds.
+    The two take turns of at least one call and `turn` seconds, with a pause before each if `turn`
+    is not 0.
     """
     ours(), theirs()
     best = [float("inf")] * 2
@@ -149,7 +151,7 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], turn: float)
 
 
 def least_time(call: Callable[[], object], seconds: float) -> float:
-    """The least time of a call, in seconds, among as many as take some time."""
+    """The least time of a call, in seconds, over calls for at least `seconds`."""
     best, begin = float("inf"), time.perf_counter()
     end = begin + seconds
     while True:

@@ -45,37 +45,46 @@ def print_errors(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return command(*args, **kwargs)
-        except LoopliftError as error:
-            print_error(str(error))
-            raise typer.Exit(ERROR) from None
-        except BrokenPipeError:
+            return _with_status(command, *args, **kwargs)
+        except BrokenPipeError:  # of the command's output, or of the error that it printed
             _discard_output()
             raise typer.Exit(UNREAD) from None
-        except OSError as error:
-            place = f" ({error.filename})" if error.filename else ""
-            print_error(f"A file cannot be used: {error.strerror or error}{place}.")
-            raise typer.Exit(ERROR) from None
-        except MemoryError:
-            print_error("There is not enough memory for this model, its weights or its inputs.")
-            raise typer.Exit(ERROR) from None
-        except KeyboardInterrupt as interrupt:
-            print_error(f"Interrupted{f' {interrupt}' if str(interrupt) else ''}.")
-            raise typer.Exit(INTERRUPTED) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise
-        except Exception as error:
-            if os.environ.get(TRACEBACK):
-                raise
-            print_error(internal_error(error))
-            raise typer.Exit(INTERNAL) from None
 
     return wrapped
 
 
+def _with_status(command: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs a command, and prints its error; see `print_errors`."""
+    try:
+        return command(*args, **kwargs)
+    except LoopliftError as error:
+        print_error(str(error))
+        raise typer.Exit(ERROR) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        print_error(f"A file cannot be used: {error.strerror or error}{place}.")
+        raise typer.Exit(ERROR) from None
+    except MemoryError:
+        print_error("There is not enough memory for this model, its weights or its inputs.")
+        raise typer.Exit(ERROR) from None
+    except KeyboardInterrupt as interrupt:
+        print_error(f"Interrupted{f' {interrupt}' if str(interrupt) else ''}.")
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        print_error(internal_error(error))
+        raise typer.Exit(INTERNAL) from None
+
+
 def _discard_output() -> None:
     """Lets Python flush at its end what nothing reads, which would be another error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 TRACEBACK = "LOOPLIFT_TRACEBACK"

@@ -117,6 +117,8 @@ def _write_in_process(source: Path, output: Path, target: str, settings: Setting
 _LLVM_CANNOT_WRITE = "LLVM ERROR: IO failure on output stream: "
 """What LLVM says before it ends the process, because a disk is full."""
 _LINKER_FAILS = "Compilation error:"
+_NO_ROOM = ("No space left", "File too large", "Permission denied")
+"""What the linker says if it cannot write the library."""
 """How TVM's error starts if the linker of the system fails."""
 _JSON_REMEDY = (
     "apache-tvm-ffi 0.1.15 cannot write modules as JSON; "
@@ -198,7 +200,18 @@ def _write(module: Any, path: Path, target: str) -> None:
             _, is_linker, output = str(error).partition(_LINKER_FAILS)
             if not is_linker:
                 raise
-            raise OSError(summary_line(RuntimeError(output))) from error
+            if any(words in output for words in _NO_ROOM):
+                raise OSError(summary_line(RuntimeError(output))) from error
+            raise _linker_failure(summary_line(RuntimeError(output))) from error
+        except FileNotFoundError as error:
+            raise _linker_failure(str(error)) from error
+
+
+def _linker_failure(reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"The library cannot be linked: {reason}",
+        remedy="Set the environment variable CXX to a C++ compiler for the target",
+    )
 
 
 # --- modules that are run ---

@@ -64,7 +64,7 @@ def _compose_by_types(
 ) -> onnx.ModelProto | None:
     """The model with each node inlined whose composition depends on the types of its inputs.
 
-    None if there is no such node, or none with known types. The given model may be changed.
+    None if there is no such node, or none with known types; otherwise the given model is changed.
     ONNX's inliner fails on such a node if it omits an input, or if an input is an initializer or a
     value of a body: it does not know their types.
     """

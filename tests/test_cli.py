@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -549,11 +550,14 @@ def test_the_help_cuts_no_summary(group: list[str]) -> None:
     assert "..." not in commands
 
 
-def test_output_that_nothing_reads(gated: Path) -> None:
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_that_nothing_reads(gated: Path, stream: str) -> None:
     """A pipe whose reader is gone; 1 would mean a finding."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "looplift", "inspect", str(gated)]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=100)
+    model = gated if stream == "stdout" else gated / "nothing.onnx"
+    command = [sys.executable, "-m", "looplift", "inspect", str(model)]
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: writer}
+    done = subprocess.run(command, **streams, timeout=100)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (done.returncode, done.stdout or b"", done.stderr or b"") == (141, b"", b"")

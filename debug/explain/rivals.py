@@ -54,7 +54,7 @@ class Rivals:
 
     def _note(self, rule: str, first: Commit, *others: Commit) -> str:
         name = self._kind.name()
-        more = f" (and {len(others)} more nodes)" if others else ""
+        more = f" (and {len(others)} more node{'s' * (len(others) > 1)})" if others else ""
         note = f"{rule} rewrites {first.node}{more} at commit {first.number}, where {name} matches"
         if module_of(self._kind):
             note += f'; `before = "{rule}"` in {name} makes it come first'

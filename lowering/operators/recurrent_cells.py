@@ -220,11 +220,10 @@ class TimeStep:
     """Index in `rows.hidden` of h after the time step."""
 
     @property
-    def is_odd(self) -> Expr:
-        """1 in every other time step, 0 in the others.
+    def reads_backward(self) -> Expr:
+        """1 if the step reads the weight from its end: every other step, never on a GPU.
 
-        A step that reads the weight in the opposite order of the step before finds the end of the
-        weight in the first-level cache.
+        The end of the weight is then in the first-level cache, from the step before.
         """
         return int64(0) if is_for_gpu() else self.number % 2
 
@@ -243,7 +242,7 @@ class TimeStep:
 
         A panel of the weight stays in the first-level cache while all tiles pass over it. If
         `is_backward` is 1, the blocks and the rows of each panel are read from the last to the
-        first.
+        first (only the rows where cores share the blocks).
         """
         recurrence = self.rows.recurrence
         backward = int64(0) if is_backward is None else is_backward
@@ -400,7 +399,7 @@ def emit_time_step(step: TimeStep) -> None:
 def _lstm(step: TimeStep) -> None:
     """LSTM: c' = f∘c + i∘g(c̃) and h' = o∘h(c'); the gates in the order i, o, f, c̃."""
     rows = step.rows
-    for tile in step.row_tiles(step.is_odd):
+    for tile in step.row_tiles(step.reads_backward):
         for row, sums in enumerate(tile.gates(range(4), tile.hidden)):
             before = keep(rows.cell[tile.first + row, tile.units])
             inward = tile.gate(0, sums[0] + tile.peephole(0, before))
@@ -433,7 +432,7 @@ def _gru(step: TimeStep) -> None:
 
 def _gru_reset_after(step: TimeStep) -> None:
     """GRU with linear_before_reset: h̃ = g(x·W + Wb + r∘(h·R + Rb))."""
-    for tile in step.row_tiles(step.is_odd):
+    for tile in step.row_tiles(step.reads_backward):
         sums = [
             {
                 0: keep(tile.input(row, 0) + tile.recurrent_bias(0)),
@@ -457,6 +456,6 @@ def _mix(tile: RowTile, row: int, update: Expr, candidate: Expr) -> None:
 
 def _rnn(step: TimeStep) -> None:
     """RNN: h' = f(x·W + h·R)."""
-    for tile in step.row_tiles(step.is_odd):
+    for tile in step.row_tiles(step.reads_backward):
         for row, sums in enumerate(tile.gates((0,), tile.hidden)):
             tile.store_hidden(row, tile.gate(0, sums[0]))

@@ -121,7 +121,8 @@ def _tiles(vectors: int) -> list[tuple[int, int]]:
     sums = _most_sums()
     wide = next(width for width in (2, 3, 1) if vectors % width == 0)
     widest = next(width for width in (4, 3, 2, 1) if vectors % width == 0)
-    return [(sums // 2, wide), (4, wide), (1, widest)]
+    most = (sums // max(wide, 2), wide)
+    return list(dict.fromkeys([most, (4, wide), (1, widest)]))
 
 
 @dataclass(frozen=True)

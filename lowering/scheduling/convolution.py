@@ -57,8 +57,11 @@ _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
 _SHARED = 1 << 20
 """Weights from which on cores share the tiles of a chunk, because each chunk reads all weights."""
-_BLOCKS = 4
-"""Blocks of tiles of a single chunk at most; each copies the input, and no core waits for it."""
+_BLOCKS = 2
+"""The most blocks that the tiles of a single chunk are cut into.
+
+Each copies the input itself, so that no core waits for another.
+"""
 _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
@@ -240,7 +243,7 @@ class Emission:
         width = self._axes[-1]
         most = self._most_positions()
         is_shared = self._is_shared()
-        multiple = bound(self._fewest_chunks(is_shared, product(sizes)))
+        multiple = bound(self._chunk_multiple(is_shared, product(sizes)))
         if self._is_line:
             # A chunk is a part of the line.
             length = product(sizes)
@@ -312,8 +315,8 @@ class Emission:
         else:
             for_items(images * groups * chunks * blocks, work, item)
 
-    def _fewest_chunks(self, is_shared: bool, positions: Any) -> Any:
-        """What the number of chunks is a multiple of, so that two cores have equally many.
+    def _chunk_multiple(self, is_shared: bool, positions: Any) -> Any:
+        """What the number of chunks should be a multiple of, so that two cores have equally many.
 
         Each chunk reads all weights: few positions are one chunk, whose tiles are cut into blocks.
         """

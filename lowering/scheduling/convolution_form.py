@@ -42,10 +42,6 @@ class SpatialAxis:
         period = self.stride // math.gcd(self.stride, self.dilation)
         return min(self.taps, period)
 
-    def residue(self, phase: int) -> int:
-        """The first padded element of a phase; the others follow at the stride."""
-        return phase * self.dilation % self.stride
-
     @property
     def reach(self) -> int:
         """How far the last tap reaches beyond the first in its phase."""

@@ -110,10 +110,10 @@ def pieces(number: Any, size: Any) -> Any:
     return tirx.max(ceil_div(number, size), int64(1))
 
 
-def even_part(total: Any, most: Any, multiple: int = 1) -> Any:
+def even_part(total: Any, most: Any, multiple: Any = 1) -> Any:
     """The size of a part if a whole is cut into the fewest equal parts of at most `most`.
 
-    The number of parts is a multiple of `multiple`, if there are enough elements.
+    The number of parts is a multiple of `multiple`, unless rounding up leaves fewer.
     """
     return ceil_div(total, ceil_div(pieces(total, most), multiple) * multiple)
 

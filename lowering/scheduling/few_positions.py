@@ -172,7 +172,8 @@ class _Emission:
         windows = self._copy_windows(values)
 
         def panel(number: Any) -> None:
-            scratch = ib.alloc_buffer((found.count * tile.width,), "float32")
+            # Room for vectors of positions, of which only the first are used.
+            scratch = ib.alloc_buffer(((found.count + tile.lanes) * tile.width,), "float32")
             weights = self._packed[bound(number * (found.depth * tile.width))]
             call_product(
                 tile, int64(found.count), windows.data, tirx.address_of(weights), scratch.data,

@@ -118,6 +118,8 @@ class Verification:
         notes = refusal_notes(self.refused_sizes)
         if self.crash:
             notes.append(optimizer_note(self.crash))
+        if self.differences:
+            notes += self.crash_notes()
         if self.compared or self.differences:
             notes += self.uncounted_notes()
         for name, shapes in self.empty_scan_outputs.items():

@@ -9,7 +9,7 @@ STDIN = "-"
 """Stands for standard input."""
 
 
-# Before Python 3.12, nothing can be derived from Path itself.
+# Before Python 3.12, a subclass of Path itself cannot be instantiated.
 class StandardInput(type(Path())):  # type: ignore[misc]
     """The path of the copy of such a model. Only the copy is in its folder, no external data."""
 

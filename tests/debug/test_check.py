@@ -289,6 +289,21 @@ class TestImport:
         assert "The module cannot be written: ld: final link failed: No space left" in result.stderr
         assert list(tmp_path.iterdir()) == [linker]
 
+    @pytest.mark.parametrize("text", ["#!/bin/sh\necho 'ld: unknown relocation'\nexit 1", None])
+    def test_a_linker_for_another_target(
+        self, gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+    ) -> None:
+        linker, output = tmp_path / "ld", tmp_path / "m.so"
+        if text is not None:
+            linker.write_text(text)
+            linker.chmod(0o700)
+        monkeypatch.setenv("CXX", str(linker))
+        result = CliRunner().invoke(app, ["import", str(gated), "-o", str(output)])
+        assert result.exit_code == 2
+        assert "The library cannot be linked: " in result.stderr
+        assert "Set the environment variable CXX" in result.stderr
+        assert not output.exists()
+
     def test_json_is_whole_or_an_error(self, gated: Path, tmp_path: Path) -> None:
         """apache-tvm-ffi 0.1.15 ends the process that asks it for JSON."""
         output = tmp_path / "m.json"

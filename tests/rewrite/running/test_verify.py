@@ -15,7 +15,7 @@ from looplift.rewrite.errors import AssumptionError
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.cases import Case, Cases, Effort
-from looplift.rewrite.running.compare import Tolerances, compare
+from looplift.rewrite.running.compare import Difference, Tolerances, compare
 from looplift.rewrite.running.nondeterminism import random_outputs, scan_outputs
 from looplift.rewrite.running.runtime import (
     ExecutionError,
@@ -597,3 +597,9 @@ def test_a_model_that_is_rejected_is_not_compared() -> None:
     result = verify(fails, unloadable, effort=Effort(2, 4))
     assert not result.differences
     assert "reject" in result.reason
+
+
+def test_runs_left_out_are_noted_where_others_differ() -> None:
+    found = Difference("y", "1 of 2 elements differ", sizes={"n": 1})
+    verification = Verification(ended=[{"n": 0}], differences=[found])
+    assert any("onnxruntime crashes" in note and "n=0" in note for note in verification.notes())
