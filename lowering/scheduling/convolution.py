@@ -461,6 +461,11 @@ class Emission:
                 with ib.Else():
                     row = tirx.address_of(planes[target])
                     call_copy_row(row, row, self._pitch, 0, 0, 1, self._found.fill)
+        # The last chunk may have fewer lines. What vectors read after them has no meaning, but NaN
+        # would choose a slower way, and denormal numbers would cost time.
+        used = bound((count + outer.reach) * self._pitch)
+        rest = tirx.address_of(planes[bound(base + used)])
+        call_copy_row(rest, rest, self._plane - used, 0, 0, 1, tirx.const(0.0, "float32"))
 
     def _copy_row(
         self, position: Any, values: dict[Any, Any], variable: Any, axis: SpatialAxis,
@@ -486,6 +491,9 @@ class Emission:
         """The distance from the first tap to each tap in the planes."""
         # Of type int64, so that `merge_kernels` can make it an argument.
         self._table = ib.alloc_buffer((int64(self._taps),), "int64")
+        if self._taps == 1:
+            ib.buffer_store(self._table, int64(0), [int64(0)])
+            return
         pitches = [self._pitch, int64(1)] if len(self._axes) > 1 else [int64(1)]
         with ib.grid(*[int64(axis.taps) for axis in self._axes]) as taps:
             taps = list(taps) if len(self._axes) > 1 else [taps]

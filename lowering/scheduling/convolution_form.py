@@ -134,9 +134,15 @@ def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Con
         return None
     if sum(axis.column is not None for axis in axes) != len(product_.columns):
         return None
-    if len(axes) > 2 and any(axis.taps > 1 for axis in axes):
+    if len(axes) > 2 and not _is_one_line(axes, store, padding):
         return None
     return _with_padding(product_, store, padding, axes, channel, first)
+
+
+def _is_one_line(axes: Sequence[SpatialAxis], store: Store, padding: Nest | None) -> bool:
+    """Whether the positions of all axes follow each other in input and output."""
+    plain = all(axis.taps == 1 and axis.stride == 1 for axis in axes)
+    return plain and padding is None and store.flattens
 
 
 def _is_free_of(index: Any, variable: Any) -> bool:

@@ -617,3 +617,28 @@ def test_constants_of_constants_are_folded() -> None:
     names = {variable.name_hint for variable in lowered.get_global_vars()}
     assert not any(name.startswith(("add", "multiply", "transpose")) for name in names)
     check(text, weights, ROWS)
+
+
+@pytest.mark.parametrize("attributes", ["", ", strides = [2, 1, 1]", ", pads = [1, 0, 1, 0, 1, 1]"])
+def test_one_tap_over_three_axes(attributes: str) -> None:
+    conv = f"Conv <kernel_shape = [1, 1, 1]{attributes}> (x, f)"
+    text = f"model (float[b, 31, d, 5, 3] x) => (y) {{ y = {conv} }}"
+    sizes = [{"b": b, "d": d} for b, d in ((1, 16), (2, 1))]
+    check(text, {"f": weight(20, 31, 1, 1, 1)}, sizes)
+
+
+def test_another_run_has_no_influence() -> None:
+    """Two chunks of which one has fewer lines, after a run that left NaN in the memory of both."""
+    text = "model (float[1, 64, h, 34] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
+    model = with_weights(text, {"f": weight(64, 64, 3, 3)})
+    run = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))["main"]
+    x = np.random.default_rng(0).standard_normal((1, 64, 34, 34)).astype(np.float32)
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(1, 2)
+    try:
+        first = run(tvm.runtime.tensor(x)).numpy()
+        for height in (33, 36, 42, 68):
+            run(tvm.runtime.tensor(np.full((1, 64, height, 34), np.nan, np.float32)))
+            np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), first)
+    finally:
+        configure(1, 0)

@@ -182,3 +182,12 @@ def test_a_prelu_whose_channels_the_run_finds_to_be_those_of_the_slope(imported:
         "g (float[n, c, w] x, float[4, 1] s) => (float[n, c, w] y) { y = PRelu (x, s) }"
     )
     model.check(random(2, 4, 3), random(4, 1))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_a_prelu_of_one_slope(imported: Load, shape: tuple[int, ...]) -> None:
+    dims = "[" + ", ".join(map(str, shape)) + "]"
+    model = imported(
+        f"g (float[n, c, w] x, float{dims} s) => (float[n, c, w] y) {{ y = PRelu (x, s) }}"
+    )
+    model.check(random(2, 4, 3), random(*shape))
