@@ -113,6 +113,7 @@ def _rows_per_pass(columns: int) -> int:
 
 
 def _most_sums() -> int:
+    """The number of vectors of sums kept in registers, for the target in scope."""
     return _SUMS.get(vector_bytes(), _FEWER_SUMS)
 
 
@@ -180,15 +181,15 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
     most = _most_rows(recurrence, sizes)
     # Two cores have equally many blocks of rows.
     multiple = 1 if recurrence.shares_units else 2
-    tiles = even_part(ceil_div(buffers.rows, sizes[0]), int64(most // sizes[0]), multiple)
-    together = bound(tirx.max(tiles, int64(1)) * sizes[0], scope())
-    blocks = bound(ceil_div(buffers.rows, together), scope())
+    tiles_per_block = even_part(ceil_div(buffers.rows, sizes[0]), int64(most // sizes[0]), multiple)
+    together = bound(tirx.max(tiles_per_block, int64(1)) * sizes[0], scope())
+    row_blocks = bound(ceil_div(buffers.rows, together), scope())
     directions = recurrence.layer.directions
 
-    def emit_block(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
+    def emit_row_block(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
         first = bound(number * together, scope())
         count = bound(tirx.min(buffers.rows - first, together), scope())
-        tiles = _row_tiles(sizes, count)
+        tiles = _cut_into_tiles(sizes, count)
         rows = _allocate(
             recurrence, buffers, chunk, direction, activations, first, count, tiles, most
         )
@@ -197,17 +198,17 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
 
     def item(number: Any) -> None:
         if len({direction.activations for direction in directions}) == 1:
-            direction = (
-                bound(number // tirx.max(blocks, 1), scope()) if len(directions) > 1 else int64(0)
-            )
-            emit_block(direction, directions[0].activations, number - direction * blocks)
+            direction: Any = int64(0)
+            if len(directions) > 1:
+                direction = bound(number // tirx.max(row_blocks, 1), scope())
+            emit_row_block(direction, directions[0].activations, number - direction * row_blocks)
             return
         for place, direction in enumerate(directions):
-            here = number - place * blocks
-            with ib.If(tirx.all(here >= 0, here < blocks)), ib.Then():
-                emit_block(int64(place), direction.activations, here)
+            here = number - place * row_blocks
+            with ib.If(tirx.all(here >= 0, here < row_blocks)), ib.Then():
+                emit_row_block(int64(place), direction.activations, here)
 
-    count = len(directions) * blocks
+    count = len(directions) * row_blocks
     if is_for_gpu() or recurrence.shares_units:
         with ib.serial(count) as number:
             item(number)
@@ -232,7 +233,7 @@ def _most_rows(recurrence: Recurrence, sizes: Sequence[int]) -> int:
     return max(-(-most // sizes[0]), 1) * sizes[0]
 
 
-def _row_tiles(sizes: Sequence[int], count: Any) -> list[RowTiles]:
+def _cut_into_tiles(sizes: Sequence[int], count: Any) -> list[RowTiles]:
     """Cuts rows into register tiles of these sizes, as many as possible of each."""
     tiles: list[RowTiles] = []
     done: Any = int64(0)

@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as ib
 from .affine import int64
 from .convolution import Chunk, Emission, odd_lines
 from .convolution_form import Convolved, convolution_of, static_size
-from .emission import bound, ceil_div, pieces, rewritten
+from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import inlined
@@ -127,7 +127,7 @@ class _Emission(Emission):
             first = bound(tirx.Select(is_one_line == 1, begin, tirx.max(begin, place)))
             last = bound(tirx.Select(is_one_line == 1, end, tirx.min(end, place + self._length)))
             count = bound(tirx.max(last - first, int64(0)))
-            rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
+            rows = bound(even_part(count, int64(tile.rows)))
             result_of_line = bound(self._result_index(first) - first_result)
             with ib.serial(ceil_div(count, tirx.max(rows, int64(1)))) as pass_in_line:
                 position = bound(first + pass_in_line * rows)

@@ -21,7 +21,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import affine, flat, int64, product, unflattened
-from .convolution_form import Convolved, SpatialAxis, convolution_of, static_size
+from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of, static_size
 from .emission import (
     bound,
     ceil_div,
@@ -147,14 +147,7 @@ class Emission:
         """Whether all output positions follow each other in input and output: one long line."""
         if not self._found.store.flattens:
             return False
-        if len(self._axes) == 1:
-            return True
-        analyzer = sym.Analyzer()
-        return all(
-            axis.taps == 1 and axis.stride == 1 and static_size(axis.low) == 0
-            and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
-            for axis in self._axes
-        )  # fmt: skip
+        return len(self._axes) == 1 or are_plain(self._axes)
 
     def emit(self) -> None:
         weights = self._pack_weights()

@@ -134,15 +134,21 @@ def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Con
         return None
     if sum(axis.column is not None for axis in axes) != len(product_.columns):
         return None
-    if len(axes) > 2 and not _is_one_line(axes, store, padding):
+    found = _with_padding(product_, store, padding, axes, channel, first)
+    # More than two axes are supported only if their positions form one line.
+    if found is not None and len(axes) > 2 and not (are_plain(found.axes) and store.flattens):
         return None
-    return _with_padding(product_, store, padding, axes, channel, first)
+    return found
 
 
-def _is_one_line(axes: Sequence[SpatialAxis], store: Store, padding: Nest | None) -> bool:
-    """Whether the positions of all axes follow each other in input and output."""
-    plain = all(axis.taps == 1 and axis.stride == 1 for axis in axes)
-    return plain and padding is None and store.flattens
+def are_plain(axes: Sequence[SpatialAxis]) -> bool:
+    """Whether each output position reads the input position of the same number only."""
+    analyzer = sym.Analyzer()
+    return all(
+        axis.taps == 1 and axis.stride == 1 and static_size(axis.low) == 0
+        and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
+        for axis in axes
+    )  # fmt: skip
 
 
 def _is_free_of(index: Any, variable: Any) -> bool:

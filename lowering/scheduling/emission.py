@@ -97,6 +97,16 @@ def _is_false(condition: Any) -> bool:
     return isinstance(condition, tirx.IntImm) and not int(condition)
 
 
+def prefetch(buffer: Any, place: Any, *, is_write: int, locality: int) -> None:
+    """Emits LLVM's prefetch of an element's cache line; the element may lie outside of the buffer.
+
+    `locality` is 2 for the second-level cache, 3 for the first.
+    """
+    arguments = (tirx.const(value, "int32") for value in (is_write, locality, 1))
+    address = tirx.address_of(buffer[place])
+    ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *arguments))
+
+
 def ceil_div(number: Any, divisor: Any) -> Any:
     """The quotient of sizes, rounded up."""
     return tirx.floordiv(number + divisor - 1, divisor)
@@ -366,20 +376,13 @@ class Store:
                     # The last vector ends with the last element: it writes some elements again.
                     first = bound(tirx.min(number * lanes, count - lanes))
                     if following is not None:
-                        self._prefetch(following, first)
+                        place = self.target({**following, last: following[last] + first})
+                        prefetch(self.output, bound(place), is_write=1, locality=3)
                     with ib.vectorized(int64(lanes)) as lane:
                         store(first + lane, lane)
                 if not _is_true(fills):
                     with ib.Else():
                         self._run_tail(values, int64(0), bound(count), element, lanes)
-
-    def _prefetch(self, values: Mapping[Any, Any], offset: Any) -> None:
-        """Prefetches the cache line of an element for writing; it may lie outside of the output."""
-        last = self._columns[-1]
-        place = self.target({**values, last: values[last] + offset})
-        write, locality, data = (tirx.const(value, "int32") for value in (1, 3, 1))
-        address = tirx.address_of(self.output[bound(place)])
-        ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, write, locality, data))
 
     def _stages(self, lanes: int) -> list[Any]:
         """A buffer for the argument of each function in the value that is stored."""

@@ -172,7 +172,7 @@ class _Emission:
         windows = self._copy_windows(values)
 
         def panel(number: Any) -> None:
-            # Room for vectors of positions, of which only the first are used.
+            # The last vector of positions reads past the results.
             scratch = ib.alloc_buffer(((found.count + tile.lanes) * tile.width,), "float32")
             weights = self._packed[bound(number * (found.depth * tile.width))]
             call_product(

@@ -25,7 +25,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
 from .affine import int64
-from .emission import bound, ceil_div
+from .emission import bound, ceil_div, prefetch
 from .lane_kernels import TRANSPOSE, transposition, windows
 from .winograd_transforms import (
     INPUT,
@@ -380,13 +380,6 @@ def _moved(address: Any, elements: Any) -> Any:
     return tirx.handle_add_byte_offset(address, elements * 4)
 
 
-def _prefetch(buffer: Any, place: Any) -> None:
-    """Emits a prefetch into the second-level cache; the element may lie outside of the buffer."""
-    read, locality, data = (tirx.const(value, "int32") for value in (0, 2, 1))
-    address = tirx.address_of(buffer[place])
-    ib.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, locality, data))
-
-
 class _Sums:
     """The sums of a tile, in registers: a buffer becomes one if every index into it is known."""
 
@@ -457,9 +450,9 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
             first, of_b = i * a_i + steps[0], i * b_i + steps[1]
             to.add(lambda row: a[first + row], b, of_b)
             if tile.rows > 1:
-                _prefetch(following, (i * count_j + j) * step)
+                prefetch(following, (i * count_j + j) * step, is_write=0, locality=2)
             if tile.rows > 1 and not tile.in_planes:
-                _prefetch(a, first + a_ahead)
+                prefetch(a, first + a_ahead, is_write=0, locality=2)
 
         groups: Any = int64(0)
         together = len(others) + 1
@@ -579,7 +572,7 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
                 return parts[part][k * a_k + inside * a_row]
 
             sums.add(element, b, k * b_k)
-            _prefetch(following, k * step)
+            prefetch(following, k * step, is_write=0, locality=2)
         sums.store(out, tile.width)
     return kept_apart(f"{_PRODUCT}{tile.size}_{rows}", builder.get())
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
 from .channel_panels import fills_vectors
 from .convolution import ConvolutionRule, odd_lines
-from .convolution_form import Convolved, static_size
+from .convolution_form import Convolved, are_plain, static_size
 from .emission import bound, ceil_div, compute_block, even_part, even_start, for_items, pieces
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
@@ -55,16 +55,10 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
         return False
     if any(v in product.a.position.coefficients for v in product.batch):
         return False  # groups
-    analyzer = sym.Analyzer()
-    plain = all(
-        axis.taps == 1 and axis.stride == 1 and static_size(axis.low) == 0
-        and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
-        for axis in found.axes
-    )  # fmt: skip
     depth, channels = (
         static_size(s) for s in (product.extent(found.channel), product.count(product.rows))
     )
-    if not plain or depth is None or channels is None or depth < _LEAST_DEPTH:
+    if not are_plain(found.axes) or depth is None or channels is None or depth < _LEAST_DEPTH:
         return False
     return fills_vectors(channels)
 
@@ -152,7 +146,7 @@ class _Emission:
         tile = self._tile
         origin = bound(self._position.at(values) + first)
         weights = bound(panel * (self._depth * tile.width))
-        rows = bound(ceil_div(count, pieces(count, int64(tile.rows))))
+        rows = bound(even_part(count, int64(tile.rows)))
         stride = self._position.of(self._found.channel)
         depth = -(-self._depth // -(-self._depth // _BLOCK))
         passes = bound(ceil_div(count, tirx.max(rows, int64(1))))

@@ -22,7 +22,7 @@ from tvm.tirx.script import builder as ib
 from .affine import int64
 from .convolution import Chunk, ConvolutionRule, Emission, odd_lines
 from .convolution_form import Convolved, static_size
-from .emission import bound, ceil_div, even_part, for_items, pieces
+from .emission import bound, ceil_div, even_part, for_items
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
     call_copy_row,
@@ -217,7 +217,7 @@ class _Emission(Emission):
 
     def _row_tiles(self, count: Any) -> tuple[Any, Any]:
         """The number of register tiles for some positions, and their rows."""
-        rows = bound(ceil_div(count, pieces(count, int64(self._tile.rows))))
+        rows = bound(even_part(count, int64(self._tile.rows)))
         return ceil_div(count, tirx.max(rows, int64(1))), rows
 
     def _multiply_points(

@@ -628,7 +628,7 @@ def test_one_tap_over_three_axes(attributes: str) -> None:
 
 
 def test_another_run_has_no_influence() -> None:
-    """Two chunks of which one has fewer lines, after a run that left NaN in the memory of both."""
+    """The last chunk has fewer lines than the first. An earlier run leaves NaN in scratch memory."""
     text = "model (float[1, 64, h, 34] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
     model = with_weights(text, {"f": weight(64, 64, 3, 3)})
     run = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))["main"]
