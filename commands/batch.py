@@ -17,8 +17,7 @@ from ..rewrite.errors import LoopliftError, ModelError
 from ..rewrite.running.cases import limited_effort
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
-from ..rewrite.storage.files import save
-from ..rewrite.storage.standard_input import given_name, place_of
+from ..rewrite.storage.files import given_name, place_of, save
 from ..rewrite.storage.summary import ModelSummary, summarize
 from ..rewrite.storage.validate import check_runtime
 

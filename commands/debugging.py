@@ -13,8 +13,8 @@ from rich.text import Text
 from ..debug.exit_status import ERROR, FINDING
 from ..request import Settings
 from ..rewrite.errors import LoopliftError
+from ..rewrite.storage.files import given_name
 from ..rewrite.storage.output_files import check_target
-from ..rewrite.storage.standard_input import given_name
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
 from .arguments import parse_sizes

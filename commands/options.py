@@ -16,7 +16,7 @@ import typer
 
 from ..request import Settings
 from ..rewrite.engine.inference_engine import ENGINES
-from ..rewrite.storage.standard_input import STDIN, StandardInput
+from ..rewrite.storage.files import STDIN, StandardInput
 from .arguments import parse_assertions, parse_assumptions
 
 R = TypeVar("R")

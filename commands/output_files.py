@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..rewrite.errors import ModelError
+from ..rewrite.storage.files import given_name
 from ..rewrite.storage.output_files import check_target, refuse_standard_output
-from ..rewrite.storage.standard_input import given_name
 
 
 def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path]]:

@@ -19,10 +19,8 @@ from .output_files import (
     check_regular,
     move_weights,
 )
-from .standard_input import StandardInput, place_of
 
 _LARGEST_PROTOBUF = 2**31 - 1
-
 _SIGNATURES = (
     (0, b"version https://git-lfs", "a Git LFS pointer to a file (run 'git lfs pull')"),
     (0, b"\x89PNG", "a PNG image"),
@@ -39,6 +37,25 @@ _SIGNATURES = (
 
 ModelSource = Any
 """A path, the bytes of a file, an onnx.ModelProto, or a model that `in_memory.to_proto` accepts."""
+
+
+STDIN = "-"
+"""Stands for standard input."""
+
+
+# Before Python 3.12, a subclass of Path itself cannot be instantiated.
+class StandardInput(type(Path())):  # type: ignore[misc]
+    """The path of the copy of a model that came on standard input, without external data."""
+
+
+def given_name(path: str | os.PathLike[str]) -> str:
+    """The path as the user gave it: `-` for standard input."""
+    return STDIN if isinstance(path, StandardInput) else str(path)
+
+
+def place_of(path: str | os.PathLike[str]) -> str:
+    """How messages name a model."""
+    return "standard input" if isinstance(path, StandardInput) else f"file '{path}'"
 
 
 def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelProto, str]:
