@@ -21,17 +21,13 @@ from looplift.debug.explain.recipes import RECIPES, framework_of, recipe
 from looplift.debug.explain.render import render, render_summary
 from looplift.debug.explain.rule_effects import effect_of
 from looplift.debug.rule_reasons import sentences
-from looplift.plugins import insert_phases
 from looplift.request import Request, Settings
 from looplift.rewrite.engine.patch import Patch
-from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.graph.ir import Node
 from looplift.rewrite.storage.summary import count_operators
-from looplift.rules import PHASES
 from looplift.rules.branches.decided_if import InlineDecidedIf
 from looplift.rules.loops.carried_values import EliminateDeadCarriedValues
-from looplift.rules.loops.induction_variables import InductionVariableFromIteration
 from looplift.rules.loops.sequence_accumulation import SequenceInsertToScanOutput
 from looplift.rules.loops.trivial_trip_counts import InlineSingleTripLoop
 from looplift.rules.recurrence import FuseRecurrence
@@ -336,61 +332,6 @@ class TestOtherNodes:
         text = "g (float[2] x) => (float[2] result) { inner = Neg(x) result = Exp(inner) }"
         with pytest.raises(AssumptionError, match=r"no node 'iner'.*such as inner"):
             explain(Request.of(model(text)), node="iner")
-
-
-class TestRulesThatComeFirst:
-    """InductionVariableFromIteration drops one of the two values that the Loop carries."""
-
-    NOTE = (
-        "InductionVariableFromIteration rewrites Loop of `k`, `y` at commit {}, where Stops "
-        'matches; `before = "InductionVariableFromIteration"` in Stops makes it come first'
-    )
-
-    @staticmethod
-    def request(before_it: str = "") -> Request:
-        class Stops(Rule[Node]):
-            """Lets a Loop that carries two values run no iteration, which is wrong but short."""
-
-            __module__ = "my_rules"
-            root = "Loop"
-            before = before_it
-
-            def match(self, m: Match) -> Node:
-                m.need(len(m.carried()) == 2, "{} values are carried", len(m.carried()))
-                return m.node
-
-            def apply(self, patch: Patch, found: Node) -> None:
-                for value, initial in zip(found.outputs, found.inputs[2:], strict=True):
-                    patch.replace(value, initial)
-                patch.remove(found)
-
-        phases = insert_phases(PHASES, (Phase("mine", (Stops,), "Mine."),))
-        return Request.of(fixture(InductionVariableFromIteration.fires), phases=phases)
-
-    @pytest.mark.parametrize("node", ["", "k"])
-    def test_the_commit_and_the_remedy(self, node: str) -> None:
-        found = explain(self.request(), node, "Stops")
-        note = found.rule_notes[-1]
-        number = re.findall(r"commit (\d+)", note)[0]
-        assert note == self.NOTE.format(number)
-        assert f"note: {note}" in shown(found)
-
-    def test_the_remedy_helps(self) -> None:
-        found = explain(self.request("InductionVariableFromIteration"), rule="Stops")
-        assert (found.rule_notes, found.remaining) == ([], [])
-
-    def test_another_node(self) -> None:
-        """The Add that computes `k` now is no root of the rule."""
-        found = explain(self.request(), "k", "Stops")
-        assert found.rule_notes[0] == "Stops is tried at Loop, not at Add"
-
-    def test_a_rule_of_looplift(self) -> None:
-        """The note has no remedy: a user does not reorder the rules of looplift."""
-        name = "InductionVariableFromIteration"
-        (note,) = explain(self.request(name), rule=name).rule_notes
-        assert re.fullmatch(
-            rf"Stops rewrites Loop of `k`, `y` at commit \d, where {name} matches", note
-        )
 
 
 class TestRulesThatRaise:
