@@ -185,19 +185,16 @@ def prelu(ctx: ConverterContext) -> Value:
     """
     data, slope = ctx.inputs[0], ctx.inputs[1]
     dims = known_dims(slope)
-    if dims is not None and all(as_int(dim) == 1 for dim in dims):
-        # TVM's PRelu compares the size of the slope with that of an axis, which must be a number.
-        slope = ctx.bb.normalize(relax.op.reshape(slope, []))
-        zero = relax.const(0, str(data.ty.dtype))
-        below = ctx.bb.normalize(relax.op.multiply(data, slope))
-        return relax.op.where(ctx.bb.normalize(relax.op.less(data, zero)), below, data)
     is_per_channel = dims is not None and len(dims) == 1 and as_int(dims[0]) != 1
     if ctx.opset < _BROADCASTING_PRELU and is_per_channel:
         shape = [*(dims or []), *[1] * (data.ty.ndim - 2)]
         slope = ctx.bb.normalize(relax.op.reshape(slope, shape))
     if known_dims(data) is not None:
         data = match_sizes(ctx.bb, data, [slope], range(data.ty.ndim))
-    return convert_broadcast(ctx.derive(inputs=[data, slope]))
+    # TVM's PRelu compares the sizes of the slope and the data, which must be numbers for it.
+    below = ctx.bb.normalize(relax.op.multiply(data, slope))
+    is_below = ctx.bb.normalize(relax.op.less(data, relax.const(0, str(data.ty.dtype))))
+    return relax.op.where(is_below, below, data)
 
 
 @converts("Pow")
