@@ -50,8 +50,28 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
 
 def as_target(target: str | dict[str, Any] | Any) -> tvm.target.Target:
     """A TVM target from its name, its description, or itself."""
-    if target == NATIVE:
-        from tvm.target.codegen import llvm_get_system_cpu
+    return _native() if target == NATIVE else tvm.target.Target(target)
 
-        return tvm.target.Target({"kind": "llvm", "mcpu": llvm_get_system_cpu()})
-    return tvm.target.Target(target)
+
+def _native() -> tvm.target.Target:
+    """The target for the processor this runs on.
+
+    At LLVM's highest level compiling takes longer, and the networks of `benchmarks/` do not run
+    faster.
+    """
+    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+
+    processor = {"kind": "llvm", "mcpu": llvm_get_system_cpu(), "opt-level": 2}
+    target = tvm.target.Target(processor)
+    if not target.attrs["mcpu"].startswith("znver"):
+        return target
+    # LLVM 22 takes the loop buffers of AMD's Zen for so large that it unrolls every loop eight
+    # times: a sixth more code, which is slower. A generic processor with the same instructions has
+    # no such buffer.
+    wanted = set(llvm_get_cpu_features(target))
+    level = "x86-64-v4" if "avx512f" in wanted else "x86-64-v3"
+    generic = processor | {"mcpu": level}
+    known = set(llvm_get_cpu_features(tvm.target.Target(generic)))
+    more = [f"+{feature}" for feature in sorted(wanted - known)]
+    fewer = [f"-{feature}" for feature in sorted(known - wanted)]
+    return tvm.target.Target(generic | {"mattr": more + fewer})
