@@ -28,6 +28,9 @@ _SIZES = "looplift.guaranteed_sizes"
 """The attribute with the sizes that such tensors always have: pairs of a parameter's index and an
 axis."""
 
+_ON_HOST = "tirx.is_host_func"
+"""The attribute of functions that compute sizes, of one table that they read and write."""
+
 _CALL = ir.Op.get("relax.call_tir")
 _CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 _ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
@@ -58,6 +61,16 @@ def mark_guaranteed_arguments(module: tvm.IRModule) -> tvm.IRModule:
             if calls.references[variable] == calls.count[variable]:
                 kernel = kernel.with_attr(_GUARANTEED, sorted(guarantees.arguments))
                 module[variable] = kernel.with_attr(_SIZES, sorted(guarantees.sizes))
+    return module
+
+
+def mark_size_functions(module: tvm.IRModule) -> tvm.IRModule:
+    """Marks the functions of VMShapeLower: they get the virtual machine's own table of sizes."""
+    for variable, function in list(module.functions_items()):
+        attributes = function.attrs or {}
+        if _ON_HOST in attributes and "global_symbol" not in attributes:
+            function = function.with_attr(_GUARANTEED, [0])
+            module[variable] = function.with_attr(_SIZES, [(0, 0)])
     return module
 
 

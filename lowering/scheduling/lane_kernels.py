@@ -14,7 +14,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .emission import bound
-from .winograd_transforms import function_frame, kept, kept_apart, span
+from .outlining import outlined
+from .winograd_transforms import function_frame, kept, span
 
 TRANSPOSE = "looplift_transpose"
 MOST_POSITIONS = 8
@@ -51,7 +52,7 @@ def transposition(lanes: int) -> tirx.PrimFunc:
             with ib.Else(), ib.serial(columns) as column, ib.serial(rows) as row:
                 element = source[row * source_row + column]
                 ib.buffer_store(target, element, [column * target_row + row])
-    return kept_apart(TRANSPOSE, builder.get())
+    return outlined(TRANSPOSE, builder.get())
 
 
 def _transposed(rows: Sequence[Any], lanes: int) -> list[Any]:
@@ -107,7 +108,7 @@ class Windows:
                 with ib.If(together == number), ib.Then():
                     call = tirx.call_extern("int32", f"{self._name}_{number}", *pointers, *numbers)
                     ib.evaluate(call)
-        return kept_apart(self._name, builder.get())
+        return outlined(self._name, builder.get())
 
     def _together(self, together: int) -> tirx.PrimFunc:
         lanes = self._lanes

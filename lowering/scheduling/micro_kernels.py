@@ -27,12 +27,12 @@ from ..processor import vector_bytes
 from .affine import int64
 from .emission import bound, ceil_div, prefetch
 from .lane_kernels import TRANSPOSE, transposition, windows
+from .outlining import outlined
 from .winograd_transforms import (
     INPUT,
     OUTPUT,
     TAPS,
     input_transform,
-    kept_apart,
     output_transform,
     recovered_taps,
     span,
@@ -354,7 +354,7 @@ def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Pri
                     select(arguments, middle, last)
 
         selection(tile, select)
-    return kept_apart(name, builder.get())
+    return outlined(name, builder.get())
 
 
 def _select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
@@ -545,13 +545,13 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
                     TRANSPOSE, tirx.address_of(out[target]), sums.data, last, rows_of(offset),
                     out_row, few.width,
                 )  # fmt: skip
-    return kept_apart(f"{_PANELS}{tile.size}", builder.get())
+    return outlined(f"{_PANELS}{tile.size}", builder.get())
 
 
 def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_product` calls, for a number of rows.
 
-    It is not inlined: in its caller it would be wrong, see `kept_apart`. Each number of rows has a
+    It is not inlined: in its caller it would be wrong, see `outlined`. Each number of rows has a
     function of its own: in one for all, LLVM shares their last instructions and keeps the sums in
     memory.
     """
@@ -574,7 +574,7 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
             sums.add(element, b, k * b_k)
             prefetch(following, k * step, is_write=0, locality=2)
         sums.store(out, tile.width)
-    return kept_apart(f"{_PRODUCT}{tile.size}_{rows}", builder.get())
+    return outlined(f"{_PRODUCT}{tile.size}_{rows}", builder.get())
 
 
 def _copy_row(lanes: int) -> tirx.PrimFunc:
@@ -627,4 +627,4 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
             with ib.Else():
                 copy_strided([size for size in (lanes, lanes // 2, lanes // 4) if size >= 4])
         write_fill(before + count, after)
-    return kept_apart(_COPY_ROW, builder.get())
+    return outlined(_COPY_ROW, builder.get())

@@ -20,7 +20,11 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import is_for_gpu, is_for_llvm
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
-from .argument_checks import drop_guaranteed_checks, mark_guaranteed_arguments
+from .argument_checks import (
+    drop_guaranteed_checks,
+    mark_guaranteed_arguments,
+    mark_size_functions,
+)
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
 from .compaction import COMPACTED, COMPACTION, compact_buffers
@@ -137,6 +141,7 @@ def _for_cpu() -> Any:
             passes.LowerRuntimeBuiltin(),
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
+            _module_pass(mark_size_functions),
             _module_pass(drop_proven_checks),
             passes.AttachGlobalSymbol(),
             _module_pass(link_micro_kernels),

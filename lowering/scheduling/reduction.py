@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 from .affine import Affine, affine, flat, int64, product, unflattened
 from .blocks import has_scalar_functions
 from .elementwise import Lines, is_plain_value, lines_of
-from .emission import bound, compute_block, for_items, rewritten
+from .emission import bound, compute_block, for_items, pieces, rewritten
 from .micro_kernels import native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
 
@@ -27,6 +27,8 @@ _VECTORS = 4
 """Vectors of partial results: enough to hide the latency of an addition."""
 _COST = 2
 """The time for an element, in multiply-adds."""
+_TOGETHER = 1 << 12
+"""Elements of the rows of an item, where rows are short."""
 
 
 class RowReduction(ScheduleRule):  # type: ignore[misc]
@@ -132,7 +134,16 @@ class _Rows:
                 ib.buffer_store(result, both, [int64(0)])
             ib.buffer_store(views[nest.buffer], result[int64(0)], [self.target.at(values)])
 
-        for_items(bound(count), count * others * length * _COST, row)
+        count = bound(count)
+        most = tirx.floordiv(int64(_TOGETHER), tirx.max(others * length, int64(1)))
+        together = bound(tirx.max(most, int64(1)))
+
+        def some_rows(item: Any) -> None:
+            first = bound(item * together)
+            with ib.serial(bound(tirx.min(count - first, together))) as number:
+                row(bound(first + number))
+
+        for_items(bound(pieces(count, together)), count * others * length * _COST, some_rows)
 
 
 def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:

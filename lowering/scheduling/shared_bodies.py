@@ -20,9 +20,9 @@ from tvm import ir, tirx
 
 from .emission import ON_ONE_CORE
 from .nests import substituted
+from .outlining import outlined
 
 _DATA = ir.Op.get("tirx.buffer_data")
-_CAST = ir.Op.get("tirx.reinterpret")
 _FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty="int32"))
 """Returns the error of a call, such as that there is no memory for a scratch buffer."""
 
@@ -31,11 +31,8 @@ def share_loop_bodies(module: tvm.IRModule) -> tvm.IRModule:
     """The module of kernels, ready for LLVM, with one body for both loops.
 
     Every loop for one core becomes serial, also where TVM has made the bodies differ or has removed
-    the other loop.
-
-    The new function reuses the kernel's variables. TVM tells LLVM (TBAA) that accesses through
-    different variables never overlap, so a function with variables of its own could not be inlined
-    safely. Later passes must not replace them.
+    the other loop. LLVM would inline the function in the loop for all cores, and compile most of
+    it twice.
     """
     for variable, kernel in list(module.functions_items()):
         if not isinstance(kernel, tirx.PrimFunc):
@@ -83,27 +80,22 @@ class _Sharing:
 
     def _function(self, item: Any, body: Any) -> tuple[Any, list[Any]]:
         """A new function with the body of a loop, and the arguments after the loop variable."""
-        free = [v for v in tirx.analysis.undefined_vars(body, []) if not v.same_as(item)]
+        free = tirx.analysis.undefined_vars(body, [])
         views = [v for v in free if isinstance(v.ty, tirx.buffer.BufferType)]
-        scalars = [v for v in free if not isinstance(v.ty, tirx.buffer.BufferType)]
         bases = {view: self._base(view) for view in views}
         pointers = {base: tirx.Var(base.name, base.data.ty) for base in bases.values()}
-        declared = [
-            # The cast keeps the buffer the variable of the accesses, rather than the pointer.
-            tirx.DeclBuffer(base, data=ir.Call(_CAST, [pointer], ret_ty=pointer.ty))
-            for base, pointer in pointers.items()
-        ]
+        declared = [tirx.DeclBuffer(base, data=pointer) for base, pointer in pointers.items()]
         declared += [
             tirx.DeclBuffer(view, data=base.data)
             for view, base in bases.items()
             if not base.same_as(view)
         ]
-        function = tirx.PrimFunc(
-            [item, *pointers.values(), *scalars],
-            tirx.SeqStmt([*declared, body, tirx.Return(tirx.const(0, "int32"))]),
-            ir.PrimType("int32"),
-        )
+        whole = tirx.SeqStmt([*declared, body])
+        known = [item, *pointers.values()]
+        scalars = tirx.analysis.undefined_vars(whole, known)  # also those in shapes
+        function = tirx.PrimFunc([*known, *scalars], whole)
         name = ir.GlobalVar(f"{self._name}_item_{len(self.functions)}")
+        function = outlined(name.name_hint, function)
         target = self._kernel.attrs["target"]
         self.functions[name] = function.with_attr("tirx.noalias", True).with_attr("target", target)
         return name, [*(base.data for base in pointers), *scalars]

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
+
+from .outlining import outlined
 
 POINTS = 4
 """Points along an axis: rows of B' and of G."""
@@ -98,7 +100,7 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                     target = number * panel + point * (POINTS * i + j) + column
                     ib.buffer_store(out, value, [span(target, lanes)])
         ib.buffer_store(finite, total[zero], [zero])
-    return kept_apart(INPUT, builder.get())
+    return outlined(INPUT, builder.get())
 
 
 def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
@@ -126,7 +128,7 @@ def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                     for j, value in enumerate(pair):
                         target = line * i + (position * 2 + j) * width + column
                         ib.buffer_store(out, value, [span(target, lanes)])
-    return kept_apart(OUTPUT, builder.get())
+    return outlined(OUTPUT, builder.get())
 
 
 def recovered_taps() -> tirx.PrimFunc:
@@ -149,23 +151,7 @@ def recovered_taps() -> tirx.PrimFunc:
                     target = (channel * 9 + 3 * i + j) * rows + row
                     ib.buffer_store(out, value, [target])
                     ib.buffer_store(out, -value, [target + channels * 9 * rows])
-    return kept_apart(TAPS, builder.get())
-
-
-def kept_apart(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with a body that LLVM does not inline: TVM forbids it for a compute scope.
-
-    In its caller it would be wrong: TVM tells LLVM that accesses by way of different variables
-    never meet (TBAA). That holds within a kernel, but not between what this function writes and the
-    buffer that the caller reads after it.
-    """
-    scope = ir.StringImm(f"{name}_compute_")
-    zero = tirx.const(0, "int32")
-    body = tirx.AttrStmt(zero, "compute_scope", scope, function.body)
-    success = tirx.Return(zero)  # The code that TVM writes around the scope returns errors.
-    return tirx.PrimFunc(
-        function.params, tirx.SeqStmt([body, success]), ir.PrimType("int32"), attrs=function.attrs
-    )
+    return outlined(TAPS, builder.get())
 
 
 @contextmanager

@@ -53,6 +53,27 @@ def test_results_of_other_kernels_are_not_checked(monkeypatch: pytest.MonkeyPatc
     assert not any("strides" in name for name in addresses["log_softmax"])
 
 
+def test_the_table_of_sizes_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: dict[str, list[Any]] = {}
+
+    def record(module: tvm.IRModule) -> tvm.IRModule:
+        lowered = drop_guaranteed_checks(module)
+        for variable, kernel in lowered.functions_items():
+            asserted = checks.setdefault(variable.name_hint, [])
+            tvm_ffi.structural_walk(kernel.body, (tirx.AssertStmt, asserted.append))
+        return lowered
+
+    monkeypatch.setattr(pipeline, "drop_guaranteed_checks", record)
+    model = parse("g (float[n, m] x) => (float[1, k] y) { y = Flatten <axis = 0> (x) }")
+    machine = virtual_machine(compile_quickly(emit(model), relax_pipeline="looplift"))
+    of_sizes = [checks[name] for name in checks if name.startswith("shape_func")]
+    assert of_sizes
+    assert not any(of_sizes)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    given = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(given, x.reshape(1, -1))
+
+
 def _says(check: Any) -> str:
     return "".join(str(part.value) for part in check.message_parts)
 

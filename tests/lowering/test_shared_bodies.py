@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ def test_both_loops_call_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse(SUMS)
     weight = np.random.default_rng(0).standard_normal((9, 40, 1, 1)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "f"))
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    executable = looplift.compile(looplift.from_onnx(model), "native")
+    machine = virtual_machine(executable)
     pairs = [pair for module in seen for pair in _loops(module)]
     assert pairs
     for parallel, serial in pairs:
@@ -57,6 +59,7 @@ def test_both_loops_call_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
         (calls, others) = (_calls(loop) for loop in (parallel, serial))
         assert len(calls) == 1
         assert calls == others
+        assert _is_compiled_once(executable, calls[0])
     session = onnxruntime.InferenceSession(model.SerializeToString())
     # The last one has enough work for all cores.
     for height, width in ((1, 1), (7, 9), (130, 150)):
@@ -64,6 +67,13 @@ def test_both_loops_call_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
         (expected,) = session.run(None, {"x": x})
         given = machine["main"](tvm.runtime.tensor(x)).numpy()
         np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-6)
+
+
+def _is_compiled_once(executable: Any, name: str) -> bool:
+    """Whether LLVM has kept two calls of a function's body, and inlined none."""
+    (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
+    code = library.inspect_source("ll")
+    return len(re.findall(rf"call .*@{name}_compute_\(", code)) >= 2
 
 
 def _calls(loop: Any) -> list[str]:
