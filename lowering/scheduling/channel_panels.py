@@ -8,6 +8,7 @@ without gaps, and transposed before they are written.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -22,6 +23,7 @@ from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import inlined
+from .tap_products import call_tap_products
 
 _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
@@ -93,11 +95,26 @@ class _Emission(Emission):
             here = bound(tile + number)
             start = bound(here * width)
             channels = bound(tirx.min(self._rows - start, int64(width)))
-            self._multiply(chunk, begin, end, here, channels, scratch)
+            self._if_few(
+                partial(self._multiply_taps, chunk, here, scratch),
+                partial(self._multiply, chunk, begin, end, here, channels, scratch),
+            )
             call_function(
                 TRANSPOSE, results.data, scratch.data, count, channels, self._out_row, width
             )
             self._write(chunk, start, channels, panel, panel_end, results)
+
+    def _multiply_taps(self, chunk: Chunk, here: Any, scratch: Any) -> None:
+        """Computes the results of a panel of weights at few positions."""
+        width, taps = self._tile.width, self._taps
+        elements = self._channels * (taps * width)
+        weights = bound((chunk.group * self._tiles + here) * elements)
+        call_tap_products(
+            replace(self._tile, in_planes=True), chunk.planes.data,
+            tirx.address_of(self._weights[weights]), scratch.data, chunk.used.data,
+            channels=self._channels, positions=chunk.positions, taps=taps, tap_step=width,
+            channel_step=taps * width, tile_step=elements,
+        )  # fmt: skip
 
     def _multiply(
         self, chunk: Chunk, begin: Any, end: Any, here: Any, channels: Any, scratch: Any

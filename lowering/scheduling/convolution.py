@@ -6,13 +6,18 @@ plane follow each other, so that a vector of positions may run over the end of a
 fill vectors, and the few results between rows are left out when the output is written. Weights are
 packed into tiles of output channels once. Depthwise convolutions, with one output channel in a
 group, take a tile of one row and twice as many vectors.
+
+An image whose size is unknown until run time may turn out to be small: few positions are multiplied
+tap by tap, without the taps that read only padding.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import s_tir, sym, tirx
@@ -20,7 +25,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import affine, flat, int64, product, unflattened
+from .affine import Affine, affine, flat, int64, product, unflattened
 from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of, static_size
 from .emission import (
     bound,
@@ -32,9 +37,11 @@ from .emission import (
     pieces,
     rewritten,
 )
+from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
     Tile,
     call_copy_row,
+    call_function,
     call_panels,
     channel_tile,
     line_tile,
@@ -42,6 +49,7 @@ from .micro_kernels import (
 )
 from .nests import inlined, substituted
 from .packing import or_zero, pack_weights
+from .tap_products import GATHER, LISTED, MOST_TAPS, POSITIONS, call_tap_products
 
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
@@ -62,6 +70,8 @@ _BLOCKS = 2
 
 Each copies the input itself, so that no core waits for another.
 """
+_ENDLESS = 1 << 62
+"""The end of an input without padding after it."""
 _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
@@ -104,6 +114,9 @@ class Chunk:
     positions: Any
     """The number of positions in the planes, with those between lines."""
     planes: Any
+    """Of few positions, what each tap reads."""
+    used: Any
+    """Of few positions, the taps that read something."""
 
 
 def odd_lines(elements: Any) -> Any:
@@ -234,6 +247,10 @@ class Emission:
         images = bound(product_.count(self._images))
         sizes = [axis.size for axis in self._axes]
         width = self._axes[-1]
+        if self._multiplies_taps:
+            most_few = min(POSITIONS, tile.width)
+            is_few = product([axis.size for axis in self._found.axes]) <= most_few
+            self._is_few = bound(tirx.Cast("int64", is_few))
         most = self._most_positions()
         is_shared = self._is_shared()
         multiple = bound(self._chunk_multiple(is_shared, product(sizes)))
@@ -249,13 +266,17 @@ class Emission:
         else:
             # A chunk is a number of whole lines.
             # An empty image has lines, too; TVM divides by the pitch.
-            length, pitch = sizes[-1], tirx.max(width.extent, int64(1))
+            length, longest_line = sizes[-1], tirx.max(width.extent, int64(1))
+            pitch = longest_line
+            if self._multiplies_taps:  # Few positions follow each other.
+                pitch = tirx.Select(self._is_few != 0, tirx.max(length, int64(1)), pitch)
+            pitch = bound(pitch)
             total, reach = product(sizes[:-1]), self._axes[-2].reach
             lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
             chunk = bound(even_part(total, lines_at_most, multiple))
             lines, longest = chunk + reach, chunk * pitch
-            most_positions = tirx.max(int64(most), pitch)
-            most_copied = most_positions + pitch * reach
+            most_positions = tirx.max(int64(most), longest_line)
+            most_copied = most_positions + longest_line * reach
         # Odd numbers of cache lines, so that neither channels nor rows compete for the same ones.
         channel_stride = odd_lines(lines * pitch * self._phases)
         out_row = odd_lines(ceil_div(longest, tile.width) * tile.width)
@@ -264,6 +285,8 @@ class Emission:
         # TVM takes seconds over others. Vectors of the last positions reach past the end, and the
         # epilogue reads whole vectors, too.
         most_stride = odd_lines(most_copied * self._phases)
+        if self._multiplies_taps:
+            most_stride = tirx.max(most_stride, int64(POSITIONS * self._count_of_taps))
         self._most_row = odd_lines(ceil_div(most_positions, tile.width) * tile.width)
         self._plane_elements = self._channels * most_stride + 2 * tile.width
         self._out_elements = self._most_row * (self._together * self._tile_rows) + tile.lanes
@@ -291,11 +314,14 @@ class Emission:
                 **self._unflattened(self._images, image), **self._unflattened(self._groups, group)
             }  # fmt: skip
             values = {variable: bound(value) for variable, value in values.items()}
-            planes = self._copy_input(values, first, count, is_shared)
+            used = None
+            if self._multiplies_taps:
+                used = ib.alloc_buffer((LISTED,), "int64")
+            planes = self._copy_input(values, first, count, used, is_shared)
             positions = count if self._is_line else bound(count * self._pitch)
             panels = bound(ceil_div(positions, tile.width))
             tiles = bound(self._tiles)
-            here = Chunk(values, group, first, count, positions, planes)
+            here = Chunk(values, group, first, count, positions, planes, used)
             if is_shared:
                 self._shared(here, panels, tiles)
             else:
@@ -322,6 +348,83 @@ class Emission:
     @property
     def _is_depthwise(self) -> bool:
         return self._tile_rows == 1
+
+    # --- few positions ---
+
+    @property
+    def _count_of_taps(self) -> int:
+        return math.prod(axis.taps for axis in self._found.axes)
+
+    @property
+    def _multiplies_taps(self) -> bool:
+        """Whether few positions are multiplied tap by tap.
+
+        There are rules for images of few positions whose size is known.
+        """
+        found = self._found
+        known = (self._rows, self._channels, self._product.count(self._groups))
+        return (
+            not self._is_depthwise
+            and 1 < self._count_of_taps <= MOST_TAPS
+            and len(found.axes) <= 2
+            and static_size(product([axis.size for axis in found.axes])) is None
+            and all(static_size(number) is not None for number in known)
+            and isinstance(found.fill, tirx.FloatImm)
+            and float(found.fill.value) == 0
+        )
+
+    def _if_few(self, few: Callable[[], None], many: Callable[[], None]) -> None:
+        """Emits one of two ways to compute, for few positions or for many."""
+        if not self._multiplies_taps:
+            many()
+            return
+        with ib.If(self._is_few != 0):
+            with ib.Then():
+                few()
+            with ib.Else():
+                many()
+
+    def _gather_taps(self, values: dict[Any, Any], planes: Any, used: Any) -> None:
+        """Gathers what the taps read of an image of few positions."""
+        found, position = self._found, self._position()
+        here = dict(values) | dict.fromkeys(found.positions, int64(0))
+        channel_step = int64(0)
+        if found.channel is not None:
+            here[found.channel] = int64(0)
+            channel_step = position.of(found.channel)
+        numbers = [
+            (
+                axis.size, axis.taps, axis.stride, axis.dilation, axis.low,
+                _ENDLESS if axis.high is None else axis.high, position.of(variable),
+            )
+            for axis, variable in zip(found.axes, found.positions, strict=True)
+        ]  # fmt: skip
+        if len(numbers) == 1:  # a single line
+            numbers.insert(0, (1, 1, 1, 1, 0, 1, 0))
+        call_function(
+            GATHER, tirx.address_of(self._source[bound(position.at(here))]), planes.data,
+            used.data, self._channels, channel_step, *itertools.chain(*numbers),
+        )  # fmt: skip
+
+    def _sums_of_taps(self, chunk: Chunk, first_tile: Any, tiles: Any, scratch: Any) -> None:
+        """Computes a few tiles for few positions, with output channels in vectors."""
+        rows, tile = self._tile_rows, channel_tile()
+        elements = self._channels * (self._taps * rows)
+        with ib.serial(tiles) as offset:
+            sums = ib.alloc_buffer((max(POSITIONS, tile.rows) * tile.width,), "float32")
+            number = bound(first_tile + offset)
+            weights = bound((chunk.group * self._tiles + number) * elements)
+            call_tap_products(
+                tile, chunk.planes.data, tirx.address_of(self._weights[weights]), sums.data,
+                chunk.used.data, channels=self._channels, positions=chunk.positions,
+                taps=self._taps, tap_step=rows, channel_step=self._taps * rows,
+                tile_step=elements,
+            )  # fmt: skip
+            here = bound(tirx.min(self._rows - number * rows, int64(rows)))
+            target = tirx.address_of(scratch[bound(offset * rows * self._out_row)])
+            call_function(
+                TRANSPOSE, target, sums.data, chunk.positions, here, self._out_row, tile.width
+            )
 
     def _most_positions(self) -> int:
         """How many positions a chunk has at most."""
@@ -372,15 +475,32 @@ class Emission:
 
     # --- input ---
 
-    def _copy_input(self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool) -> Any:
-        """Copies what a chunk reads into planes by channel and phase."""
+    def _copy_input(
+        self, values: dict[Any, Any], first: Any, count: Any, used: Any, is_shared: bool
+    ) -> Any:
+        """Copies what a chunk reads into a new buffer."""
         planes = ib.alloc_buffer((self._plane_elements,), "float32")
+        self._if_few(
+            lambda: self._gather_taps(values, planes, used),
+            lambda: self._fill_planes(planes, values, first, count, is_shared),
+        )
+        return planes
+
+    def _position(self) -> Affine:
+        """Where an element of the padded input is."""
         found = self._found
         variables = [*self._product.batch, *found.positions]
         if found.channel is not None:
             variables.append(found.channel)
         position = affine(list(found.source.shape), found.source_indices, variables)
         assert position is not None, "the padded operand is read at affine positions"
+        return position
+
+    def _fill_planes(
+        self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
+    ) -> None:
+        """Copies what a chunk reads into planes by channel and phase."""
+        found, position = self._found, self._position()
 
         def copy(channel: Any) -> None:
             here = dict(values)
@@ -405,7 +525,6 @@ class Emission:
         # What vectors read beyond the end has no meaning, but denormal numbers would cost time.
         end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
         call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, zero)
-        return planes
 
     def _residues(self, phase: Any) -> list[Any]:
         """The first padded element of a phase along each axis."""
@@ -520,7 +639,10 @@ class Emission:
             tiles = bound(tirx.min(tile_end - first_tile, int64(together)))
             first = bound(panel + part * at_once)
             last = bound(tirx.min(first + at_once, panel_end))
-            self._sums(chunk, first, last, first_tile, tiles, scratch)
+            self._if_few(
+                partial(self._sums_of_taps, chunk, first_tile, tiles, scratch),
+                partial(self._sums, chunk, first, last, first_tile, tiles, scratch),
+            )
             start = bound(first_tile * rows)
             count = bound(tirx.min(self._rows - start, tiles * rows))
             self._write(chunk, start, count, first, last, scratch)

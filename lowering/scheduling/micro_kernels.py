@@ -14,27 +14,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-import tvm
-import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import sym, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import vector_bytes
 from .affine import int64
 from .emission import bound, ceil_div, prefetch
-from .lane_kernels import TRANSPOSE, transposition, windows
+from .lane_kernels import TRANSPOSE
 from .outlining import outlined
 from .winograd_transforms import (
-    INPUT,
-    OUTPUT,
-    TAPS,
-    input_transform,
-    output_transform,
-    recovered_taps,
     span,
 )
 
@@ -127,7 +118,7 @@ def call_tile(
     """
     address, step = (b, 0) if following is None else following
     numbers = [*counts, *a_strides, b_stride, out_row, adds, a_ahead, step]
-    call_function(f"{_TILE}{tile.size}", rows, a, b, out, table, address, *numbers)
+    call_function(f"{TILE}{tile.size}", rows, a, b, out, table, address, *numbers)
 
 
 def call_product(
@@ -142,7 +133,7 @@ def call_product(
     cache line of `b[ahead[0] + k * ahead[1]]`: of the two lines of a row on AVX-512, the processor
     fetches the other by itself.
     """
-    name = f"{_PRODUCT}{tile.size}"
+    name = f"{PRODUCT}{tile.size}"
     distance, step = ahead
     addresses = (a, b, out, _moved(b, distance))
     numbers = (count, *a_strides, b_stride, step)
@@ -226,7 +217,7 @@ def call_panels(
         weights, planes, out, table, panels, positions, tiles, rows, tile_rows, channels, taps,
         depth, channel_stride, out_row, most_few,
     ]  # fmt: skip
-    call_function(f"{_PANELS}{tile.size}", *arguments)
+    call_function(f"{PANELS}{tile.size}", *arguments)
 
 
 def _argument(value: Any) -> Any:
@@ -246,11 +237,11 @@ def call_copy_row(
     It writes `before` times `fill`, `count` elements of the source at a stride, and `after` times
     `fill`. `target` and `source` are addresses.
     """
-    call_function(_COPY_ROW, target, source, before, count, after, stride, fill)
+    call_function(COPY_ROW, target, source, before, count, after, stride, fill)
 
 
-_COPY_ROW = "looplift_copy_row"
-_TILE, _PRODUCT, _PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
+COPY_ROW = "looplift_copy_row"
+TILE, PRODUCT, PANELS = "looplift_tile_", "looplift_product_", "looplift_panels_"
 _TILE_NUMBERS = ("count_i", "count_j", "a_i", "a_j", "b_i", "out_row", "adds", "a_ahead", "step")
 _TILE_POINTERS = ("a", "b", "out", "table", "following")
 _PRODUCT_NUMBERS = ("count", "a_row", "a_k", "b_k", "step")
@@ -263,72 +254,6 @@ in every step.
 """
 
 
-def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
-    """Adds the micro-kernels that kernels of a module call by name, and binds the calls to them.
-
-    They have no global symbol, so that TVM compiles them as internal functions.
-    """
-    tiles = (native_tile(), narrow_tile())
-    in_planes = [replace(tile, in_planes=True) for tile in tiles]
-    kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
-    names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]] = {
-        **{f"{_TILE}{tile.size}": (tile, _tile, _select_tile) for tile in kinds},
-        f"{_PRODUCT}{native_tile().size}": (native_tile(), _product, _select_product),
-    }
-    variables = {
-        f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
-        for name, (tile, *_) in names.items()
-        for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
-    }
-    lanes, vectors = native_tile().lanes, native_tile().vectors
-    others: dict[str, Callable[[], tirx.PrimFunc]] = {
-        # Before what they call.
-        **{
-            f"{_PANELS}{tile.size}": partial(_panels, tile) for tile in (native_tile(), line_tile())
-        },
-        _COPY_ROW: lambda: _copy_row(lanes),
-        INPUT: lambda: input_transform(lanes, vectors),
-        OUTPUT: lambda: output_transform(lanes, vectors),
-        TAPS: recovered_taps,
-        TRANSPOSE: lambda: transposition(lanes),
-    }
-    variables |= {name: ir.GlobalVar(name) for name in others}
-    families = {family.names[0]: family for family in windows(lanes)}
-    for family in families.values():
-        variables |= {name: ir.GlobalVar(name) for name in family.names}
-    called: set[str] = set()
-
-    def bind(call: Any) -> Any:
-        if getattr(call.op, "name", "") != "tirx.call_extern":
-            return call
-        variable = variables.get(str(call.args[0].value))
-        if variable is None:
-            return call
-        called.add(variable.name_hint)
-        return ir.Call(variable, list(call.args[1:]), ret_ty="int32")
-
-    def linked(function: tirx.PrimFunc) -> tirx.PrimFunc:
-        body = tvm_ffi.structural_map(function.body, (ir.Call, bind), order="post")
-        return function if body.same_as(function.body) else function.with_body(body)
-
-    for variable, function in list(module.functions_items()):
-        if isinstance(function, tirx.PrimFunc):
-            module[variable] = linked(function)
-    for name, function_of in others.items():
-        if name in called:
-            module[variables[name]] = linked(function_of())
-    for name, (tile, of_rows, selection) in names.items():
-        if name in called or f"{name}_{tile.rows}" in called:
-            for rows in range(1, tile.rows + 1):
-                module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
-            module[variables[name]] = linked(_selector(name, tile, selection))
-    for name, family in families.items():
-        if name in called:
-            for part, function in family.functions():
-                module[variables[part]] = linked(function)
-    return module
-
-
 def _parameters(pointers: Iterable[str], numbers: Iterable[str]) -> tuple[list[Any], list[Any]]:
     """Pointers to float32, or to int64 for a table, and numbers."""
     handles = [ib.handle("int64" if name == "table" else "float32") for name in pointers]
@@ -336,7 +261,7 @@ def _parameters(pointers: Iterable[str], numbers: Iterable[str]) -> tuple[list[A
     return arguments, [ib.arg(name, ib.int64()) for name in numbers]
 
 
-def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.PrimFunc:
+def selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.PrimFunc:
     """The function that calls the micro-kernel for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -357,12 +282,12 @@ def _selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Pri
     return outlined(name, builder.get())
 
 
-def _select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
+def select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
     pointers, numbers = _parameters(_TILE_POINTERS, _TILE_NUMBERS)
     select([*pointers, *numbers])
 
 
-def _select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
+def select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
     pointers, numbers = _parameters(_PRODUCT_POINTERS, _PRODUCT_NUMBERS)
     select(_product_arguments(tile, pointers, numbers))
 
@@ -428,7 +353,7 @@ def _chains(tile: Tile, rows: int) -> int:
     return max(8 // (rows * tile.vectors), 1) if tile.rows > 1 else 1
 
 
-def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
+def tile_function(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_tile` calls, for a number of rows."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -471,7 +396,7 @@ def _tile(tile: Tile, rows: int) -> tirx.PrimFunc:
     return builder.get()
 
 
-def _panels(tile: Tile) -> tirx.PrimFunc:
+def panels_function(tile: Tile) -> tirx.PrimFunc:
     """What `call_panels` calls."""
     few, is_line = channel_tile(), tile.rows == 1
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
@@ -545,10 +470,10 @@ def _panels(tile: Tile) -> tirx.PrimFunc:
                     TRANSPOSE, tirx.address_of(out[target]), sums.data, last, rows_of(offset),
                     out_row, few.width,
                 )  # fmt: skip
-    return outlined(f"{_PANELS}{tile.size}", builder.get())
+    return outlined(f"{PANELS}{tile.size}", builder.get())
 
 
-def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
+def product_function(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_product` calls, for a number of rows.
 
     It is not inlined: in its caller it would be wrong, see `outlined`. Each number of rows has a
@@ -574,10 +499,10 @@ def _product(tile: Tile, rows: int) -> tirx.PrimFunc:
             sums.add(element, b, k * b_k)
             prefetch(following, k * step, is_write=0, locality=2)
         sums.store(out, tile.width)
-    return outlined(f"{_PRODUCT}{tile.size}_{rows}", builder.get())
+    return outlined(f"{PRODUCT}{tile.size}_{rows}", builder.get())
 
 
-def _copy_row(lanes: int) -> tirx.PrimFunc:
+def copy_row_function(lanes: int) -> tirx.PrimFunc:
     """What `call_copy_row` calls. LLVM would unroll the loop over rows if it were inlined."""
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -627,4 +552,4 @@ def _copy_row(lanes: int) -> tirx.PrimFunc:
             with ib.Else():
                 copy_strided([size for size in (lanes, lanes // 2, lanes // 4) if size >= 4])
         write_fill(before + count, after)
-    return outlined(_COPY_ROW, builder.get())
+    return outlined(COPY_ROW, builder.get())

@@ -37,10 +37,10 @@ from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .kernel_merging import merge_kernels
 from .legalization import legalize_operators
+from .linking import link_micro_kernels
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
-from .micro_kernels import link_micro_kernels
 from .packing import mark_constant_operands, pack_constants
 from .pointwise import Pointwise
 from .reduction import RowReduction

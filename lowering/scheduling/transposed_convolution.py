@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..values import Constant
@@ -48,26 +48,28 @@ class _Phases(PyExprMutator):  # type: ignore[misc]
         data, attrs = call.args[0], call.attrs
         strides = [int(stride) for stride in attrs.strides]
         weight = call.args[1].value.numpy()
-        channels, taps = weight.shape[1], weight.shape[2:]
+        taps = weight.shape[2:]
         depths = [-(-size // stride) for size, stride in zip(taps, strides, strict=True)]
         emit = self.builder_.emit
         convolve = relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d
         padding = [depth - 1 for depth in depths] * 2
         phases = relax.const(_by_phase(weight, strides, depths))
         result = emit(convolve(data, phases, strides=1, padding=padding))
-        batch, _, *positions = result.ty.shape.values
-        # [b, channels, *strides, *positions] -> [b, channels, position, stride, …]
-        result = emit(relax.op.reshape(result, (batch, channels, *strides, *positions)))
-        order = itertools.chain(*((2 + rank + axis, 2 + axis) for axis in range(rank)))
-        result = emit(relax.op.permute_dims(result, [0, 1, *order]))
-        whole = [size * stride for size, stride in zip(positions, strides, strict=True)]
-        result = emit(relax.op.reshape(result, (batch, channels, *whole)))
         first = [int(size) for size in attrs.padding[:rank]]
-        sizes = list(call.ty.shape.values)[2:]
-        last = [before + size for before, size in zip(first, sizes, strict=True)]
-        axes = list(range(2, 2 + rank))
-        begin = [tirx.IntImm("int64", number) for number in first]
-        return relax.op.strided_slice(result, axes, begin, last, assume_inbound=True)
+        shape = list(call.ty.shape.values)
+
+        def interleaved(operand: te.Tensor) -> te.Tensor:
+            def element(image: Any, channel: Any, *positions: Any) -> Any:
+                places = [position + before for position, before in zip(positions, first)]
+                for place, stride in zip(places, strides, strict=True):
+                    channel = channel * stride + tirx.floormod(place, stride)
+                whole = (tirx.floordiv(p, stride) for p, stride in zip(places, strides))
+                indices = (image, channel, *whole)
+                return operand[indices]
+
+            return te.compute(shape, element, name="interleaved")
+
+        return self.builder_.call_te(interleaved, result, primfunc_name_hint="interleave_phases")
 
 
 def _splits(call: Any, rank: int) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -33,6 +34,7 @@ from .micro_kernels import (
     share_of_next_panel,
 )
 from .packing import is_constant_operand
+from .tap_products import call_tap_products
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
 _SQUARE = POINTS * POINTS
@@ -100,18 +102,28 @@ class _Emission(Emission):
     # --- weights ---
 
     def _packed_shape(self, groups: Any) -> list[Any]:
-        return [groups, self._tiles, int64(_SQUARE), self._channels, int64(self._tile_rows)]
+        return [groups, self._tiles, int64(self._planes), self._channels, int64(self._tile_rows)]
+
+    @property
+    def _planes(self) -> int:
+        """The points of the weights, after which the taps stand for few positions."""
+        return _SQUARE + (9 if self._multiplies_taps else 0)
 
     def _packed_element(self, places: Sequence[Any], f: Any) -> Any:
         group, _, point, channel, _ = places
 
-        def tap(*numbers: int) -> Any:
+        def tap(*numbers: Any) -> Any:
             axes = zip(self._found.axes, numbers, strict=True)
-            taps = {axis.tap: int64(number) for axis, number in axes}
+            taps = {axis.tap: int64(0) + number for axis, number in axes}
             return self._weight(group, f, channel, taps)
 
-        point = (tirx.floordiv(point, int64(POINTS)), tirx.floormod(point, int64(POINTS)))
-        return transformed_taps(tap, point)
+        pair = (tirx.floordiv(point, int64(POINTS)), tirx.floormod(point, int64(POINTS)))
+        transformed = transformed_taps(tap, pair)
+        if not self._multiplies_taps:
+            return transformed
+        number = tirx.max(point - _SQUARE, int64(0))
+        itself = tap(tirx.floordiv(number, int64(3)), tirx.floormod(number, int64(3)))
+        return tirx.Select(point < _SQUARE, transformed, itself)
 
     # --- items ---
 
@@ -135,15 +147,26 @@ class _Emission(Emission):
 
     # --- input ---
 
-    def _copy_input(self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool) -> Any:
-        planes = super()._copy_input(values, first, count, is_shared)
-        width, lanes = self._tile.width, self._tile.lanes
+    def _copy_input(
+        self, values: dict[Any, Any], first: Any, count: Any, used: Any, is_shared: bool
+    ) -> Any:
+        width = self._tile.width
         panels = bound(ceil_div(count * self._pitch, width))
         # Points are `[point, channel, position]`, at distances that do not compete for cache lines.
         self._row = bound(odd_lines(panels * width))
         self._point = bound(odd_lines(self._channels * self._row))
         elements = odd_lines(self._channels * self._most_row) * _SQUARE
         self._points = ib.alloc_buffer((elements,), "float32")
+        self._panels = panels
+        self._has_nan = ib.alloc_buffer((1,), "int64")
+        ib.buffer_store(self._has_nan, int64(0), [int64(0)])
+        return super()._copy_input(values, first, count, used, is_shared)
+
+    def _fill_planes(
+        self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
+    ) -> None:
+        super()._fill_planes(planes, values, first, count, is_shared)
+        width, lanes, panels = self._tile.width, self._tile.lanes, self._panels
         finite = ib.alloc_buffer((self._channels * lanes,), "float32")
         zero = tirx.const(0.0, "float32")
 
@@ -161,12 +184,9 @@ class _Emission(Emission):
         else:
             with ib.serial(self._channels) as channel:
                 transform(channel)
-        self._has_nan = ib.alloc_buffer((1,), "int64")
-        ib.buffer_store(self._has_nan, int64(0), [int64(0)])
         with ib.serial(self._channels * lanes) as k:
             differs = tirx.Select(finite[k] == zero, int64(0), int64(1))
             ib.buffer_store(self._has_nan, self._has_nan[int64(0)] | differs, [int64(0)])
-        return planes
 
     # --- output ---
 
@@ -187,7 +207,7 @@ class _Emission(Emission):
             start = bound(here * width)
             channels = bound(tirx.min(self._rows - start, int64(width)))
             weights = bound(
-                (chunk.group * self._tiles + here) * (self._channels * (_SQUARE * width))
+                (chunk.group * self._tiles + here) * (self._channels * (self._planes * width))
             )
             with ib.If(self._has_nan[int64(0)] != 0), ib.Then():
                 call_function(
@@ -196,19 +216,47 @@ class _Emission(Emission):
             with ib.serial(ceil_div(end - begin, part)) as which:
                 first = bound(begin + which * part)
                 count = bound(tirx.min(end - first, part))
-                with ib.If(self._has_nan[int64(0)] == 0):
-                    with ib.Then():
-                        self._multiply_points(first, count, channels, weights, products)
-                    with ib.Else():
-                        self._convolve(chunk, first, count, taps, products)
-                call_function(
-                    OUTPUT, products.data, squares.data, self._products_of_point,
-                    count * (2 * width), count,
-                )  # fmt: skip
+
+                def multiply(first: Any = first, count: Any = count) -> None:
+                    with ib.If(self._has_nan[int64(0)] == 0):
+                        with ib.Then():
+                            self._multiply_points(first, count, channels, weights, products)
+                        with ib.Else():
+                            self._convolve(chunk, first, count, taps, products)
+                    call_function(
+                        OUTPUT, products.data, squares.data, self._products_of_point,
+                        count * (2 * width), count,
+                    )  # fmt: skip
+
+                self._if_few(
+                    partial(self._multiply_taps, chunk, here, count, products, squares), multiply
+                )
                 call_function(
                     TRANSPOSE, results.data, squares.data, count * 4, channels, count * 4, width
                 )
                 self._write_squares(chunk, start, channels, first, count, results)
+
+    def _multiply_taps(
+        self, chunk: Chunk, here: Any, count: Any, products: Any, squares: Any
+    ) -> None:
+        """Computes few positions, and writes them as `OUTPUT` does."""
+        width = self._tile.width
+        of_tap = self._channels * width
+        tile = chunk.group * self._tiles + here
+        weights = bound((tile * self._planes + _SQUARE) * of_tap)
+        height, length = (axis.size for axis in self._found.axes)
+        call_tap_products(
+            self._tile, chunk.planes.data, tirx.address_of(self._weights[weights]),
+            products.data, chunk.used.data, channels=self._channels, positions=height * length,
+            taps=9, tap_step=of_tap, channel_step=int64(width), tile_step=of_tap * self._planes,
+        )  # fmt: skip
+        with ib.serial(height) as y, ib.serial(length) as x:
+            square = tirx.floordiv(y, int64(2)) * self._pitch + tirx.floordiv(x, int64(2))
+            lower, right = (tirx.floormod(number, int64(2)) for number in (y, x))
+            target = bound(((lower * count + square) * 2 + right) * width)
+            source = bound((y * length + x) * width)
+            with ib.serial(int64(width)) as k:
+                ib.buffer_store(squares, products[source + k], [target + k])
 
     @property
     def _products_of_point(self) -> int:

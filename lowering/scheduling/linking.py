@@ -1,0 +1,113 @@
+"""Adds the functions that kernels share to a module, those that its kernels call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from .lane_kernels import TRANSPOSE, transposition, windows
+from .micro_kernels import (
+    COPY_ROW,
+    PANELS,
+    PRODUCT,
+    TILE,
+    Tile,
+    channel_tile,
+    copy_row_function,
+    line_tile,
+    narrow_tile,
+    native_tile,
+    panels_function,
+    product_function,
+    select_product,
+    select_tile,
+    selector,
+    tile_function,
+)
+from .tap_products import GATHER, TAP_PRODUCTS, gather_taps, tap_products
+from .winograd_transforms import (
+    INPUT,
+    OUTPUT,
+    TAPS,
+    input_transform,
+    output_transform,
+    recovered_taps,
+)
+
+
+def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
+    """Adds the micro-kernels that kernels of a module call by name, and binds the calls to them.
+
+    They have no global symbol, so that TVM compiles them as internal functions.
+    """
+    tiles = (native_tile(), narrow_tile())
+    in_planes = [replace(tile, in_planes=True) for tile in tiles]
+    kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
+    names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]] = {
+        **{f"{TILE}{tile.size}": (tile, tile_function, select_tile) for tile in kinds},
+        f"{PRODUCT}{native_tile().size}": (native_tile(), product_function, select_product),
+    }
+    variables = {
+        f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
+        for name, (tile, *_) in names.items()
+        for suffix in ("", *(f"_{rows}" for rows in range(1, tile.rows + 1)))
+    }
+    lanes, vectors = native_tile().lanes, native_tile().vectors
+    others: dict[str, Callable[[], tirx.PrimFunc]] = {
+        # Before what they call.
+        **{
+            f"{PANELS}{tile.size}": partial(panels_function, tile)
+            for tile in (native_tile(), line_tile())
+        },
+        **{
+            f"{TAP_PRODUCTS}{tile.size}": partial(tap_products, tile)
+            for tile in (native_tile(), channel_tile(), in_planes[0])
+        },
+        GATHER: gather_taps,
+        COPY_ROW: lambda: copy_row_function(lanes),
+        INPUT: lambda: input_transform(lanes, vectors),
+        OUTPUT: lambda: output_transform(lanes, vectors),
+        TAPS: recovered_taps,
+        TRANSPOSE: lambda: transposition(lanes),
+    }
+    variables |= {name: ir.GlobalVar(name) for name in others}
+    families = {family.names[0]: family for family in windows(lanes)}
+    for family in families.values():
+        variables |= {name: ir.GlobalVar(name) for name in family.names}
+    called: set[str] = set()
+
+    def bind(call: Any) -> Any:
+        if getattr(call.op, "name", "") != "tirx.call_extern":
+            return call
+        variable = variables.get(str(call.args[0].value))
+        if variable is None:
+            return call
+        called.add(variable.name_hint)
+        return ir.Call(variable, list(call.args[1:]), ret_ty="int32")
+
+    def linked(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        body = tvm_ffi.structural_map(function.body, (ir.Call, bind), order="post")
+        return function if body.same_as(function.body) else function.with_body(body)
+
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, tirx.PrimFunc):
+            module[variable] = linked(function)
+    for name, function_of in others.items():
+        if name in called:
+            module[variables[name]] = linked(function_of())
+    for name, (tile, of_rows, selection) in names.items():
+        if name in called or f"{name}_{tile.rows}" in called:
+            for rows in range(1, tile.rows + 1):
+                module[variables[f"{name}_{rows}"]] = of_rows(tile, rows)
+            module[variables[name]] = linked(selector(name, tile, selection))
+    for name, family in families.items():
+        if name in called:
+            for part, function in family.functions():
+                module[variables[part]] = linked(function)
+    return module

@@ -1,0 +1,145 @@
+"""Convolutions of images that are small at run time: a product for each tap that reads something.
+
+A single position of a 3x3 convolution reads one element of each channel, and padding with the other
+8 taps. The inputs of each tap are gathered into a matrix, channels by positions, and multiplied by
+the tap's weights with the output channels in vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+from .affine import int64
+from .emission import bound
+from .micro_kernels import Tile, call_copy_row, call_function, call_tile
+from .outlining import outlined
+from .winograd_transforms import function_frame
+
+POSITIONS = 12
+"""The most positions that are multiplied tap by tap."""
+MOST_TAPS = 62
+"""The most taps of such a convolution."""
+LISTED = MOST_TAPS + 2
+"""The elements of a list of used taps: the taps, and after all taps of the convolution their number
+and a 0. It has one size, so that convolutions of different taps can become one kernel."""
+GATHER = "looplift_gather_taps"
+TAP_PRODUCTS = "looplift_tap_products_"
+_ANY = (1 << 48,)
+_AXIS = ("size", "taps", "stride", "dilation", "low", "high", "step")
+_ZERO = tirx.IntImm("int64", 0)
+
+
+def _pointers(*names: str) -> list[Any]:
+    """Parameters: addresses of float32, and that of a list of used taps."""
+    return [
+        *(ib.arg(name, ib.handle("float32")) for name in names),
+        ib.arg("used", ib.handle("int64")),
+    ]
+
+
+def _buffers(pointers: list[Any]) -> list[Any]:
+    *data, used = pointers
+    floats = [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in data]
+    return [*floats, ib.decl_buffer(_ANY, "int64", data=used)]
+
+
+def gather_taps() -> tirx.PrimFunc:
+    """Gathers the inputs of the taps that read an element, and lists these taps.
+
+    With n for the number of a tap in the list, `out[(n * channels + c) * positions + p]` becomes
+    what that tap reads in channel c for position p. `source` is the address of the padded element
+    0 of channel 0. An axis has a number of positions and of taps; position o and tap t read the
+    padded element `o * stride + t * dilation`, which is in the input from `low` to before `high`,
+    and lies `step` elements after the one before.
+    """
+    with IRBuilder() as builder, function_frame():
+        pointers = _pointers("source", "out")
+        channels, channel_step = (ib.arg(name, ib.int64()) for name in ("channels", "channel_step"))
+        outer, inner = (
+            {name: ib.arg(f"{name}_{axis}", ib.int64()) for name in _AXIS} for axis in range(2)
+        )
+        source, out, used = _buffers(pointers)
+        positions = bound(outer["size"] * inner["size"])
+        number = ib.alloc_buffer((1,), "int64")
+        reads = ib.alloc_buffer((1,), "int64")
+        ib.buffer_store(number, _ZERO, [_ZERO])
+        taps = bound(outer["taps"] * inner["taps"])
+
+        def place(axis: dict[str, Any], position: Any, tap: Any) -> tuple[Any, Any]:
+            """The padded element, and whether it is in the input."""
+            element = bound(position * axis["stride"] + tap * axis["dilation"])
+            return element, tirx.all(element >= axis["low"], element < axis["high"])
+
+        with ib.serial(taps) as tap:
+            down = bound(tirx.floordiv(tap, inner["taps"]))
+            right = bound(tirx.floormod(tap, inner["taps"]))
+            ib.buffer_store(reads, _ZERO, [_ZERO])
+            with ib.serial(outer["size"]) as y, ib.serial(inner["size"]) as x:
+                inside = tirx.all(place(outer, y, down)[1], place(inner, x, right)[1])
+                with ib.If(inside), ib.Then():
+                    ib.buffer_store(reads, tirx.IntImm("int64", 1), [_ZERO])
+            with ib.If(reads[_ZERO] != 0), ib.Then():
+                first = bound(number[_ZERO] * channels * positions)
+                with ib.serial(outer["size"]) as y, ib.serial(inner["size"]) as x:
+                    line, is_line = place(outer, y, down)
+                    column, is_column = place(inner, x, right)
+                    target = bound(first + y * inner["size"] + x)
+                    origin = bound(line * outer["step"] + column * inner["step"])
+                    with ib.If(tirx.all(is_line, is_column)):
+                        with ib.Then(), ib.serial(channels) as c:
+                            element = source[origin + c * channel_step]
+                            ib.buffer_store(out, element, [target + c * positions])
+                        with ib.Else(), ib.serial(channels) as c:
+                            zero = tirx.const(0.0, "float32")
+                            ib.buffer_store(out, zero, [target + c * positions])
+                ib.buffer_store(used, tap, [number[_ZERO]])
+                ib.buffer_store(number, number[_ZERO] + 1, [_ZERO])
+        ib.buffer_store(used, number[_ZERO], [taps])
+        ib.buffer_store(used, _ZERO, [taps + 1])
+    return outlined(GATHER, builder.get())
+
+
+def call_tap_products(
+    tile: Tile, gathered: Any, weights: Any, out: Any, used: Any, *, channels: Any, positions: Any,
+    taps: int, tap_step: Any, channel_step: Any, tile_step: Any,
+) -> None:  # fmt: skip
+    """Emits a call that multiplies what `GATHER` has gathered by the weights of the used taps.
+
+    `out[p * tile.width + v]` becomes the sum over taps t and channels c of what t reads in c for
+    position p, times `weights[t * tap_step + c * channel_step + v]`. What lies `tile_step` elements
+    after these weights, those of the next tile, is prefetched.
+    """
+    numbers = (channels, positions, int64(taps), tap_step, channel_step, tile_step)
+    call_function(f"{TAP_PRODUCTS}{tile.size}", gathered, weights, out, used, *numbers)
+
+
+def tap_products(tile: Tile) -> tirx.PrimFunc:
+    """What `call_tap_products` calls."""
+    with IRBuilder() as builder, function_frame():
+        pointers = _pointers("gathered", "weights", "out")
+        names = ("channels", "positions", "taps", "tap_step", "channel_step", "tile_step")
+        channels, positions, taps, tap_step, channel_step, tile_step = (
+            ib.arg(name, ib.int64()) for name in names
+        )
+        gathered, weights, out, used = _buffers(pointers)
+        number = bound(used[taps])
+        with ib.If(number == 0), ib.Then():
+            zero = tirx.const(0.0, "float32")
+            call_copy_row(out.data, out.data, positions * tile.width, 0, 0, 1, zero)
+        with ib.serial(tirx.floordiv(positions + tile.rows - 1, tile.rows)) as part:
+            first = bound(part * tile.rows)
+            rows = bound(tirx.min(positions - first, tile.rows))
+            with ib.serial(number) as n:
+                row = bound(used[n] * tap_step)
+                call_tile(
+                    tile, rows, tirx.address_of(gathered[bound(n * channels * positions + first)]),
+                    tirx.address_of(weights[row]), tirx.address_of(out[first * tile.width]),
+                    tirx.address_of(used[taps + 1]), (channels, int64(1)), (positions, int64(0)),
+                    channel_step, int64(tile.width), n,
+                    following=(tirx.address_of(weights[bound(row + tile_step)]), channel_step),
+                )  # fmt: skip
+    return outlined(f"{TAP_PRODUCTS}{tile.size}", builder.get())

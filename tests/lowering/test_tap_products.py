@@ -1,0 +1,92 @@
+"""Convolutions of images that are small at run time, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+
+import looplift
+
+from ..samples import one_of
+from .compiled import virtual_machine
+from .test_dense_kernels import TARGETS, check, weight, with_weights
+
+SIZES = [(1, 1), (7, 1), (1, 7), (2, 2), (3, 4), (12, 1), (1, 13), (5, 5), (30, 41)]
+LENGTHS = [1, 2, 3, 7, 12, 13, 24, 25, 200]
+BATCHES = [1, 3]
+
+PLANES: dict[str, tuple[str, tuple[int, ...], int]] = {
+    "Winograd": ("pads = [1, 1, 1, 1]", (64, 40, 3, 3), 40),
+    "Winograd, odd channels": ("pads = [1, 1, 1, 1]", (50, 33, 3, 3), 33),
+    "Winograd, padding at one end": ("pads = [2, 0, 0, 2]", (64, 32, 3, 3), 32),
+    "panels of channels": ("pads = [1, 1, 1, 1], strides = [2, 2]", (64, 30, 3, 3), 30),
+    "dilation": ("pads = [2, 2, 2, 2], dilations = [2, 2]", (64, 30, 3, 3), 30),
+    "stride in one axis": ("pads = [0, 2, 1, 2], strides = [3, 1]", (64, 9, 2, 5), 9),
+    "groups": ("pads = [1, 1, 1, 1], group = 2", (64, 20, 3, 3), 40),
+    "vectors of positions": ("pads = [1, 1, 1, 1]", (20, 24, 3, 3), 24),
+    "vectors of positions, groups": ("pads = [2, 1, 2, 1], group = 3", (15, 4, 5, 3), 12),
+    "far padding": ("pads = [4, 4, 4, 4], dilations = [4, 4], strides = [2, 3]", (64, 8, 3, 3), 8),
+}
+LINES: dict[str, tuple[str, tuple[int, ...], int]] = {
+    "stride": ("pads = [1, 1], strides = [2]", (64, 40, 3), 40),
+    "many taps": ("pads = [5, 5]", (30, 24, 11), 24),
+    "dilation": ("pads = [6, 6], dilations = [6]", (70, 17, 3), 17),
+    "groups": ("pads = [1, 2], group = 4", (40, 6, 4), 24),
+    "shared by cores": ("pads = [1, 1]", (700, 520, 3), 520),
+}
+
+
+def model_of(inputs: str, attributes: str) -> str:
+    return f"""model (float[{inputs}] x) => (y) {{
+        p = Conv <{attributes}> (x, f, c) q = Sigmoid (p) y = Mul (p, q) }}"""
+
+
+@pytest.mark.parametrize("name", one_of(2, PLANES))
+def test_planes(name: str) -> None:
+    attributes, shape, channels = PLANES[name]
+    feeds = [{"b": b, "h": h, "w": w} for b in BATCHES for h, w in SIZES]
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    check(model_of(f"b, {channels}, h, w", attributes), weights, feeds)
+
+
+@pytest.mark.parametrize("name", one_of(2, LINES))
+def test_lines(name: str) -> None:
+    attributes, shape, channels = LINES[name]
+    feeds = [{"b": b, "n": n} for b in BATCHES for n in LENGTHS]
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    check(model_of(f"b, {channels}, n", attributes), weights, feeds)
+
+
+@pytest.mark.parametrize("target", TARGETS[1:], ids=["AVX2", "SSE"])
+@pytest.mark.parametrize("name", ["Winograd", "panels of channels", "vectors of positions"])
+def test_other_processors(name: str, target: Any) -> None:
+    attributes, shape, channels = PLANES[name]
+    feeds = [{"b": 2, "h": h, "w": w} for h, w in SIZES]
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    check(model_of(f"b, {channels}, h, w", attributes), weights, feeds, target)
+
+
+def test_one_known_size() -> None:
+    weights = {"f": weight(64, 40, 3, 3), "c": weight(64)}
+    text = model_of("1, 40, h, 1", "pads = [1, 1, 1, 1]")
+    check(text, weights, [{"h": h} for h in (1, 2, 7, 12, 13, 100)])
+
+
+@pytest.mark.parametrize("name", ["Winograd", "panels of channels", "vectors of positions"])
+def test_nan_reaches_the_outputs_that_read_it(name: str) -> None:
+    attributes, shape, channels = PLANES[name]
+    model = with_weights(
+        f"model (float[1, {channels}, h, w] x) => (y) {{ y = Conv <{attributes}> (x, f) }}",
+        {"f": weight(*shape)},
+    )
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    x = np.random.default_rng(0).standard_normal((1, channels, 3, 4)).astype(np.float32)
+    x[0, 5, 2, 3] = np.nan
+    (want,) = session.run(None, {"x": x})
+    given = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(np.isnan(given), np.isnan(want))
