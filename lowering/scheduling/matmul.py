@@ -260,13 +260,16 @@ class _Emission:
             here = bound(panel + offset)
             b, b_stride = self._right_operand(where, here, packed)
             right = b, b_stride, rows_ahead(self._tile, b_stride)
-            self._row_tile(where, here, first, count, number, right, scratch)
+            self._row_tile(where, here, first, count, number, right, scratch, precedes=True)
 
     def _row_tile(
         self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
-        right: tuple[Any, Any, tuple[Any, Any]], scratch: Any,
+        right: tuple[Any, Any, tuple[Any, Any]], scratch: Any, *, precedes: bool = False,
     ) -> None:  # fmt: skip
-        """The product of one row tile with a panel: its address, its stride, and what follows."""
+        """The product of one row tile with a panel: its address, its stride, and what follows.
+
+        A tile that `precedes` that of the next panel prefetches the output of that.
+        """
         tile, product = self._tile, self._product
         b, b_stride, ahead = right
         column = bound(panel * tile.width)
@@ -282,7 +285,8 @@ class _Emission:
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
             line = bound(row * tile.width)
-            self._store.run(here, columns, partial(_element, scratch, line), tile.lanes)
+            following = {**here, self._n: column + tile.width} if precedes else None
+            self._store.run(here, columns, partial(_element, scratch, line), tile.lanes, following)
 
     def _right_operand(self, where: dict[Any, Any], panel: Any, packed: bool) -> tuple[Any, Any]:
         """The address of a panel's first element and the distance of its rows."""
