@@ -65,9 +65,9 @@ def _native() -> tvm.target.Target:
     target = tvm.target.Target(processor)
     if not target.attrs["mcpu"].startswith("znver"):
         return target
-    # LLVM 22 takes the loop buffers of AMD's Zen for so large that it unrolls every loop eight
-    # times: a sixth more code, which is slower. A generic processor with the same instructions has
-    # no such buffer.
+    # LLVM 22 models the loop buffers of AMD's Zen as so large that it unrolls every loop eight
+    # times: a sixth more code, which is slower. A generic x86-64 processor with the same features
+    # is modelled with a smaller one.
     wanted = set(llvm_get_cpu_features(target))
     level = "x86-64-v4" if "avx512f" in wanted else "x86-64-v3"
     generic = processor | {"mcpu": level}

@@ -29,7 +29,7 @@ _SIZES = "looplift.guaranteed_sizes"
 axis."""
 
 _ON_HOST = "tirx.is_host_func"
-"""The attribute of functions that compute sizes, of one table that they read and write."""
+"""TVM's attribute of functions that compute sizes: in the table of sizes, or from scalars."""
 
 _CALL = ir.Op.get("relax.call_tir")
 _CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
@@ -65,7 +65,11 @@ def mark_guaranteed_arguments(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def mark_size_functions(module: tvm.IRModule) -> tvm.IRModule:
-    """Marks the functions of VMShapeLower: they get the virtual machine's own table of sizes."""
+    """Marks the functions that TVM generates to compute sizes.
+
+    Only the module calls them: with the virtual machine's own table of sizes, or with scalars of
+    their types.
+    """
     for variable, function in list(module.functions_items()):
         attributes = function.attrs or {}
         if _ON_HOST in attributes and "global_symbol" not in attributes:

@@ -95,7 +95,7 @@ class _Emission(Emission):
             here = bound(tile + number)
             start = bound(here * width)
             channels = bound(tirx.min(self._rows - start, int64(width)))
-            self._if_few(
+            self._if_small(
                 partial(self._multiply_taps, chunk, here, scratch),
                 partial(self._multiply, chunk, begin, end, here, channels, scratch),
             )
@@ -105,13 +105,13 @@ class _Emission(Emission):
             self._write(chunk, start, channels, panel, panel_end, results)
 
     def _multiply_taps(self, chunk: Chunk, here: Any, scratch: Any) -> None:
-        """Computes the results of a panel of weights at few positions."""
+        """Computes the results of a panel of weights for a small image."""
         width, taps = self._tile.width, self._taps
         elements = self._channels * (taps * width)
         weights = bound((chunk.group * self._tiles + here) * elements)
         call_tap_products(
             replace(self._tile, in_planes=True), chunk.planes.data,
-            tirx.address_of(self._weights[weights]), scratch.data, chunk.used.data,
+            tirx.address_of(self._weights[weights]), scratch.data, chunk.used_taps.data,
             channels=self._channels, positions=chunk.positions, taps=taps, tap_step=width,
             channel_step=taps * width, tile_step=elements,
         )  # fmt: skip

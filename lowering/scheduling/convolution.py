@@ -7,8 +7,8 @@ fill vectors, and the few results between rows are left out when the output is w
 packed into tiles of output channels once. Depthwise convolutions, with one output channel in a
 group, take a tile of one row and twice as many vectors.
 
-An image whose size is unknown until run time may turn out to be small: few positions are multiplied
-tap by tap, without the taps that read only padding.
+An image whose size is unknown until run time may turn out to be small. It is multiplied tap by tap,
+without the taps that read only padding (`tap_products`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .micro_kernels import (
 )
 from .nests import inlined, substituted
 from .packing import or_zero, pack_weights
-from .tap_products import GATHER, LISTED, MOST_TAPS, POSITIONS, call_tap_products
+from .tap_products import GATHER, LISTED, MOST_POSITIONS, MOST_TAPS, call_tap_products
 
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
@@ -70,8 +70,6 @@ _BLOCKS = 2
 
 Each copies the input itself, so that no core waits for another.
 """
-_ENDLESS = 1 << 62
-"""The end of an input without padding after it."""
 _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
@@ -114,9 +112,10 @@ class Chunk:
     positions: Any
     """The number of positions in the planes, with those between lines."""
     planes: Any
-    """Of few positions, what each tap reads."""
-    used: Any
-    """Of few positions, the taps that read something."""
+    """The copied input. Of a small image: what each used tap reads, see `gather_taps`."""
+    used_taps: Any
+    """The list of the taps that read an element of a small image; None where no image is multiplied
+    tap by tap."""
 
 
 def odd_lines(elements: Any) -> Any:
@@ -184,10 +183,10 @@ class Emission:
             return or_zero(self._packed_element(places, f), f, self._rows, rows)
 
         source = self._product.a.buffer
-        self._takes_few = not self._is_depthwise and all(
+        self._pads_weights = not self._is_depthwise and all(
             isinstance(size, tirx.IntImm) for size in shape
         )
-        if not self._takes_few:
+        if not self._pads_weights:
             return pack_weights(self._kernel, source, shape, element)
         total = math.prod(map(int, shape))
 
@@ -248,9 +247,10 @@ class Emission:
         sizes = [axis.size for axis in self._axes]
         width = self._axes[-1]
         if self._multiplies_taps:
-            most_few = min(POSITIONS, tile.width)
-            is_few = product([axis.size for axis in self._found.axes]) <= most_few
-            self._is_few = bound(tirx.Cast("int64", is_few))
+            positions = product([axis.size for axis in self._found.axes])
+            # Those of a single panel. An image without positions may have lines.
+            is_small = tirx.all(positions > 0, positions <= min(MOST_POSITIONS, tile.width))
+            self._is_small = bound(tirx.Cast("int64", is_small))
         most = self._most_positions()
         is_shared = self._is_shared()
         multiple = bound(self._chunk_multiple(is_shared, product(sizes)))
@@ -268,8 +268,8 @@ class Emission:
             # An empty image has lines, too; TVM divides by the pitch.
             length, longest_line = sizes[-1], tirx.max(width.extent, int64(1))
             pitch = longest_line
-            if self._multiplies_taps:  # Few positions follow each other.
-                pitch = tirx.Select(self._is_few != 0, tirx.max(length, int64(1)), pitch)
+            if self._multiplies_taps:  # The positions of a small image follow each other.
+                pitch = tirx.Select(self._is_small != 0, tirx.max(length, int64(1)), pitch)
             pitch = bound(pitch)
             total, reach = product(sizes[:-1]), self._axes[-2].reach
             lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
@@ -286,7 +286,7 @@ class Emission:
         # epilogue reads whole vectors, too.
         most_stride = odd_lines(most_copied * self._phases)
         if self._multiplies_taps:
-            most_stride = tirx.max(most_stride, int64(POSITIONS * self._count_of_taps))
+            most_stride = tirx.max(most_stride, int64(MOST_POSITIONS * self._count_of_taps))
         self._most_row = odd_lines(ceil_div(most_positions, tile.width) * tile.width)
         self._plane_elements = self._channels * most_stride + 2 * tile.width
         self._out_elements = self._most_row * (self._together * self._tile_rows) + tile.lanes
@@ -314,14 +314,14 @@ class Emission:
                 **self._unflattened(self._images, image), **self._unflattened(self._groups, group)
             }  # fmt: skip
             values = {variable: bound(value) for variable, value in values.items()}
-            used = None
+            used_taps = None
             if self._multiplies_taps:
-                used = ib.alloc_buffer((LISTED,), "int64")
-            planes = self._copy_input(values, first, count, used, is_shared)
+                used_taps = ib.alloc_buffer((LISTED,), "int64")
+            planes = self._copy_input(values, first, count, used_taps, is_shared)
             positions = count if self._is_line else bound(count * self._pitch)
             panels = bound(ceil_div(positions, tile.width))
             tiles = bound(self._tiles)
-            here = Chunk(values, group, first, count, positions, planes, used)
+            here = Chunk(values, group, first, count, positions, planes, used_taps)
             if is_shared:
                 self._shared(here, panels, tiles)
             else:
@@ -349,7 +349,7 @@ class Emission:
     def _is_depthwise(self) -> bool:
         return self._tile_rows == 1
 
-    # --- few positions ---
+    # --- small images ---
 
     @property
     def _count_of_taps(self) -> int:
@@ -357,9 +357,9 @@ class Emission:
 
     @property
     def _multiplies_taps(self) -> bool:
-        """Whether few positions are multiplied tap by tap.
+        """Whether small images are multiplied tap by tap.
 
-        There are rules for images of few positions whose size is known.
+        Where the size is known, `drop_unused_taps` and `FewPositions` do better.
         """
         found = self._found
         known = (self._rows, self._channels, self._product.count(self._groups))
@@ -373,19 +373,19 @@ class Emission:
             and float(found.fill.value) == 0
         )
 
-    def _if_few(self, few: Callable[[], None], many: Callable[[], None]) -> None:
-        """Emits one of two ways to compute, for few positions or for many."""
+    def _if_small(self, small: Callable[[], None], other: Callable[[], None]) -> None:
+        """Emits one of two ways to compute, for a small image or for another."""
         if not self._multiplies_taps:
-            many()
+            other()
             return
-        with ib.If(self._is_few != 0):
+        with ib.If(self._is_small != 0):
             with ib.Then():
-                few()
+                small()
             with ib.Else():
-                many()
+                other()
 
-    def _gather_taps(self, values: dict[Any, Any], planes: Any, used: Any) -> None:
-        """Gathers what the taps read of an image of few positions."""
+    def _gather_taps(self, values: dict[Any, Any], planes: Any, used_taps: Any) -> None:
+        """Gathers what the taps read of a small image."""
         found, position = self._found, self._position()
         here = dict(values) | dict.fromkeys(found.positions, int64(0))
         channel_step = int64(0)
@@ -394,8 +394,8 @@ class Emission:
             channel_step = position.of(found.channel)
         numbers = [
             (
-                axis.size, axis.taps, axis.stride, axis.dilation, axis.low,
-                _ENDLESS if axis.high is None else axis.high, position.of(variable),
+                axis.size, axis.taps, axis.stride, axis.dilation, axis.low, axis.high,
+                position.of(variable),
             )
             for axis, variable in zip(found.axes, found.positions, strict=True)
         ]  # fmt: skip
@@ -403,20 +403,20 @@ class Emission:
             numbers.insert(0, (1, 1, 1, 1, 0, 1, 0))
         call_function(
             GATHER, tirx.address_of(self._source[bound(position.at(here))]), planes.data,
-            used.data, self._channels, channel_step, *itertools.chain(*numbers),
+            used_taps.data, self._channels, channel_step, *itertools.chain(*numbers),
         )  # fmt: skip
 
     def _sums_of_taps(self, chunk: Chunk, first_tile: Any, tiles: Any, scratch: Any) -> None:
-        """Computes a few tiles for few positions, with output channels in vectors."""
+        """Computes a few tiles for a small image, with output channels in vectors."""
         rows, tile = self._tile_rows, channel_tile()
         elements = self._channels * (self._taps * rows)
         with ib.serial(tiles) as offset:
-            sums = ib.alloc_buffer((max(POSITIONS, tile.rows) * tile.width,), "float32")
+            sums = ib.alloc_buffer((max(MOST_POSITIONS, tile.rows) * tile.width,), "float32")
             number = bound(first_tile + offset)
             weights = bound((chunk.group * self._tiles + number) * elements)
             call_tap_products(
                 tile, chunk.planes.data, tirx.address_of(self._weights[weights]), sums.data,
-                chunk.used.data, channels=self._channels, positions=chunk.positions,
+                chunk.used_taps.data, channels=self._channels, positions=chunk.positions,
                 taps=self._taps, tap_step=rows, channel_step=self._taps * rows,
                 tile_step=elements,
             )  # fmt: skip
@@ -476,12 +476,12 @@ class Emission:
     # --- input ---
 
     def _copy_input(
-        self, values: dict[Any, Any], first: Any, count: Any, used: Any, is_shared: bool
+        self, values: dict[Any, Any], first: Any, count: Any, used_taps: Any, is_shared: bool
     ) -> Any:
         """Copies what a chunk reads into a new buffer."""
         planes = ib.alloc_buffer((self._plane_elements,), "float32")
-        self._if_few(
-            lambda: self._gather_taps(values, planes, used),
+        self._if_small(
+            lambda: self._gather_taps(values, planes, used_taps),
             lambda: self._fill_planes(planes, values, first, count, is_shared),
         )
         return planes
@@ -639,7 +639,7 @@ class Emission:
             tiles = bound(tirx.min(tile_end - first_tile, int64(together)))
             first = bound(panel + part * at_once)
             last = bound(tirx.min(first + at_once, panel_end))
-            self._if_few(
+            self._if_small(
                 partial(self._sums_of_taps, chunk, first_tile, tiles, scratch),
                 partial(self._sums, chunk, first, last, first_tile, tiles, scratch),
             )
@@ -660,7 +660,7 @@ class Emission:
             panels=panel_end - panel, positions=chunk.positions - start, tiles=tiles,
             rows=self._rows - first_tile * rows, tile_rows=rows, channels=self._channels,
             taps=self._taps, depth=self._depth(), channel_stride=self._channel_stride,
-            out_row=self._out_row, most_few=channel_tile().rows if self._takes_few else 0,
+            out_row=self._out_row, most_few=channel_tile().rows if self._pads_weights else 0,
         )  # fmt: skip
 
     def _depth(self) -> int:

@@ -1,4 +1,4 @@
-"""Adds the functions that kernels share to a module, those that its kernels call."""
+"""Adds to a module the shared functions that its kernels call."""
 
 from __future__ import annotations
 

@@ -260,15 +260,17 @@ class _Emission:
             here = bound(panel + offset)
             b, b_stride = self._right_operand(where, here, packed)
             right = b, b_stride, rows_ahead(self._tile, b_stride)
-            self._row_tile(where, here, first, count, number, right, scratch, precedes=True)
+            following = bound((here + 1) * self._tile.width)
+            self._row_tile(where, here, first, count, number, right, scratch, following)
 
     def _row_tile(
         self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
-        right: tuple[Any, Any, tuple[Any, Any]], scratch: Any, *, precedes: bool = False,
+        right: tuple[Any, Any, tuple[Any, Any]], scratch: Any, next_column: Any = None,
     ) -> None:  # fmt: skip
         """The product of one row tile with a panel: its address, its stride, and what follows.
 
-        A tile that `precedes` that of the next panel prefetches the output of that.
+        `next_column` is the first column of the panel that is computed next, whose output is
+        prefetched.
         """
         tile, product = self._tile, self._product
         b, b_stride, ahead = right
@@ -285,7 +287,7 @@ class _Emission:
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
             line = bound(row * tile.width)
-            following = {**here, self._n: column + tile.width} if precedes else None
+            following = None if next_column is None else {**here, self._n: next_column}
             self._store.run(here, columns, partial(_element, scratch, line), tile.lanes, following)
 
     def _right_operand(self, where: dict[Any, Any], panel: Any, packed: bool) -> tuple[Any, Any]:

@@ -25,9 +25,7 @@ from .affine import int64
 from .emission import bound, ceil_div, prefetch
 from .lane_kernels import TRANSPOSE
 from .outlining import outlined
-from .winograd_transforms import (
-    span,
-)
+from .winograd_transforms import span
 
 _ANY = (1 << 48,)
 """The shape of a buffer that is only a pointer."""
@@ -283,11 +281,13 @@ def selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Prim
 
 
 def select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
+    """Emits the selection for `selector` of what `call_tile` calls."""
     pointers, numbers = _parameters(_TILE_POINTERS, _TILE_NUMBERS)
     select([*pointers, *numbers])
 
 
 def select_product(tile: Tile, select: Callable[[list[Any]], None]) -> None:
+    """Emits the selection for `selector` of what `call_product` calls."""
     pointers, numbers = _parameters(_PRODUCT_POINTERS, _PRODUCT_NUMBERS)
     select(_product_arguments(tile, pointers, numbers))
 

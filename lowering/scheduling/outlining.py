@@ -1,4 +1,4 @@
-"""Functions that LLVM compiles once: it does not inline them in the kernels that call them."""
+"""Keeps LLVM from inlining a shared function in the kernels that call it."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ _VECTORS = 4
 """Vectors of partial results: enough to hide the latency of an addition."""
 _COST = 2
 """The time for an element, in multiply-adds."""
-_TOGETHER = 1 << 12
-"""Elements of the rows of an item, where rows are short."""
+_ITEM_ELEMENTS = 1 << 12
+"""Elements of an item: several rows where rows are short."""
 
 
 class RowReduction(ScheduleRule):  # type: ignore[misc]
@@ -135,7 +135,7 @@ class _Rows:
             ib.buffer_store(views[nest.buffer], result[int64(0)], [self.target.at(values)])
 
         count = bound(count)
-        most = tirx.floordiv(int64(_TOGETHER), tirx.max(others * length, int64(1)))
+        most = tirx.floordiv(int64(_ITEM_ELEMENTS), tirx.max(others * length, int64(1)))
         together = bound(tirx.max(most, int64(1)))
 
         def some_rows(item: Any) -> None:

@@ -19,13 +19,13 @@ from .micro_kernels import Tile, call_copy_row, call_function, call_tile
 from .outlining import outlined
 from .winograd_transforms import function_frame
 
-POSITIONS = 12
-"""The most positions that are multiplied tap by tap."""
+MOST_POSITIONS = 12
+"""The most positions of a small image."""
 MOST_TAPS = 62
 """The most taps of such a convolution."""
 LISTED = MOST_TAPS + 2
-"""The elements of a list of used taps: the taps, and after all taps of the convolution their number
-and a 0. It has one size, so that convolutions of different taps can become one kernel."""
+"""The length of the list of used taps: the taps and, at the index that is the number of all taps of
+the convolution, their number and a 0. All lists are as long, so that kernels can be merged."""
 GATHER = "looplift_gather_taps"
 TAP_PRODUCTS = "looplift_tap_products_"
 _ANY = (1 << 48,)

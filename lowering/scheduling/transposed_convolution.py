@@ -60,10 +60,14 @@ class _Phases(PyExprMutator):  # type: ignore[misc]
 
         def interleaved(operand: te.Tensor) -> te.Tensor:
             def element(image: Any, channel: Any, *positions: Any) -> Any:
-                places = [position + before for position, before in zip(positions, first)]
+                places = [
+                    position + before for position, before in zip(positions, first, strict=True)
+                ]
                 for place, stride in zip(places, strides, strict=True):
                     channel = channel * stride + tirx.floormod(place, stride)
-                whole = (tirx.floordiv(p, stride) for p, stride in zip(places, strides))
+                whole = (
+                    tirx.floordiv(p, stride) for p, stride in zip(places, strides, strict=True)
+                )
                 indices = (image, channel, *whole)
                 return operand[indices]
 

@@ -1,4 +1,8 @@
-"""Convolutions without the taps that read only padding, such as 8 of 3x3 on a single position."""
+"""Convolutions without the taps that read only padding, such as 8 of 3x3 on a single position.
+
+The products of such taps are 0, unless the weight is infinite or NaN: such a weight no longer
+reaches the output.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _OPERATORS = {
 
 
 def drop_unused_taps(module: tvm.IRModule) -> tvm.IRModule:
-    """The module without such taps, of convolutions of known sizes by a constant."""
+    """The module without such taps, along axes of known size, of convolutions by a constant."""
     rewriter = _Taps(module)
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and not (function.attrs or {}).get("Primitive"):
@@ -38,15 +42,16 @@ class _Taps(PyExprMutator):  # type: ignore[misc]
         if not isinstance(weight, Constant) or layouts != [attrs.data_layout, attrs.kernel_layout]:
             return call
         given, results = _sizes(data), _sizes(call)
-        if given is None or results is None:
-            return call
         rank = len(given)
         low, high = ([int(n) for n in attrs.padding[k * rank : (k + 1) * rank]] for k in (0, 1))
         kept = [slice(None), slice(None)]
         for axis, taps in enumerate(weight.value.shape[2:]):
             stride, dilation = int(attrs.strides[axis]), int(attrs.dilation[axis])
-            sizes = (given[axis], results[axis])
-            first, last = _used(sizes, taps, stride, dilation, low[axis], high[axis])
+            size, count = given[axis], results[axis]
+            if size is None or count is None:
+                kept.append(slice(0, taps))
+                continue
+            first, last = _used((size, count), taps, stride, dilation, low[axis], high[axis])
             kept.append(slice(first, last))
             low[axis] -= first * dilation
             high[axis] -= (taps - last) * dilation
@@ -60,14 +65,13 @@ class _Taps(PyExprMutator):  # type: ignore[misc]
         )  # fmt: skip
 
 
-def _sizes(tensor: Any) -> list[int] | None:
-    """The spatial sizes of a tensor, if all are known and none is 0."""
+def _sizes(tensor: Any) -> list[int | None]:
+    """The spatial sizes of a tensor; None for those that are unknown or 0."""
     shape = getattr(tensor.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
-        return None
+        return [None] * (tensor.ty.ndim - 2)
     sizes = list(shape.values)[2:]
-    known = [int(size) for size in sizes if isinstance(size, tirx.IntImm) and int(size) > 0]
-    return known if len(known) == len(sizes) else None
+    return [int(s) if isinstance(s, tirx.IntImm) and int(s) > 0 else None for s in sizes]
 
 
 def _used(

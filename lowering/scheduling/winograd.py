@@ -6,8 +6,9 @@ weights are computed by the same register tiles as every convolution.
 
 Rounding errors are relative to the largest of the 4x4 elements that a square reads. An infinity or
 NaN in the input reaches only the outputs that read it: a chunk that contains one, or a number above
-a quarter of the largest, is computed tap by tap, with the taps that the transformed weights give
-back. An infinite weight makes every output of its channel NaN.
+a quarter of the largest, is computed with the taps that the transformed weights give back. An
+infinite weight makes every output of its channel NaN, except in small images, which are multiplied
+by the taps themselves (`tap_products`).
 """
 
 from __future__ import annotations
@@ -102,11 +103,11 @@ class _Emission(Emission):
     # --- weights ---
 
     def _packed_shape(self, groups: Any) -> list[Any]:
-        return [groups, self._tiles, int64(self._planes), self._channels, int64(self._tile_rows)]
+        return [groups, self._tiles, int64(self._matrices), self._channels, int64(self._tile_rows)]
 
     @property
-    def _planes(self) -> int:
-        """The points of the weights, after which the taps stand for few positions."""
+    def _matrices(self) -> int:
+        """How many matrices are packed: one for each point, and for each tap of small images."""
         return _SQUARE + (9 if self._multiplies_taps else 0)
 
     def _packed_element(self, places: Sequence[Any], f: Any) -> Any:
@@ -114,7 +115,10 @@ class _Emission(Emission):
 
         def tap(*numbers: Any) -> Any:
             axes = zip(self._found.axes, numbers, strict=True)
-            taps = {axis.tap: int64(0) + number for axis, number in axes}
+            taps = {
+                axis.tap: int64(number) if isinstance(number, int) else number
+                for axis, number in axes
+            }
             return self._weight(group, f, channel, taps)
 
         pair = (tirx.floordiv(point, int64(POINTS)), tirx.floormod(point, int64(POINTS)))
@@ -148,7 +152,7 @@ class _Emission(Emission):
     # --- input ---
 
     def _copy_input(
-        self, values: dict[Any, Any], first: Any, count: Any, used: Any, is_shared: bool
+        self, values: dict[Any, Any], first: Any, count: Any, used_taps: Any, is_shared: bool
     ) -> Any:
         width = self._tile.width
         panels = bound(ceil_div(count * self._pitch, width))
@@ -160,7 +164,7 @@ class _Emission(Emission):
         self._panels = panels
         self._has_nan = ib.alloc_buffer((1,), "int64")
         ib.buffer_store(self._has_nan, int64(0), [int64(0)])
-        return super()._copy_input(values, first, count, used, is_shared)
+        return super()._copy_input(values, first, count, used_taps, is_shared)
 
     def _fill_planes(
         self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
@@ -207,7 +211,7 @@ class _Emission(Emission):
             start = bound(here * width)
             channels = bound(tirx.min(self._rows - start, int64(width)))
             weights = bound(
-                (chunk.group * self._tiles + here) * (self._channels * (self._planes * width))
+                (chunk.group * self._tiles + here) * (self._channels * (self._matrices * width))
             )
             with ib.If(self._has_nan[int64(0)] != 0), ib.Then():
                 call_function(
@@ -228,7 +232,7 @@ class _Emission(Emission):
                         count * (2 * width), count,
                     )  # fmt: skip
 
-                self._if_few(
+                self._if_small(
                     partial(self._multiply_taps, chunk, here, count, products, squares), multiply
                 )
                 call_function(
@@ -239,16 +243,16 @@ class _Emission(Emission):
     def _multiply_taps(
         self, chunk: Chunk, here: Any, count: Any, products: Any, squares: Any
     ) -> None:
-        """Computes few positions, and writes them as `OUTPUT` does."""
+        """Computes a small image, and writes it as `OUTPUT` does."""
         width = self._tile.width
         of_tap = self._channels * width
         tile = chunk.group * self._tiles + here
-        weights = bound((tile * self._planes + _SQUARE) * of_tap)
+        weights = bound((tile * self._matrices + _SQUARE) * of_tap)
         height, length = (axis.size for axis in self._found.axes)
         call_tap_products(
             self._tile, chunk.planes.data, tirx.address_of(self._weights[weights]),
-            products.data, chunk.used.data, channels=self._channels, positions=height * length,
-            taps=9, tap_step=of_tap, channel_step=int64(width), tile_step=of_tap * self._planes,
+            products.data, chunk.used_taps.data, channels=self._channels, positions=height * length,
+            taps=9, tap_step=of_tap, channel_step=int64(width), tile_step=of_tap * self._matrices,
         )  # fmt: skip
         with ib.serial(height) as y, ib.serial(length) as x:
             square = tirx.floordiv(y, int64(2)) * self._pitch + tirx.floordiv(x, int64(2))

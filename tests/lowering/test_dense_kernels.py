@@ -568,6 +568,18 @@ def test_a_reshape_to_a_product_of_computed_sizes_is_a_view() -> None:
     assert "R.reshape" in module.script()
 
 
+def test_a_reshape_to_a_multiple_of_a_computed_size_is_a_view() -> None:
+    """Of (n + 1) * 3 elements, which TVM writes as n * 3 + 3."""
+    text = """model (float[b, 4, n] x) => (y) {
+        p = Conv <pads = [1, 1]> (x, f) s = Constant <value_ints = [0, 2, -1]> ()
+        q = Reshape (p, s) y = Softmax (q) }"""
+    weights = {"f": weight(6, 4, 2)}
+    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 1), (2, 8))])
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+    assert "R.reshape" in module["main"].script()
+
+
 @pytest.mark.parametrize("sizes", ["h", "h, w"])
 def test_one_kernel_interleaves_phases(sizes: str) -> None:
     rank = len(sizes.split(","))

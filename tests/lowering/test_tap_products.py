@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 import looplift
+from looplift.lowering.scheduling.tap_products import GATHER
 
 from ..samples import one_of
 from .compiled import virtual_machine
@@ -29,6 +30,8 @@ PLANES: dict[str, tuple[str, tuple[int, ...], int]] = {
     "groups": ("pads = [1, 1, 1, 1], group = 2", (64, 20, 3, 3), 40),
     "vectors of positions": ("pads = [1, 1, 1, 1]", (20, 24, 3, 3), 24),
     "vectors of positions, groups": ("pads = [2, 1, 2, 1], group = 3", (15, 4, 5, 3), 12),
+    "shared by cores": ("pads = [1, 1, 1, 1]", (300, 300, 3, 3), 300),
+    "panels, shared by cores": ("pads = [1, 1, 1, 1], strides = [2, 2]", (1184, 100, 3, 3), 100),
     "far padding": ("pads = [4, 4, 4, 4], dilations = [4, 4], strides = [2, 3]", (64, 8, 3, 3), 8),
 }
 LINES: dict[str, tuple[str, tuple[int, ...], int]] = {
@@ -37,6 +40,7 @@ LINES: dict[str, tuple[str, tuple[int, ...], int]] = {
     "dilation": ("pads = [6, 6], dilations = [6]", (70, 17, 3), 17),
     "groups": ("pads = [1, 2], group = 4", (40, 6, 4), 24),
     "shared by cores": ("pads = [1, 1]", (700, 520, 3), 520),
+    "only padding": ("pads = [5, 0], strides = [9]", (30, 24, 2), 24),
 }
 
 
@@ -61,8 +65,37 @@ def test_lines(name: str) -> None:
     check(model_of(f"b, {channels}, n", attributes), weights, feeds)
 
 
+SMALL = ["Winograd", "panels of channels", "vectors of positions"]
+"""A case of each rule."""
+
+
+@pytest.mark.parametrize(("sizes", "gathers"), [("h, w", True), ("2, 2", False)])
+@pytest.mark.parametrize("name", SMALL)
+def test_taps_are_gathered_for_unknown_sizes(name: str, sizes: str, gathers: bool) -> None:
+    attributes, shape, channels = PLANES[name]
+    text = model_of(f"1, {channels}, {sizes}", attributes)
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    executable = looplift.compile(looplift.from_onnx(with_weights(text, weights)), "native")
+    (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
+    assert (GATHER in library.inspect_source("ll")) == gathers
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_image_without_positions(name: str) -> None:
+    """Onnxruntime refuses it."""
+    attributes, shape, channels = PLANES[name]
+    text = model_of(f"1, {channels}, h, w", attributes)
+    model = with_weights(text, {"f": weight(*shape), "c": weight(shape[0])})
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    for height, width in ((12, 0), (400, 0), (0, 400)):
+        x = tvm.runtime.tensor(np.zeros((1, channels, height, width), np.float32))
+        sizes = machine["main"](x).numpy().shape
+        assert sizes[:2] == (1, shape[0])
+        assert 0 in sizes
+
+
 @pytest.mark.parametrize("target", TARGETS[1:], ids=["AVX2", "SSE"])
-@pytest.mark.parametrize("name", ["Winograd", "panels of channels", "vectors of positions"])
+@pytest.mark.parametrize("name", SMALL)
 def test_other_processors(name: str, target: Any) -> None:
     attributes, shape, channels = PLANES[name]
     feeds = [{"b": 2, "h": h, "w": w} for h, w in SIZES]
@@ -76,7 +109,7 @@ def test_one_known_size() -> None:
     check(text, weights, [{"h": h} for h in (1, 2, 7, 12, 13, 100)])
 
 
-@pytest.mark.parametrize("name", ["Winograd", "panels of channels", "vectors of positions"])
+@pytest.mark.parametrize("name", SMALL)
 def test_nan_reaches_the_outputs_that_read_it(name: str) -> None:
     attributes, shape, channels = PLANES[name]
     model = with_weights(

@@ -63,6 +63,13 @@ def test_taps_of_unknown_sizes_stay() -> None:
     assert _taps(text, {"f": weight(3, 2, 3)}) == [(3,)]
 
 
+def test_taps_along_an_axis_of_known_size_are_left_out() -> None:
+    text = "model (float[1, 2, h, 1] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
+    weights = {"f": weight(3, 2, 3, 3)}
+    assert _taps(text, weights) == [(3, 1)]
+    check(text, weights, [{"h": h} for h in (1, 2, 9)])
+
+
 def test_an_infinite_weight_of_a_tap_on_padding_does_not_reach_the_output() -> None:
     filters = np.array([np.inf, 2.0, np.nan], np.float32).reshape(1, 1, 3)
     text = "model (float[1, 1, 1] x) => (y) { y = Conv <pads = [1, 1]> (x, f) }"
