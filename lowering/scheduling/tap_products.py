@@ -2,7 +2,8 @@
 
 A single position of a 3x3 convolution reads one element of each channel, and padding with the other
 8 taps. The inputs of each tap are gathered into a matrix, channels by positions, and multiplied by
-the tap's weights with the output channels in vectors.
+the tap's weights with the output channels in vectors. An infinite or NaN weight of a tap that reads
+only padding does not reach the output.
 """
 
 from __future__ import annotations

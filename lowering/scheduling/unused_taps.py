@@ -1,13 +1,14 @@
 """Convolutions without the taps that read only padding, such as 8 of 3x3 on a single position.
 
-The products of such taps are 0, unless the weight is infinite or NaN: such a weight no longer
-reaches the output.
+The products of such taps are 0. An infinite or NaN weight would make them NaN: a convolution with
+such a weight keeps all taps.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -55,8 +56,9 @@ class _Taps(PyExprMutator):  # type: ignore[misc]
             kept.append(slice(first, last))
             low[axis] -= first * dilation
             high[axis] -= (taps - last) * dilation
-        used = weight.value.numpy()[tuple(kept)]
-        if used.shape == tuple(weight.value.shape):
+        whole = weight.value.numpy()
+        used = whole[tuple(kept)]
+        if used.shape == whole.shape or not np.isfinite(whole).all():
             return call
         return operator(
             data, relax.const(used.copy()), strides=attrs.strides, padding=[*low, *high],
