@@ -49,7 +49,7 @@ def model_of(inputs: str, attributes: str) -> str:
         p = Conv <{attributes}> (x, f, c) q = Sigmoid (p) y = Mul (p, q) }}"""
 
 
-@pytest.mark.parametrize("name", one_of(2, PLANES))
+@pytest.mark.parametrize("name", one_of(4, PLANES))
 def test_planes(name: str) -> None:
     attributes, shape, channels = PLANES[name]
     feeds = [{"b": b, "h": h, "w": w} for b in BATCHES for h, w in SIZES]
@@ -57,7 +57,7 @@ def test_planes(name: str) -> None:
     check(model_of(f"b, {channels}, h, w", attributes), weights, feeds)
 
 
-@pytest.mark.parametrize("name", one_of(2, LINES))
+@pytest.mark.parametrize("name", one_of(3, LINES))
 def test_lines(name: str) -> None:
     attributes, shape, channels = LINES[name]
     feeds = [{"b": b, "n": n} for b in BATCHES for n in LENGTHS]
@@ -95,7 +95,7 @@ def test_an_image_without_positions(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS[1:], ids=["AVX2", "SSE"])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", one_of(3, SMALL))
 def test_other_processors(name: str, target: Any) -> None:
     attributes, shape, channels = PLANES[name]
     feeds = [{"b": 2, "h": h, "w": w} for h, w in SIZES]
