@@ -117,9 +117,9 @@ def _write_in_process(source: Path, output: Path, target: str, settings: Setting
 _LLVM_CANNOT_WRITE = "LLVM ERROR: IO failure on output stream: "
 """What LLVM says before it ends the process, because a disk is full."""
 _LINKER_FAILS = "Compilation error:"
-_NO_ROOM = ("No space left", "File too large", "Permission denied")
-"""What the linker says if it cannot write the library."""
 """How TVM's error starts if the linker of the system fails."""
+_LINKER_CANNOT_WRITE = ("No space left", "File too large", "Permission denied")
+"""What the linker says if it cannot write the library."""
 _JSON_REMEDY = (
     "apache-tvm-ffi 0.1.15 cannot write modules as JSON; "
     'install an older one: pip install "apache-tvm-ffi<0.1.15"'
@@ -200,7 +200,7 @@ def _write(module: Any, path: Path, target: str) -> None:
             _, is_linker, output = str(error).partition(_LINKER_FAILS)
             if not is_linker:
                 raise
-            if any(words in output for words in _NO_ROOM):
+            if any(words in output for words in _LINKER_CANNOT_WRITE):
                 raise OSError(summary_line(RuntimeError(output))) from error
             raise _linker_failure(summary_line(RuntimeError(output))) from error
         except FileNotFoundError as error:

@@ -13,7 +13,6 @@ without the taps that read only padding (`tap_products`).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +48,13 @@ from .micro_kernels import (
 )
 from .nests import inlined, substituted
 from .packing import or_zero, pack_weights
-from .tap_products import GATHER, LISTED, MOST_POSITIONS, MOST_TAPS, call_tap_products
+from .tap_products import (
+    LISTED,
+    MOST_POSITIONS,
+    call_gather_taps,
+    call_tap_products,
+    can_be_small,
+)
 
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
@@ -357,21 +362,10 @@ class Emission:
 
     @property
     def _multiplies_taps(self) -> bool:
-        """Whether small images are multiplied tap by tap.
-
-        Where the size is known, `drop_unused_taps` and `FewPositions` do better.
-        """
-        found = self._found
+        """Whether small images are multiplied tap by tap."""
         known = (self._rows, self._channels, self._product.count(self._groups))
-        return (
-            not self._is_depthwise
-            and 1 < self._count_of_taps <= MOST_TAPS
-            and len(found.axes) <= 2
-            and static_size(product([axis.size for axis in found.axes])) is None
-            and all(static_size(number) is not None for number in known)
-            and isinstance(found.fill, tirx.FloatImm)
-            and float(found.fill.value) == 0
-        )
+        is_known = all(static_size(number) is not None for number in known)
+        return is_known and not self._is_depthwise and can_be_small(self._found)
 
     def _if_small(self, small: Callable[[], None], other: Callable[[], None]) -> None:
         """Emits one of two ways to compute, for a small image or for another."""
@@ -386,24 +380,10 @@ class Emission:
 
     def _gather_taps(self, values: dict[Any, Any], planes: Any, used_taps: Any) -> None:
         """Gathers what the taps read of a small image."""
-        found, position = self._found, self._position()
-        here = dict(values) | dict.fromkeys(found.positions, int64(0))
-        channel_step = int64(0)
-        if found.channel is not None:
-            here[found.channel] = int64(0)
-            channel_step = position.of(found.channel)
-        numbers = [
-            (
-                axis.size, axis.taps, axis.stride, axis.dilation, axis.low, axis.high,
-                position.of(variable),
-            )
-            for axis, variable in zip(found.axes, found.positions, strict=True)
-        ]  # fmt: skip
-        if len(numbers) == 1:  # a single line
-            numbers.insert(0, (1, 1, 1, 1, 0, 1, 0))
-        call_function(
-            GATHER, tirx.address_of(self._source[bound(position.at(here))]), planes.data,
-            used_taps.data, self._channels, channel_step, *itertools.chain(*numbers),
+        position = self._position()
+        call_gather_taps(
+            self._found, position, tirx.address_of(self._source[bound(position.at(values))]),
+            planes.data, used_taps.data, self._channels,
         )  # fmt: skip
 
     def _sums_of_taps(self, chunk: Chunk, first_tile: Any, tiles: Any, scratch: Any) -> None:

@@ -16,6 +16,14 @@ import tvm_ffi
 from tvm import relax
 
 
+def rewritten_functions(rewriter: Any, module: tvm.IRModule) -> tvm.IRModule:
+    """The module after a mutator of it has visited all functions but those that became kernels."""
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function) and not (function.attrs or {}).get("Primitive"):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
 def split_blocks(module: tvm.IRModule) -> tvm.IRModule:
     """The module with every `match_cast` outside of dataflow blocks."""
     for variable, function in list(module.functions_items()):

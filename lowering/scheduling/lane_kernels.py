@@ -14,8 +14,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .emission import bound
-from .outlining import outlined
-from .winograd_transforms import function_frame, kept, span
+from .shared_functions import function_frame, outlined
+from .winograd_transforms import kept, span
 
 TRANSPOSE = "looplift_transpose"
 MOST_POSITIONS = 8

@@ -24,7 +24,7 @@ from ..processor import vector_bytes
 from .affine import int64
 from .emission import bound, ceil_div, prefetch
 from .lane_kernels import TRANSPOSE
-from .outlining import outlined
+from .shared_functions import outlined
 from .winograd_transforms import span
 
 _ANY = (1 << 48,)

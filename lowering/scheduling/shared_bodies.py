@@ -20,7 +20,7 @@ from tvm import ir, tirx
 
 from .emission import ON_ONE_CORE
 from .nests import substituted
-from .outlining import outlined
+from .shared_functions import outlined
 
 _DATA = ir.Op.get("tirx.buffer_data")
 _FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty="int32"))

@@ -8,17 +8,19 @@ only padding does not reach the output.
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from .affine import int64
+from .affine import Affine, int64, product
+from .convolution_form import Convolved, static_size
 from .emission import bound
 from .micro_kernels import Tile, call_copy_row, call_function, call_tile
-from .outlining import outlined
-from .winograd_transforms import function_frame
+from .shared_functions import function_frame, outlined
 
 MOST_POSITIONS = 12
 """The most positions of a small image."""
@@ -46,6 +48,41 @@ def _buffers(pointers: list[Any]) -> list[Any]:
     *data, used = pointers
     floats = [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in data]
     return [*floats, ib.decl_buffer(_ANY, "int64", data=used)]
+
+
+def can_be_small(found: Convolved) -> bool:
+    """Whether a convolution may have images whose taps on padding can be left out at run time.
+
+    Where the size is known, `drop_unused_taps` and `FewPositions` do better.
+    """
+    taps = math.prod(axis.taps for axis in found.axes)
+    return (
+        1 < taps <= MOST_TAPS
+        and len(found.axes) <= 2
+        and static_size(product([axis.size for axis in found.axes])) is None
+        and isinstance(found.fill, tirx.FloatImm)
+        and float(found.fill.value) == 0
+    )
+
+
+def call_gather_taps(
+    found: Convolved, position: Affine, source: Any, out: Any, used: Any, channels: Any
+) -> None:
+    """Emits a call that gathers what the taps of a convolution read, see `gather_taps`.
+
+    `position` is where an element of the padded input is, and `source` the address of the first.
+    """
+    channel_step = int64(0) if found.channel is None else position.of(found.channel)
+    axes = [
+        (
+            axis.size, axis.taps, axis.stride, axis.dilation, axis.low, axis.high,
+            position.of(variable),
+        )
+        for axis, variable in zip(found.axes, found.positions, strict=True)
+    ]  # fmt: skip
+    if len(axes) == 1:  # a single line
+        axes.insert(0, (1, 1, 1, 1, 0, 1, 0))
+    call_function(GATHER, source, out, used, channels, channel_step, *itertools.chain(*axes))
 
 
 def gather_taps() -> tirx.PrimFunc:
@@ -108,7 +145,7 @@ def call_tap_products(
     tile: Tile, gathered: Any, weights: Any, out: Any, used: Any, *, channels: Any, positions: Any,
     taps: int, tap_step: Any, channel_step: Any, tile_step: Any,
 ) -> None:  # fmt: skip
-    """Emits a call that multiplies what `GATHER` has gathered by the weights of the used taps.
+    """Emits a call that multiplies what `call_gather_taps` has gathered by the taps' weights.
 
     `out[p * tile.width + v]` becomes the sum over taps t and channels c of what t reads in c for
     position p, times `weights[t * tap_step + c * channel_step + v]`. What lies `tile_step` elements

@@ -18,6 +18,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..values import Constant
+from .dataflow import rewritten_functions
 
 _RANKS = {"relax.nn.conv1d_transpose": 1, "relax.nn.conv2d_transpose": 2}
 _LAYOUTS = {1: ("NCW", "IOW"), 2: ("NCHW", "IOHW")}
@@ -25,11 +26,7 @@ _LAYOUTS = {1: ("NCW", "IOW"), 2: ("NCHW", "IOHW")}
 
 def split_into_phases(module: tvm.IRModule) -> tvm.IRModule:
     """The module with phases for transposed convolutions by a constant, in one group, undilated."""
-    rewriter = _Phases(module)
-    for variable, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and not (function.attrs or {}).get("Primitive"):
-            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return rewriter.builder_.get()
+    return rewritten_functions(_Phases(module), module)
 
 
 @mutator

@@ -15,6 +15,7 @@ from tvm import ir, relax, sym, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..values import Constant
+from .dataflow import rewritten_functions
 
 
 def absorb_transpositions(module: tvm.IRModule) -> tvm.IRModule:
@@ -23,11 +24,7 @@ def absorb_transpositions(module: tvm.IRModule) -> tvm.IRModule:
     For stacks of matrices of float32 and equal sizes, which are no constants and have more rows
     than one. A transposition that nothing else reads goes.
     """
-    rewriter = _Products(module)
-    for variable, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and not (function.attrs or {}).get("Primitive"):
-            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return relax.transform.DeadCodeElimination()(rewritten_functions(_Products(module), module))
 
 
 @mutator

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..values import Constant
+from .dataflow import rewritten_functions
 
 _OPERATORS = {
     "relax.nn.conv1d": (relax.op.nn.conv1d, "NCW", "OIW"),
@@ -24,11 +25,7 @@ _OPERATORS = {
 
 def drop_unused_taps(module: tvm.IRModule) -> tvm.IRModule:
     """The module without such taps, along axes of known size, of convolutions by a constant."""
-    rewriter = _Taps(module)
-    for variable, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and not (function.attrs or {}).get("Primitive"):
-            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return rewriter.builder_.get()
+    return rewritten_functions(_Taps(module), module)
 
 
 @mutator

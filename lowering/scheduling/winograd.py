@@ -221,7 +221,7 @@ class _Emission(Emission):
                 first = bound(begin + which * part)
                 count = bound(tirx.min(end - first, part))
 
-                def multiply(first: Any = first, count: Any = count) -> None:
+                def multiply() -> None:
                     with ib.If(self._has_nan[int64(0)] == 0):
                         with ib.Then():
                             self._multiply_points(first, count, channels, weights, products)

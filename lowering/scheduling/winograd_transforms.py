@@ -8,15 +8,14 @@ elements d of the input, where * multiplies element by element.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from .outlining import outlined
+from .shared_functions import function_frame, outlined
 
 POINTS = 4
 """Points along an axis: rows of B' and of G."""
@@ -152,14 +151,6 @@ def recovered_taps() -> tirx.PrimFunc:
                     ib.buffer_store(out, value, [target])
                     ib.buffer_store(out, -value, [target + channels * 9 * rows])
     return outlined(TAPS, builder.get())
-
-
-@contextmanager
-def function_frame() -> Iterator[None]:
-    """The frame of a function that kernels share."""
-    with ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        yield
 
 
 def _arguments(pointers: int, numbers: int) -> tuple[list[Any], list[Any]]:

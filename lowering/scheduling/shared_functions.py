@@ -1,8 +1,12 @@
-"""Keeps LLVM from inlining a shared function in the kernels that call it."""
+"""Functions that kernels share: how they are declared, and kept from being inlined."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tvm import ir, tirx
+from tvm.tirx.script import builder as ib
 
 
 def outlined(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -19,3 +23,11 @@ def outlined(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(
         function.params, tirx.SeqStmt([body, success]), ir.PrimType("int32"), attrs=function.attrs
     )
+
+
+@contextmanager
+def function_frame() -> Iterator[None]:
+    """The frame of a function that kernels share."""
+    with ib.prim_func(private=True, s_tir=True):
+        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        yield
