@@ -226,6 +226,8 @@ class RelaxRunner:
 
     def __init__(self, source: ModelSource, settings: Settings, threads: int = 1) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
+        # TVM would bind every such process to the first cores, beside the others.
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
         try:
             request = settings.request(source)
             module, self._machine = _load(request)

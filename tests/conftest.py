@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+# With as many threads as it takes by default, TVM may bind a process to the first core: on a machine
+# with two, the tests of both workers would share one.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
 _COLLECTIONS = Path(__file__).parents[2] / "shared"
 
 
