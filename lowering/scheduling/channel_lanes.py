@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -27,6 +27,8 @@ from .packing import pack_weights
 
 _CACHED = 1 << 15
 """Elements of a plane, so that it stays in the second-level cache with its results."""
+_ITEM_POSITIONS = 256
+"""Positions of an item: several vectors of channels where an image has few."""
 _COST_OF_ELEMENT = 4
 """The time to transpose and write an element, in multiply-adds."""
 
@@ -75,6 +77,15 @@ def _position(found: Convolved) -> Affine:
     position = affine(list(found.source.shape), found.source_indices, variables)
     assert position is not None, "the padded operand is read at affine positions"
     return position
+
+
+@dataclass(frozen=True)
+class _UsedAxis(SpatialAxis):
+    """The part of an axis that its windows read with some taps, which follow each other."""
+
+    first: Any
+    """The number of the first of these taps."""
+    all_taps: int
 
 
 @dataclass(frozen=True)
@@ -133,25 +144,21 @@ class _Emission:
     # --- items ---
 
     def _items(self) -> None:
-        lanes, found = self._lanes, self._found
-        *outer, inner = found.axes
+        lanes = self._lanes
+        # An expression of the kernel's own sizes (see `bound`), and room for the last whole vector.
+        self._elements = tirx.max(int64(_CACHED), self._least_size()) + lanes
+        self._axes = [self._used_part(axis) for axis in self._found.axes]
+        *outer, inner = self._axes
         width = _span(inner, inner.size)
         if outer:
             (line,) = outer
-            # A line of the plane has room for one of the input.
-            row = self._position.of(found.positions[0])
-            pitch = tirx.max(width, row)
-            least = _extent(line)
-            lines = tirx.floordiv(int64(_CACHED // lanes), bound(pitch))
-            most = tirx.floordiv(lines - least, line.stride)
-            total, size = line.size, pitch * (lanes * least)
+            self._pitch = bound(self._pitch_of(width))
+            lines = tirx.floordiv(int64(_CACHED // lanes), self._pitch)
+            most = tirx.floordiv(lines - _extent(line), line.stride)
+            total = line.size
         else:
-            pitch, total = width, inner.size
-            most = int64((_CACHED // lanes - _extent(inner)) // inner.stride)
-            size = int64(lanes * _extent(inner))
-        self._pitch = bound(pitch)
-        # An expression of the kernel's own sizes (see `bound`), and room for the last whole vector.
-        self._elements = tirx.max(int64(_CACHED), size) + lanes
+            self._pitch, total = bound(width), inner.size
+            most = tirx.floordiv(_CACHED // lanes - _extent(inner), int64(inner.stride))
         total = bound(total)
         count = bound(even_part(total, tirx.max(most + 1, int64(1))))
         chunks = bound(pieces(total, tirx.max(count, int64(1))))
@@ -161,7 +168,7 @@ class _Emission:
         work = images * self._channels * positions * (self._taps + _COST_OF_ELEMENT)
         self._fill_table()
 
-        def item(number: Any) -> None:
+        def compute(number: Any, plane: Any, room: Any) -> None:
             first = bound(tirx.floormod(number, chunks) * count)
             rest = bound(tirx.floordiv(number, chunks))
             group = bound(tirx.floormod(rest, int64(self._groups)))
@@ -170,32 +177,91 @@ class _Emission:
             values = {variable: bound(value) for variable, value in values.items()}
             values[self._lane] = bound(self._first_channel(group))
             chunk = _Chunk(values, first, bound(tirx.min(total - first, count)))
-            plane = ib.alloc_buffer((self._elements,), "float32")
-            room = ib.alloc_buffer((self._elements,), "float32")
             self._fill_plane(chunk, plane, room)
             self._compute(chunk, group, plane, room)
 
-        for_items(images * self._groups * chunks, work, item)
+        numbers = bound(images * self._groups * chunks)
+        length = count * inner.size if outer else count
+        together = tirx.floordiv(int64(_ITEM_POSITIONS), tirx.max(length, int64(1)))
+        together = bound(tirx.max(together, int64(1)))
+
+        def item(index: Any) -> None:
+            plane = ib.alloc_buffer((self._elements,), "float32")
+            room = ib.alloc_buffer((self._elements,), "float32")
+            first = bound(index * together)
+            with ib.serial(bound(tirx.min(numbers - first, together))) as number:
+                compute(bound(first + number), plane, room)
+
+        for_items(bound(pieces(numbers, together)), work, item)
+
+    def _pitch_of(self, width: Any) -> Any:
+        """The elements from line to line of the plane, each of which has room for one of the input.
+
+        `width` is what the windows of a line span.
+        """
+        return tirx.max(width, self._position.of(self._found.positions[0]))
+
+    def _least_size(self) -> Any:
+        """The elements of a plane for one line of the output, or for one position of a line."""
+        *outer, inner = self._found.axes
+        if not outer:
+            return self._lanes * _extent(inner)
+        width = _span(inner, inner.size)
+        return self._pitch_of(width) * (self._lanes * _extent(outer[0]))
+
+    def _used_part(self, axis: SpatialAxis) -> _UsedAxis:
+        """An axis from the first to the last tap that can read the input, if padding adds nothing.
+
+        Where the size is known, `drop_unused_taps` has left out the others. As in `tap_products`,
+        infinite and NaN weights of the others do not reach the output.
+        """
+        if axis.taps == 1 or not self._can_skip(axis):
+            return _UsedAxis(**vars(axis), first=int64(0), all_taps=axis.taps)
+        first, end = _taps_inside(axis, int64(0), (axis.size - 1) * axis.stride)
+        first = bound(tirx.min(first, int64(axis.taps - 1)))
+        taps = bound(tirx.max(end - first, int64(1)))
+        shift = first * axis.dilation
+        high = None if axis.high is None else bound(axis.high - shift)
+        used = replace(axis, taps=taps, low=bound(axis.low - shift), high=high)
+        return _UsedAxis(**vars(used), first=first, all_taps=axis.taps)
+
+    def _can_skip(self, axis: SpatialAxis) -> bool:
+        """Whether taps that read padding along an axis can be left out at run time."""
+        is_sum = self._weights is not None and float(self._found.fill.value) == 0
+        return is_sum and static_size(axis.size) is None
 
     def _fill_table(self) -> None:
-        """The distance from the first tap to each tap in the plane."""
+        """The distances to each tap from the first one, in the plane and in the weights."""
         # Of type int64, so that `merge_kernels` can make it an argument.
-        self._table = ib.alloc_buffer((int64(self._taps),), "int64")
-        axes = self._found.axes
-        pitches = [self._pitch, int64(1)][-len(axes) :]
-        with ib.serial(int64(self._taps)) as tap:
-            number, place = tap, int64(0)
-            for axis, pitch in reversed(list(zip(axes, pitches, strict=True))):
-                index = tirx.floormod(number, int64(axis.taps))
+        self._table = ib.alloc_buffer((int64(2 * self._taps),), "int64")
+        self._used_taps = bound(math.prod((axis.taps for axis in self._axes), start=int64(1)))
+        with ib.serial(self._used_taps) as tap:
+            number, place, weight = tap, int64(0), int64(0)
+            pitch, row = int64(1), 1
+            for axis in reversed(self._axes):
+                index = bound(tirx.floormod(number, axis.taps))
                 place = place + index * axis.dilation * pitch
-                number = tirx.floordiv(number, int64(axis.taps))
-            ib.buffer_store(self._table, place * self._lanes, [tap])
+                weight = weight + (axis.first + index) * row
+                number = tirx.floordiv(number, axis.taps)
+                pitch, row = self._pitch, row * axis.all_taps
+            ib.buffer_store(self._table, place * self._lanes, [2 * tap])
+            ib.buffer_store(self._table, weight * self._lanes, [2 * tap + 1])
+
+    def _taps_of_line(self, number: Any) -> tuple[Any, Any]:
+        """Where in the table the taps begin that a line of the output needs, and their number."""
+        *outer, inner = self._axes
+        if not outer or not self._can_skip(outer[0]):
+            return int64(0), self._used_taps
+        start = number * outer[0].stride
+        first, end = _taps_inside(outer[0], start, start)
+        rows = tirx.max(end - first, int64(0))
+        return bound(first * inner.taps * 2), bound(rows * inner.taps)
 
     # --- input ---
 
     def _fill_plane(self, chunk: _Chunk, plane: Any, room: Any) -> None:
         """Transposes what a chunk reads, and copies it into the plane with its padding."""
-        *outer, inner = self._found.axes
+        *outer, inner = self._axes
         if outer:
             self._fill_lines(chunk, outer[0], inner, plane, room)
         else:
@@ -208,9 +274,10 @@ class _Emission:
             self._fill(plane, high, extent - high)
 
     def _fill_lines(
-        self, chunk: _Chunk, line: SpatialAxis, inner: SpatialAxis, plane: Any, room: Any
+        self, chunk: _Chunk, line: _UsedAxis, inner: _UsedAxis, plane: Any, room: Any
     ) -> None:
         line_position, position = self._found.positions
+        skips = self._can_skip(line)  # Lines of padding are not read then.
         start = bound(chunk.first * line.stride)
         lines = bound(_span(line, chunk.count))
         top, bottom = _inside(line, start, lines)
@@ -222,31 +289,38 @@ class _Emission:
         vectors = ceil_div(count, self._lanes)
         is_wide = tirx.all(count >= self._lanes, vectors * (2 * self._lanes) <= count * 3)
         is_wide = bound(tirx.Cast("int64", is_wide))
-        with ib.If(is_wide == 0), ib.Then():
-            columns = (bottom - top - 1) * row + count
-            columns = tirx.Select(tirx.all(bottom > top, count > 0), columns, int64(0))
-            values = {line_position: start + top, position: low}
-            self._transpose(chunk, values, room, int64(0), bound(columns))
-        with ib.serial(lines) as number:
-            target = bound(number * self._pitch)
-            with ib.If(tirx.all(number >= top, number < bottom)):
-                with ib.Then():
-                    self._fill(plane, target, low)
-                    with ib.If(is_wide == 0):
-                        with ib.Then():
-                            self._copy(plane, target + low, room, (number - top) * row, count)
+        with ib.If(is_wide == 0):
+            with ib.Then():
+                columns = (bottom - top - 1) * row + count
+                columns = tirx.Select(tirx.all(bottom > top, count > 0), columns, int64(0))
+                values = {line_position: start + top, position: low}
+                self._transpose(chunk, values, room, int64(0), bound(columns))
+                filled, end = (top, bottom) if skips else (int64(0), lines)
+                self._fill(plane, filled * self._pitch, (end - filled) * self._pitch)
+                with ib.serial(bottom - top) as number:
+                    target = bound((top + number) * self._pitch + low)
+                    self._copy(plane, target, room, number * row, count)
+            with ib.Else(), ib.serial(lines) as number:
+                target = bound(number * self._pitch)
+                with ib.If(tirx.all(number >= top, number < bottom)):
+                    with ib.Then():
+                        self._fill(plane, target, low)
+                        values = {line_position: start + number, position: low}
+                        self._transpose(chunk, values, plane, target + low, count)
+                        self._fill(plane, bound(target + high), extent - high)
+                    if not skips:
                         with ib.Else():
-                            values = {line_position: start + number, position: low}
-                            self._transpose(chunk, values, plane, target + low, count)
-                    self._fill(plane, bound(target + high), extent - high)
-                with ib.Else():
-                    self._fill(plane, target, extent)
+                            self._fill(plane, target, extent)
 
     def _transpose(
         self, chunk: _Chunk, positions: Mapping[Any, Any], to: Any, place: Any, count: Any
     ) -> None:
         """Transposes `count` positions of the input into vectors from a place on."""
-        origin = self._position.at({**chunk.values, **positions})
+        places = {
+            variable: positions[variable] + axis.first * axis.dilation
+            for variable, axis in zip(self._found.positions, self._axes, strict=True)
+        }
+        origin = self._position.at({**chunk.values, **places})
         call_function(
             TRANSPOSE, tirx.address_of(to[bound(place * self._lanes)]),
             tirx.address_of(self._source[origin]),
@@ -267,7 +341,7 @@ class _Emission:
 
     def _compute(self, chunk: _Chunk, group: Any, plane: Any, room: Any) -> None:
         lanes = self._lanes
-        *outer, inner = self._found.axes
+        *outer, inner = self._axes
         length = inner.size if outer else chunk.count
         length = bound(length)
         lines = chunk.count if outer else int64(1)
@@ -277,10 +351,11 @@ class _Emission:
         if self._packed is not None:
             name, weights = SUMS, self._packed[bound(group * (self._taps * lanes))]
         with ib.serial(lines) as line:
+            first, taps = self._taps_of_line(bound(chunk.first + line))
             call_function(
                 name, together, tirx.address_of(room[bound(line * length * lanes)]),
                 tirx.address_of(plane[bound(line * (self._pitch * (step * lanes)))]),
-                tirx.address_of(weights), self._table.data, self._taps, length,
+                tirx.address_of(weights), tirx.address_of(self._table[first]), taps, length,
                 inner.stride * lanes,
             )  # fmt: skip
         # The plane has been read.
@@ -311,7 +386,7 @@ class _Emission:
         self._found.store.run(values, count, lambda k: results[start + k], self._lanes)
 
 
-def _extent(axis: SpatialAxis) -> int:
+def _extent(axis: SpatialAxis) -> Any:
     """The elements that the window of one position spans."""
     return (axis.taps - 1) * axis.dilation + 1
 
@@ -319,6 +394,21 @@ def _extent(axis: SpatialAxis) -> int:
 def _span(axis: SpatialAxis, count: Any) -> Any:
     """The elements that the windows of some positions span; none for no positions."""
     return tirx.max(count - 1, int64(0)) * axis.stride + _extent(axis)
+
+
+def _taps_inside(axis: SpatialAxis, first_start: Any, last_start: Any) -> tuple[Any, Any]:
+    """The first tap that may read the input, and the one after the last.
+
+    `first_start` and `last_start` are the padded elements that the first tap reads, for the first
+    and the last position.
+    """
+    first = ceil_div(axis.low - last_start, int64(axis.dilation))
+    first = bound(tirx.min(tirx.max(first, int64(0)), axis.taps))
+    if axis.high is None:
+        return first, axis.taps
+    return first, bound(
+        tirx.min(ceil_div(axis.high - first_start, int64(axis.dilation)), axis.taps)
+    )
 
 
 def _inside(axis: SpatialAxis, start: Any, extent: Any) -> tuple[Any, Any]:

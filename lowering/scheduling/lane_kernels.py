@@ -74,8 +74,8 @@ def _transposed(rows: Sequence[Any], lanes: int) -> list[Any]:
 class Windows:
     """Combines the elements of windows, vector by vector of channels, along a line of positions.
 
-    `out[p, lane]` is the sum of `plane[p * step + table[t] + lane] * weights[t, lane]` over the
-    taps t, or the maximum of `plane[p * step + table[t] + lane]`.
+    `out[p, lane]` is the sum over the taps t of `plane[p * step + table[t, 0] + lane]` times
+    `weights[table[t, 1] + lane]`, or the maximum of `plane[p * step + table[t, 0] + lane]`.
     """
 
     def __init__(self, name: str, lanes: int) -> None:
@@ -126,12 +126,12 @@ class Windows:
                 results = [ib.alloc_buffer((lanes,), "float32") for _ in range(together)]
 
                 def element(tap: Any, place: int, start: Any = start) -> Any:
-                    return plane[span(start + place * step + table[tap], lanes)]
+                    return plane[span(start + place * step + table[2 * tap], lanes)]
 
                 for place, result in enumerate(results):
                     ib.buffer_store(result, self._start(element(_ZERO, place)), [zero])
                 with ib.serial(taps) as tap:
-                    weight = weights[span(tap * lanes, lanes)]
+                    weight = weights[span(table[2 * tap + 1], lanes)]
                     for place, result in enumerate(results):
                         value = self._combined(result[zero], element(tap, place), weight)
                         ib.buffer_store(result, value, [zero])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import tvm
 from tvm import tirx
 
 import looplift
@@ -13,6 +15,7 @@ from looplift.lowering.scheduling.channel_lanes import ChannelLanes
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
+from .compiled import virtual_machine
 from .test_dense_kernels import TARGETS, check, weight, with_weights
 
 PLANES: dict[str, tuple[tuple[int, int], str]] = {
@@ -68,6 +71,39 @@ def test_depthwise_convolutions_of_a_line(name: str) -> None:
         p = Conv <group = 37, {attributes}> (x, f) y = Relu (p) }}"""
     sizes = [{"b": b, "n": n} for b, n in ((1, 5), (2, 33), (0, 9), (1, 5000))]
     check_taken(text, {"f": weight(37, 1, taps)}, sizes)
+
+
+SMALL = [(1, 1), (7, 1), (1, 7), (2, 3), (3, 2), (1, 30), (30, 1), (4, 17)]
+SMALL_PLANES = {
+    "5x5": ((5, 5), "pads = [2, 2, 2, 2]"),
+    "strided": ((5, 3), "pads = [3, 1, 1, 1], strides = [2, 3]"),
+    "dilated": ((3, 3), "pads = [2, 4, 2, 4], dilations = [2, 4]"),
+    "a tap between the elements": ((2, 4), "pads = [3, 11, 0, 1], dilations = [3, 4]"),
+    "only padding for some": ((2, 2), "pads = [5, 4, 1, 3], strides = [4, 3]"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_PLANES)
+def test_taps_that_read_padding_only_are_left_out(name: str) -> None:
+    taps, attributes = SMALL_PLANES[name]
+    text = f"""model (float[b, 24, h, w] x) => (y) {{
+        p = Conv <group = 24, {attributes}> (x, f, c) y = Sigmoid (p) }}"""
+    sizes = [{"b": b, "h": h, "w": w} for b in (1, 3) for h, w in SMALL]
+    check_taken(text, {"f": weight(24, 1, *taps), "c": weight(24)}, sizes)
+
+
+def test_an_image_without_positions() -> None:
+    """Onnxruntime refuses it."""
+    text = (
+        "model (float[1, 16, h, w] x) => (y) { y = Conv <group = 16, pads = [1, 0, 1, 0]> (x, f) }"
+    )
+    model = looplift.from_onnx(with_weights(text, {"f": weight(16, 1, 3, 2)}))
+    machine = virtual_machine(looplift.compile(model, "native"))
+    for height, width in ((0, 400), (5, 1), (0, 1)):
+        x = tvm.runtime.tensor(np.zeros((1, 16, height, width), np.float32))
+        sizes = machine["main"](x).numpy().shape
+        assert sizes[:2] == (1, 16)
+        assert 0 in sizes
 
 
 @pytest.mark.parametrize("name", one_of(2, PLANES))
