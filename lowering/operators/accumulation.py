@@ -47,8 +47,7 @@ def _dtype(value: Any) -> str:
 
 
 @converts(
-    "AveragePool", "GlobalAveragePool", "GroupNormalization", "LogSoftmax",
-    "MeanVarianceNormalization", "Softmax",
+    "AveragePool", "GlobalAveragePool", "LogSoftmax", "MeanVarianceNormalization", "Softmax",
 )  # fmt: skip
 @accumulate_in_float32
 def sum_by_tvm(ctx: ConverterContext) -> Value:

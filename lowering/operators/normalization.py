@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..scheduling.affine import product
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
 from .broadcasting import broadcast_to, dims_of, match_dims, match_sizes
@@ -118,6 +119,31 @@ def lp_normalization(ctx: ConverterContext) -> Value:
 def instance_normalization(ctx: ConverterContext) -> Value:
     """InstanceNormalization by TVM's converter, where sizes may be symbolic."""
     return ctx.by_tvm(_with_sizes_of_axes(ctx, [1]))
+
+
+@converts("GroupNormalization")
+@accumulate_in_float32
+def group_normalization(ctx: ConverterContext) -> Value:
+    """GroupNormalization, see https://onnx.ai/onnx/operators/onnx__GroupNormalization.html.
+
+    TVM's kernel computes the variance as the difference of two means, which cancels where the mean
+    is large, and one element at a time.
+    """
+    bb, (data, scale, bias) = ctx.bb, ctx.inputs[:3]
+    dims = dims_of(data, "data")
+    groups = ctx.attrs["num_groups"]
+    in_group = tirx.floordiv(dims[1], groups)
+    grouped = [dims[0], groups, in_group, product(dims[2:])]
+    rows = bb.normalize(relax.op.reshape(data, grouped))
+    centred = bb.normalize(relax.op.subtract(rows, relax.op.mean(rows, [2, 3], keepdims=True)))
+    normal = relax.op.multiply(centred, _inverse_deviation(ctx, centred, [2, 3]))
+    # Before opset 21, from which it was withdrawn, there is one number for each group.
+    per_group = in_group if ctx.opset >= 21 else 1
+    scale, bias = (
+        bb.normalize(relax.op.reshape(value, [groups, per_group, 1])) for value in (scale, bias)
+    )
+    result = bb.normalize(relax.op.add(relax.op.multiply(normal, scale), bias))
+    return relax.op.reshape(result, dims)
 
 
 def _with_sizes_of_axes(ctx: ConverterContext, axes: list[int]) -> list[Any]:

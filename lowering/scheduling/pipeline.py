@@ -41,6 +41,7 @@ from .linking import link_micro_kernels
 from .math_functions import with_fast_math
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
+from .ordered_copies import OrderedCopy
 from .packing import mark_constant_operands, pack_constants
 from .pointwise import Pointwise
 from .reduction import RowReduction
@@ -57,6 +58,7 @@ from .winograd import Winograd
 
 NAME = "looplift"
 RULES = (
+    OrderedCopy(),
     FewPositions(),
     MatrixProduct(),
     Winograd(),

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, sym, tirx
 
 from .dataflow import with_body
+from .ordered_copies import KEEPS_ORDER
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
@@ -22,7 +23,8 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     """The module with `relax.reshape` for calls of kernels that reshape their one tensor.
 
-    Results that may leave the function stay copies: a caller may write to them.
+    Results that may leave the function stay copies: a caller may write to them. Their kernels get
+    the attribute `KEEPS_ORDER`.
     """
     known: dict[Any, bool] = {}
 
@@ -48,6 +50,9 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
             module[variable] = with_body(function, restored(function))
+    for variable, keeps_order in known.items():
+        if keeps_order:
+            module[variable] = module[variable].with_attr(KEEPS_ORDER, True)
     return relax.transform.Normalize()(module)
 
 

@@ -48,6 +48,17 @@ def test_lp_normalization(imported: Load, p: int, axis: int) -> None:
     model.check(np.vstack([random(2, 4), np.zeros((1, 4), np.float32)]))
 
 
+def test_group_normalization(imported: Load) -> None:
+    model = imported(
+        """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, 6, h, w] x, float[6] scale, float[6] bias) => (float[n, 6, h, w] y)
+        { y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias) }"""
+    )
+    for shape in ((2, 6, 4, 5), (1, 6, 1, 1), (3, 6, 33, 1)):
+        model.check(random(*shape) + 1, random(6), random(6))
+
+
 def test_batch_normalization_of_a_batch(imported: Load) -> None:
     vectors = [f"float[3] {name}" for name in ("scale", "bias", "mean", "variance")]
     model = imported(

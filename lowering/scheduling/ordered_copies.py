@@ -1,0 +1,47 @@
+"""Kernels that copy all elements in their order, such as a reshape whose result is an output.
+
+TVM computes the place of each element from its number, with a division for each axis.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import flat, product
+from .emission import bound, compute_block, for_items, pieces, rewritten
+
+KEEPS_ORDER = "looplift.keeps_order"
+"""The attribute of kernels that copy their first parameter to the last, element by element."""
+_CHUNK = 1 << 14
+"""Elements of an item."""
+_COST = 4
+"""The time for an element, in multiply-adds."""
+
+
+class OrderedCopy(ScheduleRule):  # type: ignore[misc]
+    """Kernels with the attribute `KEEPS_ORDER`."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm" or not func.attrs or KEEPS_ORDER not in func.attrs:
+            return None
+        emit = partial(_emit, func.params[0], func.params[-1])
+        return s_tir.Schedule(rewritten(func, emit))
+
+
+def _emit(given: Any, result: Any) -> None:
+    with compute_block("copy"):
+        source, target = flat(given), flat(result)
+        count = bound(product(list(result.shape)))
+
+        def item(number: Any) -> None:
+            first = bound(number * _CHUNK)
+            with ib.serial(bound(tirx.min(count - first, _CHUNK))) as k:
+                ib.buffer_store(target, source[first + k], [first + k])
+
+        for_items(bound(pieces(count, _CHUNK)), count * _COST, item)
