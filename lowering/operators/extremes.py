@@ -34,17 +34,22 @@ def highest(dtype: str) -> float:
 def reduce_extreme(
     ctx: ConverterContext, data: Value, axes: Sequence[int], *, greatest: bool, keepdims: bool
 ) -> Value:
-    """The minimum or maximum of floating point data along axes.
+    """The minimum or maximum of floating point data along axes."""
+    choose, worst = (tirx.max, -math.inf) if greatest else (tirx.min, math.inf)
+    reducer = te.comm_reducer(
+        lambda a, b: choose(a, b), lambda dtype: tirx.const(worst, dtype), name="extreme"
+    )
 
-    It is TVM's, or infinity where all elements are.
-    """
-    bb = ctx.bb
-    worst = relax.const(-math.inf if greatest else math.inf, data.ty.dtype)
-    reduce = relax.op.max if greatest else relax.op.min
-    better = relax.op.astype(bb.normalize(relax.op.not_equal(data, worst)), "int32")
-    found = relax.op.max(bb.normalize(better), list(axes), keepdims)
-    extreme = reduce(data, list(axes), keepdims)
-    return bb.normalize(relax.op.where(relax.op.astype(found, "bool"), extreme, worst))
+    def compute(data: Any) -> Any:
+        places = sorted(axis % len(data.shape) for axis in axes)
+        along = {axis: te.reduce_axis((0, data.shape[axis])) for axis in places}
+
+        def element(*at: Any) -> Any:
+            return reducer(data(*_source(along, at, keepdims)), axis=list(along.values()))
+
+        return te.compute(_shape(data, along, keepdims), element, name="extreme")
+
+    return ctx.call_te(compute, _in_own_type(ctx.bb, data), name="extreme")
 
 
 @converts("ArgMax", "ArgMin")

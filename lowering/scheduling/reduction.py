@@ -18,6 +18,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, product, unflattened
 from .blocks import has_scalar_functions
+from .convolution_form import static_size
 from .elementwise import Lines, is_plain_value, lines_of
 from .emission import bound, compute_block, for_items, pieces, rewritten
 from .micro_kernels import native_tile
@@ -172,6 +173,8 @@ def _rows(nest: Nest) -> _Rows | None:
     if any(load.source.same_as(nest.buffer) for load in terms):
         return None
     *outer, last = nest.reduced
+    if static_size(nest.extent(last)) == 1:
+        return None  # Such as a convolution of one tap, whose channels are far from each other.
     variables = nest.variables
     positions = {
         load: affine(list(load.source.shape), list(load.indices), variables) for load in terms
