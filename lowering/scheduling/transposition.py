@@ -1,8 +1,7 @@
 """Transpositions: elementwise kernels that read along another axis than they write.
 
-The elements of a vector of the output are far apart in what is read. Blocks of both axes are copied
-to a small square first, in vectors of what is read, and written from there in vectors of the
-output, with the operators that were fused.
+The elements of a vector of the output are far apart in what is read. Blocks of both axes are
+transposed in registers. Where operators were fused, they read the results from a small square.
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, product, unflattened
 from .elementwise import is_plain
-from .emission import Store, bound, ceil_div, compute_block, for_items, pieces, rewritten
-from .micro_kernels import native_tile
+from .emission import Store, bound, compute_block, even_part, for_items, pieces, rewritten
+from .lane_kernels import TRANSPOSE
+from .micro_kernels import call_function, native_tile
 from .nests import Nest, inlined, loads, nests_of
 
-_SIDE = 16
-"""The side of a square: a line of the cache in each direction."""
+_SIDE = 64
+"""The side of the largest block, which stays in the first-level cache."""
 _COST = 4
 """The time for an element, in multiply-adds."""
 
@@ -76,6 +76,8 @@ class _Transposed:
     position: Affine
     """Where it is read."""
     store: Store
+    target: Affine | None
+    """Where it is written if nothing else is computed, None if something is."""
 
 
 def _transposed(nest: Nest) -> _Transposed | None:
@@ -97,7 +99,10 @@ def _transposed(nest: Nest) -> _Transposed | None:
         store = Store(_Value(nest, load), variables, extents, [column])
         if store.is_storable and store.is_contiguous and store.is_vector:
             outer = [v for v in others if not v.same_as(line)]
-            return _Transposed(nest, outer, line, column, load.source, position, store)
+            target = None
+            if nest.value.same_as(load):
+                target = affine(list(nest.buffer.shape), list(nest.indices), variables)
+            return _Transposed(nest, outer, line, column, load.source, position, store, target)
     return None
 
 
@@ -110,38 +115,41 @@ def _emit(found: _Transposed) -> None:
     nest, lanes = found.nest, native_tile().lanes
     with compute_block("transposition"):
         found.store.declare()
-        source = flat(found.source)
+        source, output = flat(found.source), flat(nest.buffer)
         height, width = bound(nest.extent(found.line)), bound(nest.extent(found.column))
-        bands = bound(pieces(height, _SIDE))
+        step = bound(found.position.of(found.column))
+        side = int64(_SIDE)
+        most_rows, most_columns = bound(even_part(height, side)), bound(even_part(width, side))
+        bands = bound(pieces(height, tirx.max(most_rows, int64(1))))
 
         def band(number: Any) -> None:
             here = _values(nest, found.outer, tirx.floordiv(number, bands))
-            first = bound(tirx.floormod(number, bands) * _SIDE)
-            rows = bound(tirx.min(height - first, int64(_SIDE)))
-            square = ib.alloc_buffer((_SIDE * _SIDE,), "float32")
-            columns = bound(tirx.min(width, int64(_SIDE)))
-            with ib.serial(bound(ceil_div(width, _SIDE))) as block:
-                # The last square ends with the last column: it writes some elements again.
-                start = bound(tirx.min(block * _SIDE, width - columns))
-                with ib.serial(columns) as k:
-                    values = {**here, found.line: first, found.column: start + k}
-                    origin = bound(found.position.at(values))
-                    with ib.If(rows == _SIDE):
-                        with ib.Then(), ib.vectorized(int64(_SIDE)) as lane:
-                            ib.buffer_store(square, source[origin + lane], [k * _SIDE + lane])
-                        with ib.Else(), ib.serial(rows) as row:
-                            ib.buffer_store(square, source[origin + row], [k * _SIDE + row])
-                with ib.serial(rows) as row:
-                    values = {**here, found.line: bound(first + row), found.column: start}
-                    found.store.run(values, columns, partial(_element, square, row), lanes)
+            first = bound(tirx.floormod(number, bands) * most_rows)
+            rows = bound(tirx.min(height - first, most_rows))
+            room: Any = None if found.target else ib.alloc_buffer((_SIDE * _SIDE,), "float32")
+            with ib.serial(bound(pieces(width, tirx.max(most_columns, int64(1))))) as block:
+                start = bound(block * most_columns)
+                columns = bound(tirx.min(width - start, most_columns))
+                corner = {**here, found.line: first, found.column: start}
+                if found.target is not None:
+                    to = tirx.address_of(output[bound(found.target.at(corner))])
+                    row_step = found.target.of(found.line)
+                else:
+                    to, row_step = room.data, int64(_SIDE)
+                origin = tirx.address_of(source[bound(found.position.at(corner))])
+                call_function(TRANSPOSE, to, origin, columns, rows, row_step, step)
+                if found.target is None:
+                    with ib.serial(rows) as row:
+                        values = {**corner, found.line: bound(first + row)}
+                        found.store.run(values, columns, partial(_element, room, row), lanes)
 
         extents = [nest.extent(v) for v in nest.variables]
         count = product([nest.extent(v) for v in found.outer])
         for_items(bound(count * bands), product(extents) * _COST, band)
 
 
-def _element(square: Any, row: Any, offset: Any) -> Any:
-    return square[offset * _SIDE + row]
+def _element(room: Any, row: Any, offset: Any) -> Any:
+    return room[row * _SIDE + offset]
 
 
 def _values(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
