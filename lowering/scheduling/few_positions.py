@@ -175,17 +175,18 @@ class _Emission:
             # The last vector of positions reads past the results.
             scratch = ib.alloc_buffer(((found.count + tile.lanes) * tile.width,), "float32")
             weights = self._packed[bound(number * (found.depth * tile.width))]
-            call_product(
-                tile, int64(found.count), windows.data, tirx.address_of(weights), scratch.data,
+            first = bound(number * tile.width)
+            channels = bound(tirx.min(int64(found.channels) - first, int64(tile.width)))
+            pitch = call_product(
+                tile, int64(found.channels), channels, int64(found.count), windows.data,
+                tirx.address_of(weights), scratch.data,
                 int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
                 rows_ahead(tile, int64(tile.width)),
             )  # fmt: skip
-            first = bound(number * tile.width)
-            channels = bound(tirx.min(int64(found.channels) - first, int64(tile.width)))
             if self._product.columns[-1].same_as(found.channel):
-                self._write_channels(values, scratch, first, channels)
+                self._write_channels(values, scratch, pitch, first, channels)
             else:
-                self._write_positions(values, scratch, first, channels)
+                self._write_positions(values, scratch, pitch, first, channels)
 
         work = found.count * found.depth * found.channels
         for_items(int64(self._panels), int64(work), panel)
@@ -208,16 +209,20 @@ class _Emission:
             ib.buffer_store(windows, substituted(element, here), [flat_index(extents, loops)])
         return windows
 
-    def _write_channels(self, values: Any, scratch: Any, first: Any, channels: Any) -> None:
+    def _write_channels(
+        self, values: Any, scratch: Any, pitch: Any, first: Any, channels: Any
+    ) -> None:
         """Writes rows of output channels, which follow each other in the output."""
-        found, width = self._found, self._tile.width
+        found = self._found
         with ib.serial(int64(found.count)) as row:
             here = {**values, **self._values(found.positions, row), found.channel: first}
-            found.store.run(here, channels, lambda k: scratch[row * width + k], self._tile.lanes)
+            found.store.run(here, channels, lambda k: scratch[row * pitch + k], self._tile.lanes)
 
-    def _write_positions(self, values: Any, scratch: Any, first: Any, channels: Any) -> None:
+    def _write_positions(
+        self, values: Any, scratch: Any, pitch: Any, first: Any, channels: Any
+    ) -> None:
         """Writes lines of output positions, channel by channel."""
-        found, width = self._found, self._tile.width
+        found = self._found
         *outer, last = found.positions
         length = self._product.extent(last)
         with ib.serial(channels) as offset, ib.serial(self._product.count(outer)) as line:
@@ -225,5 +230,5 @@ class _Emission:
             here[found.channel] = bound(first + offset)
             start = bound(line * length)
             found.store.run(
-                here, length, lambda k: scratch[(start + k) * width + offset], self._tile.lanes
+                here, length, lambda k: scratch[(start + k) * pitch + offset], self._tile.lanes
             )

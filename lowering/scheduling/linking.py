@@ -51,7 +51,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
     names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]] = {
         **{f"{TILE}{tile.size}": (tile, tile_function, select_tile) for tile in kinds},
-        f"{PRODUCT}{native_tile().size}": (native_tile(), product_function, select_product),
+        **{f"{PRODUCT}{tile.size}": (tile, product_function, select_product) for tile in tiles},
     }
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")

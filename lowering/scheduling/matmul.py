@@ -280,13 +280,13 @@ class _Emission:
         rows = bound(tirx.min(first + count - start, int64(tile.rows)))
         origin = product.a.position.at({**where, **self._row_values(start)})
         a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
-        call_product(
-            tile, rows, tirx.address_of(self._a[origin]), b, scratch.data,
+        row_width = call_product(
+            tile, self._width, columns, rows, tirx.address_of(self._a[origin]), b, scratch.data,
             self._depth, (a_row, product.a.position.of(self._k)), b_stride, ahead,
         )  # fmt: skip
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
-            line = bound(row * tile.width)
+            line = bound(row * row_width)
             following = None if next_column is None else {**here, self._n: next_column}
             self._store.run(here, columns, partial(_element, scratch, line), tile.lanes, following)
 

@@ -120,28 +120,44 @@ def call_tile(
 
 
 def call_product(
-    tile: Tile, rows: Any, a: Any, b: Any, out: Any,
+    tile: Tile, width: Any, columns: Any, rows: Any, a: Any, b: Any, out: Any,
     count: Any, a_strides: tuple[Any, Any], b_stride: Any,
     ahead: tuple[Any, Any],
-) -> None:  # fmt: skip
-    """Emits a call of the micro-kernel for matrix products.
+) -> Any:  # fmt: skip
+    """Emits a call of the micro-kernel for matrix products, and returns its `out_row`.
 
-    It computes `out[r * tile.width + v]`, the sum over k < count of
-    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. For each k it prefetches the
-    cache line of `b[ahead[0] + k * ahead[1]]`: of the two lines of a row on AVX-512, the processor
-    fetches the other by itself.
+    It computes `out[r * out_row + v]`, the sum over k < count of
+    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. Of `width` columns in all, `b`
+    has the next `columns`. For each k it prefetches the cache line of
+    `b[ahead[0] + k * ahead[1]]`: of the two lines of a row on AVX-512, the processor fetches the
+    other by itself.
     """
-    name = f"{PRODUCT}{tile.size}"
     distance, step = ahead
     addresses = (a, b, out, _moved(b, distance))
     numbers = (count, *a_strides, b_stride, step)
-    whole = f"{name}_{tile.rows}"
-    # Whole tiles, which are most, need no selection.
-    with ib.If(rows == tile.rows):
+
+    def call(kind: Tile) -> None:
+        name = f"{PRODUCT}{kind.size}"
+        # Whole tiles, which are most, need no selection.
+        with ib.If(rows == kind.rows):
+            with ib.Then():
+                whole = _product_arguments(kind, addresses, numbers)
+                call_function(f"{name}_{kind.rows}", *whole)
+            with ib.Else():
+                call_function(name, rows, *addresses, *numbers)
+
+    if not isinstance(width, tirx.IntImm) or not 0 < int(width) % tile.width <= tile.lanes:
+        call(tile)
+        return int64(tile.width)
+    if int(width) <= tile.lanes:
+        call(narrow_tile())
+        return int64(tile.lanes)
+    with ib.If(columns > tile.lanes):
         with ib.Then():
-            call_function(whole, *_product_arguments(tile, addresses, numbers))
+            call(tile)
         with ib.Else():
-            call_function(name, rows, *addresses, *numbers)
+            call(narrow_tile())
+    return bound(tirx.Select(columns > tile.lanes, int64(tile.width), int64(tile.lanes)))
 
 
 def rows_ahead(tile: Tile, b_stride: Any) -> tuple[Any, Any]:

@@ -78,6 +78,7 @@ PRODUCTS = {
     "weight": ("float[n, 40] x", "y = MatMul (x, w)", (40, 72)),
     "odd width": ("float[n, 17] x", "y = MatMul (x, w)", (17, 33)),
     "narrow": ("float[n, 5] x", "y = MatMul (x, w)", (5, 1)),
+    "few columns": ("float[n, 17] x", "p = MatMul (x, w) y = Relu (p)", (17, 3)),
     "batch": ("float[2, n, 40] x", "y = MatMul (x, w)", (40, 72)),
     "turned": ("float[n, 40] x", "y = Gemm <transB = 1> (x, w)", (24, 40)),
     "bias": ("float[n, 24] x", "p = MatMul (x, w) y = Add (p, c)", (24, 50)),
