@@ -13,7 +13,7 @@ import itertools
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, sym, tirx
 from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -48,7 +48,7 @@ from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .shared_bodies import share_loop_bodies
-from .size_names import OPAQUE, name_kernel_sizes, name_sizes
+from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
 from .transposed_convolution import split_into_phases
 from .transposed_operands import absorb_transpositions
 from .transposition import Transposition
@@ -170,6 +170,7 @@ def _to_kernels() -> Any:
             _module_pass(split_blocks),
             _module_pass(name_sizes),
             _module_pass(_keep_scalars_apart),
+            _module_pass(_tell_slices_apart),
             passes.FuseOps(),
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
@@ -213,6 +214,26 @@ def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
             if scheduled is not kernel:
                 module[variable] = with_fast_math(scheduled)
     return module
+
+
+def _tell_slices_apart(module: tvm.IRModule) -> tvm.IRModule:
+    """Do not fuse the first part of a tensor behind a product, which would compute all of it.
+
+    TVM takes a kernel for elementwise that reads and writes the same indices, whatever the sizes.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and _is_slice(kernel):
+            module[variable] = kernel.with_attr("op_pattern", INJECTIVE)
+    return module
+
+
+def _is_slice(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel that TVM takes for elementwise reads a tensor larger than its result."""
+    if not kernel.attrs or kernel.attrs.get("op_pattern") != ELEMENTWISE:
+        return False
+    *given, result = [list(param.shape) for param in kernel.params if hasattr(param, "shape")]
+    equal = sym.Analyzer().can_prove_equal
+    return any(len(shape) == len(result) and not all(map(equal, shape, result)) for shape in given)
 
 
 def _allocate_empty_constants(module: tvm.IRModule) -> tvm.IRModule:

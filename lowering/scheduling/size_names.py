@@ -25,8 +25,9 @@ from .kernel_arguments import called_kernels, with_other_kernels
 from .nests import substituted
 from .reshapes import reshapes
 
-OPAQUE = 8
-"""The pattern of kernels that FuseOps leaves alone."""
+ELEMENTWISE, INJECTIVE, OPAQUE = 0, 2, 8
+"""Patterns of kernels for FuseOps: only elementwise ones are fused behind products, and opaque ones
+are left alone."""
 _ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
 """More than any memory holds, and few enough that the sums of sizes do not overflow."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)

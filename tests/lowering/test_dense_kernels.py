@@ -330,6 +330,21 @@ def test_a_convolution_reads_its_result_and_another_tensor() -> None:
     check(text, {"f": weight(20, 16, 3, 3), "c": weight(20)}, PLANES)
 
 
+def test_the_first_part_of_a_convolution_is_cut_from_all_of_it() -> None:
+    """In a kernel of its own: the rule for convolutions takes only results of one size."""
+    text = """model (float[b, 20, n] x) => (y) {
+        p = Conv <pads = [2, 2]> (x, f, c)
+        start = Constant <value_ints = [0]> () end = Constant <value_ints = [-1]> ()
+        axis = Constant <value_ints = [2]> ()
+        s = Slice (p, start, end, axis) y = Sigmoid (s) }"""
+    weights = {"f": weight(20, 20, 4), "c": weight(20)}
+    with as_target("native") as target:
+        functions = lower_to_kernels(looplift.from_onnx(with_weights(text, weights))).functions
+        kernels = [f for f in functions.values() if isinstance(f, tirx.PrimFunc)]
+        assert sum(Convolution().apply(k, target, False) is not None for k in kernels) == 1
+    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 1), (2, 7), (1, 200))])
+
+
 SHAPES = [{"b": b, "n": n, "m": m} for b, n, m in ((1, 1, 1), (2, 0, 5), (3, 7, 64), (1, 65, 257))]
 ELEMENTWISE = {
     "same": ("float[b, n, m] x, float[b, n, m] z", "q = Add (x, z) y = Sigmoid (q)"),
