@@ -233,7 +233,12 @@ def _is_slice(kernel: tirx.PrimFunc) -> bool:
         return False
     *given, result = [list(param.shape) for param in kernel.params if hasattr(param, "shape")]
     equal = sym.Analyzer().can_prove_equal
-    return any(len(shape) == len(result) and not all(map(equal, shape, result)) for shape in given)
+
+    def is_cut(size: Any, cut: Any) -> bool:
+        """Whether it is neither kept nor broadcast."""
+        return not equal(size, cut) and not equal(size, 1)
+
+    return any(len(shape) == len(result) and any(map(is_cut, shape, result)) for shape in given)
 
 
 def _allocate_empty_constants(module: tvm.IRModule) -> tvm.IRModule:

@@ -330,6 +330,15 @@ def test_a_convolution_reads_its_result_and_another_tensor() -> None:
     check(text, {"f": weight(20, 16, 3, 3), "c": weight(20)}, PLANES)
 
 
+def test_a_bias_and_an_activation_are_fused_behind_a_convolution() -> None:
+    text = """model (float[b, 20, h, w] x) => (y) {
+        p = Conv <pads = [1, 1, 1, 1]> (x, f, c) y = HardSwish (p) }"""
+    weights = {"f": weight(20, 20, 3, 3), "c": weight(20)}
+    with as_target("native"):
+        functions = lower_to_kernels(looplift.from_onnx(with_weights(text, weights))).functions
+    assert sum(isinstance(f, tirx.PrimFunc) for f in functions.values()) == 1
+
+
 def test_the_first_part_of_a_convolution_is_cut_from_all_of_it() -> None:
     """In a kernel of its own: the rule for convolutions takes only results of one size."""
     text = """model (float[b, 20, n] x) => (y) {
