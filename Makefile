@@ -60,6 +60,7 @@ bench: $(READY)  ## measure, print tables, write benchmarks/results/*.json
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/many_loops.py
 	$(BIN)/python benchmarks/large_body.py
+	$(BIN)/python benchmarks/dense.py
 	$(BIN)/python benchmarks/whole_networks.py
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/optimizers.py

@@ -115,6 +115,7 @@ def test_the_demo_runs() -> None:
 BENCHMARKS = {
     "branches": "--rounds 1 --size 8",
     "chain": "--sizes 40 80 --peer-size 40 --repeats 1 --peers",
+    "dense": "--only 7x7 --rounds 1 --target llvm",
     "engines": "--filter GRU",
     "fused": "--rounds 1 --steps 2",
     "import_time": "--rounds 1 --layers 1",
