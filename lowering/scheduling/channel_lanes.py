@@ -1,4 +1,4 @@
-"""Depthwise convolutions and maxima of windows: channels in vectors.
+"""Depthwise convolutions, and sums and maxima of windows: channels in vectors.
 
 A few channels of a chunk of lines are transposed, so that each position is one vector of channels,
 and copied into a padded plane. All windows then read whole vectors at any stride, dilation and
@@ -8,7 +8,7 @@ width of the image: lines of 7 positions take 7 vectors. The results are transpo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,26 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, unflattened
-from .convolution_form import Convolved, SpatialAxis, convolution_of, maximum_of, static_size
+from .convolution_form import (
+    Convolved,
+    SpatialAxis,
+    convolution_of,
+    maximum_of,
+    static_size,
+    sum_of,
+)
 from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
-from .lane_kernels import MAXIMA, MOST_POSITIONS, SUMS, TRANSPOSE
+from .lane_kernels import MAXIMA, MOST_POSITIONS, PRODUCTS, SUMS, TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, native_tile
 from .nests import inlined, substituted
 from .packing import pack_weights
 
+_FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
+    MAXIMA: maximum_of,
+    SUMS: sum_of,
+    PRODUCTS: convolution_of,
+}
+"""What finds the windows of a kernel, by the shared function that combines their elements."""
 _CACHED = 1 << 15
 """Elements of a plane, so that it stays in the second-level cache with its results."""
 _ITEM_POSITIONS = 256
@@ -34,23 +47,25 @@ _COST_OF_ELEMENT = 4
 
 
 class ChannelLanes(ScheduleRule):  # type: ignore[misc]
-    """Depthwise convolutions and max pooling in NCW and NCHW, of at least a vector of channels."""
+    """Depthwise convolutions and pooling in NCW and NCHW, of at least a vector of channels."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        found = maximum_of(kernel)
-        weights = None
-        if found is None:
-            found = convolution_of(kernel)
-            if found is None or found.product.rows or found.channel is not None:
-                return None
-            weights = found.product.a
+        forms = ((function, form(kernel)) for function, form in _FORMS.items())
+        function, found = next((form for form in forms if form[1] is not None), ("", None))
+        if found is None or found.product.rows or found.channel is not None:
+            return None
+        if function == SUMS and all(axis.taps <= axis.stride for axis in found.axes):
+            return None  # Windows that do not overlap are added up as fast where they are.
+        weights = found.product.a if function == PRODUCTS else None
         lane = _lane(found, weights)
         if lane is None:
             return None
-        return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found, weights, lane).emit))
+        return s_tir.Schedule(
+            rewritten(kernel, _Emission(kernel, found, weights, lane, function).emit)
+        )
 
 
 def _lane(found: Convolved, weights: Any) -> Any:
@@ -99,7 +114,11 @@ class _Chunk:
 
 
 class _Emission:
-    def __init__(self, kernel: tirx.PrimFunc, found: Convolved, weights: Any, lane: Any) -> None:
+    def __init__(
+        self, kernel: tirx.PrimFunc, found: Convolved, weights: Any, lane: Any, function: str
+    ) -> None:
+        self._function = function
+        """The shared function that combines the elements of windows."""
         self._kernel = kernel
         self._found = found
         self._product = found.product
@@ -227,8 +246,8 @@ class _Emission:
 
     def _can_skip(self, axis: SpatialAxis) -> bool:
         """Whether taps that read padding along an axis can be left out at run time."""
-        is_sum = self._weights is not None and float(self._found.fill.value) == 0
-        return is_sum and static_size(axis.size) is None
+        adds_nothing = self._function != MAXIMA and float(self._found.fill.value) == 0
+        return adds_nothing and static_size(axis.size) is None
 
     def _fill_table(self) -> None:
         """The distances to each tap from the first one, in the plane and in the weights."""
@@ -347,13 +366,13 @@ class _Emission:
         lines = chunk.count if outer else int64(1)
         step = outer[0].stride if outer else 1
         together = bound(ceil_div(length, pieces(length, int64(MOST_POSITIONS))))
-        name, weights = MAXIMA, plane[int64(0)]
+        weights = plane[int64(0)]
         if self._packed is not None:
-            name, weights = SUMS, self._packed[bound(group * (self._taps * lanes))]
+            weights = self._packed[bound(group * (self._taps * lanes))]
         with ib.serial(lines) as line:
             first, taps = self._taps_of_line(bound(chunk.first + line))
             call_function(
-                name, together, tirx.address_of(room[bound(line * length * lanes)]),
+                self._function, together, tirx.address_of(room[bound(line * length * lanes)]),
                 tirx.address_of(plane[bound(line * (self._pitch * (step * lanes)))]),
                 tirx.address_of(weights), tirx.address_of(self._table[first]), taps, length,
                 inner.stride * lanes,

@@ -13,7 +13,7 @@ from tvm import ir, sym, tirx
 from .affine import int64
 from .emission import Store, epilogue_of
 from .nests import Nest, depends, nests_of, substituted
-from .products import SumOfProducts, maximum_of_windows, sum_of_products
+from .products import SumOfProducts, maximum_of_windows, sum_of_products, sum_of_windows
 
 _MOST_TAPS = 4096
 
@@ -81,6 +81,12 @@ def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
 def maximum_of(kernel: tirx.PrimFunc) -> Convolved | None:
     """The maxima of windows that a kernel computes, as a convolution; the weights mean nothing."""
     found = _windows_of(kernel, maximum_of_windows)
+    return found if found is not None and found.channel is None else None
+
+
+def sum_of(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The sums of windows that a kernel computes, as a convolution; the weights mean nothing."""
+    found = _windows_of(kernel, sum_of_windows)
     return found if found is not None and found.channel is None else None
 
 

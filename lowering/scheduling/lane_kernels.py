@@ -75,7 +75,7 @@ class Windows:
     """Combines the elements of windows, vector by vector of channels, along a line of positions.
 
     `out[p, lane]` is the sum over the taps t of `plane[p * step + table[t, 0] + lane]` times
-    `weights[table[t, 1] + lane]`, or the maximum of `plane[p * step + table[t, 0] + lane]`.
+    `weights[table[t, 1] + lane]`; without weights, it is the sum or the maximum of the former.
     """
 
     def __init__(self, name: str, lanes: int) -> None:
@@ -156,10 +156,18 @@ class MaximumOfWindows(Windows):
         return tirx.max(result, element)
 
 
+class SumOfWindows(Windows):
+    """Windows whose elements are added up without weights."""
+
+    def _combined(self, result: Any, element: Any, weight: Any) -> Any:
+        return result + element
+
+
+PRODUCTS = "looplift_windows_product"
 SUMS = "looplift_windows_sum"
 MAXIMA = "looplift_windows_max"
 
 
 def windows(lanes: int) -> list[Windows]:
-    """Both kinds of windows."""
-    return [Windows(SUMS, lanes), MaximumOfWindows(MAXIMA, lanes)]
+    """All kinds of windows."""
+    return [Windows(PRODUCTS, lanes), SumOfWindows(SUMS, lanes), MaximumOfWindows(MAXIMA, lanes)]

@@ -66,13 +66,23 @@ def sum_of_products(nest: Nest) -> SumOfProducts | None:
 
 
 def maximum_of_windows(nest: Nest) -> SumOfProducts | None:
-    """The roles of a nest of `c[batch, columns] = max(b[batch, columns and reduced])`.
+    """The roles of a nest of `c[batch, columns] = max(b[batch, columns and reduced])`."""
+    return _of_windows(nest, tirx.Max)
+
+
+def sum_of_windows(nest: Nest) -> SumOfProducts | None:
+    """The roles of a nest of `c[batch, columns] = sum(b[batch, columns and reduced])`."""
+    return _of_windows(nest, tirx.Add)
+
+
+def _of_windows(nest: Nest, kind: Any) -> SumOfProducts | None:
+    """The roles of a nest that combines the elements of windows.
 
     Columns begin at the first axis along which windows have a stride or several elements. The
     factor `a` is `b`, at a fixed place.
     """
     value = nest.value
-    if not isinstance(value, tirx.Max) or not nest.reduced or not _is_load_of(value.a, nest.buffer):
+    if not isinstance(value, kind) or not nest.reduced or not _is_load_of(value.a, nest.buffer):
         return None
     element = value.b
     if not isinstance(element, ir.TensorLoad) or element.source.same_as(nest.buffer):

@@ -119,6 +119,30 @@ def test_maxima_of_any_plane(name: str) -> None:
     check_taken(text, {}, [size for size in SIZES if size["b"]])
 
 
+MEANS = {
+    "all counted": ("[3, 3]", "pads = [1, 1, 1, 1], count_include_pad = 1"),
+    "padding not counted": ("[3, 3]", "pads = [1, 1, 1, 1]"),
+    "strided": ("[3, 5]", "pads = [0, 2, 2, 1], strides = [2, 3], count_include_pad = 1"),
+    "no padding": ("[2, 3]", "strides = [1, 2]"),
+    "a window larger than the image": ("[4, 4]", "pads = [3, 3, 3, 3]"),
+}
+
+
+@pytest.mark.parametrize("name", one_of(2, MEANS))
+def test_means_of_any_plane(name: str) -> None:
+    taps, attributes = MEANS[name]
+    text = f"""model (float[b, 24, h, w] x) => (y) {{
+        p = AveragePool <kernel_shape = {taps}, {attributes}> (x) y = Relu (p) }}"""
+    sizes = [{"b": 1, "h": 3, "w": 3}, *SIZES] if "larger" in name else SIZES
+    check_taken(text, {}, [size for size in sizes if size["b"]])
+
+
+def test_means_of_a_line() -> None:
+    text = """model (float[2, 21, n] x) => (y) {
+        y = AveragePool <kernel_shape = [5], pads = [2, 2], count_include_pad = 1> (x) }"""
+    check_taken(text, {}, [{"n": n} for n in (1, 2, 7, 30, 4000)])
+
+
 @pytest.mark.parametrize("name", one_of(2, LINES))
 def test_maxima_of_a_line(name: str) -> None:
     taps, attributes = LINES[name]
@@ -162,12 +186,16 @@ def test_weights_that_are_no_constants() -> None:
         ("model (float[1, 16, h, w] x) => (y) { y = Conv (x, f) }", (32, 16, 3, 3)),
         ("model (float[1, c, h, w] x) => (y) { y = MaxPool <kernel_shape = [2, 2]> (x) }", ()),
         ("model (double[1, 16, h, w] x) => (y) { y = MaxPool <kernel_shape = [2, 2]> (x) }", ()),
-        ("model (float[1, 16, h, w] x) => (y) { y = AveragePool <kernel_shape = [2, 2]> (x) }", ()),
+        (
+            "model (float[1, 16, h, w] x) => (y) "
+            "{ y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (x) }",
+            (),
+        ),
         ("model (float[1, 16, 9, 8, 7] x) => (y) { y = MaxPool <kernel_shape = [2, 2, 2]> (x) }", ()),
     ],
     ids=[
         "few channels", "groups of two", "two outputs of a channel", "all channels",
-        "unknown channels", "doubles", "means", "three axes",
+        "unknown channels", "doubles", "means of parts", "three axes",
     ],
 )  # fmt: skip
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:
