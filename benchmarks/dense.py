@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-# TVM reads it when it is imported; its default is half of the cores.
-os.environ["TVM_NUM_THREADS"] = str(os.cpu_count())
+# TVM reads it when it is imported; its default is half of the cores. The threads of onnxruntime
+# would inherit the cores to which it binds this one.
+os.environ |= {"TVM_NUM_THREADS": str(os.cpu_count()), "TVM_BIND_THREADS": "0"}
 
 import numpy as np
 import onnx
@@ -162,7 +163,6 @@ def main() -> None:
 
 def compare(operator: Operator, arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
     """A row for each size."""
-    cores = os.sched_getaffinity(0)
     rng = np.random.default_rng(0)
     weights = operator.weights(rng)
     names = [f"d{axis}" for axis in range(len(operator.sizes[0]))]
@@ -173,8 +173,6 @@ def compare(operator: Operator, arguments: argparse.Namespace) -> Iterator[dict[
         x = rng.standard_normal(shape).astype(np.float32)
         tensor = tvm.runtime.tensor(x)
         machines = {"known": machine_of(model, arguments.target), "unknown": of_any_size}
-        # TVM has bound this thread to a core, and onnxruntime's threads would inherit that.
-        os.sched_setaffinity(0, cores)
         oracle = session(model, arguments.threads)
         (wanted,) = oracle.run(None, {"x": x})
         for machine in machines.values():

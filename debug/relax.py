@@ -226,7 +226,7 @@ class RelaxRunner:
 
     def __init__(self, source: ModelSource, settings: Settings, threads: int = 1) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
-        # TVM would bind every such process to the first cores, beside the others.
+        # TVM binds its threads to the first cores, which parallel processes would share.
         os.environ.setdefault("TVM_BIND_THREADS", "0")
         try:
             request = settings.request(source)

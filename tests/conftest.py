@@ -1,4 +1,7 @@
-"""The folders of larger collections of models. A test that needs a missing one is skipped."""
+"""The environment of all tests, and the folders of larger collections of models.
+
+A test that needs a folder that is missing is skipped.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# With as many threads as it takes by default, TVM may bind a process to the first core: on a machine
-# with two, the tests of both workers would share one.
+# TVM binds its threads to the first cores, which the processes that run tests would share.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 _COLLECTIONS = Path(__file__).parents[2] / "shared"

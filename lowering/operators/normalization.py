@@ -10,7 +10,7 @@ from ...rewrite.errors import UnsupportedError
 from ..scheduling.affine import product
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
-from .broadcasting import broadcast_to, dims_of, match_dims, match_sizes
+from .broadcasting import broadcast_to, dims_of, match_dims, match_sizes, require_size
 from .registry import ConverterContext, converts
 
 
@@ -126,22 +126,22 @@ def instance_normalization(ctx: ConverterContext) -> Value:
 def group_normalization(ctx: ConverterContext) -> Value:
     """GroupNormalization, see https://onnx.ai/onnx/operators/onnx__GroupNormalization.html.
 
-    TVM's kernel computes the variance as the difference of two means, which cancels where the mean
-    is large, and one element at a time.
+    TVM's kernel takes the variance as a difference of two means, which cancels where the mean is
+    large, and computes one element at a time.
     """
-    bb, (data, scale, bias) = ctx.bb, ctx.inputs[:3]
+    bb, groups = ctx.bb, ctx.attrs["num_groups"]
+    # Opset 18 has one scale and bias for each group, opset 21 one for each channel.
+    per_channel = ctx.opset >= 21
+    data, scale, bias = _with_sizes_of_axes(ctx, [1]) if per_channel else ctx.inputs[:3]
     dims = dims_of(data, "data")
-    groups = ctx.attrs["num_groups"]
     in_group = tirx.floordiv(dims[1], groups)
+    data = require_size(bb, data, 1, in_group * groups)
     grouped = [dims[0], groups, in_group, product(dims[2:])]
     rows = bb.normalize(relax.op.reshape(data, grouped))
     centred = bb.normalize(relax.op.subtract(rows, relax.op.mean(rows, [2, 3], keepdims=True)))
     normal = relax.op.multiply(centred, _inverse_deviation(ctx, centred, [2, 3]))
-    # Before opset 21, from which it was withdrawn, there is one number for each group.
-    per_group = in_group if ctx.opset >= 21 else 1
-    scale, bias = (
-        bb.normalize(relax.op.reshape(value, [groups, per_group, 1])) for value in (scale, bias)
-    )
+    numbers = [groups, in_group if per_channel else 1, 1]
+    scale, bias = (bb.normalize(relax.op.reshape(value, numbers)) for value in (scale, bias))
     result = bb.normalize(relax.op.add(relax.op.multiply(normal, scale), bias))
     return relax.op.reshape(result, dims)
 
@@ -173,7 +173,8 @@ def _trailing_axes(ctx: ConverterContext) -> list[int]:
 
 
 def _inverse_deviation(ctx: ConverterContext, centred: Value, axes: list[int]) -> Value:
-    """The reciprocal of the standard deviation of float32 data with mean 0."""
+    """The reciprocal of the standard deviation of data with mean 0."""
+    centred = ctx.bb.normalize(centred)
     square = relax.op.mean(relax.op.multiply(centred, centred), axes, keepdims=True)
-    epsilon = relax.const(ctx.attr("epsilon", 1e-5), "float32")
+    epsilon = relax.const(ctx.attr("epsilon", 1e-5), centred.ty.dtype)
     return ctx.bb.normalize(relax.op.rsqrt(relax.op.add(square, epsilon)))

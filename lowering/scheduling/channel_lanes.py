@@ -2,7 +2,8 @@
 
 A few channels of a chunk of lines are transposed, so that each position is one vector of channels,
 and copied into a padded plane. All windows then read whole vectors at any stride, dilation and
-width of the image: lines of 7 positions take 7 vectors. The results are transposed back.
+width of the image: lines of 7 positions take 7 vectors. Taps that read only padding are left out
+at run time. The results are transposed back.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
 _CACHED = 1 << 15
 """Elements of a plane, so that it stays in the second-level cache with its results."""
 _ITEM_POSITIONS = 256
-"""Positions of an item: several vectors of channels where an image has few."""
+"""The positions of an item, which takes several vectors of channels where an image has fewer."""
 _COST_OF_ELEMENT = 4
 """The time to transpose and write an element, in multiply-adds."""
 
@@ -53,19 +54,24 @@ class ChannelLanes(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        forms = ((function, form(kernel)) for function, form in _FORMS.items())
-        function, found = next((form for form in forms if form[1] is not None), ("", None))
-        if found is None or found.product.rows or found.channel is not None:
-            return None
-        if function == SUMS and all(axis.taps <= axis.stride for axis in found.axes):
-            return None  # Windows that do not overlap are added up as fast where they are.
-        weights = found.product.a if function == PRODUCTS else None
-        lane = _lane(found, weights)
-        if lane is None:
-            return None
-        return s_tir.Schedule(
-            rewritten(kernel, _Emission(kernel, found, weights, lane, function).emit)
-        )
+        for function, form in _FORMS.items():
+            found = form(kernel)
+            if found is not None:
+                return _scheduled(kernel, found, function)
+        return None
+
+
+def _scheduled(kernel: tirx.PrimFunc, found: Convolved, function: str) -> s_tir.Schedule | None:
+    if found.product.rows or found.channel is not None:
+        return None
+    if function == SUMS and all(axis.taps <= axis.stride for axis in found.axes):
+        return None  # Windows that do not overlap are added up as fast where they are.
+    weights = found.product.a if function == PRODUCTS else None
+    lane = _lane(found, weights)
+    if lane is None:
+        return None
+    emission = _Emission(kernel, found, weights, lane, function)
+    return s_tir.Schedule(rewritten(kernel, emission.emit))
 
 
 def _lane(found: Convolved, weights: Any) -> Any:
@@ -96,10 +102,10 @@ def _position(found: Convolved) -> Affine:
 
 @dataclass(frozen=True)
 class _UsedAxis(SpatialAxis):
-    """The part of an axis that its windows read with some taps, which follow each other."""
+    """An axis with only its taps from `first` on, of `all_taps`."""
 
+    taps: Any
     first: Any
-    """The number of the first of these taps."""
     all_taps: int
 
 
@@ -187,7 +193,7 @@ class _Emission:
         work = images * self._channels * positions * (self._taps + _COST_OF_ELEMENT)
         self._fill_table()
 
-        def compute(number: Any, plane: Any, room: Any) -> None:
+        def combine(number: Any, plane: Any, room: Any) -> None:
             first = bound(tirx.floormod(number, chunks) * count)
             rest = bound(tirx.floordiv(number, chunks))
             group = bound(tirx.floormod(rest, int64(self._groups)))
@@ -209,14 +215,14 @@ class _Emission:
             room = ib.alloc_buffer((self._elements,), "float32")
             first = bound(index * together)
             with ib.serial(bound(tirx.min(numbers - first, together))) as number:
-                compute(bound(first + number), plane, room)
+                combine(bound(first + number), plane, room)
 
         for_items(bound(pieces(numbers, together)), work, item)
 
     def _pitch_of(self, width: Any) -> Any:
-        """The elements from line to line of the plane, each of which has room for one of the input.
+        """The distance of lines in the plane, in positions.
 
-        `width` is what the windows of a line span.
+        A line holds the `width` that windows span, and a whole line of the input.
         """
         return tirx.max(width, self._position.of(self._found.positions[0]))
 
@@ -229,20 +235,20 @@ class _Emission:
         return self._pitch_of(width) * (self._lanes * _extent(outer[0]))
 
     def _used_part(self, axis: SpatialAxis) -> _UsedAxis:
-        """An axis from the first to the last tap that can read the input, if padding adds nothing.
+        """The axis without the taps at either end that read only padding, where these add nothing.
 
         Where the size is known, `drop_unused_taps` has left out the others. As in `tap_products`,
         infinite and NaN weights of the others do not reach the output.
         """
+        whole = _UsedAxis(**vars(axis), first=int64(0), all_taps=axis.taps)
         if axis.taps == 1 or not self._can_skip(axis):
-            return _UsedAxis(**vars(axis), first=int64(0), all_taps=axis.taps)
+            return whole
         first, end = _taps_inside(axis, int64(0), (axis.size - 1) * axis.stride)
         first = bound(tirx.min(first, int64(axis.taps - 1)))
         taps = bound(tirx.max(end - first, int64(1)))
         shift = first * axis.dilation
-        high = None if axis.high is None else bound(axis.high - shift)
-        used = replace(axis, taps=taps, low=bound(axis.low - shift), high=high)
-        return _UsedAxis(**vars(used), first=first, all_taps=axis.taps)
+        low, high = (bound(limit - shift) for limit in (axis.low, axis.high))
+        return replace(whole, first=first, taps=taps, low=low, high=high)
 
     def _can_skip(self, axis: SpatialAxis) -> bool:
         """Whether taps that read padding along an axis can be left out at run time."""
@@ -267,7 +273,7 @@ class _Emission:
             ib.buffer_store(self._table, weight * self._lanes, [2 * tap + 1])
 
     def _taps_of_line(self, number: Any) -> tuple[Any, Any]:
-        """Where in the table the taps begin that a line of the output needs, and their number."""
+        """The first entry in the table, and the number, of the taps that an output line needs."""
         *outer, inner = self._axes
         if not outer or not self._can_skip(outer[0]):
             return int64(0), self._used_taps
@@ -296,7 +302,7 @@ class _Emission:
         self, chunk: _Chunk, line: _UsedAxis, inner: _UsedAxis, plane: Any, room: Any
     ) -> None:
         line_position, position = self._found.positions
-        skips = self._can_skip(line)  # Lines of padding are not read then.
+        skips = self._can_skip(line)  # Then no tap reads lines of padding.
         start = bound(chunk.first * line.stride)
         lines = bound(_span(line, chunk.count))
         top, bottom = _inside(line, start, lines)
@@ -422,17 +428,12 @@ def _taps_inside(axis: SpatialAxis, first_start: Any, last_start: Any) -> tuple[
     and the last position.
     """
     first = ceil_div(axis.low - last_start, int64(axis.dilation))
+    end = ceil_div(axis.high - first_start, int64(axis.dilation))
     first = bound(tirx.min(tirx.max(first, int64(0)), axis.taps))
-    if axis.high is None:
-        return first, axis.taps
-    return first, bound(
-        tirx.min(ceil_div(axis.high - first_start, int64(axis.dilation)), axis.taps)
-    )
+    return first, bound(tirx.min(end, axis.taps))
 
 
 def _inside(axis: SpatialAxis, start: Any, extent: Any) -> tuple[Any, Any]:
     """The part of `extent` padded positions from `start` on that is not padding."""
     low = bound(tirx.min(tirx.max(axis.low - start, int64(0)), extent))
-    if axis.high is None:
-        return low, extent
     return low, bound(tirx.max(tirx.min(axis.high - start, extent), low))

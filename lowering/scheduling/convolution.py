@@ -541,10 +541,7 @@ class Emission:
         with ib.serial(count + outer.reach) as line:
             target = bound(base + line * self._pitch)
             place = bound((first + line) * outer.stride + residues[-2])
-            inside = place >= outer.low
-            if outer.high is not None:
-                inside = tirx.all(inside, place < outer.high)
-            with ib.If(inside):
+            with ib.If(tirx.all(place >= outer.low, place < outer.high)):
                 with ib.Then():
                     here = {**values, line_variable: place}
                     self._copy_row(
@@ -571,7 +568,7 @@ class Emission:
             return tirx.min(tirx.max(number, int64(0)), extent)
 
         low = bound(elements_before(axis.low))
-        high = extent if axis.high is None else bound(tirx.max(elements_before(axis.high), low))
+        high = bound(tirx.max(elements_before(axis.high), low))
         origin = position.at({**values, variable: start + low * axis.stride})
         # No element is read where the row lies in the padding: the address need not be valid.
         call_copy_row(

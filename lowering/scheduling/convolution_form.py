@@ -80,14 +80,12 @@ def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
 
 def maximum_of(kernel: tirx.PrimFunc) -> Convolved | None:
     """The maxima of windows that a kernel computes, as a convolution; the weights mean nothing."""
-    found = _windows_of(kernel, maximum_of_windows)
-    return found if found is not None and found.channel is None else None
+    return _windows_of(kernel, maximum_of_windows)
 
 
 def sum_of(kernel: tirx.PrimFunc) -> Convolved | None:
     """The sums of windows that a kernel computes, as a convolution; the weights mean nothing."""
-    found = _windows_of(kernel, sum_of_windows)
-    return found if found is not None and found.channel is None else None
+    return _windows_of(kernel, sum_of_windows)
 
 
 def _windows_of(
@@ -152,7 +150,7 @@ def are_plain(axes: Sequence[SpatialAxis]) -> bool:
     analyzer = sym.Analyzer()
     return all(
         axis.taps == 1 and axis.stride == 1 and static_size(axis.low) == 0
-        and (axis.high is None or analyzer.can_prove_equal(axis.high, axis.size))
+        and analyzer.can_prove_equal(axis.high, axis.size)
         for axis in axes
     )  # fmt: skip
 

@@ -313,6 +313,11 @@ class Store:
         """Whether what is written is read, too, as in what `call_tir_inplace` calls."""
         return any(load.source.same_as(self._epilogue.output) for load in self._loads)
 
+    def step(self, variable: Any) -> Any:
+        """The distance in the output between neighbours along a variable."""
+        assert self._target is not None
+        return self._target.of(variable)
+
     def target(self, values: Mapping[Any, Any]) -> Any:
         """The position of an element in the flat output."""
         assert self._target is not None

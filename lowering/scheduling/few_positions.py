@@ -177,16 +177,16 @@ class _Emission:
             weights = self._packed[bound(number * (found.depth * tile.width))]
             first = bound(number * tile.width)
             channels = bound(tirx.min(int64(found.channels) - first, int64(tile.width)))
-            pitch = call_product(
-                tile, int64(found.channels), channels, int64(found.count), windows.data,
+            out_row = call_product(
+                tile, found.channels, channels, int64(found.count), windows.data,
                 tirx.address_of(weights), scratch.data,
                 int64(found.depth), (int64(found.depth), int64(1)), int64(tile.width),
                 rows_ahead(tile, int64(tile.width)),
             )  # fmt: skip
             if self._product.columns[-1].same_as(found.channel):
-                self._write_channels(values, scratch, pitch, first, channels)
+                self._write_channels(values, scratch, out_row, first, channels)
             else:
-                self._write_positions(values, scratch, pitch, first, channels)
+                self._write_positions(values, scratch, out_row, first, channels)
 
         work = found.count * found.depth * found.channels
         for_items(int64(self._panels), int64(work), panel)
@@ -210,16 +210,16 @@ class _Emission:
         return windows
 
     def _write_channels(
-        self, values: Any, scratch: Any, pitch: Any, first: Any, channels: Any
+        self, values: Any, scratch: Any, out_row: Any, first: Any, channels: Any
     ) -> None:
         """Writes rows of output channels, which follow each other in the output."""
         found = self._found
         with ib.serial(int64(found.count)) as row:
             here = {**values, **self._values(found.positions, row), found.channel: first}
-            found.store.run(here, channels, lambda k: scratch[row * pitch + k], self._tile.lanes)
+            found.store.run(here, channels, lambda k: scratch[row * out_row + k], self._tile.lanes)
 
     def _write_positions(
-        self, values: Any, scratch: Any, pitch: Any, first: Any, channels: Any
+        self, values: Any, scratch: Any, out_row: Any, first: Any, channels: Any
     ) -> None:
         """Writes lines of output positions, channel by channel."""
         found = self._found
@@ -230,5 +230,5 @@ class _Emission:
             here[found.channel] = bound(first + offset)
             start = bound(line * length)
             found.store.run(
-                here, length, lambda k: scratch[(start + k) * pitch + offset], self._tile.lanes
+                here, length, lambda k: scratch[(start + k) * out_row + offset], self._tile.lanes
             )

@@ -6,6 +6,7 @@ by position. Windows over it then read whole vectors, whatever their stride, dil
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,11 +72,14 @@ def _transposed(rows: Sequence[Any], lanes: int) -> list[Any]:
     return rows
 
 
-class Windows:
+class Windows(ABC):
     """Combines the elements of windows, vector by vector of channels, along a line of positions.
 
-    `out[p, lane]` is the sum over the taps t of `plane[p * step + table[t, 0] + lane]` times
-    `weights[table[t, 1] + lane]`; without weights, it is the sum or the maximum of the former.
+    Over the taps t, with `x = plane[p * step + table[t, 0] + lane]`, `out[p, lane]` is
+
+    - `PRODUCTS`: the sum of `x * weights[table[t, 1] + lane]`,
+    - `SUMS`: the sum of x,
+    - `MAXIMA`: the maximum of x.
     """
 
     def __init__(self, name: str, lanes: int) -> None:
@@ -142,12 +146,19 @@ class Windows:
     def _start(self, element: Any) -> Any:
         return tirx.Broadcast(tirx.const(0.0, "float32"), self._lanes)
 
+    @abstractmethod
+    def _combined(self, result: Any, element: Any, weight: Any) -> Any: ...
+
+
+class ProductsOfWindows(Windows):
+    """The sums of elements times weights."""
+
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
         return result + element * weight
 
 
-class MaximumOfWindows(Windows):
-    """Windows whose elements are compared instead of summed; the result is the maximum."""
+class MaximaOfWindows(Windows):
+    """The greatest elements."""
 
     def _start(self, element: Any) -> Any:
         return element
@@ -156,8 +167,8 @@ class MaximumOfWindows(Windows):
         return tirx.max(result, element)
 
 
-class SumOfWindows(Windows):
-    """Windows whose elements are added up without weights."""
+class SumsOfWindows(Windows):
+    """The sums of elements."""
 
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
         return result + element
@@ -170,4 +181,8 @@ MAXIMA = "looplift_windows_max"
 
 def windows(lanes: int) -> list[Windows]:
     """All kinds of windows."""
-    return [Windows(PRODUCTS, lanes), SumOfWindows(SUMS, lanes), MaximumOfWindows(MAXIMA, lanes)]
+    return [
+        ProductsOfWindows(PRODUCTS, lanes),
+        SumsOfWindows(SUMS, lanes),
+        MaximaOfWindows(MAXIMA, lanes),
+    ]

@@ -20,7 +20,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64
-from .convolution_form import convolution_of
+from .convolution_form import convolution_of, static_size
 from .elementwise import Lines, lines_of
 from .emission import (
     Store,
@@ -280,13 +280,14 @@ class _Emission:
         rows = bound(tirx.min(first + count - start, int64(tile.rows)))
         origin = product.a.position.at({**where, **self._row_values(start)})
         a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
-        row_width = call_product(
-            tile, self._width, columns, rows, tirx.address_of(self._a[origin]), b, scratch.data,
-            self._depth, (a_row, product.a.position.of(self._k)), b_stride, ahead,
+        out_row = call_product(
+            tile, static_size(self._width), columns, rows,
+            tirx.address_of(self._a[origin]), b, scratch.data, self._depth,
+            (a_row, product.a.position.of(self._k)), b_stride, ahead,
         )  # fmt: skip
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
-            line = bound(row * row_width)
+            line = bound(row * out_row)
             following = None if next_column is None else {**here, self._n: next_column}
             self._store.run(here, columns, partial(_element, scratch, line), tile.lanes, following)
 

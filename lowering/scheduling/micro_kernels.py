@@ -120,15 +120,15 @@ def call_tile(
 
 
 def call_product(
-    tile: Tile, width: Any, columns: Any, rows: Any, a: Any, b: Any, out: Any,
+    tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any,
     count: Any, a_strides: tuple[Any, Any], b_stride: Any,
     ahead: tuple[Any, Any],
 ) -> Any:  # fmt: skip
-    """Emits a call of the micro-kernel for matrix products, and returns its `out_row`.
+    """Emits a call of the micro-kernel for matrix products; returns the distance of rows of `out`.
 
-    It computes `out[r * out_row + v]`, the sum over k < count of
-    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. Of `width` columns in all, `b`
-    has the next `columns`. For each k it prefetches the cache line of
+    With it as `out_row`, `out[r * out_row + v]` becomes the sum over k < count of
+    `a[r * a_strides[0] + k * a_strides[1]] * b[k * b_stride + v]`. Of `columns` in all panels, if
+    their number is known, this one has `here`. For each k the call prefetches the cache line of
     `b[ahead[0] + k * ahead[1]]`: of the two lines of a row on AVX-512, the processor fetches the
     other by itself.
     """
@@ -146,18 +146,28 @@ def call_product(
             with ib.Else():
                 call_function(name, rows, *addresses, *numbers)
 
-    if not isinstance(width, tirx.IntImm) or not 0 < int(width) % tile.width <= tile.lanes:
+    return _with_fitting_tile(tile, columns, here, call)
+
+
+def _with_fitting_tile(
+    tile: Tile, columns: int | None, here: Any, call: Callable[[Tile], None]
+) -> Any:
+    """Emits `call` with the tile for a panel, a narrow one for a vector of columns at most.
+
+    Of `columns` in all panels, this one has `here`. Returns the width of the tile.
+    """
+    if columns is None or not 0 < columns % tile.width <= tile.lanes:
         call(tile)
         return int64(tile.width)
-    if int(width) <= tile.lanes:
+    if columns <= tile.lanes:
         call(narrow_tile())
         return int64(tile.lanes)
-    with ib.If(columns > tile.lanes):
+    with ib.If(here > tile.lanes):
         with ib.Then():
             call(tile)
         with ib.Else():
             call(narrow_tile())
-    return bound(tirx.Select(columns > tile.lanes, int64(tile.width), int64(tile.lanes)))
+    return bound(tirx.Select(here > tile.lanes, int64(tile.width), int64(tile.lanes)))
 
 
 def rows_ahead(tile: Tile, b_stride: Any) -> tuple[Any, Any]:
@@ -201,16 +211,7 @@ def call_panel(
             following,
         )  # fmt: skip
 
-    if columns is None or not 0 < columns % tile.width <= tile.lanes:
-        call(tile)
-    elif columns <= tile.lanes:
-        call(narrow_tile())
-    else:
-        with ib.If(here > tile.lanes):
-            with ib.Then():
-                call(tile)
-            with ib.Else():
-                call(narrow_tile())
+    _with_fitting_tile(tile, columns, here, call)
 
 
 def call_panels(

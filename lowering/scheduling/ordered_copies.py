@@ -1,6 +1,6 @@
-"""Kernels that copy all elements in their order, such as a reshape whose result is an output.
+"""Copies that keep the order of elements, such as a reshape that is an output.
 
-TVM computes the place of each element from its number, with a division for each axis.
+TVM's kernel divides once for each axis to find an element.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COST = 4
 
 
 class OrderedCopy(ScheduleRule):  # type: ignore[misc]
-    """Kernels with the attribute `KEEPS_ORDER`."""
+    """Kernels that `restore_reshapes` has marked with `KEEPS_ORDER`."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm" or not func.attrs or KEEPS_ORDER not in func.attrs:

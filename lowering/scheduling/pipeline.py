@@ -170,7 +170,7 @@ def _to_kernels() -> Any:
             _module_pass(split_blocks),
             _module_pass(name_sizes),
             _module_pass(_keep_scalars_apart),
-            _module_pass(_tell_slices_apart),
+            _module_pass(_mark_slices),
             passes.FuseOps(),
             passes.FuseTIR(),
             # Before the schedule, which hides that a kernel only reshapes.
@@ -202,8 +202,36 @@ def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
 
 def _takes_scalar(kernel: tirx.PrimFunc) -> bool:
     """Whether a scalar stands before a tensor among the parameters."""
-    is_tensor = [hasattr(param.ty, "shape") for param in kernel.params]
+    is_tensor = [_is_tensor(param) for param in kernel.params]
     return any(not before and after for before, after in itertools.pairwise(is_tensor))
+
+
+def _is_tensor(param: Any) -> bool:
+    return hasattr(param, "shape")
+
+
+def _mark_slices(module: tvm.IRModule) -> tvm.IRModule:
+    """Keep FuseOps from fusing a slice after a product, which would be larger than its result.
+
+    TVM takes a slice from the start for elementwise: it reads and writes the same indices.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and _may_slice(kernel):
+            module[variable] = kernel.with_attr("op_pattern", INJECTIVE)
+    return module
+
+
+def _may_slice(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel taken for elementwise may read a tensor larger than its result."""
+    if not kernel.attrs or kernel.attrs.get("op_pattern") != ELEMENTWISE:
+        return False
+    *given, result = [list(param.shape) for param in kernel.params if _is_tensor(param)]
+    equal = sym.Analyzer().can_prove_equal
+
+    def differs(size: Any, of_result: Any) -> bool:
+        return not equal(size, of_result) and not equal(size, 1)
+
+    return any(len(shape) == len(result) and any(map(differs, shape, result)) for shape in given)
 
 
 def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
@@ -214,31 +242,6 @@ def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
             if scheduled is not kernel:
                 module[variable] = with_fast_math(scheduled)
     return module
-
-
-def _tell_slices_apart(module: tvm.IRModule) -> tvm.IRModule:
-    """Do not fuse the first part of a tensor behind a product, which would compute all of it.
-
-    TVM takes a kernel for elementwise that reads and writes the same indices, whatever the sizes.
-    """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and _is_slice(kernel):
-            module[variable] = kernel.with_attr("op_pattern", INJECTIVE)
-    return module
-
-
-def _is_slice(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel that TVM takes for elementwise reads a tensor larger than its result."""
-    if not kernel.attrs or kernel.attrs.get("op_pattern") != ELEMENTWISE:
-        return False
-    *given, result = [list(param.shape) for param in kernel.params if hasattr(param, "shape")]
-    equal = sym.Analyzer().can_prove_equal
-
-    def is_cut(size: Any, cut: Any) -> bool:
-        """Whether it is neither kept nor broadcast."""
-        return not equal(size, cut) and not equal(size, 1)
-
-    return any(len(shape) == len(result) and any(map(is_cut, shape, result)) for shape in given)
 
 
 def _allocate_empty_constants(module: tvm.IRModule) -> tvm.IRModule:

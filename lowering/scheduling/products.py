@@ -84,6 +84,8 @@ def _of_windows(nest: Nest, kind: Any) -> SumOfProducts | None:
     value = nest.value
     if not isinstance(value, kind) or not nest.reduced or not _is_load_of(value.a, nest.buffer):
         return None
+    if kind is tirx.Add and not _starts_from_zero(nest):
+        return None
     element = value.b
     if not isinstance(element, ir.TensorLoad) or element.source.same_as(nest.buffer):
         return None
@@ -169,10 +171,8 @@ def _suffix(items: Sequence[Any], fits: Any) -> tuple[list[Any], list[Any]]:
 
 def _factors(nest: Nest) -> list[Any] | None:
     """The two loads whose product a nest adds up."""
-    value, block = nest.value, nest.block
-    if not isinstance(value, tirx.Add) or block.init is None:
-        return None
-    if not isinstance(block.init.value, tirx.FloatImm) or block.init.value.value != 0:
+    value = nest.value
+    if not isinstance(value, tirx.Add) or not _starts_from_zero(nest):
         return None
     sums = [x for x in (value.a, value.b) if _is_load_of(x, nest.buffer)]
     products = [x for x in (value.a, value.b) if isinstance(x, tirx.Mul)]
@@ -181,6 +181,11 @@ def _factors(nest: Nest) -> list[Any] | None:
     factors = [products[0].a, products[0].b]
     plain = all(isinstance(f, ir.TensorLoad) and str(f.source.dtype) == "float32" for f in factors)
     return factors if plain and len(loads(products[0])) == 2 else None
+
+
+def _starts_from_zero(nest: Nest) -> bool:
+    init = nest.block.init
+    return init is not None and isinstance(init.value, tirx.FloatImm) and init.value.value == 0
 
 
 def _is_load_of(expression: Any, buffer: Any) -> bool:

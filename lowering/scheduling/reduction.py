@@ -172,9 +172,10 @@ def _rows(nest: Nest) -> _Rows | None:
         return None
     if any(load.source.same_as(nest.buffer) for load in terms):
         return None
-    *outer, last = nest.reduced
+    # Axes of size 1 first: rows run along the last of the longer ones.
+    *outer, last = sorted(nest.reduced, key=lambda v: static_size(nest.extent(v)) != 1)
     if static_size(nest.extent(last)) == 1:
-        return None  # Such as a convolution of one tap, whose channels are far from each other.
+        return None
     variables = nest.variables
     positions = {
         load: affine(list(load.source.shape), list(load.indices), variables) for load in terms

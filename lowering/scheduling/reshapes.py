@@ -27,6 +27,7 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     the attribute `KEEPS_ORDER`.
     """
     known: dict[Any, bool] = {}
+    kept: set[Any] = set()
 
     def is_reshape(kernel: Any) -> bool:
         if kernel not in known:
@@ -42,6 +43,7 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
             if not _calls_kernel(call) or not is_reshape(call.args[0]):
                 return binding
             if not isinstance(binding.var, relax.DataflowVar) and binding.var in escaping:
+                kept.add(call.args[0])
                 return binding
             return relax.VarBinding(binding.var, relax.op.reshape(call.args[1][0], call.ty.shape))
 
@@ -50,9 +52,8 @@ def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
             module[variable] = with_body(function, restored(function))
-    for variable, keeps_order in known.items():
-        if keeps_order:
-            module[variable] = module[variable].with_attr(KEEPS_ORDER, True)
+    for variable in kept:
+        module[variable] = module[variable].with_attr(KEEPS_ORDER, True)
     return relax.transform.Normalize()(module)
 
 

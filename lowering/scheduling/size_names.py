@@ -26,8 +26,10 @@ from .nests import substituted
 from .reshapes import reshapes
 
 ELEMENTWISE, INJECTIVE, OPAQUE = 0, 2, 8
-"""Patterns of kernels for FuseOps: only elementwise ones are fused behind products, and opaque ones
-are left alone."""
+"""Kinds of kernels for FuseOps, of TVM's `OpPatternKind`.
+
+It fuses kernels up to broadcasts (1) after products, and never opaque ones.
+"""
 _ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
 """More than any memory holds, and few enough that the sums of sizes do not overflow."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)

@@ -28,9 +28,9 @@ _LAYOUTS = {1: ("NCW", "IOW"), 2: ("NCHW", "IOHW")}
 
 
 def split_into_phases(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with phases for transposed convolutions by a constant.
+    """The module with ordinary convolutions for transposed ones by a constant.
 
-    Those with a dilation have none, unless all strides are 1.
+    Those with a dilation stay, unless all strides are 1.
     """
     return rewritten_functions(_Phases(module), module)
 
@@ -121,7 +121,7 @@ def _padding_of_one_phase(attrs: Any, taps: Sequence[int]) -> list[int]:
 
 
 def _by_phase(weight: Any, strides: list[int], depths: list[int], groups: int) -> Any:
-    """The weight [in, out, taps…] as [out · phases, in, depths…], turned round.
+    """The weight [in, out, taps…] as [out · phases, in, depths…], flipped.
 
     `in` and `out` are the channels of a group, except that the first axis has those of all groups.
     """

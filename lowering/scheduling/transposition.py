@@ -1,7 +1,8 @@
 """Transpositions: elementwise kernels that read along another axis than they write.
 
 The elements of a vector of the output are far apart in what is read. Blocks of both axes are
-transposed in registers. Where operators were fused, they read the results from a small square.
+transposed in registers, straight into the output; with fused operators, into a small square that
+these read.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, product, unflattened
 from .elementwise import is_plain
-from .emission import Store, bound, compute_block, even_part, for_items, pieces, rewritten
+from .emission import Store, bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, native_tile
 from .nests import Nest, inlined, loads, nests_of
 
 _SIDE = 64
-"""The side of the largest block, which stays in the first-level cache."""
+"""The most rows and columns of a block, which stays in the first-level cache."""
 _COST = 4
 """The time for an element, in multiply-adds."""
 
@@ -76,8 +77,8 @@ class _Transposed:
     position: Affine
     """Where it is read."""
     store: Store
-    target: Affine | None
-    """Where it is written if nothing else is computed, None if something is."""
+    is_copy: bool
+    """Whether nothing else is computed."""
 
 
 def _transposed(nest: Nest) -> _Transposed | None:
@@ -99,10 +100,8 @@ def _transposed(nest: Nest) -> _Transposed | None:
         store = Store(_Value(nest, load), variables, extents, [column])
         if store.is_storable and store.is_contiguous and store.is_vector:
             outer = [v for v in others if not v.same_as(line)]
-            target = None
-            if nest.value.same_as(load):
-                target = affine(list(nest.buffer.shape), list(nest.indices), variables)
-            return _Transposed(nest, outer, line, column, load.source, position, store, target)
+            is_copy = nest.value.same_as(load)
+            return _Transposed(nest, outer, line, column, load.source, position, store, is_copy)
     return None
 
 
@@ -115,41 +114,45 @@ def _emit(found: _Transposed) -> None:
     nest, lanes = found.nest, native_tile().lanes
     with compute_block("transposition"):
         found.store.declare()
-        source, output = flat(found.source), flat(nest.buffer)
+        source = flat(found.source)
         height, width = bound(nest.extent(found.line)), bound(nest.extent(found.column))
-        step = bound(found.position.of(found.column))
-        side = int64(_SIDE)
-        most_rows, most_columns = bound(even_part(height, side)), bound(even_part(width, side))
-        bands = bound(pieces(height, tirx.max(most_rows, int64(1))))
+        row_step = found.position.of(found.column)
+        most_rows, most_columns = (_part(size, lanes) for size in (height, width))
+        bands, blocks = bound(pieces(height, most_rows)), bound(pieces(width, most_columns))
 
-        def band(number: Any) -> None:
-            here = _values(nest, found.outer, tirx.floordiv(number, bands))
-            first = bound(tirx.floormod(number, bands) * most_rows)
+        def block(number: Any) -> None:
+            rest = bound(tirx.floordiv(number, blocks))
+            values = _values(nest, found.outer, tirx.floordiv(rest, bands))
+            first = bound(tirx.floormod(rest, bands) * most_rows)
+            start = bound(tirx.floormod(number, blocks) * most_columns)
             rows = bound(tirx.min(height - first, most_rows))
-            room: Any = None if found.target else ib.alloc_buffer((_SIDE * _SIDE,), "float32")
-            with ib.serial(bound(pieces(width, tirx.max(most_columns, int64(1))))) as block:
-                start = bound(block * most_columns)
-                columns = bound(tirx.min(width - start, most_columns))
-                corner = {**here, found.line: first, found.column: start}
-                if found.target is not None:
-                    to = tirx.address_of(output[bound(found.target.at(corner))])
-                    row_step = found.target.of(found.line)
-                else:
-                    to, row_step = room.data, int64(_SIDE)
-                origin = tirx.address_of(source[bound(found.position.at(corner))])
-                call_function(TRANSPOSE, to, origin, columns, rows, row_step, step)
-                if found.target is None:
-                    with ib.serial(rows) as row:
-                        values = {**corner, found.line: bound(first + row)}
-                        found.store.run(values, columns, partial(_element, room, row), lanes)
+            columns = bound(tirx.min(width - start, most_columns))
+            values |= {found.line: first, found.column: start}
+            origin = tirx.address_of(source[bound(found.position.at(values))])
+            if found.is_copy:
+                target = tirx.address_of(found.store.output[bound(found.store.target(values))])
+                step = found.store.step(found.line)
+                call_function(TRANSPOSE, target, origin, columns, rows, step, row_step)
+                return
+            square = ib.alloc_buffer((_SIDE * _SIDE,), "float32")
+            call_function(TRANSPOSE, square.data, origin, columns, rows, _SIDE, row_step)
+            with ib.serial(rows) as row:
+                here = {**values, found.line: bound(first + row)}
+                found.store.run(here, columns, partial(_element, square, row), lanes)
 
         extents = [nest.extent(v) for v in nest.variables]
         count = product([nest.extent(v) for v in found.outer])
-        for_items(bound(count * bands), product(extents) * _COST, band)
+        for_items(bound(count * bands * blocks), product(extents) * _COST, block)
 
 
-def _element(room: Any, row: Any, offset: Any) -> Any:
-    return room[row * _SIDE + offset]
+def _part(size: Any, lanes: int) -> Any:
+    """The size of the equal parts of an axis, of whole vectors, that a block has at most."""
+    vectors = ceil_div(even_part(size, int64(_SIDE)), lanes)
+    return bound(tirx.max(vectors, int64(1)) * lanes)
+
+
+def _element(square: Any, row: Any, offset: Any) -> Any:
+    return square[row * _SIDE + offset]
 
 
 def _values(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:

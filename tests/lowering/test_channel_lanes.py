@@ -195,7 +195,7 @@ def test_weights_that_are_no_constants() -> None:
     ],
     ids=[
         "few channels", "groups of two", "two outputs of a channel", "all channels",
-        "unknown channels", "doubles", "means of parts", "three axes",
+        "unknown channels", "doubles", "windows that do not overlap", "three axes",
     ],
 )  # fmt: skip
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:

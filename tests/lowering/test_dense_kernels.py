@@ -330,7 +330,26 @@ def test_a_convolution_reads_its_result_and_another_tensor() -> None:
     check(text, {"f": weight(20, 16, 3, 3), "c": weight(20)}, PLANES)
 
 
-def test_a_bias_and_an_activation_are_fused_behind_a_convolution() -> None:
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("model (float[n, 64, h, 1] x) => (y) { y = GlobalAveragePool (x) }", 1),
+        ("model (float[n, 64, h, 1] x) => (y) { y = ReduceMax <axes = [2, 3]> (x) }", 1),
+        ("model (float[n, 32, h, w] x) => (y) { y = Conv (x, f) }", 0),
+    ],
+    ids=["mean", "maximum", "convolution to one channel"],
+)
+def test_rows_may_end_with_axes_of_size_1(text: str, count: int) -> None:
+    """The channels of a convolution of one tap are no row."""
+    weights = {"f": weight(1, 32, 1, 1)}
+    with as_target("native") as target:
+        functions = lower_to_kernels(looplift.from_onnx(with_weights(text, weights))).functions
+        kernels = [f for f in functions.values() if isinstance(f, tirx.PrimFunc)]
+        assert sum(RowReduction().apply(k, target, False) is not None for k in kernels) == count
+    check(text, weights, [{"n": n, "h": h, "w": 5} for n, h in ((1, 1), (2, 7), (1, 200))])
+
+
+def test_a_bias_and_an_activation_are_fused_after_a_convolution() -> None:
     text = """model (float[b, 20, h, w] x) => (y) {
         p = Conv <pads = [1, 1, 1, 1]> (x, f, c) y = HardSwish (p) }"""
     weights = {"f": weight(20, 20, 3, 3), "c": weight(20)}

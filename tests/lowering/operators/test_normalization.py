@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from typing import Any
 
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+import looplift
 from looplift.rewrite.errors import UnsupportedError
 
+from ..compiled import virtual_machine
 from .inputs import Load, random
 
 
@@ -48,15 +54,60 @@ def test_lp_normalization(imported: Load, p: int, axis: int) -> None:
     model.check(np.vstack([random(2, 4), np.zeros((1, 4), np.float32)]))
 
 
-def test_group_normalization(imported: Load) -> None:
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_group_normalization(imported: Load, dtype: str) -> None:
+    tensor = f"{dtype}[n, 6, h, w]"
     model = imported(
-        """
+        f"""
         <ir_version: 10, opset_import: ["" : 21]>
-        g (float[n, 6, h, w] x, float[6] scale, float[6] bias) => (float[n, 6, h, w] y)
-        { y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias) }"""
+        g ({tensor} x, {dtype}[6] scale, {dtype}[6] bias) => ({tensor} y)
+        {{ y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias) }}"""
     )
+    kind = np.float32 if dtype == "float" else np.float64
     for shape in ((2, 6, 4, 5), (1, 6, 1, 1), (3, 6, 33, 1)):
-        model.check(random(*shape) + 1, random(6), random(6))
+        given = (random(*shape) + 1, random(6), random(6))
+        model.check(*(value.astype(kind) for value in given))
+
+
+def _group_normalization(opset: int, numbers: str) -> Any:
+    """A virtual machine for one in two groups, of any channels."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : {opset}]>
+        g (float[n, c, h] x, float[{numbers}] scale, float[{numbers}] bias) => (float[n, c, h] y)
+        {{ y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias) }}""")
+    return virtual_machine(looplift.compile(looplift.from_onnx(model), "llvm"))
+
+
+def _normalized(x: Any, scale: Any, bias: Any) -> Any:
+    """What the machine should compute, in float64; `scale` and `bias` of each channel."""
+    rows = x.astype(np.float64).reshape(x.shape[0], 2, -1)
+    centred = rows - rows.mean(-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.01)
+    return normal.reshape(x.shape) * scale[:, None] + bias[:, None]
+
+
+def test_group_normalization_of_a_large_mean() -> None:
+    """It cancels in onnxruntime."""
+    x, scale, bias = random(2, 6, 5) + 1000, random(6), random(6)
+    got = _group_normalization(21, "c")["main"](*map(tvm.runtime.tensor, (x, scale, bias)))
+    np.testing.assert_allclose(got.numpy(), _normalized(x, scale, bias), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*GroupNormalization.*:UserWarning")
+def test_group_normalization_with_numbers_of_groups() -> None:
+    """As in opset 18."""
+    x, scale, bias = random(2, 6, 5), random(2), random(2)
+    got = _group_normalization(18, "2")["main"](*map(tvm.runtime.tensor, (x, scale, bias)))
+    wanted = _normalized(x, scale.repeat(3), bias.repeat(3))
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("channels", "numbers"), [(7, 7), (6, 2), (6, 1)])
+def test_group_normalization_of_unfitting_sizes_fails(channels: int, numbers: int) -> None:
+    given = (random(1, channels, 4), random(numbers), random(numbers))
+    machine = _group_normalization(21, "d")
+    with pytest.raises(Exception, match=r"(?i)shape|size|match"):
+        machine["main"](*map(tvm.runtime.tensor, given))
 
 
 def test_batch_normalization_of_a_batch(imported: Load) -> None:
