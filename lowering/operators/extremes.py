@@ -14,9 +14,12 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..processor import is_for_gpu
-from ..values import Constant, Value, is_tensor
+from ..values import Constant, Value, as_int, is_tensor
 from .broadcasting import ONE, ZERO, known_dims
 from .registry import ConverterContext, converts
+
+_MOST_NUMBERED = 1 << 20
+"""The longest axis whose positions are computed as float32; they take up a constant."""
 
 
 def lowest(dtype: str) -> float:
@@ -35,10 +38,7 @@ def reduce_extreme(
     ctx: ConverterContext, data: Value, axes: Sequence[int], *, greatest: bool, keepdims: bool
 ) -> Value:
     """The minimum or maximum of floating point data along axes."""
-    choose, worst = (tirx.max, -math.inf) if greatest else (tirx.min, math.inf)
-    reducer = te.comm_reducer(
-        lambda a, b: choose(a, b), lambda dtype: tirx.const(worst, dtype), name="extreme"
-    )
+    reducer = _reducer(greatest)
 
     def compute(data: Any) -> Any:
         places = sorted(axis % len(data.shape) for axis in axes)
@@ -62,7 +62,11 @@ def arg_extreme(ctx: ConverterContext) -> Value:
     axis, keepdims = ctx.attr("axis", 0) % len(dims), bool(ctx.attr("keepdims", 1))
     if is_for_gpu():
         return _clamp_position(ctx, ctx.bb.normalize(ctx.by_tvm()), dims[axis])
-    better = better_position(ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0)))
+    greatest, takes_last = ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0))
+    size = as_int(dims[axis])
+    if str(data.ty.dtype) == "float32" and size is not None and 0 < size <= _MOST_NUMBERED:
+        return _position_of_extreme(ctx, axis, size, greatest, takes_last, keepdims)
+    better = better_position(greatest, takes_last)
 
     def compute(data: Any) -> Any:
         along = {axis: te.reduce_axis((0, data.shape[axis]))}
@@ -77,6 +81,63 @@ def arg_extreme(ctx: ConverterContext) -> Value:
         return te.compute(shape, lambda *at: position(*at), name="position")
 
     return ctx.call_te(compute, _in_own_type(ctx.bb, data), name="position")
+
+
+def _position_of_extreme(
+    ctx: ConverterContext, axis: int, size: int, greatest: bool, takes_last: bool, keepdims: bool
+) -> Value:
+    """The position of float32 data in two reductions of float32, which TVM computes in vectors.
+
+    As in onnxruntime, NaN counts in the first place only.
+    """
+    data = _in_own_type(ctx.bb, ctx.inputs[0])
+    numbers = relax.const(np.arange(size, dtype=np.float32))
+    of_values, of_numbers = _reducer(greatest), _reducer(takes_last)
+    worst = tirx.const(-math.inf if greatest else math.inf, "float32")
+
+    def is_number(value: Any) -> Any:
+        # TVM takes a value for equal to itself.
+        return value >= worst if greatest else value <= worst
+
+    def compute(data: Any, numbers: Any) -> Any:
+        along = {axis: te.reduce_axis((0, size))}
+        number = along[axis].var
+
+        def extreme(*at: Any) -> Any:
+            value = data(*_source(along, at, True))
+            value = tirx.Select(is_number(value), value, worst)
+            return of_values(value, axis=list(along.values()))
+
+        found = te.compute(_shape(data, along, True), extreme, name="extreme")
+
+        def place(*at: Any) -> Any:
+            source = _source(along, at, keepdims)
+            there = [ZERO if k == axis else index for k, index in enumerate(source)]
+            is_extreme = data(*source) == found(*there)
+            none = tirx.const(-math.inf if takes_last else math.inf, "float32")
+            value = tirx.Select(is_extreme, numbers(number), none)
+            return of_numbers(value, axis=list(along.values()))
+
+        return te.compute(_shape(data, along, keepdims), place, name="place")
+
+    def position(place: Any, data: Any) -> Any:
+        def element(*at: Any) -> Any:
+            source = _source({axis: ZERO}, at, keepdims)
+            first = data(*(ZERO if k == axis else index for k, index in enumerate(source)))
+            return tirx.Select(is_number(first), tirx.Cast("int64", place(*at)), ZERO)
+
+        return te.compute(place.shape, element, name="position")
+
+    found = ctx.call_te(compute, data, numbers, name="place")
+    return ctx.call_te(position, found, data, name="position")
+
+
+def _reducer(greatest: bool) -> Any:
+    """The reduction of floating point numbers to the greatest or the least."""
+    choose, worst = (tirx.max, -math.inf) if greatest else (tirx.min, math.inf)
+    return te.comm_reducer(
+        lambda a, b: choose(a, b), lambda dtype: tirx.const(worst, dtype), name="extreme"
+    )
 
 
 def _in_own_type(bb: Any, data: Value) -> Value:

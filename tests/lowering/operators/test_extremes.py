@@ -59,6 +59,28 @@ def test_positions(imported: Load, op_type: str, last: int, keepdims: int) -> No
         model.check(np.array([[1, np.nan], [np.nan, np.nan]], np.float32))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "last", "keepdims"),
+    one_of(3, itertools.product(("ArgMax", "ArgMin"), (0, 1), (0, 1))),
+)
+def test_positions_along_an_axis_of_known_size(
+    imported: Load, op_type: str, last: int, keepdims: int
+) -> None:
+    result = "int64[?, ?, ?]" if keepdims else "int64[?, ?]"
+    attributes = f"select_last_index = {last}, keepdims = {keepdims}"
+    model = imported(f"""
+    g (float[n, 3, 41] x) => ({result} a, {result} b) {{
+        a = {op_type} <axis = -1, {attributes}> (x)
+        b = {op_type} <axis = 1, {attributes}> (x)
+    }}""")
+    x = np.random.default_rng(0).integers(-3, 4, (5, 3, 41)).astype(np.float32)
+    x[1, :, 5:], x[2], x[3] = np.nan, -np.inf, np.inf
+    x[4, 0, 0], x[4, 1, 0], x[4, 2, :20] = np.nan, np.inf, -np.inf
+    model.check(x)
+    model.check(x[:1])
+    model.check(np.full((1, 3, 41), np.nan, np.float32))
+
+
 def test_positions_of_integers(imported: Load) -> None:
     model = imported("g (int32[n, m] x) => (int64[n, 1] a) { a = ArgMax <axis = 1> (x) }")
     model.check(np.full((2, 3), np.iinfo(np.int32).min, np.int32))
