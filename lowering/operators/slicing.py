@@ -242,10 +242,17 @@ def _ends_at_first(end: int | None) -> bool:
 
 
 def _is_static(ctx: ConverterContext, slices: Sequence[SymbolicSlice], dims: Sequence[Any]) -> bool:
-    """Whether sizes and bounds are known and inputs: then TVM's converter is right."""
+    """Whether sizes and bounds are known and inputs, and the result is not empty.
+
+    Then TVM's converter is right. It makes the size negative where the end is before the start.
+    """
     sizes = [as_int(dims[along.axis]) for along in slices]
-    are_known = None not in sizes and all(along.is_constant for along in slices)
-    return are_known and "starts" not in ctx.attrs
+    if "starts" in ctx.attrs or not all(along.is_constant for along in slices):
+        return False
+    return all(
+        size is not None and along.apply(range(size))
+        for along, size in zip(slices, sizes, strict=True)
+    )
 
 
 def _slice_flipped(

@@ -34,6 +34,23 @@ def test_constant_bounds_are_clamped_to_the_axis(
         model.check(random(rows, 2))
 
 
+@pytest.mark.parametrize("bounds", [(-2, 1, 1), (5, 2, 2), (1, -2, -1), (9, 12, 1)])
+@pytest.mark.parametrize("rows", ["n", "3"])
+def test_an_empty_slice_of_an_axis_of_known_size(
+    imported: Load, rows: str, bounds: tuple[int, int, int]
+) -> None:
+    start, end, step = bounds
+    model = imported(f"""
+    g (float[{rows}, 8] x) => (float[k, j] y) {{
+        start = Constant <value_ints = [{start}]> ()
+        end = Constant <value_ints = [{end}]> ()
+        axis = Constant <value_ints = [1]> ()
+        step = Constant <value_ints = [{step}]> ()
+        y = Slice(x, start, end, axis, step)
+    }}""")
+    model.check(random(3, 8))
+
+
 @pytest.mark.parametrize("step", [1, 2, -1, -2])
 def test_bounds_that_are_inputs(stock: Load, step: int) -> None:
     model = stock(f"""
