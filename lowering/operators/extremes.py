@@ -37,19 +37,19 @@ def highest(dtype: str) -> float:
 def reduce_extreme(
     ctx: ConverterContext, data: Value, axes: Sequence[int], *, greatest: bool, keepdims: bool
 ) -> Value:
-    """The minimum or maximum of floating point data along axes."""
-    reducer = _reducer(greatest)
+    """The minimum or maximum of floating point data along axes.
 
-    def compute(data: Any) -> Any:
-        places = sorted(axis % len(data.shape) for axis in axes)
-        along = {axis: te.reduce_axis((0, data.shape[axis])) for axis in places}
-
-        def element(*at: Any) -> Any:
-            return reducer(data(*_source(along, at, keepdims)), axis=list(along.values()))
-
-        return te.compute(_shape(data, along, keepdims), element, name="extreme")
-
-    return ctx.call_te(compute, _in_own_type(ctx.bb, data), name="extreme")
+    It is TVM's, or infinity where all elements are: half of them is then TVM's start, which is more
+    than half of any number. These are operators that TVM's passes know.
+    """
+    bb, kind = ctx.bb, data.ty.dtype
+    worst = -math.inf if greatest else math.inf
+    start = (tirx.min_value if greatest else tirx.max_value)(str(kind)).value
+    reduce = relax.op.max if greatest else relax.op.min
+    half = bb.normalize(relax.op.multiply(data, relax.const(0.5, kind)))
+    is_worst = relax.op.equal(reduce(half, list(axes), keepdims), relax.const(start, kind))
+    extreme = reduce(data, list(axes), keepdims)
+    return bb.normalize(relax.op.where(is_worst, relax.const(worst, kind), extreme))
 
 
 @converts("ArgMax", "ArgMin")
