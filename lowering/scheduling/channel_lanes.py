@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -32,6 +32,15 @@ from .lane_kernels import MAXIMA, MOST_POSITIONS, PRODUCTS, SUMS, TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, native_tile
 from .nests import inlined, substituted
 from .packing import pack_weights
+from .window_axes import (
+    UsedAxis,
+    extent_of_window,
+    extent_of_windows,
+    inside,
+    taps_inside,
+    with_all_taps,
+    with_used_taps,
+)
 
 _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
     MAXIMA: maximum_of,
@@ -101,15 +110,6 @@ def _position(found: Convolved) -> Affine:
 
 
 @dataclass(frozen=True)
-class _UsedAxis(SpatialAxis):
-    """An axis with only its taps from `first` on, of `all_taps`."""
-
-    taps: Any
-    first: Any
-    all_taps: int
-
-
-@dataclass(frozen=True)
 class _Chunk:
     """A few output lines, or positions of a line, of a vector of channels."""
 
@@ -172,18 +172,21 @@ class _Emission:
         lanes = self._lanes
         # An expression of the kernel's own sizes (see `bound`), and room for the last whole vector.
         self._elements = tirx.max(int64(_CACHED), self._least_size()) + lanes
-        self._axes = [self._used_part(axis) for axis in self._found.axes]
+        self._axes = [
+            with_used_taps(axis) if self._can_skip(axis) else with_all_taps(axis)
+            for axis in self._found.axes
+        ]
         *outer, inner = self._axes
-        width = _span(inner, inner.size)
+        width = extent_of_windows(inner, inner.size)
         if outer:
             (line,) = outer
             self._pitch = bound(self._pitch_of(width))
             lines = tirx.floordiv(int64(_CACHED // lanes), self._pitch)
-            most = tirx.floordiv(lines - _extent(line), line.stride)
+            most = tirx.floordiv(lines - extent_of_window(line), line.stride)
             total = line.size
         else:
             self._pitch, total = bound(width), inner.size
-            most = tirx.floordiv(_CACHED // lanes - _extent(inner), int64(inner.stride))
+            most = tirx.floordiv(_CACHED // lanes - extent_of_window(inner), int64(inner.stride))
         total = bound(total)
         count = bound(even_part(total, tirx.max(most + 1, int64(1))))
         chunks = bound(pieces(total, tirx.max(count, int64(1))))
@@ -230,30 +233,18 @@ class _Emission:
         """The elements of a plane for one line of the output, or for one position of a line."""
         *outer, inner = self._found.axes
         if not outer:
-            return self._lanes * _extent(inner)
-        width = _span(inner, inner.size)
-        return self._pitch_of(width) * (self._lanes * _extent(outer[0]))
-
-    def _used_part(self, axis: SpatialAxis) -> _UsedAxis:
-        """The axis without the taps at either end that read only padding, where these add nothing.
-
-        Where the size is known, `drop_unused_taps` has left out the others. As in `tap_products`,
-        infinite and NaN weights of the others do not reach the output.
-        """
-        whole = _UsedAxis(**vars(axis), first=int64(0), all_taps=axis.taps)
-        if axis.taps == 1 or not self._can_skip(axis):
-            return whole
-        first, end = _taps_inside(axis, int64(0), (axis.size - 1) * axis.stride)
-        first = bound(tirx.min(first, int64(axis.taps - 1)))
-        taps = bound(tirx.max(end - first, int64(1)))
-        shift = first * axis.dilation
-        low, high = (bound(limit - shift) for limit in (axis.low, axis.high))
-        return replace(whole, first=first, taps=taps, low=low, high=high)
+            return self._lanes * extent_of_window(inner)
+        width = extent_of_windows(inner, inner.size)
+        return self._pitch_of(width) * (self._lanes * extent_of_window(outer[0]))
 
     def _can_skip(self, axis: SpatialAxis) -> bool:
-        """Whether taps that read padding along an axis can be left out at run time."""
+        """Whether taps that read padding along an axis can be left out at run time.
+
+        Where the size is known, `drop_unused_taps` has left them out. As in `tap_products`,
+        infinite and NaN weights of such taps do not reach the output.
+        """
         adds_nothing = self._function != MAXIMA and float(self._found.fill.value) == 0
-        return adds_nothing and static_size(axis.size) is None
+        return adds_nothing and axis.taps > 1 and static_size(axis.size) is None
 
     def _fill_table(self) -> None:
         """The distances to each tap from the first one, in the plane and in the weights."""
@@ -275,10 +266,10 @@ class _Emission:
     def _taps_of_line(self, number: Any) -> tuple[Any, Any]:
         """The first entry in the table, and the number, of the taps that an output line needs."""
         *outer, inner = self._axes
-        if not outer or not self._can_skip(outer[0]):
+        if not outer or not self._can_skip(self._found.axes[0]):
             return int64(0), self._used_taps
         start = number * outer[0].stride
-        first, end = _taps_inside(outer[0], start, start)
+        first, end = taps_inside(outer[0], start, start)
         rows = tirx.max(end - first, int64(0))
         return bound(first * inner.taps * 2), bound(rows * inner.taps)
 
@@ -291,23 +282,23 @@ class _Emission:
             self._fill_lines(chunk, outer[0], inner, plane, room)
         else:
             start = bound(chunk.first * inner.stride)
-            extent = bound(_span(inner, chunk.count))
-            low, high = _inside(inner, start, extent)
+            extent = bound(extent_of_windows(inner, chunk.count))
+            low, high = inside(inner, start, extent)
             values = {self._found.positions[0]: start + low}
             self._fill(plane, int64(0), low)
             self._transpose(chunk, values, plane, low, bound(high - low))
             self._fill(plane, high, extent - high)
 
     def _fill_lines(
-        self, chunk: _Chunk, line: _UsedAxis, inner: _UsedAxis, plane: Any, room: Any
+        self, chunk: _Chunk, line: UsedAxis, inner: UsedAxis, plane: Any, room: Any
     ) -> None:
         line_position, position = self._found.positions
-        skips = self._can_skip(line)  # Then no tap reads lines of padding.
+        skips = self._can_skip(self._found.axes[0])  # Then no tap reads lines of padding.
         start = bound(chunk.first * line.stride)
-        lines = bound(_span(line, chunk.count))
-        top, bottom = _inside(line, start, lines)
-        extent = bound(_span(inner, inner.size))
-        low, high = _inside(inner, int64(0), extent)
+        lines = bound(extent_of_windows(line, chunk.count))
+        top, bottom = inside(line, start, lines)
+        extent = bound(extent_of_windows(inner, inner.size))
+        low, high = inside(inner, int64(0), extent)
         row = bound(self._position.of(line_position))
         count = bound(high - low)
         # Either whole vectors of positions, which may overlap, or all lines as one matrix.
@@ -409,31 +400,3 @@ class _Emission:
 
     def _run(self, values: Mapping[Any, Any], count: Any, results: Any, start: Any) -> None:
         self._found.store.run(values, count, lambda k: results[start + k], self._lanes)
-
-
-def _extent(axis: SpatialAxis) -> Any:
-    """The elements that the window of one position spans."""
-    return (axis.taps - 1) * axis.dilation + 1
-
-
-def _span(axis: SpatialAxis, count: Any) -> Any:
-    """The elements that the windows of some positions span; none for no positions."""
-    return tirx.max(count - 1, int64(0)) * axis.stride + _extent(axis)
-
-
-def _taps_inside(axis: SpatialAxis, first_start: Any, last_start: Any) -> tuple[Any, Any]:
-    """The first tap that may read the input, and the one after the last.
-
-    `first_start` and `last_start` are the padded elements that the first tap reads, for the first
-    and the last position.
-    """
-    first = ceil_div(axis.low - last_start, int64(axis.dilation))
-    end = ceil_div(axis.high - first_start, int64(axis.dilation))
-    first = bound(tirx.min(tirx.max(first, int64(0)), axis.taps))
-    return first, bound(tirx.min(end, axis.taps))
-
-
-def _inside(axis: SpatialAxis, start: Any, extent: Any) -> tuple[Any, Any]:
-    """The part of `extent` padded positions from `start` on that is not padding."""
-    low = bound(tirx.min(tirx.max(axis.low - start, int64(0)), extent))
-    return low, bound(tirx.max(tirx.min(axis.high - start, extent), low))

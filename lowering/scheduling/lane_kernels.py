@@ -15,13 +15,12 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .emission import bound
-from .shared_functions import function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, outlined
 from .winograd_transforms import kept, span
 
 TRANSPOSE = "looplift_transpose"
 MOST_POSITIONS = 8
 """Positions whose results are in registers together."""
-_ANY = (1 << 48,)
 _ZERO = tirx.IntImm("int64", 0)
 
 
@@ -36,7 +35,9 @@ def transposition(lanes: int) -> tirx.PrimFunc:
         pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
         names = ("rows", "columns", "target_row", "source_row")
         rows, columns, target_row, source_row = (ib.arg(name, ib.int64()) for name in names)
-        target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
+        target, source = (
+            ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers
+        )
         with ib.If(tirx.all(rows >= lanes, columns >= lanes)):
             with (
                 ib.Then(),
@@ -119,9 +120,9 @@ class Windows(ABC):
         with IRBuilder() as builder, function_frame():
             pointers, (taps, count, step) = self._parameters()
             out, plane, weights = (
-                ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3]
+                ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers[:3]
             )
-            table = ib.decl_buffer(_ANY, "int64", data=pointers[3])
+            table = ib.decl_buffer(ANY_SHAPE, "int64", data=pointers[3])
             zero = span(_ZERO, lanes)
             with ib.serial(tirx.floordiv(count + together - 1, together)) as number:
                 # The last ones end with the last position, and are computed again in part.

@@ -24,11 +24,9 @@ from ..processor import vector_bytes
 from .affine import int64
 from .emission import bound, ceil_div, prefetch
 from .lane_kernels import TRANSPOSE
-from .shared_functions import outlined
+from .shared_functions import ANY_SHAPE, outlined
 from .winograd_transforms import span
 
-_ANY = (1 << 48,)
-"""The shape of a buffer that is only a pointer."""
 _AHEAD = 1 << 10
 """Elements from the weights that are multiplied to those that are prefetched.
 
@@ -377,7 +375,7 @@ def tile_function(tile: Tile, rows: int) -> tirx.PrimFunc:
         pointers, numbers = _parameters(_TILE_POINTERS, _TILE_NUMBERS)
         count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, step = numbers
         a, b, out, table, following = (
-            ib.decl_buffer(_ANY, "int64" if name == "table" else "float32", data=pointer)
+            ib.decl_buffer(ANY_SHAPE, "int64" if name == "table" else "float32", data=pointer)
             for name, pointer in zip(_TILE_POINTERS, pointers, strict=True)
         )
         sums, *others = (_Sums(tile, rows) for _ in range(_chains(tile, rows)))
@@ -424,7 +422,7 @@ def panels_function(tile: Tile) -> tirx.PrimFunc:
         )  # fmt: skip
         pointers, numbers = _parameters(("a", "b", "out", "table"), names)
         weights, planes, out = (
-            ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers[:3]
+            ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers[:3]
         )
         table = pointers[3]
         panels, positions, tiles, rows, tile_rows, channels, taps, depth, *rest = numbers
@@ -502,7 +500,7 @@ def product_function(tile: Tile, rows: int) -> tirx.PrimFunc:
         names = [f"a{row}" for row in range(0, tile.rows, _ROWS_OF_POINTER)]
         pointers, numbers = _parameters([*names, *_PRODUCT_POINTERS[1:]], _PRODUCT_NUMBERS)
         count, a_row, a_k, b_k, step = numbers
-        buffers = [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers]
+        buffers = [ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers]
         *parts, b, out, following = buffers
         sums = _Sums(tile, rows)
         sums.clear()
@@ -528,7 +526,9 @@ def copy_row_function(lanes: int) -> tirx.PrimFunc:
         )
         before, count, after, stride = numbers
         fill = ib.arg("fill", ib.float32())
-        target, source = (ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in pointers)
+        target, source = (
+            ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers
+        )
 
         def write_fill(first: Any, number: Any) -> None:
             # Most rows have one element of padding at most, which is faster without a call.

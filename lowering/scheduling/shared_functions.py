@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from tvm import ir, tirx
 from tvm.tirx.script import builder as ib
 
+ANY_SHAPE = (1 << 48,)
+"""The shape of a buffer that is only a pointer."""
+
 
 def outlined(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with a body that LLVM does not inline: TVM forbids it for a compute scope.

@@ -20,7 +20,7 @@ from .affine import Affine, int64, product
 from .convolution_form import Convolved, static_size
 from .emission import bound
 from .micro_kernels import Tile, call_copy_row, call_function, call_tile
-from .shared_functions import function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, outlined
 
 MOST_POSITIONS = 12
 """The most positions of a small image."""
@@ -31,7 +31,6 @@ LISTED = MOST_TAPS + 2
 the convolution, their number and a 0. All lists are as long, so that kernels can be merged."""
 GATHER = "looplift_gather_taps"
 TAP_PRODUCTS = "looplift_tap_products_"
-_ANY = (1 << 48,)
 _AXIS = ("size", "taps", "stride", "dilation", "low", "high", "step")
 _ZERO = tirx.IntImm("int64", 0)
 
@@ -46,8 +45,8 @@ def _pointers(*names: str) -> list[Any]:
 
 def _buffers(pointers: list[Any]) -> list[Any]:
     *data, used = pointers
-    floats = [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in data]
-    return [*floats, ib.decl_buffer(_ANY, "int64", data=used)]
+    floats = [ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in data]
+    return [*floats, ib.decl_buffer(ANY_SHAPE, "int64", data=used)]
 
 
 def can_be_small(found: Convolved) -> bool:

@@ -15,14 +15,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from .shared_functions import function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, outlined
 
 POINTS = 4
 """Points along an axis: rows of B' and of G."""
 INPUT = "looplift_winograd_input"
 OUTPUT = "looplift_winograd_output"
 TAPS = "looplift_winograd_taps"
-_ANY = (1 << 48,)
 
 
 def transformed_taps(tap: Callable[[int, int], Any], point: tuple[Any, Any]) -> Any:
@@ -160,7 +159,7 @@ def _arguments(pointers: int, numbers: int) -> tuple[list[Any], list[Any]]:
 
 
 def _buffers(data: Sequence[Any]) -> list[Any]:
-    return [ib.decl_buffer(_ANY, "float32", data=pointer) for pointer in data]
+    return [ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in data]
 
 
 def span(first: Any, lanes: int) -> Any:
