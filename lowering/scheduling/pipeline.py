@@ -30,8 +30,10 @@ from .channel_panels import ChannelPanels
 from .compaction import COMPACTED, COMPACTION, compact_buffers
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
+from .convolution_form import static_size
 from .dataflow import split_blocks
 from .elementwise import Elementwise
+from .emission import SCHEDULED
 from .few_positions import FewPositions
 from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
@@ -125,6 +127,7 @@ def _for_cpu() -> Any:
         [
             _to_kernels(),
             _module_pass(_apply_database),
+            _module_pass(_pass_over_empty_results),
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
@@ -232,6 +235,21 @@ def _may_slice(kernel: tirx.PrimFunc) -> bool:
         return not equal(size, of_result) and not equal(size, 1)
 
     return any(len(shape) == len(result) and any(map(differs, shape, result)) for shape in given)
+
+
+def _pass_over_empty_results(module: tvm.IRModule) -> tvm.IRModule:
+    """Keep rules from kernels whose result is known to have no elements.
+
+    TVM's simplifier fails on a division by a size that it knows to be 0.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and _has_no_elements(kernel.params[-1]):
+            module[variable] = kernel.with_attr(SCHEDULED, True)
+    return module
+
+
+def _has_no_elements(param: Any) -> bool:
+    return _is_tensor(param) and any(static_size(size) == 0 for size in param.shape)
 
 
 def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:

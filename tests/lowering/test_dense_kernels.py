@@ -331,6 +331,26 @@ def test_a_convolution_reads_its_result_and_another_tensor() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "node", "shape"),
+    [
+        ([2, 0, 3, 4], "Transpose <perm = [0, 3, 2, 1]> (x)", (2, 4, 3, 0)),
+        ([0, 16, 8, 8], "Conv <group = 16> (x, f)", (0, 16, 6, 6)),
+        ([1, 1, 1, 1], "MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)", (1, 1, 0, 0)),
+        ([0, 32, 8, 8], "AveragePool <kernel_shape = [2, 2]> (x)", (0, 32, 7, 7)),
+        ([3, 0, 5], "ReduceMean <axes = [2]> (x)", (3, 0, 1)),
+        ([2, 0, 16], "MatMul (x, w)", (2, 0, 33)),
+        ([0, 4, 5], "Softmax (x)", (0, 4, 5)),
+    ],
+)
+def test_results_without_elements(given: list[int], node: str, shape: tuple[int, ...]) -> None:
+    """Onnxruntime refuses some of them."""
+    text = f"model (float{given} x) => (y) {{ y = {node} }}"
+    model = with_weights(text, {"f": weight(16, 1, 3, 3), "w": weight(16, 33)})
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    assert machine["main"](tvm.runtime.tensor(np.zeros(given, np.float32))).numpy().shape == shape
+
+
+@pytest.mark.parametrize(
     ("text", "count"),
     [
         ("model (float[n, 64, h, 1] x) => (y) { y = GlobalAveragePool (x) }", 1),

@@ -113,6 +113,8 @@ def test_lines_of_any_number_of_positions(name: str, target: Any) -> None:
     sizes += [
         {"b": b, "n": n} for b, n in ((2, least + 5), (0, least), (2, least + 516), (1, 1600))
     ]
+    if name == "product":  # Onnxruntime refuses one without images.
+        sizes = [size for size in sizes if size["b"]]
     check(text, {"f": weight(*shape)}, sizes, target)
 
 
