@@ -187,7 +187,7 @@ def compare(operator: Operator, arguments: argparse.Namespace) -> Iterator[dict[
             "operator": operator.name,
             "sizes": "x".join(map(str, sizes)),
             **{f"{name}, GFLOP/s": operations / t / 1e9 for name, t in times.items()},
-            **{f"ratio, {name}": times[name] / times["onnxruntime"] for name in machines},
+            **{f"{name}, ratio": times[name] / times["onnxruntime"] for name in machines},
         }
 
 

@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("corpus", type=Path, nargs="?")
+    parser.add_argument("corpus", type=Path, nargs="?", metavar="FOLDER", help="the models")
     parser.add_argument("--filter", default="", help="only models whose name contains this")
     options = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)

@@ -184,8 +184,13 @@ def slowest(machine: Any, given: list[Any]) -> list[str]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--networks", type=Path, default=ROOT.parent / "shared" / "networks")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="all networks of the folder if none"
+    )
+    parser.add_argument(
+        "--networks", type=Path, default=ROOT.parent / "shared" / "networks", metavar="FOLDER",
+        help="the folder of NAME.onnx and its inputs NAME.feed0.npz, ...",
+    )  # fmt: skip
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -193,6 +198,8 @@ def main() -> None:
         return
     found = {file.name.split(".onnx")[0] for file in given.networks.glob("*.onnx*")}
     names = given.names or sorted(found)
+    if missing := sorted(set(names) - found):
+        parser.error(f"there is no network {missing[0]} in {given.networks} (--networks FOLDER)")
     if not names:
         print(f"No networks in {given.networks}: nothing to measure (--networks FOLDER)")
         return
