@@ -39,15 +39,15 @@ def reduce_extreme(
 ) -> Value:
     """The minimum or maximum of floating point data along axes.
 
-    It is TVM's, or infinity where all elements are: half of them is then TVM's start, which is more
-    than half of any number. These are operators that TVM's passes know.
+    Where all elements are infinite, the reduction of their halves is TVM's initial value, which
+    half of a finite number never is. All of these are operators that TVM's passes know.
     """
     bb, kind = ctx.bb, data.ty.dtype
     worst = -math.inf if greatest else math.inf
-    start = (tirx.min_value if greatest else tirx.max_value)(str(kind)).value
+    initial = (tirx.min_value if greatest else tirx.max_value)(str(kind)).value
     reduce = relax.op.max if greatest else relax.op.min
     half = bb.normalize(relax.op.multiply(data, relax.const(0.5, kind)))
-    is_worst = relax.op.equal(reduce(half, list(axes), keepdims), relax.const(start, kind))
+    is_worst = relax.op.equal(reduce(half, list(axes), keepdims), relax.const(initial, kind))
     extreme = reduce(data, list(axes), keepdims)
     return bb.normalize(relax.op.where(is_worst, relax.const(worst, kind), extreme))
 
