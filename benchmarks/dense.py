@@ -26,7 +26,7 @@ os.environ |= {"TVM_NUM_THREADS": str(os.cpu_count()), "TVM_BIND_THREADS": "0"}
 import numpy as np
 import onnx
 import tvm
-from harness import alternate, report, session
+from harness import alternate, report, seconds, session
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
@@ -201,22 +201,22 @@ def measured(
     calls: dict[str, Callable[[], object]], arguments: argparse.Namespace
 ) -> dict[str, float]:
     """The median seconds of a call of each."""
+    numbers = {name: calls_in_a_turn(call) for name, call in calls.items()}
+    turns = {name: partial(repeat, call, numbers[name]) for name, call in calls.items()}
     times: dict[str, float] = {}
-    repeated: dict[str, tuple[Callable[[], object], int]] = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        number = max(1, int(LEAST_SECONDS / (time.perf_counter() - start)))
-        repeated[name] = (partial(repeat, call, number), number)
-    turns = {name: turn for name, (turn, _) in repeated.items()}
     if arguments.threads == 1:
         times = alternate(turns, arguments.rounds)
     else:
         for name, turn in turns.items():
             time.sleep(PAUSE)
             times |= alternate({name: turn}, arguments.rounds)
-    return {name: times[name] / repeated[name][1] for name in calls}
+    return {name: times[name] / numbers[name] for name in calls}
+
+
+def calls_in_a_turn(call: Callable[[], object]) -> int:
+    """How many calls take `LEAST_SECONDS`, by the time of the second call."""
+    call()
+    return max(1, int(LEAST_SECONDS / seconds(call)))
 
 
 def repeat(call: Callable[[], object], number: int) -> None:

@@ -18,8 +18,8 @@ from ..values import Constant, Value, as_int, is_tensor
 from .broadcasting import ONE, ZERO, known_dims
 from .registry import ConverterContext, converts
 
-_MOST_NUMBERED = 1 << 20
-"""The longest axis whose positions are computed as float32; they take up a constant."""
+_LONGEST = 1 << 20
+"""The longest axis whose positions are computed as float32: a constant holds all of them."""
 
 
 def lowest(dtype: str) -> float:
@@ -64,7 +64,7 @@ def arg_extreme(ctx: ConverterContext) -> Value:
         return _clamp_position(ctx, ctx.bb.normalize(ctx.by_tvm()), dims[axis])
     greatest, takes_last = ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0))
     size = as_int(dims[axis])
-    if str(data.ty.dtype) == "float32" and size is not None and 0 < size <= _MOST_NUMBERED:
+    if str(data.ty.dtype) == "float32" and size is not None and 0 < size <= _LONGEST:
         return _position_of_extreme(ctx, axis, size, greatest, takes_last, keepdims)
     better = better_position(greatest, takes_last)
 
@@ -91,17 +91,16 @@ def _position_of_extreme(
     As in onnxruntime, NaN counts in the first place only.
     """
     data = _in_own_type(ctx.bb, ctx.inputs[0])
-    numbers = relax.const(np.arange(size, dtype=np.float32))
-    of_values, of_numbers = _reducer(greatest), _reducer(takes_last)
+    positions = relax.const(np.arange(size, dtype=np.float32))
+    of_values, of_positions = _reducer(greatest), _reducer(takes_last)
     worst = tirx.const(-math.inf if greatest else math.inf, "float32")
 
     def is_number(value: Any) -> Any:
-        # TVM takes a value for equal to itself.
+        # Not `value == value`, which TVM simplifies to true, also for NaN.
         return value >= worst if greatest else value <= worst
 
-    def compute(data: Any, numbers: Any) -> Any:
+    def compute(data: Any, positions: Any) -> Any:
         along = {axis: te.reduce_axis((0, size))}
-        number = along[axis].var
 
         def extreme(*at: Any) -> Any:
             value = data(*_source(along, at, True))
@@ -115,8 +114,8 @@ def _position_of_extreme(
             there = [ZERO if k == axis else index for k, index in enumerate(source)]
             is_extreme = data(*source) == found(*there)
             none = tirx.const(-math.inf if takes_last else math.inf, "float32")
-            value = tirx.Select(is_extreme, numbers(number), none)
-            return of_numbers(value, axis=list(along.values()))
+            value = tirx.Select(is_extreme, positions(along[axis].var), none)
+            return of_positions(value, axis=list(along.values()))
 
         return te.compute(_shape(data, along, keepdims), place, name="place")
 
@@ -128,7 +127,7 @@ def _position_of_extreme(
 
         return te.compute(place.shape, element, name="position")
 
-    found = ctx.call_te(compute, data, numbers, name="place")
+    found = ctx.call_te(compute, data, positions, name="place")
     return ctx.call_te(position, found, data, name="position")
 
 

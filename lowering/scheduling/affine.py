@@ -18,6 +18,12 @@ def int64(number: int) -> Any:
     return tirx.IntImm("int64", number)
 
 
+def static_size(expression: Any) -> int | None:
+    """The number that a size is known to be; None if a run decides."""
+    simple = sym.Analyzer().simplify(expression)
+    return int(simple) if isinstance(simple, tirx.IntImm) else None
+
+
 def product(factors: Sequence[Any]) -> Any:
     """The product of sizes; 1 for none."""
     return reduce(mul, factors, int64(1))

@@ -18,13 +18,12 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, unflattened
+from .affine import Affine, affine, flat, int64, static_size, unflattened
 from .convolution_form import (
     Convolved,
     SpatialAxis,
     convolution_of,
     maximum_of,
-    static_size,
     sum_of,
 )
 from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten

@@ -16,9 +16,9 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import int64
+from .affine import int64, static_size
 from .convolution import Chunk, Emission, odd_lines
-from .convolution_form import Convolved, convolution_of, static_size
+from .convolution_form import Convolved, convolution_of
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel

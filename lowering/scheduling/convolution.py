@@ -24,8 +24,8 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product, unflattened
-from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of, static_size
+from .affine import Affine, affine, flat, int64, product, static_size, unflattened
+from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of
 from .emission import (
     bound,
     ceil_div,

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import ir, sym, tirx
 
-from .affine import int64
+from .affine import int64, static_size
 from .emission import Store, epilogue_of
 from .nests import Nest, depends, nests_of, substituted
 from .products import SumOfProducts, maximum_of_windows, sum_of_products, sum_of_windows
@@ -179,11 +179,6 @@ def _axis(
     if not stride or not dilation or stride < 1 or dilation < 1:
         return None
     return SpatialAxis(column, tap, size, count, stride, dilation, int64(0), None)
-
-
-def static_size(expression: Any) -> int | None:
-    simple = sym.Analyzer().simplify(expression)
-    return int(simple) if isinstance(simple, tirx.IntImm) else None
 
 
 def _with_padding(

@@ -17,8 +17,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, flat_index, int64, unflattened
-from .convolution_form import static_size
+from .affine import flat, flat_index, int64, static_size, unflattened
 from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
 from .micro_kernels import call_product, native_tile, rows_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted

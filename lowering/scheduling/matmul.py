@@ -19,8 +19,8 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, int64
-from .convolution_form import convolution_of, static_size
+from .affine import flat, int64, static_size
+from .convolution_form import convolution_of
 from .elementwise import Lines, lines_of
 from .emission import (
     Store,

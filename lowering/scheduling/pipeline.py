@@ -20,6 +20,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import is_for_gpu, is_for_llvm
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
+from .affine import static_size
 from .argument_checks import (
     drop_guaranteed_checks,
     mark_guaranteed_arguments,
@@ -30,7 +31,6 @@ from .channel_panels import ChannelPanels
 from .compaction import COMPACTED, COMPACTION, compact_buffers
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
-from .convolution_form import static_size
 from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .emission import SCHEDULED

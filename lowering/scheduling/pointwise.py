@@ -15,10 +15,10 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, unflattened
+from .affine import Affine, affine, flat, int64, static_size, unflattened
 from .channel_panels import fills_vectors
 from .convolution import ConvolutionRule, odd_lines
-from .convolution_form import Convolved, are_plain, static_size
+from .convolution_form import Convolved, are_plain
 from .emission import bound, ceil_div, compute_block, even_part, even_start, for_items, pieces
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel

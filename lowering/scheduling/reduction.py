@@ -16,9 +16,8 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product, unflattened
+from .affine import Affine, affine, flat, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions
-from .convolution_form import static_size
 from .elementwise import Lines, is_plain_value, lines_of
 from .emission import bound, compute_block, for_items, pieces, rewritten
 from .micro_kernels import native_tile

@@ -16,8 +16,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, int64, product
-from .convolution_form import Convolved, static_size
+from .affine import Affine, int64, product, static_size
+from .convolution_form import Convolved
 from .emission import bound
 from .micro_kernels import Tile, call_copy_row, call_function, call_tile
 from .shared_functions import ANY_SHAPE, function_frame, outlined

@@ -135,5 +135,5 @@ def _by_phase(weight: Any, strides: list[int], depths: list[int], groups: int) -
     depth_axes = [3 + 2 * axis for axis in range(rank)]
     phase_axes = [4 + 2 * axis for axis in range(rank)]
     moved = split.transpose(0, 2, *phase_axes, 1, *depth_axes)
-    turned = np.flip(moved, tuple(range(3 + rank, 3 + 2 * rank)))
-    return np.ascontiguousarray(turned.reshape(-1, channels, *depths))
+    flipped = np.flip(moved, tuple(range(3 + rank, 3 + 2 * rank)))
+    return np.ascontiguousarray(flipped.reshape(-1, channels, *depths))

@@ -21,9 +21,9 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as ib
 
-from .affine import int64
+from .affine import int64, static_size
 from .convolution import Chunk, ConvolutionRule, Emission, odd_lines
-from .convolution_form import Convolved, static_size
+from .convolution_form import Convolved
 from .emission import bound, ceil_div, even_part, for_items
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (

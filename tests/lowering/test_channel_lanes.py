@@ -15,8 +15,8 @@ from looplift.lowering.scheduling.channel_lanes import ChannelLanes
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
+from .comparison import TARGETS, check, weight, with_weights
 from .compiled import virtual_machine
-from .test_dense_kernels import TARGETS, check, weight, with_weights
 
 PLANES: dict[str, tuple[tuple[int, int], str]] = {
     "small": ((5, 5), "pads = [2, 2, 2, 2]"),

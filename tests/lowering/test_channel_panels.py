@@ -14,7 +14,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.pointwise import Pointwise
 
 from ..samples import one_of
-from .test_dense_kernels import TARGETS, check, weight, with_weights
+from .comparison import TARGETS, check, weight, with_weights
 
 RULES: dict[str, Any] = {"one tap": Pointwise, "planes": ChannelPanels}
 SIZES = [

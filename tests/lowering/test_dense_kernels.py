@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import tvm
-from onnx import numpy_helper
 from tvm import relax, s_tir, tirx
 from tvm.s_tir import dlight, meta_schedule
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod as normalize_mod
@@ -29,49 +27,9 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
 
 from ..samples import one_of
+from .comparison import TARGETS, check, soaking, weight, with_weights
 from .compiled import virtual_machine
 from .conftest import parse
-
-Array = np.ndarray[Any, Any]
-TARGETS = ("native", {"kind": "llvm", "mcpu": "haswell"}, {"kind": "llvm", "mcpu": "x86-64"})
-
-
-def weight(*shape: int) -> Array:
-    generator = np.random.default_rng(sum(shape))
-    return (generator.standard_normal(shape) / 8).astype(np.float32)
-
-
-def with_weights(text: str, weights: dict[str, Array]) -> onnx.ModelProto:
-    """The model with initializers, and with the type of its output."""
-    model = parse(text)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(value, name) for name, value in weights.items()
-    )
-    return onnx.shape_inference.infer_shapes(model)
-
-
-def check(
-    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = "native"
-) -> None:
-    """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
-    model = with_weights(text, weights)
-    compiled = looplift.compile(looplift.from_onnx(model), target)
-    machine = virtual_machine(compiled)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    for given in sizes:
-        feed = {value.name: random(value, given) for value in model.graph.input}
-        got = machine["main"](*(tvm.runtime.tensor(value) for value in feed.values())).numpy()
-        (want,) = session.run(None, feed)
-        assert got.shape == want.shape
-        scale = max(1.0, float(np.abs(want).max(initial=0)))
-        np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6, err_msg=str(given))
-
-
-def random(value: onnx.ValueInfoProto, given: dict[str, int]) -> Array:
-    dims = value.type.tensor_type.shape.dim
-    shape = [dim.dim_value or given[dim.dim_param] for dim in dims]
-    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
-
 
 ROWS = [{"n": n} for n in (0, 1, 7, 12, 64, 101)]
 PRODUCTS = {
@@ -96,12 +54,7 @@ PRODUCTS = {
 """Inputs, nodes and the shape of the weight."""
 
 
-def _soaking(cases: Iterable[str], *long: str) -> list[Any]:
-    """Names of cases; the `long` ones run with the long tests only."""
-    return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]
-
-
-@pytest.mark.parametrize("name", _soaking(PRODUCTS, "bias", "odd width", "residual", "batch"))
+@pytest.mark.parametrize("name", soaking(PRODUCTS, "bias", "odd width", "residual", "batch"))
 def test_products_with_any_number_of_rows(name: str) -> None:
     inputs, nodes, shape = PRODUCTS[name]
     weights = {"w": weight(*shape), "c": weight(shape[1])}
@@ -192,7 +145,7 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize(
-    "name", _soaking(CONVOLUTIONS, "1x1", "dilation", "groups", "stride 3", "stride", "depthwise")
+    "name", soaking(CONVOLUTIONS, "1x1", "dilation", "groups", "stride 3", "stride", "depthwise")
 )
 def test_convolutions_of_any_plane(name: str) -> None:
     attributes, shape = CONVOLUTIONS[name]
@@ -248,7 +201,7 @@ SQUARES = [
 ]
 
 
-@pytest.mark.parametrize("name", _soaking(WINOGRAD, "uneven padding"))
+@pytest.mark.parametrize("name", soaking(WINOGRAD, "uneven padding"))
 def test_convolutions_by_winograd(name: str) -> None:
     """Squares of outputs that reach past the last line and column, several chunks and tiles."""
     nodes = f"p = Conv <{WINOGRAD[name]}> (x, f, c) r = Relu (p) y = Add (p, r)"
@@ -289,36 +242,6 @@ def test_products_of_one_row_and_what_spreads_them_over_planes() -> None:
     sizes = [{"b": b, "h": h, "w": w} for b, h, w in ((1, 1, 1), (3, 7, 9), (0, 8, 8), (1, 33, 20))]
     check(f"model (float[b, 40, h, w] x) => (y) {{ {nodes} }}", weights, sizes)
     check(f"model (float[1, 40, h, w] x) => (y) {{ {nodes} }}", weights, sizes[:1] + sizes[3:])
-
-
-TRANSPOSED = {
-    "line": ("h", "pads = [4, 4], strides = [8]", (8, 6, 16)),
-    "uneven": ("h", "pads = [1, 1], strides = [3], output_padding = [1]", (8, 6, 5)),
-    "plane": ("h, w", "pads = [1, 1, 1, 1], strides = [2, 2]", (8, 6, 3, 3)),
-    "groups": ("h", "group = 2, pads = [1, 1], strides = [3]", (8, 5, 5)),
-    "depthwise": ("h, w", "group = 8, pads = [1, 0, 1, 1], strides = [2, 1]", (8, 1, 4, 3)),
-    "one phase": ("h, w", "pads = [1, 2, 0, 2]", (8, 6, 3, 3)),
-    "one phase of groups": ("h, w", "group = 4, pads = [0, 1, 1, 1]", (8, 2, 2, 3)),
-    "dilated": ("h", "pads = [1, 3], dilations = [2]", (8, 6, 4)),
-    "dilated and strided": ("h", "dilations = [2], strides = [3]", (8, 6, 4)),
-}
-"""Axes, attributes and the shape of the weight."""
-
-
-@pytest.mark.parametrize("name", _soaking(TRANSPOSED, "uneven", "groups", "one phase of groups"))
-def test_transposed_convolutions_by_phases(name: str) -> None:
-    axes, attributes, shape = TRANSPOSED[name]
-    nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"
-    groups = re.search(r"group = (\d+)", attributes)
-    channels = shape[1] * int(groups[1] if groups else 1)
-    weights = {"f": weight(*shape), "c": weight(channels)}
-    sizes = [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, 1), (1, 7))]
-    check(f"model (float[b, 8, {axes}] x) => (y) {{ {nodes} }}", weights, sizes)
-
-
-def test_a_transposed_convolution_that_cuts_more_than_its_taps_reach() -> None:
-    text = "model (float[1, 8, h] x) => (y) { y = ConvTranspose <pads = [0, 3]> (x, f) }"
-    check(text, {"f": weight(8, 6, 3)}, [{"h": 2}, {"h": 40}])
 
 
 def test_a_convolution_reads_its_result_and_another_tensor() -> None:
@@ -579,7 +502,7 @@ SIZED = {
 }
 
 
-@pytest.mark.parametrize("name", _soaking(SIZED, "twice", "quotient of twice"))
+@pytest.mark.parametrize("name", soaking(SIZED, "twice", "quotient of twice"))
 def test_kernels_of_computed_sizes_fuse_and_take_no_numbers(name: str) -> None:
     text = f"model (float[b, 8, n] x) => (y) {{ {SIZED[name]} }}"
     weights = {"f": weight(8, 8, 3)}
@@ -655,20 +578,6 @@ def test_a_reshape_to_a_multiple_of_a_computed_size_is_a_view() -> None:
     with as_target("native"):
         module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
     assert "R.reshape" in module["main"].script()
-
-
-@pytest.mark.parametrize("sizes", ["h", "h, w"])
-def test_one_kernel_interleaves_phases(sizes: str) -> None:
-    rank = len(sizes.split(","))
-    text = f"""model (float[b, 4, {sizes}] x) => (y) {{
-        y = ConvTranspose <strides = {[3] * rank}, pads = {[1] * 2 * rank}> (x, f, c) }}"""
-    weights = {"f": weight(4, 6, *[5] * rank), "c": weight(6)}
-    check(text, weights, [{"b": b, "h": n, "w": n + 1} for b, n in ((1, 1), (2, 8))])
-    with as_target("native"):
-        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
-    main = module["main"].script()
-    assert main.count("R.call_tir") == 2  # the phases, and what interleaves them and adds the bias
-    assert "R.reshape" not in main
 
 
 def test_an_empty_result_is_not_reshaped() -> None:

@@ -17,7 +17,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.values import Constant
 
 from ..samples import one_of
-from .test_dense_kernels import TARGETS, check, weight, with_weights
+from .comparison import TARGETS, check, weight, with_weights
 
 CASES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "frames of a signal": ("float[b, 1, 640] x", "strides = [128]", (258, 1, 256)),

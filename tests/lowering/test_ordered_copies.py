@@ -14,8 +14,8 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.ordered_copies import OrderedCopy
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
+from .comparison import with_weights
 from .compiled import virtual_machine
-from .test_dense_kernels import with_weights
 
 SIZES = [(1, 1, 1), (2, 3, 5), (0, 3, 5), (1, 64, 300), (3, 0, 7)]
 

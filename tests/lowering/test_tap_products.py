@@ -13,8 +13,8 @@ import looplift
 from looplift.lowering.scheduling.tap_products import GATHER
 
 from ..samples import one_of
+from .comparison import TARGETS, check, weight, with_weights
 from .compiled import virtual_machine
-from .test_dense_kernels import TARGETS, check, weight, with_weights
 
 SIZES = [(1, 1), (7, 1), (1, 7), (2, 2), (3, 4), (12, 1), (1, 13), (5, 5), (30, 41)]
 LENGTHS = [1, 2, 3, 7, 12, 13, 24, 25, 200]

@@ -12,8 +12,8 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
+from .comparison import check, random, weight, with_weights
 from .compiled import virtual_machine
-from .test_dense_kernels import check, random, weight, with_weights
 
 SIZES = [
     {"b": b, "n": n, "m": m}

@@ -12,7 +12,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.transposition import Transposition
 
 from ..samples import one_of
-from .test_dense_kernels import TARGETS, check, with_weights
+from .comparison import TARGETS, check, with_weights
 
 SIZES = [
     {"b": b, "n": n, "m": m}

@@ -15,7 +15,7 @@ from looplift.lowering.scheduling.unused_taps import drop_unused_taps
 from looplift.lowering.values import Constant
 
 from ..samples import one_of
-from .test_dense_kernels import check, weight, with_weights
+from .comparison import check, weight, with_weights
 
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...]]] = {
     "single position": ("1, 6, 1, 1", "pads = [1, 1, 1, 1]", (8, 6, 3, 3), (1, 1)),

@@ -90,7 +90,7 @@ def test_group_normalization_of_a_large_mean() -> None:
     """It cancels in onnxruntime."""
     x, scale, bias = random(2, 6, 5) + 1000, random(6), random(6)
     got = _group_normalization(21, "c")["main"](*map(tvm.runtime.tensor, (x, scale, bias)))
-    np.testing.assert_allclose(got.numpy(), _normalized(x, scale, bias), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(got.numpy(), _normalized(x, scale, bias), rtol=0, atol=2e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*GroupNormalization.*:UserWarning")
@@ -106,7 +106,7 @@ def test_group_normalization_with_numbers_of_groups() -> None:
 def test_group_normalization_of_unfitting_sizes_fails(channels: int, numbers: int) -> None:
     given = (random(1, channels, 4), random(numbers), random(numbers))
     machine = _group_normalization(21, "d")
-    with pytest.raises(Exception, match=r"(?i)shape|size|match"):
+    with pytest.raises(RuntimeError, match="match_cast error"):
         machine["main"](*map(tvm.runtime.tensor, given))
 
 

@@ -1,0 +1,63 @@
+"""Models with weights, compiled once and compared with onnxruntime for several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm
+from onnx import numpy_helper
+
+import looplift
+
+from .compiled import virtual_machine
+from .conftest import parse
+
+Array = np.ndarray[Any, Any]
+TARGETS = ("native", {"kind": "llvm", "mcpu": "haswell"}, {"kind": "llvm", "mcpu": "x86-64"})
+
+
+def weight(*shape: int) -> Array:
+    generator = np.random.default_rng(sum(shape))
+    return (generator.standard_normal(shape) / 8).astype(np.float32)
+
+
+def with_weights(text: str, weights: dict[str, Array]) -> onnx.ModelProto:
+    """The model with initializers, and with the type of its output."""
+    model = parse(text)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in weights.items()
+    )
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def check(
+    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = "native"
+) -> None:
+    """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
+    model = with_weights(text, weights)
+    compiled = looplift.compile(looplift.from_onnx(model), target)
+    machine = virtual_machine(compiled)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for given in sizes:
+        feed = {value.name: random(value, given) for value in model.graph.input}
+        got = machine["main"](*(tvm.runtime.tensor(value) for value in feed.values())).numpy()
+        (want,) = session.run(None, feed)
+        assert got.shape == want.shape
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6, err_msg=str(given))
+
+
+def random(value: onnx.ValueInfoProto, given: dict[str, int]) -> Array:
+    dims = value.type.tensor_type.shape.dim
+    shape = [dim.dim_value or given[dim.dim_param] for dim in dims]
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def soaking(cases: Iterable[str], *long: str) -> list[Any]:
+    """Names of cases; the `long` ones run with the long tests only."""
+    return [pytest.param(name, marks=pytest.mark.soak if name in long else ()) for name in cases]

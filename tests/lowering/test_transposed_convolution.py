@@ -1,0 +1,56 @@
+"""Transposed convolutions as ordinary ones, against onnxruntime."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
+
+from .comparison import check, soaking, weight, with_weights
+
+TRANSPOSED = {
+    "line": ("h", "pads = [4, 4], strides = [8]", (8, 6, 16)),
+    "uneven": ("h", "pads = [1, 1], strides = [3], output_padding = [1]", (8, 6, 5)),
+    "plane": ("h, w", "pads = [1, 1, 1, 1], strides = [2, 2]", (8, 6, 3, 3)),
+    "groups": ("h", "group = 2, pads = [1, 1], strides = [3]", (8, 5, 5)),
+    "depthwise": ("h, w", "group = 8, pads = [1, 0, 1, 1], strides = [2, 1]", (8, 1, 4, 3)),
+    "one phase": ("h, w", "pads = [1, 2, 0, 2]", (8, 6, 3, 3)),
+    "one phase of groups": ("h, w", "group = 4, pads = [0, 1, 1, 1]", (8, 2, 2, 3)),
+    "dilated": ("h", "pads = [1, 3], dilations = [2]", (8, 6, 4)),
+    "dilated and strided": ("h", "dilations = [2], strides = [3]", (8, 6, 4)),
+}
+"""Axes, attributes and the shape of the weight."""
+
+
+@pytest.mark.parametrize("name", soaking(TRANSPOSED, "uneven", "groups", "one phase of groups"))
+def test_transposed_convolutions_by_phases(name: str) -> None:
+    axes, attributes, shape = TRANSPOSED[name]
+    nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"
+    groups = re.search(r"group = (\d+)", attributes)
+    channels = shape[1] * int(groups[1] if groups else 1)
+    weights = {"f": weight(*shape), "c": weight(channels)}
+    sizes = [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, 1), (1, 7))]
+    check(f"model (float[b, 8, {axes}] x) => (y) {{ {nodes} }}", weights, sizes)
+
+
+def test_a_transposed_convolution_that_cuts_more_than_its_taps_reach() -> None:
+    text = "model (float[1, 8, h] x) => (y) { y = ConvTranspose <pads = [0, 3]> (x, f) }"
+    check(text, {"f": weight(8, 6, 3)}, [{"h": 2}, {"h": 40}])
+
+
+@pytest.mark.parametrize("sizes", ["h", "h, w"])
+def test_one_kernel_interleaves_phases(sizes: str) -> None:
+    rank = len(sizes.split(","))
+    text = f"""model (float[b, 4, {sizes}] x) => (y) {{
+        y = ConvTranspose <strides = {[3] * rank}, pads = {[1] * 2 * rank}> (x, f, c) }}"""
+    weights = {"f": weight(4, 6, *[5] * rank), "c": weight(6)}
+    check(text, weights, [{"b": b, "h": n, "w": n + 1} for b, n in ((1, 1), (2, 8))])
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+    main = module["main"].script()
+    assert main.count("R.call_tir") == 2  # the phases, and what interleaves them and adds the bias
+    assert "R.reshape" not in main
