@@ -187,9 +187,9 @@ def _need_narrow_skip(m: Match) -> None:
 
 
 def _sum(emit: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is not None:
-        x = emit("Add", x, bias)
-    return emit("Add", x, skip)
+    """In onnxruntime's order: the bias is the last summand, which large ones may absorb."""
+    total = emit("Add", x, skip)
+    return total if bias is None else emit("Add", total, bias)
 
 
 def _layer_normalization(

@@ -9,7 +9,7 @@ from looplift.rewrite import symbolic
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.facts.facts import Facts
-from looplift.rewrite.facts.propagation import refresh
+from looplift.rewrite.facts.propagation import refresh, reinfer_carried
 from looplift.rewrite.graph.ir import Node, Tensor
 from looplift.rewrite.storage.model import import_model
 from looplift.rules import PHASES
@@ -34,12 +34,19 @@ LATE = """g (float[T,W] x, int64 n) => (float[P] y)
 
 
 class Checked(Engine):
-    """Compares all facts after each commit."""
+    """Compares all facts after each commit.
+
+    The engine infers the carried values of changed loops again at the end of a phase, or where a
+    rule would lack them; here, after each commit.
+    """
 
     compared = 0
 
     def _affected_nodes(self, patch: Patch) -> list[Node]:
         near = super()._affected_nodes(patch)
+        for loop in self._changed_loops:
+            if loop in self.index:
+                near += reinfer_carried(self.facts, loop)
         kept = self.facts.cached_facts(_values(self))
         anew: Facts = self.facts.assuming({}, _values(self))
         for tensor, fact in kept.items():
