@@ -273,18 +273,16 @@ def hard_swish(ctx: ConverterContext) -> Value:
 def softplus(ctx: ConverterContext) -> Value:
     """Softplus, see https://onnx.ai/onnx/operators/onnx__Softplus.html.
 
-    log(1 + e) for e = exp(-|x|) by Kahan's formula e * log(u) / (u - 1) with u = 1 + e, which keeps
-    the digits of a small e.
+    max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses the digits of a small result.
     """
     data, dtype = _in_float32(ctx)
-    zero, one = (relax.const(number, data.ty.dtype) for number in (0, 1))
+    zero = relax.const(0, data.ty.dtype)
+
+    def compute(small: te.Tensor) -> te.Tensor:
+        return te.compute(small.shape, lambda *i: tirx.log1p(small[i]), name="log1p")
+
     small = ctx.bb.emit(relax.op.exp(relax.op.negative(relax.op.abs(data))))
-    total = ctx.bb.emit(relax.op.add(one, small))
-    rest = ctx.bb.emit(relax.op.subtract(total, one))
-    is_lost = ctx.bb.emit(relax.op.equal(rest, zero))
-    divisor = relax.op.where(is_lost, one, rest)
-    logarithm = relax.op.divide(relax.op.multiply(small, relax.op.log(total)), divisor)
-    logarithm = relax.op.where(is_lost, small, logarithm)
+    logarithm = ctx.call_te(compute, small, name="log1p")
     return ctx.cast(ctx.bb.emit(relax.op.add(relax.op.maximum(data, zero), logarithm)), dtype)
 
 

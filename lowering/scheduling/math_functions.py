@@ -1,4 +1,4 @@
-"""Exponential functions, erf and sines in float32 that a processor computes many at a time.
+"""Exponential functions, logarithms, erf and sines in float32, many at a time.
 
 LLVM knows `exp` on a vector, but calls the C library for each element. These are the same
 functions in plain arithmetic, for any number of lanes. Overflow, underflow, NaN and infinities
@@ -40,8 +40,8 @@ _MOST_NAMED = 8
 
 
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with cos, erf, exp, sigmoid, sin and tanh of float32 in plain arithmetic, and
-    products in place of powers.
+    """The kernel with cos, erf, exp, log, log1p, sigmoid, sin and tanh of float32 in
+    plain arithmetic, and products in place of powers.
 
     Not those of a function of a function: TVM's code generator puts named values in place of their
     names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
@@ -133,6 +133,75 @@ def _bounded_exp(x: Expr) -> Expr:
 
 def _two_to(exponent: Expr) -> Expr:
     return tirx.reinterpret("float32", (exponent + _EXPONENT_BIAS) << _EXPONENT_BITS)
+
+
+# log(x) = e · ln 2 + log(1 + f) with 1 + f between √½ and √2, and log(1 + f) = f - f² / 2 + f³ · P(f)
+# with the polynomial of Cephes (Moshier, Methods and Programs for Mathematical Functions, 1989).
+_LOG_POLYNOMIAL = (
+    3.3333331174e-1,
+    -2.4999993993e-1,
+    2.0000714765e-1,
+    -1.6668057665e-1,
+    1.4249322787e-1,
+    -1.2420140846e-1,
+    1.1676998740e-1,
+    -1.1514610310e-1,
+    7.0376836292e-2,
+)
+_ROOT_OF_HALF_BITS = 0x3F3504F3
+_LEAST_NORMAL = 2.0**-126
+_LARGEST = 3.4028234663852886e38
+
+
+def _log(x: Expr) -> Expr:
+    return _named(x, lambda x: _where_finite(x, _log_of_positive(x)))
+
+
+def _where_finite(x: Expr, logarithm: Expr) -> Expr:
+    """The logarithm where it is finite."""
+    zero = _constant(0, x)
+    of_others = tirx.Select(tirx.EQ(x, zero), _constant(-math.inf, x), _constant(math.nan, x))
+    of_positive = tirx.Select(x > _constant(_LARGEST, x), x, logarithm)
+    return tirx.Select(x > zero, of_positive, of_others)
+
+
+def _log_of_positive(x: Expr) -> Expr:
+    is_denormal = x < _constant(_LEAST_NORMAL, x)
+    scale = tirx.Select(is_denormal, _constant(2**_EXPONENT_BITS, x), _constant(1, x))
+    shift = tirx.Select(is_denormal, _constant(_EXPONENT_BITS, x), _constant(0, x))
+
+    def of_normal(x: Expr) -> Expr:
+        bits = tirx.reinterpret("int32", x)
+        exponent = (bits - _ROOT_OF_HALF_BITS) >> _EXPONENT_BITS
+        return _named(exponent, lambda exponent: of_exponent(bits, exponent))
+
+    def of_exponent(bits: Expr, exponent: Expr) -> Expr:
+        fraction = tirx.reinterpret("float32", bits - (exponent << _EXPONENT_BITS))
+        power = _cast(exponent, "float32") - shift
+        return _named(fraction - _constant(1, x), lambda f: of_parts(power, f))
+
+    def of_parts(power: Expr, f: Expr) -> Expr:
+        square = f * f
+        rest = f * square * _polynomial(_LOG_POLYNOMIAL, f) - square * _constant(0.5, f)
+        return f + (rest + power * _constant(_LN2_REST, f)) + power * _constant(_LN2, f)
+
+    return _named(x * scale, of_normal)
+
+
+def _log1p(x: Expr) -> Expr:
+    """log(1 + x), as x · (log(u) / (u - 1)) with u = 1 + x, which keeps the digits of a small x.
+
+    u - 1 is exact, and log(u) / (u - 1) changes little where u is rounded (Kahan, see Goldberg,
+    What Every Computer Scientist Should Know About Floating-Point Arithmetic, 1991, theorem 4).
+    """
+    one = _constant(1, x)
+
+    def of_sum(x: Expr, total: Expr) -> Expr:
+        ratio = x * (_log(total) / (total - one))
+        is_itself = tirx.Or(tirx.EQ(total, one), x > _constant(_LARGEST, x))
+        return tirx.Select(is_itself, x, ratio)
+
+    return _named(x, lambda x: _named(x + one, lambda total: of_sum(x, total)))
 
 
 def _sigmoid(x: Expr) -> Expr:
@@ -244,6 +313,8 @@ _FUNCTIONS: Mapping[str, Callable[[Expr], Expr]] = {
     "tirx.cos": _cos,
     "tirx.erf": _erf,
     "tirx.exp": _exp,
+    "tirx.log": _log,
+    "tirx.log1p": _log1p,
     "tirx.sigmoid": _sigmoid,
     "tirx.sin": _sin,
     "tirx.tanh": _tanh,

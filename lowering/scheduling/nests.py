@@ -13,10 +13,13 @@ from tvm import ir, s_tir, tirx
 
 _MOST_LOADS = 32
 """The most loads of a block after inlining: LLVM merges equal ones, but has to read them all."""
-_MOST_NESTED = 2
-"""The deepest nesting of function calls after inlining: TVM's tanh repeats its argument, so that
-code grows exponentially with the depth."""
-_NO_FUNCTIONS = frozenset({"prim.if_then_else", "tirx.if_then_else"})
+_MOST_NESTED = 3
+"""The deepest nesting of function calls after inlining, as in x · tanh(log1p(exp(x))): TVM's tanh
+repeats its argument, so that code grows exponentially with the depth."""
+_INSTRUCTIONS = ("fabs", "floor", "ceil", "trunc", "round", "nearbyint", "sqrt")
+_NO_FUNCTIONS = frozenset(
+    {"prim.if_then_else", "tirx.if_then_else", *(f"tirx.{name}" for name in _INSTRUCTIONS)}
+)
 
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)

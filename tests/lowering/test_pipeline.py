@@ -293,6 +293,26 @@ def test_fast_math_is_as_precise_as_float32(
     np.testing.assert_allclose(output.numpy(), wanted, rtol=2e-7, atol=2e-38)
 
 
+@pytest.mark.parametrize(
+    ("function", "reference"), [(ib.log, np.log), (ib.log1p, np.log1p)], ids=["log", "log1p"]
+)
+def test_fast_logarithms_are_as_precise_as_float32(
+    function: Callable[[Any], Any], reference: Callable[[Array], Array]
+) -> None:
+    edges = [np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0, -0.5, 1e-45, 1e-39, 3.4e38, -1e-9]
+    near_one = np.float32(1) + np.arange(-1000, 1000, dtype=np.float32) * np.float32(2**-23)
+    spread = np.geomspace(1e-44, 3e38, 4096 - len(edges) - len(near_one))
+    x = np.concatenate([edges, near_one, spread]).astype(np.float32)
+    kernel = with_fast_math(elementwise(function, len(x)))
+    assert "T.log" not in kernel.script()
+    compiled = tvm.compile(tvm.IRModule({"main": kernel}), target="llvm")
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    compiled["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        wanted = reference(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=3e-7)
+
+
 @pytest.mark.parametrize(("function", "reference"), [(ib.sin, np.sin), (ib.cos, np.cos)])
 def test_fast_sines_are_as_precise_as_float32(
     function: Callable[[Any], Any], reference: Callable[[Array], Array]
