@@ -32,6 +32,29 @@ def conv(ctx: ConverterContext) -> Value:
     return _by_tvm_after_padding(ctx.derive(inputs=[data, weight, bias]), 0)
 
 
+_BY_RANK = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d, 5: relax.op.nn.conv3d}
+
+
+def conv_of_bytes(ctx: ConverterContext, data: Value, weight: Value, fill: Value) -> Value:
+    """The convolution of two tensors of bytes, as int32, with the attributes of the node.
+
+    `fill` pads the data.
+    """
+    rank = data.ty.ndim
+    if rank not in _BY_RANK:
+        raise UnsupportedError(f"a convolution of rank {rank} has no translation to Relax")
+    ctx = ctx.derive(inputs=[data, weight])
+    ctx = ctx.derive(kernel_shape=_kernel_shape(ctx))
+    before, after = pooling_padding(ctx, _spatial_dims(data))
+    if any(as_int(amount) != 0 for amount in (*before, *after)):
+        data = pad_with(ctx, data, fill, before, after)
+    result = _BY_RANK[rank](
+        data, weight, strides=ctx.attr("strides", 1), dilation=ctx.attr("dilations", 1),
+        groups=ctx.attr("group", 1), out_dtype="int32",
+    )  # fmt: skip
+    return ctx.bb.emit(result)
+
+
 @converts("MaxPool")
 def max_pool(ctx: ConverterContext) -> Value:
     """MaxPool, see https://onnx.ai/onnx/operators/onnx__MaxPool.html."""

@@ -22,19 +22,26 @@ from .reductions import fill_if_empty
 from .registry import ConverterContext, converts
 from .sizes import may_be_zero
 
+BYTES = ("uint8", "int8")
+"""The types whose products are added up in int32."""
+
 
 @converts("MatMul")
 @accumulate_in_float32
 def matmul(ctx: ConverterContext) -> Value:
-    """MatMul, see https://onnx.ai/onnx/operators/onnx__MatMul.html; a sum of no products is 0."""
+    """MatMul, see https://onnx.ai/onnx/operators/onnx__MatMul.html; a sum of no products is 0.
+
+    Products of bytes, which ONNX does not have, are added up in int32.
+    """
     product = ctx.bb.normalize(_broadcast_matmul(ctx))
     dims = known_dims(ctx.inputs[0])
     return fill_if_empty(ctx, product, dims[-1:] if dims else [], 0)
 
 
 def _broadcast_matmul(ctx: ConverterContext) -> Value:
-    """TVM's converter, on stacks of matrices that are broadcast first if their sizes may differ."""
-    result = ctx.bb.normalize(ctx.by_tvm())
+    """The product of stacks of matrices, which are broadcast first if their sizes may differ."""
+    out_dtype = "int32" if str(ctx.inputs[0].ty.dtype) in BYTES else None
+    result = ctx.bb.normalize(relax.op.matmul(ctx.inputs[0], ctx.inputs[1], out_dtype))
     if not lacks_shape(result):
         return result
     left, right = (known_dims(value) for value in ctx.inputs)
@@ -45,7 +52,7 @@ def _broadcast_matmul(ctx: ConverterContext) -> Value:
         broadcast_to(ctx.bb, value, [*stack, *dims[-2:]])
         for value, dims in zip(ctx.inputs, (left, right), strict=True)
     ]
-    return ctx.by_tvm(aligned)
+    return relax.op.matmul(*aligned, out_dtype)
 
 
 @converts("Gemm")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Value
@@ -63,7 +63,8 @@ def _amounts(pads: Sequence[Any], axes: Sequence[Any], rank: int) -> tuple[list[
 
 
 def _padded_shape(data: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    return [size + a + b for size, a, b in zip(data.shape, before, after, strict=True)]
+    simplify = sym.Analyzer().simplify
+    return [simplify(size + a + b) for size, a, b in zip(data.shape, before, after, strict=True)]
 
 
 def pad_with(

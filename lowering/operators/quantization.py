@@ -6,6 +6,7 @@ entry of an axis, or one for each block of an axis.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from ..small_types import dtype_name
 from ..values import Value, as_int
 from .broadcasting import ONE, dims_of
 from .casts import FLOAT8, SMALL_INTEGERS
+from .convolution import conv_of_bytes
+from .matmul import BYTES
 from .registry import ConverterContext, converts
 
 _HAS_PRECISION = 23
@@ -66,7 +69,7 @@ def quantize_linear(ctx: ConverterContext) -> Value:
 def conv_integer(ctx: ConverterContext) -> Value:
     """ConvInteger, see https://onnx.ai/onnx/operators/onnx__ConvInteger.html."""
     data, kernel, data_zero, kernel_zero = (ctx.inputs[slot] for slot in range(4))
-    return _integer_conv(ctx, data, data_zero, kernel, kernel_zero)
+    return _integer_conv(ctx, (data, data_zero), (kernel, kernel_zero))
 
 
 @converts("QLinearConv")
@@ -74,12 +77,19 @@ def qlinear_conv(ctx: ConverterContext) -> Value:
     """QLinearConv, see https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
     data, data_scale, data_zero, kernel, kernel_scale, kernel_zero = ctx.inputs[:6]
     scale, zero, bias = (ctx.inputs[slot] for slot in (6, 7, 8))
-    total = _integer_conv(ctx, data, data_zero, kernel, kernel_zero)
+    total = _integer_conv(ctx, (data, data_zero), (kernel, kernel_zero))
     rank = data.ty.ndim
     if bias is not None:
         total = ctx.apply("Add", total, _per_channel(ctx, bias, rank))
     per_kernel = _per_channel(ctx, kernel_scale, rank) if kernel_scale.ty.ndim else kernel_scale
     return _requantize(ctx, total, (data_scale, per_kernel, scale), zero)
+
+
+@converts("MatMulInteger")
+def matmul_integer(ctx: ConverterContext) -> Value:
+    """MatMulInteger, see https://onnx.ai/onnx/operators/onnx__MatMulInteger.html."""
+    left, right, left_zero, right_zero = (ctx.inputs[slot] for slot in range(4))
+    return _integer_matmul(ctx, (left, _per_row(ctx, left_zero, left)), (right, right_zero))
 
 
 @converts("QLinearMatMul")
@@ -88,8 +98,7 @@ def qlinear_matmul(ctx: ConverterContext) -> Value:
     left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = ctx.inputs[:8]
     # One number for each row of the left and each column of the right matrices.
     left_scale, left_zero = (_per_row(ctx, value, left) for value in (left_scale, left_zero))
-    factors = [_centred(ctx, left, left_zero), _centred(ctx, right, right_zero)]
-    total = ctx.apply("MatMul", *factors)
+    total = _integer_matmul(ctx, (left, left_zero), (right, right_zero))
     return _requantize(ctx, total, (left_scale, right_scale, scale), zero)
 
 
@@ -116,17 +125,121 @@ def qlinear_elementwise(ctx: ConverterContext) -> Value:
     return _saturate(ctx, total, zero, str(left.ty.dtype))
 
 
-def _integer_conv(
-    ctx: ConverterContext, data: Value, data_zero: Value, kernel: Value, kernel_zero: Value
-) -> Value:
-    """The convolution of two quantised tensors without their scales, as int32."""
-    if kernel_zero is not None and kernel_zero.ty.ndim:
-        per_output = [-1, *[1] * (kernel.ty.ndim - 1)]
-        kernel_zero = ctx.bb.emit(relax.op.reshape(kernel_zero, per_output))
-    inputs = [_centred(ctx, data, data_zero), _centred(ctx, kernel, kernel_zero)]
-    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    given = {name: ctx.attrs[name] for name in names if name in ctx.attrs}
-    return ctx.apply("Conv", *inputs, **given)
+Quantised = tuple[Value, Value]
+"""A quantised tensor without its scale, and its zero point: None for 0."""
+
+
+def _integer_conv(ctx: ConverterContext, data: Quantised, kernel: Quantised) -> Value:
+    """The convolution of two quantised tensors without their scales, as int32.
+
+    Kernels convolve the bytes as they are, padded with the zero point. With zero points a and b,
+    sum((x - a)(w - b)) is sum(x·w) - a·sum(w) - b·sum(x - a). Depthwise convolutions, which have
+    few products in a sum, are those of float32.
+    """
+    rank = kernel[0].ty.ndim
+    if kernel[1] is not None and kernel[1].ty.ndim:
+        kernel = kernel[0], _per_channel(ctx, kernel[1], rank, axis=0)
+    if not _are_bytes(data, kernel) or _has_few_factors(kernel[0]):
+        inputs = [_centred(ctx, *data), _centred(ctx, *kernel)]
+        if _are_bytes(data, kernel):
+            inputs = [ctx.cast(value, "float32") for value in inputs]
+        names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+        given = {name: ctx.attrs[name] for name in names if name in ctx.attrs}
+        return ctx.cast(ctx.apply("Conv", *inputs, **given), "int32")
+    (x, x_zero), (w, w_zero) = _as_unsigned(ctx, *data), _as_signed(ctx, *kernel)
+    fill = relax.const(0, "uint8") if x_zero is None else ctx.cast(x_zero, "uint8")
+    fill = ctx.bb.emit(relax.op.reshape(fill, ()))
+
+    def centred_sum(weight: Value) -> Value:
+        """The convolution of x - a."""
+        total = conv_of_bytes(ctx, x, weight, fill)
+        if x_zero is None:
+            return total
+        factors = relax.op.sum(relax.op.astype(weight, "int32"), list(range(1, rank)))
+        factors = _per_channel(ctx, ctx.bb.emit(factors), rank)
+        return ctx.apply("Sub", total, ctx.apply("Mul", factors, x_zero))
+
+    total = centred_sum(w)
+    if w_zero is None:
+        return total
+    ones = centred_sum(ctx.bb.emit(relax.op.ones(_one_per_group(ctx, w), "int8")))
+    if w_zero.ty.ndim:
+        w_zero = _per_channel(ctx, w_zero, rank)
+    if ctx.attr("group", 1) > 1:
+        ones = ctx.bb.emit(relax.op.repeat(ones, _channels_of_group(ctx, w), axis=1))
+    return ctx.apply("Sub", total, ctx.apply("Mul", ones, w_zero))
+
+
+def _has_few_factors(kernel: Value) -> bool:
+    """Whether a depthwise convolution of bytes is exact in float32, less their zero points too."""
+    channels, *window = (as_int(size) for size in dims_of(kernel, "kernel")[1:])
+    sizes = [size for size in window if size is not None]
+    return channels == 1 and len(sizes) == len(window) and math.prod(sizes) * 255**2 < 2**24
+
+
+def _one_per_group(ctx: ConverterContext, kernel: Value) -> list[Any]:
+    """The shape of a kernel with one output channel for each group."""
+    return [ctx.attr("group", 1), *dims_of(kernel, "kernel")[1:]]
+
+
+def _channels_of_group(ctx: ConverterContext, kernel: Value) -> int:
+    """The output channels of a group."""
+    channels = as_int(dims_of(kernel, "kernel")[0])
+    if channels is None:
+        raise UnsupportedError("the number of output channels of a group is not known")
+    return channels // int(ctx.attr("group", 1))
+
+
+def _integer_matmul(ctx: ConverterContext, left: Quantised, right: Quantised) -> Value:
+    """The product of two quantised tensors without their scales, as int32.
+
+    As in `_integer_conv`, with the zero points of rows and columns.
+    """
+    if not _are_bytes(left, right) or min(left[0].ty.ndim, right[0].ty.ndim) < 2:
+        return ctx.apply("MatMul", _centred(ctx, *left), _centred(ctx, *right))
+    (a, a_zero), (b, b_zero) = _as_unsigned(ctx, *left), _as_signed(ctx, *right)
+    total = ctx.apply("MatMul", a, b)
+    if a_zero is not None:
+        columns = ctx.bb.emit(relax.op.sum(relax.op.astype(b, "int32"), -2, keepdims=True))
+        total = ctx.apply("Sub", total, ctx.apply("Mul", columns, a_zero))
+    if b_zero is not None:
+        rows = ctx.bb.emit(relax.op.sum(_centred(ctx, a, a_zero), -1, keepdims=True))
+        total = ctx.apply("Sub", total, ctx.apply("Mul", rows, b_zero))
+    return total
+
+
+def _are_bytes(*tensors: Quantised) -> bool:
+    return all(str(data.ty.dtype) in BYTES for data, _ in tensors)
+
+
+_SIGN = 128
+"""What distinguishes a byte without sign from one with the same bits less the first."""
+
+
+def _as_unsigned(ctx: ConverterContext, data: Value, zero: Value) -> Quantised:
+    """The same numbers as uint8, with a zero point in int32."""
+    if str(data.ty.dtype) == "uint8":
+        return data, _moved_zero(ctx, zero, 0)
+    flipped = relax.op.bitwise_xor(data, relax.const(-_SIGN, "int8"))
+    return ctx.bb.emit(relax.op.astype(flipped, "uint8")), _moved_zero(ctx, zero, _SIGN)
+
+
+def _as_signed(ctx: ConverterContext, data: Value, zero: Value) -> Quantised:
+    """The same numbers as int8, with a zero point in int32."""
+    if str(data.ty.dtype) == "int8":
+        return data, _moved_zero(ctx, zero, 0)
+    flipped = relax.op.bitwise_xor(data, relax.const(_SIGN, "uint8"))
+    return ctx.bb.emit(relax.op.astype(flipped, "int8")), _moved_zero(ctx, zero, -_SIGN)
+
+
+def _moved_zero(ctx: ConverterContext, zero: Value, distance: int) -> Value:
+    """A zero point and a distance in int32; None where their sum is known to be 0."""
+    known = np.zeros((), np.int32) if zero is None else ctx.known_elements(zero)
+    if known is not None:
+        moved = known.astype(np.int32) + np.int32(distance)
+        return relax.const(moved) if moved.any() else None
+    wide = ctx.cast(zero, "int32")
+    return ctx.bb.emit(relax.op.add(wide, relax.const(distance, "int32"))) if distance else wide
 
 
 def _centred(ctx: ConverterContext, data: Value, zero: Value) -> Value:
@@ -202,8 +315,11 @@ def _check_blocks(size: Any, count: Any, block: int) -> None:
         )
 
 
-def _per_channel(ctx: ConverterContext, value: Value, rank: int) -> Value:
-    return ctx.bb.emit(relax.op.reshape(value, [1, -1, *[1] * (rank - 2)]))
+def _per_channel(ctx: ConverterContext, value: Value, rank: int, axis: int = 1) -> Value:
+    """A vector along one axis of a tensor of some rank."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return ctx.bb.emit(relax.op.reshape(value, shape))
 
 
 def _per_row(ctx: ConverterContext, value: Value, matrix: Value) -> Value:

@@ -239,12 +239,12 @@ class Store:
     """Writes runs of neighbouring elements of a product through an epilogue.
 
     Columns of several axes count as one, if the output and all that the epilogue reads are laid out
-    so; `flattens` says whether they are.
+    so; `flattens` says whether they are. `dtype` is the type of the elements.
     """
 
     def __init__(
         self, epilogue: Written, variables: Sequence[Any], extents: Mapping[Any, Any],
-        columns: Sequence[Any],
+        columns: Sequence[Any], dtype: str = "float32",
     ) -> None:  # fmt: skip
         self._epilogue = epilogue
         self._columns = list(columns)
@@ -254,7 +254,7 @@ class Store:
         self._extents = extents
         output = epilogue.output
         self._target = affine(list(output.shape), epilogue.indices(), variables)
-        element = tirx.Var("element", "float32")
+        element = tirx.Var("element", dtype)
         self._element = element
         self._value = epilogue.value(element)
         self._loads = loads(self._value)
@@ -264,8 +264,11 @@ class Store:
         is_affine = all(place is not None for place in places)
         self.is_storable = is_affine and not has_scalar_functions(self._value)
         """Whether all places are affine, and the value can be computed for vectors."""
-        zero = tirx.const(0.0, "float32")
-        apart = tvm_ffi.structural_map(self._value, (ir.TensorLoad, lambda _: zero), order="post")
+
+        def zero(load: Any) -> Any:
+            return tirx.const(0, load.ty.dtype)
+
+        apart = tvm_ffi.structural_map(self._value, (ir.TensorLoad, zero), order="post")
         # A value that depends on the place itself (a triangle) needs the index on each axis.
         one_axis = len(self._columns) == 1 or not depends(apart, list(variables))
         self.flattens = (

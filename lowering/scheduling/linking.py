@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
+from .dot_kernels import dot_function, dot_tile, name_of, native_dot, select_dots
 from .lane_kernels import TRANSPOSE, transposition, windows
 from .micro_kernels import (
     COPY_ROW,
@@ -40,6 +41,9 @@ from .winograd_transforms import (
     recovered_taps,
 )
 
+_Family = tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]
+"""A tile, the function for a number of rows, and what the selection of one of them emits."""
+
 
 def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     """Adds the micro-kernels that kernels of a module call by name, and binds the calls to them.
@@ -49,9 +53,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     tiles = (native_tile(), narrow_tile())
     in_planes = [replace(tile, in_planes=True) for tile in tiles]
     kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
-    names: dict[str, tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]] = {
+    names: dict[str, _Family] = {
         **{f"{TILE}{tile.size}": (tile, tile_function, select_tile) for tile in kinds},
         **{f"{PRODUCT}{tile.size}": (tile, product_function, select_product) for tile in tiles},
+        **_dots(),
     }
     variables = {
         f"{name}{suffix}": ir.GlobalVar(f"{name}{suffix}")
@@ -111,3 +116,17 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
             for part, function in family.functions():
                 module[variables[part]] = linked(function)
     return module
+
+
+def _dots() -> dict[str, _Family]:
+    """The micro-kernels of products of bytes, by name."""
+    dot = native_dot()
+    tile = dot_tile(dot)
+    return {
+        name_of(tile, a_is_signed=signed): (
+            tile,
+            partial(dot_function, dot, signed),
+            lambda _, select: select_dots(dot.word, select),
+        )
+        for signed in (False, True)
+    }

@@ -135,8 +135,8 @@ def _two_to(exponent: Expr) -> Expr:
     return tirx.reinterpret("float32", (exponent + _EXPONENT_BIAS) << _EXPONENT_BITS)
 
 
-# log(x) = e · ln 2 + log(1 + f) with 1 + f between √½ and √2, and log(1 + f) = f - f² / 2 + f³ · P(f)
-# with the polynomial of Cephes (Moshier, Methods and Programs for Mathematical Functions, 1989).
+# log(x) = e · ln 2 + log(1 + f) with 1 + f between √½ and √2, and log(1 + f) = f - f² / 2 + f³ · P
+# with the polynomial P(f) of Cephes (Moshier, Methods and Programs for Mathematical Functions).
 _LOG_POLYNOMIAL = (
     3.3333331174e-1,
     -2.4999993993e-1,

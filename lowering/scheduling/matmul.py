@@ -10,7 +10,7 @@ columns go through smaller tiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,6 +77,24 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
     product = sum_of_products(nests[0])
     if product is None or not _is_matrix_product(kernel, product):
         return None
+
+    def emit(store: Store) -> None:
+        _Emission(kernel, product, store, native_tile()).emit()
+
+    return schedule_product(kernel, nests, product, emit)
+
+
+def schedule_product(
+    kernel: tirx.PrimFunc,
+    nests: Sequence[Nest],
+    product: SumOfProducts,
+    emit: Callable[[Store], None],
+    dtype: str = "float32",
+) -> s_tir.Schedule | None:
+    """The schedule in which `emit` computes the first nest, a product of the type `dtype`.
+
+    None where the nests that follow it cannot be computed by lines.
+    """
     variables = [*product.batch, *product.rows, *product.columns]
     # What is fused after the product, and may have more elements than it.
     for count in (len(nests), 2, 1):
@@ -86,11 +104,11 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
             continue
         if not epilogue.is_identity and _is_read(kernel, nests[0].buffer, nests[count:]):
             continue
-        store = Store(epilogue, variables, product.extents, product.columns)
+        store = Store(epilogue, variables, product.extents, product.columns, dtype)
         if store.is_storable:
-            emission = _Emission(kernel, product, store, native_tile())
             written = [epilogue.output, *(lines.buffer for lines in rest)]
-            return s_tir.Schedule(rewritten(kernel, partial(_emit, emission, rest), written))
+            emit_all = partial(_emit, partial(emit, store), rest)
+            return s_tir.Schedule(rewritten(kernel, emit_all, written))
     return None
 
 
@@ -101,8 +119,8 @@ def _is_read(kernel: tirx.PrimFunc, buffer: Any, nests: Sequence[Nest]) -> bool:
     return any(load.source.same_as(buffer) for nest in nests for load in loads(nest.value))
 
 
-def _emit(emission: _Emission, rest: Sequence[Lines]) -> None:
-    emission.emit()
+def _emit(emit: Callable[[], None], rest: Sequence[Lines]) -> None:
+    emit()
     for lines in rest:
         lines.emit()
 

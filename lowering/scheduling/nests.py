@@ -120,8 +120,8 @@ _MOST_READS = 6
 def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with elementwise nests inlined into the elementwise nests that read them.
 
-    Keeps nests of reductions and what they read. Work is not repeated: every reader computes as
-    many elements, and reads each at its own place.
+    Keeps nests of reductions and what they read. Little work is repeated: every reader computes as
+    many elements, and reads each at its own place, or it reads a sum or product of two parameters.
     """
     if _has_single_nest(kernel):
         return kernel
@@ -130,7 +130,7 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         root = schedule.get_sblock("root")
         for block in schedule.get_child_blocks(root):
             consumers = [schedule.get(consumer) for consumer in schedule.get_consumers(block)]
-            if consumers and all(_inlines(schedule.get(block), reader) for reader in consumers):
+            if consumers and all(_inlines(schedule.get(block), r, kernel) for r in consumers):
                 schedule.compute_inline(block)
     except (s_tir.ScheduleError, tvm.error.InternalError):
         # There is no root, or TVM met a form that it did not foresee.
@@ -163,7 +163,7 @@ def _has_single_nest(kernel: tirx.PrimFunc) -> bool:
     return isinstance(body, s_tir.SBlockRealize) and not isinstance(body.block.body, tirx.SeqStmt)
 
 
-def _inlines(block: Any, consumer: Any) -> bool:
+def _inlines(block: Any, consumer: Any, kernel: tirx.PrimFunc) -> bool:
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
     if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
@@ -172,10 +172,31 @@ def _inlines(block: Any, consumer: Any) -> bool:
         return False
     reads = [load for load in loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
     moves = isinstance(block.body.value, ir.TensorLoad)
-    if len(reads) == 1 and (moves or _same_size(block, consumer)):
+    if len(reads) == 1 and (moves or _same_size(block, consumer) or _is_cheap(block, kernel)):
         return True
     places = [tuple(str(index) for index in load.indices) for load in reads]
     return len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
+
+
+def _is_cheap(block: Any, kernel: tirx.PrimFunc) -> bool:
+    """Whether a block computes a sum or product of at most two parameters of the kernel."""
+    value = block.body.value
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    parts = [value.a, value.b] if isinstance(value, (tirx.Add, tirx.Sub, tirx.Mul)) else [value]
+    return all(
+        isinstance(part, (tirx.IntImm, tirx.FloatImm)) or _is_parameter(part, kernel)
+        for part in parts
+    )
+
+
+def _is_parameter(value: Any, kernel: tirx.PrimFunc) -> bool:
+    """Whether an expression is an element of a parameter, perhaps of another type."""
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    if not isinstance(value, ir.TensorLoad):
+        return False
+    return any(value.source.same_as(parameter) for parameter in kernel.params)
 
 
 def stays_small(block: Any, consumer: Any) -> bool:

@@ -64,14 +64,18 @@ def is_constant_operand(kernel: tirx.PrimFunc, buffer: Any) -> bool:
 
 
 def pack_weights(
-    kernel: tirx.PrimFunc, source: Any, shape: Sequence[Any], element: Callable[..., Any]
+    kernel: tirx.PrimFunc,
+    source: Any,
+    shape: Sequence[Any],
+    element: Callable[..., Any],
+    dtype: str = "float32",
 ) -> Any:
     """Emits a block that fills a new buffer; returns the buffer.
 
     `element` gives the value at some places in an expression that reads only `source`. Where that
     is a constant operand and the shape is static, the module is compiled with the packed constant.
     """
-    packed = ib.sblock_alloc_buffer(tuple(shape), "float32")
+    packed = ib.sblock_alloc_buffer(tuple(shape), dtype)
     with ib.grid(*shape) as loops, ib.sblock("pack"):
         loops = loops if len(shape) > 1 else [loops]  # `grid` gives a list for several loops only
         places = [ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)]
@@ -89,7 +93,7 @@ def or_zero(element: Any, index: Any, size: Any, tile: int) -> Any:
     """The element at an index below a size, and zero for the rest of the last tile."""
     if isinstance(size, tirx.IntImm) and int(size) % tile == 0:
         return element
-    return tirx.if_then_else(index < size, element, tirx.const(0.0, "float32"))
+    return tirx.if_then_else(index < size, element, tirx.const(0, element.ty.dtype))
 
 
 def pack_constants(module: tvm.IRModule) -> tvm.IRModule:

@@ -26,6 +26,7 @@ from .argument_checks import (
     mark_guaranteed_arguments,
     mark_size_functions,
 )
+from .byte_products import ByteProduct
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
 from .compaction import COMPACTED, COMPACTION, compact_buffers
@@ -63,6 +64,7 @@ RULES = (
     OrderedCopy(),
     FewPositions(),
     MatrixProduct(),
+    ByteProduct(),
     Winograd(),
     ChannelLanes(),
     Pointwise(),

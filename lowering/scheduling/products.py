@@ -9,7 +9,7 @@ the columns of a convolution are positions of the image, and its rows are output
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,30 @@ class SumOfProducts:
 
 def sum_of_products(nest: Nest) -> SumOfProducts | None:
     """The roles of a nest's variables; None for a nest of another form, or not of float32."""
-    factors = _factors(nest)
+    return _sum_of(nest, lambda factor: factor if _is_load(factor, "float32") else None)
+
+
+def sum_of_byte_products(nest: Nest) -> SumOfProducts | None:
+    """The same for products of an unsigned and a signed byte, as int32."""
+    found = _sum_of(nest, _widened_byte)
+    if found is None or {str(x.buffer.dtype) for x in (found.a, found.b)} != {"uint8", "int8"}:
+        return None
+    return found
+
+
+def _widened_byte(factor: Any) -> Any:
+    """The load of a byte that becomes an int32; None for another expression."""
+    if not isinstance(factor, tirx.Cast) or str(factor.ty.dtype) != "int32":
+        return None
+    return factor.value if _is_load(factor.value, "uint8", "int8") else None
+
+
+def _is_load(expression: Any, *dtypes: str) -> bool:
+    return isinstance(expression, ir.TensorLoad) and str(expression.source.dtype) in dtypes
+
+
+def _sum_of(nest: Nest, load_of: Callable[[Any], Any]) -> SumOfProducts | None:
+    factors = _factors(nest, load_of)
     if factors is None or not nest.reduced:
         return None
     found = _places(nest, factors)
@@ -169,8 +192,8 @@ def _suffix(items: Sequence[Any], fits: Any) -> tuple[list[Any], list[Any]]:
     return list(items[first:]), list(items[:first])
 
 
-def _factors(nest: Nest) -> list[Any] | None:
-    """The two loads whose product a nest adds up."""
+def _factors(nest: Nest, load_of: Callable[[Any], Any]) -> list[Any] | None:
+    """The two loads whose product a nest adds up; `load_of` gives that of a factor, or None."""
     value = nest.value
     if not isinstance(value, tirx.Add) or not _starts_from_zero(nest):
         return None
@@ -178,14 +201,15 @@ def _factors(nest: Nest) -> list[Any] | None:
     products = [x for x in (value.a, value.b) if isinstance(x, tirx.Mul)]
     if len(sums) != 1 or len(products) != 1:
         return None
-    factors = [products[0].a, products[0].b]
-    plain = all(isinstance(f, ir.TensorLoad) and str(f.source.dtype) == "float32" for f in factors)
-    return factors if plain and len(loads(products[0])) == 2 else None
+    factors = [load_of(products[0].a), load_of(products[0].b)]
+    return factors if None not in factors and len(loads(products[0])) == 2 else None
 
 
 def _starts_from_zero(nest: Nest) -> bool:
     init = nest.block.init
-    return init is not None and isinstance(init.value, tirx.FloatImm) and init.value.value == 0
+    if init is None or not isinstance(init.value, (tirx.FloatImm, tirx.IntImm)):
+        return False
+    return float(init.value.value) == 0
 
 
 def _is_load_of(expression: Any, buffer: Any) -> bool:

@@ -224,8 +224,8 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
 
     A kernel whose shapes are not all variables and numbers in the end is not to be fused: FuseTIR
     puts the sizes of the caller in its shapes, and then compares them as they are written. Nor is
-    one of truth values or integers: a convolution that a mask follows has no schedule rule, and
-    took Deep Speech 2 twice the time.
+    one of truth values or integers, but for products of bytes: a convolution that a mask follows
+    has no schedule rule, and took Deep Speech 2 twice the time.
     """
     sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
     if all(map(_is_plain, sizes)):
@@ -234,20 +234,22 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
     for size in sizes:
         names.add(size)
     related = _without_unused_sizes(names.applied(kernel))
-    if _has_plain_shapes(related[0]) and _is_of_floats(kernel):
+    if _has_plain_shapes(related[0]) and _has_rule(kernel):
         return related
     # What reshapes must know how its sizes relate.
     if not reshapes(kernel):
         for size in sizes:
             names.add_whole(size)
         whole = _without_unused_sizes(names.applied(kernel))
-        if _has_plain_shapes(whole[0]) and _is_of_floats(kernel):
+        if _has_plain_shapes(whole[0]) and _has_rule(kernel):
             return whole
     return related[0].with_attr("op_pattern", OPAQUE), related[1]
 
 
-def _is_of_floats(kernel: tirx.PrimFunc) -> bool:
-    return all(str(p.dtype) == "float32" for p in kernel.params if hasattr(p, "shape"))
+def _has_rule(kernel: tirx.PrimFunc) -> bool:
+    """Whether there are schedule rules for the types of a kernel."""
+    types = {str(p.dtype) for p in kernel.params if hasattr(p, "shape")}
+    return types in ({"float32"}, {"uint8", "int8", "int32"})
 
 
 def _is_plain(size: Any) -> bool:

@@ -148,6 +148,32 @@ def test_qlinear_matmul_of_stacks_with_a_scale_for_each_row_and_column(imported:
         assert (got == want).mean() > 0.9
 
 
+def test_matmul_integer(imported: Load) -> None:
+    """A zero point for each row of the left and each column of the right matrices; and a vector."""
+    model = imported(
+        """
+        g (int8[b, n, k] x, int8[b, n, 1] xz, uint8[b, k, m] w, uint8[b, 1, m] wz, int8[n] z,
+           uint8[k] u) => (int32[?, ?, ?] y, int32[?, ?, ?] r, int32[?, ?] v) {
+            y = MatMulInteger (x, w, xz, wz) r = MatMulInteger (x, w, z) v = MatMulInteger (x, u)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    for batch, n, k, m in ((2, 3, 4, 5), (1, 1, 9, 2), (2, 0, 3, 1)):
+        x, xz, z = (
+            rng.integers(-128, 128, shape).astype(np.int8)
+            for shape in ((batch, n, k), (batch, n, 1), n)
+        )
+        w, wz, u = (
+            rng.integers(0, 256, shape).astype(np.uint8)
+            for shape in ((batch, k, m), (batch, 1, m), k)
+        )
+        y, r, v = model.run(x, xz, w, wz, z, u)
+        wide, of_rows = x.astype(int), z.reshape(n, 1).astype(int)
+        np.testing.assert_array_equal(y, (wide - xz) @ (w.astype(int) - wz))
+        np.testing.assert_array_equal(r, (wide - of_rows) @ w.astype(int))
+        np.testing.assert_array_equal(v, wide @ u.astype(int))
+
+
 def test_qlinear_matmul_of_float16_scales(imported: Load) -> None:
     model = imported(
         """

@@ -1,0 +1,157 @@
+"""Micro-kernels of products of bytes: register tiles of sums of int32.
+
+They compute `out[r, v] = sum(a[r, k] * b[k, v] for k)` as the micro-kernels of float32 do, but take
+several k at a time, a *word* of each operand. One instruction adds the products of two words to a
+sum: of four bytes where the processor has VNNI, or of two numbers of 16 bits, to which bytes are
+widened when they are packed. Sums are exact, and wrap around as those of int32 do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.target.codegen import llvm_cpu_has_features
+from tvm.tirx.script import builder as ib
+
+from ..processor import vector_bytes
+from .micro_kernels import Tile, call_function
+from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .winograd_transforms import span
+
+DOTS = "looplift_dots_"
+
+
+@dataclass(frozen=True)
+class Dot:
+    """The instruction that multiplies words, for vectors of some size."""
+
+    lanes: int
+    """The words of a vector, and the sums that an instruction adds to."""
+    size: int
+    """The factors in a word."""
+    multiply: str
+    """The instruction of LLVM; for words of one factor there is none."""
+
+    def packed(self, dtype: str) -> str:
+        """The type in which factors of the type `dtype`, uint8 or int8, are packed."""
+        return dtype if self.size == _BYTES else "int16"
+
+    @property
+    def word(self) -> str:
+        """The type of a word."""
+        return "int32" if self.size > 1 else "int16"
+
+    def add_product(self, total: Any, a: Any, b: Any, *, a_is_signed: bool) -> Any:
+        """The sums and the products of a word of a with a vector of words of b."""
+        a = tirx.Broadcast(a, self.lanes)
+        if self.size == 1:
+            wide = f"int32x{self.lanes}"
+            return total + tirx.Cast(wide, a) * tirx.Cast(wide, b)
+        kind = f"int{32 // self.size}x{self.lanes * self.size}"
+        operands = [tirx.reinterpret(kind, words) for words in (a, b)]
+        if self.size == _BYTES:
+            if a_is_signed:
+                operands.reverse()  # The first one is unsigned.
+            return tirx.call_llvm_pure_intrin(total.ty, self.multiply, total, *operands)
+        return total + tirx.call_llvm_pure_intrin(total.ty, self.multiply, *operands)
+
+
+_BYTES = 4
+"""The bytes of a word, of which VNNI adds all products to a sum."""
+_PAIRS = {
+    16: "llvm.x86.avx512.pmaddw.d.512",
+    8: "llvm.x86.avx2.pmadd.wd",
+    4: "llvm.x86.sse2.pmadd.wd",
+}
+
+
+def native_dot() -> Dot:
+    """The instruction for the processor of the target in scope, for its largest vectors."""
+    target = tvm.target.Target.current(allow_none=True)
+    lanes = vector_bytes() // 4
+    if target is None or not target.attrs.get("mcpu") or not _is_x86(target):
+        return Dot(lanes, 1, "")
+
+    def has(*features: str) -> bool:
+        return all(llvm_cpu_has_features(feature, target) for feature in features)
+
+    if (lanes == 16 and has("avx512vnni")) or (lanes == 8 and has("avxvnni")):
+        return Dot(lanes, _BYTES, f"llvm.x86.avx512.vpdpbusd.{lanes * 32}")
+    if (lanes == 16 and not has("avx512bw")) or (lanes == 8 and not has("avx2")):
+        lanes = 4
+    return Dot(lanes, 2, _PAIRS[lanes])
+
+
+def _is_x86(target: Any) -> bool:
+    triple = str(target.attrs.get("mtriple", "")) or tvm.target.codegen.llvm_get_system_triple()
+    return triple.startswith(("x86_64", "i686"))
+
+
+def dot_tile(dot: Dot) -> Tile:
+    """The tile whose sums take up most of the registers, as in products of float32."""
+    return Tile(dot.lanes, 2, {16: 12, 8: 6, 4: 6}[dot.lanes])
+
+
+def name_of(tile: Tile, *, a_is_signed: bool) -> str:
+    """The name of the function that `call_dots` calls."""
+    return f"{DOTS}{'signed' if a_is_signed else 'unsigned'}_{tile.size}"
+
+
+def call_dots(
+    tile: Tile, rows: Any, a: Any, b: Any, out: Any, count: Any, *, a_is_signed: bool
+) -> None:
+    """Emits a call of the micro-kernel for `rows` rows and `count` words of each.
+
+    `out[r * width + v]` becomes the sum of the products of the words `a[k * tile.rows + r]` and
+    `b[k * width + v]`. One operand is signed, the other is not.
+    """
+    name = name_of(tile, a_is_signed=a_is_signed)
+    with ib.If(rows == tile.rows):
+        with ib.Then():
+            call_function(f"{name}_{tile.rows}", a, b, out, count)
+        with ib.Else():
+            call_function(name, rows, a, b, out, count)
+
+
+def _parameters(word: str) -> list[Any]:
+    kinds = {"a": word, "b": word, "out": "int32"}
+    return [
+        *(ib.arg(name, ib.handle(kind)) for name, kind in kinds.items()),
+        ib.arg("count", ib.int64()),
+    ]
+
+
+def select_dots(word: str, select: Callable[[list[Any]], None]) -> None:
+    """Emits the selection for `selector` of what `call_dots` calls."""
+    select(_parameters(word))
+
+
+def dot_function(dot: Dot, a_is_signed: bool, tile: Tile, rows: int) -> tirx.PrimFunc:
+    """What `call_dots` calls, for a number of rows."""
+    with IRBuilder() as builder, function_frame():
+        *pointers, count = _parameters(dot.word)
+        a, b, out = (
+            ib.decl_buffer(ANY_SHAPE, kind, data=pointer)
+            for pointer, kind in zip(pointers, (dot.word, dot.word, "int32"), strict=True)
+        )
+        places = [(row, vector) for row in range(rows) for vector in range(tile.vectors)]
+        sums = {place: ib.alloc_buffer((tile.lanes,), "int32") for place in places}
+        whole = span(tirx.IntImm("int64", 0), tile.lanes)
+        for total in sums.values():
+            ib.buffer_store(total, tirx.Broadcast(tirx.const(0, "int32"), tile.lanes), [whole])
+        with ib.serial(count) as k:
+            for (row, vector), total in sums.items():
+                words = b[span(k * tile.width + vector * tile.lanes, tile.lanes)]
+                value = dot.add_product(
+                    total[whole], a[k * tile.rows + row], words, a_is_signed=a_is_signed
+                )
+                ib.buffer_store(total, value, [whole])
+        for (row, vector), total in sums.items():
+            place = span(tirx.IntImm("int64", row * tile.width + vector * tile.lanes), tile.lanes)
+            ib.buffer_store(out, total[whole], [place])
+    return outlined(f"{name_of(tile, a_is_signed=a_is_signed)}_{rows}", builder.get())
