@@ -52,23 +52,39 @@ class Operator:
     trailing: tuple[int, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether the data is uint8, and the weight int8."""
+        return self.op.endswith("Integer")
+
+    def data(self, rng: np.random.Generator, sizes: Sequence[int]) -> Array:
+        """An input."""
+        shape = (*self.leading, *sizes, *self.trailing)
+        if self.is_of_bytes:
+            return rng.integers(0, 256, shape, np.uint8)
+        return rng.standard_normal(shape).astype(np.float32)
+
     def model(self, weights: Sequence[Array], sizes: Sequence[int | str]) -> onnx.ModelProto:
         """The model for sizes that are numbers or names."""
         shape = [*self.leading, *sizes, *self.trailing]
         names = ["x", "w", "c"][: 1 + len(weights)]
         rank = len(shape)
+        kind = TensorProto.UINT8 if self.is_of_bytes else TensorProto.FLOAT
+        of_sums = TensorProto.INT32 if self.is_of_bytes else TensorProto.FLOAT
         graph = helper.make_graph(
             [helper.make_node(self.op, names, ["y"], **self.attributes)],
             "operator",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)],
+            [helper.make_tensor_value_info("x", kind, shape)],
+            [helper.make_tensor_value_info("y", of_sums, [None] * rank)],
             [numpy_helper.from_array(w, n) for w, n in zip(weights, names[1:], strict=True)],
         )
         imports = [helper.make_opsetid("", 17)]
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
     def weights(self, rng: np.random.Generator) -> list[Array]:
-        """The weight, and the bias of a convolution."""
+        """The weight, and the bias of a convolution of float32."""
+        if self.is_of_bytes:
+            return [rng.integers(-128, 128, self.weight, np.int8)]
         shapes: list[tuple[int, ...]] = [self.weight]
         if self.op != "MatMul":
             groups = self.attributes.get("group", 1)
@@ -78,22 +94,24 @@ class Operator:
 
     def operations(self, given: Array, result: Array) -> float:
         """The multiplications and additions of a call."""
-        if self.op == "MatMul":
+        if self.op in ("MatMul", "MatMulInteger"):
             return 2.0 * result.size * self.weight[0]
         if self.op == "ConvTranspose":
             return 2.0 * given.size * math.prod(self.weight[1:])
         return 2.0 * result.size * math.prod(self.weight[1:])
 
 
-def product(depth: int, width: int, rows: Sequence[int]) -> Operator:
+def product(depth: int, width: int, rows: Sequence[int], *, of_bytes: bool = False) -> Operator:
     """A matrix product."""
     sizes = [(count,) for count in rows]
-    return Operator(f"product {depth}x{width}", "MatMul", (depth, width), (), sizes, (depth,))
+    name = f"product {depth}x{width}{' of bytes' if of_bytes else ''}"
+    op = "MatMulInteger" if of_bytes else "MatMul"
+    return Operator(name, op, (depth, width), (), sizes, (depth,))
 
 
 def convolution(
     name: str, channels: tuple[int, int], taps: tuple[int, ...], sizes: Sequence[Any],
-    transposed: bool = False, **attributes: Any,
+    transposed: bool = False, of_bytes: bool = False, **attributes: Any,
 ) -> Operator:  # fmt: skip
     """A convolution of (input, output) channels, padded by half of what the taps reach."""
     given, result = channels
@@ -102,7 +120,7 @@ def convolution(
     dilation = attributes.get("dilations", [1])[0]
     attributes.setdefault("pads", [(count - 1) // 2 * dilation for count in taps] * 2)
     places = [size if isinstance(size, tuple) else (size,) for size in sizes]
-    op = "ConvTranspose" if transposed else "Conv"
+    op = "ConvInteger" if of_bytes else "ConvTranspose" if transposed else "Conv"
     return Operator(name, op, (*weight, *taps), (1, given), places, (), attributes)
 
 
@@ -139,6 +157,12 @@ OPERATORS = [
     convolution(
         "7x7 stride 2 of a picture", (3, 64), (7, 7), [(65, 65), (224, 224)], strides=[2, 2]
     ),
+    product(768, 3072, [1, 7, 64, 1000], of_bytes=True),
+    convolution("3x3 of bytes", (256, 256), (3, 3), [(7, 7), (28, 28)], of_bytes=True),
+    convolution(
+        "3x3 stride 2 of bytes", (256, 256), (3, 3), [(56, 56)], of_bytes=True, strides=[2, 2]
+    ),
+    convolution("1x1 of bytes", (960, 160), (1, 1), [(7, 7), (25, 40)], of_bytes=True),
 ]  # fmt: skip
 
 
@@ -169,8 +193,7 @@ def compare(operator: Operator, arguments: argparse.Namespace) -> Iterator[dict[
     of_any_size = machine_of(operator.model(weights, names), arguments.target)
     for sizes in operator.sizes:
         model = operator.model(weights, sizes)
-        shape = (*operator.leading, *sizes, *operator.trailing)
-        x = rng.standard_normal(shape).astype(np.float32)
+        x = operator.data(rng, sizes)
         tensor = tvm.runtime.tensor(x)
         machines = {"known": machine_of(model, arguments.target), "unknown": of_any_size}
         oracle = session(model, arguments.threads)
