@@ -388,6 +388,7 @@ def _rewritten(
     request: Request, wording: Callable[[str], str]
 ) -> tuple[Engine, Mapping[Tensor, str]]:
     """The engine with the rewritten model, and why the ranks of values are not known."""
+    from .lowering.quantised_products import multiply_integers
     from .lowering.tail_duplication import duplicate_tails
     from .rules.recurrence.emission import ABOUT_ONNXRUNTIME
 
@@ -398,8 +399,10 @@ def _rewritten(
     notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
     for warning in (*engine.assertions.notes(), *notes):
         _log.warning("%s", wording(warning))
-    final, ranks = duplicate_tails(engine)
-    for defect in dict.fromkeys((*trace.defects(), *final.trace.defects())):
+    products = multiply_integers(engine)
+    final, ranks = duplicate_tails(products)
+    traces = (trace, products.trace, final.trace)
+    for defect in dict.fromkeys(defect for each in traces for defect in each.defects()):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
     return final, ranks
 

@@ -137,10 +137,11 @@ def _integer_conv(ctx: ConverterContext, data: Quantised, kernel: Quantised) -> 
     few products in a sum, are those of float32.
     """
     rank = kernel[0].ty.ndim
-    if kernel[1] is not None and kernel[1].ty.ndim:
-        kernel = kernel[0], _per_channel(ctx, kernel[1], rank, axis=0)
     if not _are_bytes(data, kernel) or _has_few_factors(kernel[0]):
-        inputs = [_centred(ctx, *data), _centred(ctx, *kernel)]
+        weight, zero = kernel
+        if zero is not None and zero.ty.ndim:
+            zero = _per_channel(ctx, zero, rank, axis=0)
+        inputs = [_centred(ctx, *data), _centred(ctx, weight, zero)]
         if _are_bytes(data, kernel):
             inputs = [ctx.cast(value, "float32") for value in inputs]
         names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

@@ -26,10 +26,13 @@ _CHUNK = 1 << 14
 """Elements of an item: enough that handing it to another core is worth it."""
 _COST, _COST_OF_CALL = 4, 12
 """The time for an element, and for each function of it, in multiply-adds."""
+FLOATS = frozenset({"float32"})
+QUANTISED = FLOATS | {"int32", "uint8", "int8"}
+"""The types of quantised tensors, too."""
 
 
 class Elementwise(ScheduleRule):  # type: ignore[misc]
-    """Elementwise operators of float32 and copies, of static and dynamic sizes."""
+    """Elementwise operators of float32 and of quantised tensors, and copies."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
@@ -73,7 +76,9 @@ class Lines:
 def lines_of(nests: Sequence[Nest]) -> list[Lines] | None:
     """The lines of elementwise nests; None if one is something else, or computes nothing."""
     # TVM's simplifier fails on a division by an extent that it knows to be 0.
-    found = [_lines(nest) if is_plain(nest) and not nest.is_empty else None for nest in nests]
+    found = [
+        _lines(nest) if is_plain(nest, QUANTISED) and not nest.is_empty else None for nest in nests
+    ]
     return None if None in found else [lines for lines in found if lines is not None]
 
 
@@ -91,26 +96,26 @@ class _Value:
         return self._nest.value
 
 
-def is_plain(nest: Nest) -> bool:
-    """Whether a nest computes float32 from float32, without choices, at each output index."""
-    if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) != "float32":
+def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
+    """Whether a nest computes numbers of these types from such, without choices, at each index."""
+    if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) not in types:
         return False
     variables = nest.variables
-    return is_plain_value(nest.value, variables) and all(
+    return is_plain_value(nest.value, variables, types) and all(
         any(index.same_as(v) for v in variables) or isinstance(index, tirx.IntImm)
         for index in nest.indices
     )
 
 
-def is_plain_value(value: Any, variables: Sequence[Any]) -> bool:
-    """Whether an expression computes float32 from float32, without choices.
+def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] = FLOATS) -> bool:
+    """Whether an expression computes numbers of these types from such, without choices.
 
-    It may convert sizes, but not the variables of loops.
+    It may convert them and sizes, but not the variables of loops.
     """
     others: list[Any] = []
 
     def visit_load(load: Any) -> None:
-        if str(load.source.dtype) != "float32":
+        if str(load.source.dtype) not in types:
             others.append(load)
 
     def visit_call(call: Any) -> None:
@@ -118,13 +123,19 @@ def is_plain_value(value: Any, variables: Sequence[Any]) -> bool:
             others.append(call)
 
     def visit_cast(cast: Any) -> None:
-        if loads(cast.value) or depends(cast.value, variables):
+        number = tvm_ffi.structural_map(cast.value, (ir.TensorLoad, _zero_like), order="post")
+        is_of_type = not loads(cast.value) or str(cast.ty.dtype) in types
+        if not is_of_type or depends(number, variables):
             others.append(cast)
 
     kinds = [(kind, others.append) for kind in (tirx.Not, tirx.And, tirx.Or)]
     kinds.append((tirx.Cast, visit_cast))
     tvm_ffi.structural_walk(value, [(ir.TensorLoad, visit_load), (ir.Call, visit_call), *kinds])
     return not others
+
+
+def _zero_like(load: Any) -> Any:
+    return tirx.const(0, load.ty.dtype)
 
 
 def _lines(nest: Nest) -> Lines | None:

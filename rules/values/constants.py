@@ -70,6 +70,8 @@ class FoldConstants(Rule[FoldedOutputs]):
     spares = {
         "operand `x`": "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
         "may differ from run to run": "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
+        "its result takes more memory": """g (float[2] x) => (float[2] y)
+      <int8[2] a = {1,2}, float s = {0.5}> { b = DequantizeLinear(a, s) y = Add(x, b) }""",
         "more than the": "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
         + " { b = ConstantOfShape(n) y = Add(x, b) }",
     }
@@ -78,6 +80,10 @@ class FoldConstants(Rule[FoldedOutputs]):
         node = m.node
         m.need(node.outputs and not m.index.is_unused(node), "nothing reads the result")
         m.need(node.op != "Constant" or node.domain, "it is already a constant")
+        m.need(
+            node.op != "DequantizeLinear" or bool(node.domain),
+            "its result takes more memory than its operands, and runtimes compute with those",
+        )
         m.need(
             is_pure(node, m.index),
             "the result may differ from run to run, or the operator is not known",
