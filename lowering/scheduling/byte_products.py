@@ -44,8 +44,10 @@ class ByteProduct(ScheduleRule):  # type: ignore[misc]
         kernel = without_copies(inlined(func))
         nests = nests_of(kernel)
         product = sum_of_byte_products(nests[0]) if nests else None
-        if nests is None or product is None or not product.rows or len(product.columns) > 2:
+        if nests is None or product is None or len(product.columns) > 2:
             return None
+        if not product.rows and not is_constant_operand(kernel, product.b.buffer):
+            return None  # Packing columns for a single row takes longer than it.
 
         def emit(store: Store) -> None:
             _Emission(kernel, product, store, native_dot()).emit()
@@ -243,18 +245,21 @@ class _Emission:
                 a = self._constant_at(self._a, product.a, where, row_tiles, own, tile.rows)
             call_dots(tile, rows, a, b, scratch.data, self._words, a_is_signed=self._a_is_signed)
             with ib.serial(rows) as inside:
-                here = where | self._split(product.rows, row + inside)
-
-                for_run = partial(self._write_run, scratch, inside * tile.width, here)
+                here, following = (
+                    where | self._split(product.rows, number)
+                    for number in (row + inside, row + inside + tile.rows)
+                )
+                line = inside * tile.width
+                for_run = partial(self._write_run, scratch, line, here, following)
                 self._written_runs(start, columns, for_run)
 
     def _write_run(
-        self, scratch: Any, row: Any, here: dict[Any, Any], values: dict[Any, Any], offset: Any,
-        count: Any,
+        self, scratch: Any, line: Any, here: dict[Any, Any], following: dict[Any, Any],
+        values: dict[Any, Any], offset: Any, count: Any,
     ) -> None:  # fmt: skip
-        """Writes `count` columns of a row of sums, from an offset on."""
-        first = bound(row + offset)
-        self._store.run(here | values, count, partial(_element, scratch, first), self._tile.lanes)
+        """Writes `count` columns of a row of sums, and prefetches where those `following` it go."""
+        element = partial(_element, scratch, bound(line + offset))
+        self._store.run(here | values, count, element, self._tile.lanes, following | values)
 
     def _factor(self, k: Any, operand: Operand) -> Any:
         """How far the factor k of a sum lies from the first one."""
