@@ -52,6 +52,7 @@ from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .shared_bodies import share_loop_bodies
 from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
+from .tabulated_copies import TabulatedCopy
 from .transposed_convolution import split_into_phases
 from .transposed_operands import absorb_transpositions
 from .transposition import Transposition
@@ -72,6 +73,7 @@ RULES = (
     Convolution(),
     Elementwise(),
     Transposition(),
+    TabulatedCopy(),
     RowReduction(),
 )
 """The schedule rules for CPUs, in the order in which they are tried."""

@@ -1,0 +1,149 @@
+"""Copies from computed columns: padding by copies, resizing to nearest neighbours, tiling.
+
+    y[r, c] = x[place(r), column(c)]
+
+Every line takes the same columns of its source. Where they lie is computed once, into a table, and
+with it which vectors of columns follow each other in memory, each once or each twice, so that lines
+copy them as vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import flat, flat_index, int64, product, unflattened
+from .emission import bound, compute_block, for_items, pieces, rewritten
+from .micro_kernels import native_tile
+from .nests import Nest, depends, inlined, loads, nests_of, substituted
+from .winograd_transforms import span
+
+_TYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8"})
+_CHUNK = 1 << 14
+"""Elements of an item."""
+_COST = 4
+"""The time for an element, in multiply-adds."""
+_TIMES = (1, 2)
+"""How often each column of a vector is repeated: twice where an image grows to twice its size."""
+
+
+class TabulatedCopy(ScheduleRule):  # type: ignore[misc]
+    """Copies whose column in the source depends on the column in the result alone."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        nests = nests_of(kernel)
+        copy = _copy_of(nests[0]) if nests is not None and len(nests) == 1 else None
+        return None if copy is None else s_tir.Schedule(rewritten(kernel, partial(_emit, copy)))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A nest that copies elements."""
+
+    nest: Nest
+    source: Any
+    lines: list[Any]
+    """The variables of lines."""
+    column: Any
+    """The variable along a line."""
+    line_indices: list[Any]
+    """The indices of a line's first column in the source."""
+    column_place: Any
+    """How far a column lies from the first one in the source, in elements."""
+
+
+def _copy_of(nest: Nest) -> _Copy | None:
+    """What a nest copies; None where it does something else."""
+    load, order = nest.value, nest.indices
+    is_copy = isinstance(load, ir.TensorLoad) and not nest.reduced and nest.block.init is None
+    if not is_copy or nest.is_empty or not order or str(nest.buffer.dtype) not in _TYPES:
+        return None
+    if len(order) != len(nest.variables) or not all(
+        any(index.same_as(variable) for variable in nest.variables) for index in order
+    ):
+        return None
+    *lines, column = order
+    along = [axis for axis, index in enumerate(load.indices) if depends(index, [column])]
+    if len(along) != 1 or any(loads(index) for index in load.indices):
+        return None
+    (axis,) = along
+    if depends(load.indices[axis], lines):
+        return None
+    indices = list(load.indices)
+    indices[axis] = int64(0)
+    place = load.indices[axis] * product(list(load.source.shape)[axis + 1 :])
+    return _Copy(nest, load.source, lines, column, indices, place)
+
+
+def _emit(copy: _Copy) -> None:
+    nest, lanes = copy.nest, native_tile().lanes
+    with compute_block("copy"):
+        source, target = flat(copy.source), flat(nest.buffer)
+        width = bound(nest.extent(copy.column))
+        lines = bound(product([nest.extent(v) for v in copy.lines]))
+        vectors = bound(tirx.floordiv(width, lanes))
+        places = ib.alloc_buffer((nest.extent(copy.column),), "int64")
+        with ib.serial(width) as column:
+            ib.buffer_store(places, substituted(copy.column_place, {copy.column: column}), [column])
+        gaps = [_gaps(places, nest.extent(copy.column), lanes, times) for times in _TIMES]
+        together = bound(tirx.max(tirx.floordiv(_CHUNK, tirx.max(width, 1)), 1))
+
+        def some_lines(item: Any) -> None:
+            first = bound(item * together)
+            with ib.serial(bound(tirx.min(lines - first, together))) as offset:
+                line = bound(first + offset)
+                values = unflattened(copy.lines, nest.extent, line)
+                indices = [substituted(index, values) for index in copy.line_indices]
+                begin = bound(flat_index(list(copy.source.shape), indices))
+                end = bound(line * width)
+
+                def copy_one(column: Any) -> None:
+                    value = source[begin + places[column]]
+                    ib.buffer_store(target, value, [end + column])
+
+                def copy_vector(number: Any, kinds: Sequence[tuple[int, Any]]) -> None:
+                    if not kinds:
+                        with ib.serial(int64(lanes)) as lane:
+                            copy_one(number * lanes + lane)
+                        return
+                    (times, of_vectors), *others = kinds
+                    with ib.If(of_vectors[number] == 0):
+                        with ib.Then():
+                            first = begin + places[number * lanes]
+                            value = source[span(first, lanes // times)]
+                            repeated = [lane // times for lane in range(lanes)]
+                            value = value if times == 1 else tirx.Shuffle([value] * times, repeated)
+                            ib.buffer_store(target, value, [span(end + number * lanes, lanes)])
+                        with ib.Else():
+                            copy_vector(number, others)
+
+                with ib.serial(vectors) as number:
+                    copy_vector(number, list(zip(_TIMES, gaps, strict=True)))
+                with ib.serial(width - vectors * lanes) as rest:
+                    copy_one(vectors * lanes + rest)
+
+        work = product([nest.extent(v) for v in (*copy.lines, copy.column)]) * _COST
+        for_items(bound(pieces(lines, together)), sym.Analyzer().simplify(work), some_lines)
+
+
+def _gaps(places: Any, width: Any, lanes: int, times: int) -> Any:
+    """For each vector of columns, 0 if they follow each other in the source, each several times."""
+    vectors = tirx.floordiv(width, lanes)
+    gaps = ib.alloc_buffer((vectors + 1,), "int64")
+    with ib.serial(vectors) as number:
+        first = bound(places[number * lanes])
+        ib.buffer_store(gaps, int64(0), [number])
+        with ib.serial(int64(lanes)) as lane:
+            distance = places[number * lanes + lane] - first - tirx.floordiv(lane, times)
+            ib.buffer_store(gaps, gaps[number] | distance, [number])
+    return gaps

@@ -1,0 +1,85 @@
+"""Copies from computed columns beside onnxruntime: padding by copies, nearest neighbours, tiling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+
+import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
+from looplift.lowering.scheduling.tabulated_copies import TabulatedCopy
+
+from .comparison import TARGETS
+from .compiled import virtual_machine
+from .conftest import parse
+
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+COPIES = {
+    "reflected": 'y = Pad <mode = "reflect"> (x, p)',
+    "edge": 'y = Pad <mode = "edge"> (x, p)',
+    "wrapped": 'y = Pad <mode = "wrap"> (x, p)',
+    "twice as large": f"y = Resize <{NEAREST}> (x, , twice)",
+    "three times as large": f"y = Resize <{NEAREST}> (x, , thrice)",
+    "half as large": f"y = Resize <{NEAREST}> (x, , half)",
+    "tiled": "y = Tile (x, times)",
+}
+CONSTANTS = """<int64[6] p = {0, 2, 3, 0, 1, 2}, float[3] twice = {1, 1, 2}, float[3] half = {1, 2, 0.5},
+    float[3] thrice = {1, 1, 3}, int64[3] times = {2, 1, 3}>"""
+
+
+def model_of(name: str, dtype: str = "float") -> Any:
+    return parse(f"""<ir_version: 9, opset_import: ["" : 19]>
+        model ({dtype}[b, c, n] x) => ({dtype}[q, r, s] y) {CONSTANTS} {{ {COPIES[name]} }}""")
+
+
+def check(name: str, target: Any, dtype: str = "float") -> None:
+    model = model_of(name, dtype)
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), target))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in ((1, 3, 4), (2, 5, 15), (1, 4, 16), (3, 3, 40), (1, 64, 100), (2, 3, 333)):
+        kind = {"float": np.float32, "double": np.float64, "uint8": np.uint8, "int64": np.int64}
+        x = np.arange(np.prod(shape)).reshape(shape).astype(kind[dtype])
+        (want,) = session.run(None, {"x": x})
+        got = machine["main"](tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_array_equal(got, want, err_msg=str(shape))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", COPIES)
+def test_copies(name: str, target: Any) -> None:
+    check(name, target)
+
+
+@pytest.mark.parametrize("dtype", ["double", "uint8", "int64"])
+@pytest.mark.parametrize("name", ["edge", "tiled"])
+def test_other_types(name: str, dtype: str) -> None:
+    check(name, "native", dtype)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_the_rule_takes_them(name: str) -> None:
+    with as_target("native") as target:
+        module = lower_to_kernels(looplift.from_onnx(model_of(name)))
+        kernels = [f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+        assert any(TabulatedCopy().apply(kernel, target, False) for kernel in kernels)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 5), (2, 3, 0)])
+def test_nothing_is_copied_of_an_empty_tensor(shape: tuple[int, ...]) -> None:
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model_of("tiled")), "native"))
+    got = machine["main"](tvm.runtime.tensor(np.zeros(shape, np.float32)))
+    assert got.shape == (2 * shape[0], shape[1], 3 * shape[2])
+
+
+def test_gathered_lines_are_left_alone() -> None:
+    """Their places are values of a tensor."""
+    model = parse("model (float[n, m] x, int64[k] i) => (float[k, m] y) { y = Gather (x, i) }")
+    with as_target("native") as target:
+        module = lower_to_kernels(looplift.from_onnx(model))
+        kernels = [f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+        assert not any(TabulatedCopy().apply(kernel, target, False) for kernel in kernels)
