@@ -69,13 +69,13 @@ class Operator:
         shape = [*self.leading, *sizes, *self.trailing]
         names = ["x", "w", "c"][: 1 + len(weights)]
         rank = len(shape)
-        kind = TensorProto.UINT8 if self.is_of_bytes else TensorProto.FLOAT
-        of_sums = TensorProto.INT32 if self.is_of_bytes else TensorProto.FLOAT
+        given = TensorProto.UINT8 if self.is_of_bytes else TensorProto.FLOAT
+        result = TensorProto.INT32 if self.is_of_bytes else TensorProto.FLOAT
         graph = helper.make_graph(
             [helper.make_node(self.op, names, ["y"], **self.attributes)],
             "operator",
-            [helper.make_tensor_value_info("x", kind, shape)],
-            [helper.make_tensor_value_info("y", of_sums, [None] * rank)],
+            [helper.make_tensor_value_info("x", given, shape)],
+            [helper.make_tensor_value_info("y", result, [None] * rank)],
             [numpy_helper.from_array(w, n) for w, n in zip(weights, names[1:], strict=True)],
         )
         imports = [helper.make_opsetid("", 17)]

@@ -18,6 +18,8 @@ from .padding import pad_with
 from .registry import ConverterContext, converts
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+_BY_RANK = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d, 5: relax.op.nn.conv3d}
+"""The operator for data of a rank."""
 
 
 @converts("Conv")
@@ -30,9 +32,6 @@ def conv(ctx: ConverterContext) -> Value:
         return _by_tvm_after_padding(ctx, 0)
     bias = match_dims(ctx.bb, bias, dims[:1])
     return _by_tvm_after_padding(ctx.derive(inputs=[data, weight, bias]), 0)
-
-
-_BY_RANK = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d, 5: relax.op.nn.conv3d}
 
 
 def conv_of_bytes(ctx: ConverterContext, data: Value, weight: Value, fill: Value) -> Value:

@@ -22,7 +22,7 @@ from .reductions import fill_if_empty
 from .registry import ConverterContext, converts
 from .sizes import may_be_zero
 
-BYTES = ("uint8", "int8")
+BYTE_TYPES = ("uint8", "int8")
 """The types whose products are added up in int32."""
 
 
@@ -40,7 +40,7 @@ def matmul(ctx: ConverterContext) -> Value:
 
 def _broadcast_matmul(ctx: ConverterContext) -> Value:
     """The product of stacks of matrices, which are broadcast first if their sizes may differ."""
-    out_dtype = "int32" if str(ctx.inputs[0].ty.dtype) in BYTES else None
+    out_dtype = "int32" if str(ctx.inputs[0].ty.dtype) in BYTE_TYPES else None
     result = ctx.bb.normalize(relax.op.matmul(ctx.inputs[0], ctx.inputs[1], out_dtype))
     if not lacks_shape(result):
         return result

@@ -19,7 +19,7 @@ from ..values import Value, as_int
 from .broadcasting import ONE, dims_of
 from .casts import FLOAT8, SMALL_INTEGERS
 from .convolution import conv_of_bytes
-from .matmul import BYTES
+from .matmul import BYTE_TYPES
 from .registry import ConverterContext, converts
 
 _HAS_PRECISION = 23
@@ -125,16 +125,16 @@ def qlinear_elementwise(ctx: ConverterContext) -> Value:
     return _saturate(ctx, total, zero, str(left.ty.dtype))
 
 
-Quantised = tuple[Value, Value]
-"""A quantised tensor without its scale, and its zero point: None for 0."""
+_Operand = tuple[Value, Value]
+"""A quantised tensor and its zero point: None for 0."""
 
 
-def _integer_conv(ctx: ConverterContext, data: Quantised, kernel: Quantised) -> Value:
+def _integer_conv(ctx: ConverterContext, data: _Operand, kernel: _Operand) -> Value:
     """The convolution of two quantised tensors without their scales, as int32.
 
     Kernels convolve the bytes as they are, padded with the zero point. With zero points a and b,
-    sum((x - a)(w - b)) is sum(x·w) - a·sum(w) - b·sum(x - a). Depthwise convolutions, which have
-    few products in a sum, are those of float32.
+    sum((x - a)(w - b)) is sum(x·w) - a·sum(w) - b·sum(x - a). Depthwise convolutions are computed
+    in float32, which holds their sums exactly.
     """
     rank = kernel[0].ty.ndim
     if not _are_bytes(data, kernel) or _has_few_factors(kernel[0]):
@@ -172,7 +172,7 @@ def _integer_conv(ctx: ConverterContext, data: Quantised, kernel: Quantised) -> 
 
 
 def _has_few_factors(kernel: Value) -> bool:
-    """Whether a depthwise convolution of bytes is exact in float32, less their zero points too."""
+    """Whether a kernel has one input channel for each group, and float32 holds its sums exactly."""
     channels, *window = (as_int(size) for size in dims_of(kernel, "kernel")[1:])
     sizes = [size for size in window if size is not None]
     return channels == 1 and len(sizes) == len(window) and math.prod(sizes) * 255**2 < 2**24
@@ -191,7 +191,7 @@ def _channels_of_group(ctx: ConverterContext, kernel: Value) -> int:
     return channels // int(ctx.attr("group", 1))
 
 
-def _integer_matmul(ctx: ConverterContext, left: Quantised, right: Quantised) -> Value:
+def _integer_matmul(ctx: ConverterContext, left: _Operand, right: _Operand) -> Value:
     """The product of two quantised tensors without their scales, as int32.
 
     As in `_integer_conv`, with the zero points of rows and columns.
@@ -209,15 +209,15 @@ def _integer_matmul(ctx: ConverterContext, left: Quantised, right: Quantised) ->
     return total
 
 
-def _are_bytes(*tensors: Quantised) -> bool:
-    return all(str(data.ty.dtype) in BYTES for data, _ in tensors)
+def _are_bytes(*tensors: _Operand) -> bool:
+    return all(str(data.ty.dtype) in BYTE_TYPES for data, _ in tensors)
 
 
 _SIGN = 128
-"""What distinguishes a byte without sign from one with the same bits less the first."""
+"""The distance between a uint8 and the int8 of the same bits but for the first one."""
 
 
-def _as_unsigned(ctx: ConverterContext, data: Value, zero: Value) -> Quantised:
+def _as_unsigned(ctx: ConverterContext, data: Value, zero: Value) -> _Operand:
     """The same numbers as uint8, with a zero point in int32."""
     if str(data.ty.dtype) == "uint8":
         return data, _moved_zero(ctx, zero, 0)
@@ -225,7 +225,7 @@ def _as_unsigned(ctx: ConverterContext, data: Value, zero: Value) -> Quantised:
     return ctx.bb.emit(relax.op.astype(flipped, "uint8")), _moved_zero(ctx, zero, _SIGN)
 
 
-def _as_signed(ctx: ConverterContext, data: Value, zero: Value) -> Quantised:
+def _as_signed(ctx: ConverterContext, data: Value, zero: Value) -> _Operand:
     """The same numbers as int8, with a zero point in int32."""
     if str(data.ty.dtype) == "int8":
         return data, _moved_zero(ctx, zero, 0)

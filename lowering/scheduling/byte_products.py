@@ -19,8 +19,17 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64, static_size, unflattened
-from .dot_kernels import Dot, call_dots, dot_tile, native_dot
-from .emission import Store, bound, ceil_div, compute_block, even_part, for_items, pieces
+from .dot_kernels import Dot, call_dots, native_dot
+from .emission import (
+    Store,
+    bound,
+    ceil_div,
+    compute_block,
+    element_of,
+    even_part,
+    for_items,
+    pieces,
+)
 from .matmul import schedule_product
 from .nests import inlined, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
@@ -31,7 +40,7 @@ _CACHED = 1 << 17
 """Bytes of rows of `a` that an item keeps in the second-level cache."""
 _ENOUGH_ITEMS = 8
 """Items among which cores share the work. Rows are cut first: each item packs its own."""
-_COST_OF_FACTOR = 4
+_FACTORS_OF_MULTIPLY_ADD = 4
 """Products of bytes in the time of one multiply-add of float32."""
 
 
@@ -45,14 +54,15 @@ class ByteProduct(ScheduleRule):  # type: ignore[misc]
         nests = nests_of(kernel)
         product = sum_of_byte_products(nests[0]) if nests else None
         if nests is None or product is None or len(product.columns) > 2:
-            return None
+            return None  # Columns are numbered along the lines of one image.
         if not product.rows and not is_constant_operand(kernel, product.b.buffer):
-            return None  # Packing columns for a single row takes longer than it.
+            return None  # Packing the columns would take longer than multiplying a single row.
 
         def emit(store: Store) -> None:
-            _Emission(kernel, product, store, native_dot()).emit()
+            dot = native_dot(a_is_signed=str(product.a.buffer.dtype) == "int8")
+            _Emission(kernel, product, store, dot).emit()
 
-        return schedule_product(kernel, nests, product, emit, "int32")
+        return schedule_product(kernel, nests, product, emit)
 
 
 class _Emission:
@@ -63,11 +73,10 @@ class _Emission:
         self._product = product
         self._store = store
         self._dot = dot
-        self._tile = dot_tile(dot)
+        self._tile = dot.tile
         self._rows = product.count(product.rows)
         self._depth = product.count(product.reduced)
         self._words = sym.Analyzer().simplify(ceil_div(self._depth, int64(dot.size)))
-        self._a_is_signed = str(product.a.buffer.dtype) == "int8"
 
     def emit(self) -> None:
         product, tile = self._product, self._tile
@@ -140,7 +149,6 @@ class _Emission:
         *lines, last = product.columns
         self._width = product.extent(last)
         self._is_contiguous = static_size(position.of(last)) == 1
-        self._step = position.of(last)
         self._pitch, self._positions = self._width, self._width
         if lines:
             if self._is_contiguous and not self._packs_b:
@@ -160,7 +168,10 @@ class _Emission:
         return sum((steps.of(v) * value for v, value in values.items()), int64(0))
 
     def _written_runs(self, first: Any, count: Any, write: Any) -> None:
-        """Calls `write(values, offset, count)` for the runs of columns from a number on."""
+        """Calls `write(values, offset, count)` for each run of columns on one line.
+
+        `values` are those of the variables at its first column, which lies `offset` after `first`.
+        """
         *lines, last = self._product.columns
         if self._is_one_run:
             values = {last: first} if not lines else {lines[0]: int64(0), last: first}
@@ -190,7 +201,7 @@ class _Emission:
         together = bound(even_part(panels, tirx.max(tirx.floordiv(panels, parts), int64(1))))
         groups = bound(pieces(panels, together))
         sums = product.count([*product.batch, *product.rows, *product.columns])
-        work = sym.Analyzer().simplify(tirx.floordiv(sums * self._depth, _COST_OF_FACTOR))
+        work = sym.Analyzer().simplify(tirx.floordiv(sums * self._depth, _FACTORS_OF_MULTIPLY_ADD))
 
         def item(number: Any) -> None:
             group = bound(tirx.floormod(number, groups))
@@ -243,7 +254,7 @@ class _Emission:
             else:
                 own = first_tile + number
                 a = self._constant_at(self._a, product.a, where, row_tiles, own, tile.rows)
-            call_dots(tile, rows, a, b, scratch.data, self._words, a_is_signed=self._a_is_signed)
+            call_dots(self._dot, rows, a, b, scratch.data, self._words)
             with ib.serial(rows) as inside:
                 here, following = (
                     where | self._split(product.rows, number)
@@ -258,7 +269,7 @@ class _Emission:
         values: dict[Any, Any], offset: Any, count: Any,
     ) -> None:  # fmt: skip
         """Writes `count` columns of a row of sums, and prefetches where those `following` it go."""
-        element = partial(_element, scratch, bound(line + offset))
+        element = partial(element_of, scratch, bound(line + offset))
         self._store.run(here | values, count, element, self._tile.lanes, following | values)
 
     def _factor(self, k: Any, operand: Operand) -> Any:
@@ -270,7 +281,7 @@ class _Emission:
     def _tabulate_factors(self) -> Any:
         """A table of how far each factor of a column lies from the first one.
 
-        What lies after the last factor is multiplied by zeros: it repeats the last one.
+        Entries past the last factor are multiplied by zeros: they repeat the last one.
         """
         size = self._dot.size
         table = ib.alloc_buffer((self._words * size,), "int64")
@@ -323,7 +334,7 @@ class _Emission:
     def _gather(self, where: dict[Any, Any], start: Any) -> Any:
         """The address of a panel of `b` from a column on.
 
-        What lies after the last column is not stored: it repeats the last one.
+        Columns past the last one are not stored: they repeat it.
         """
         tile, size = self._tile, self._dot.size
         source = self._product.b
@@ -373,7 +384,3 @@ class _Emission:
                 with ib.Else():
                     by_element()
         return panel.data
-
-
-def _element(scratch: Any, first: Any, offset: Any) -> Any:
-    return scratch[first + offset]

@@ -35,34 +35,48 @@ class Dot:
     size: int
     """The factors in a word."""
     multiply: str
-    """The instruction of LLVM; for words of one factor there is none."""
+    """The LLVM intrinsic; empty for words of one factor."""
+    a_is_signed: bool
+    """Whether `a` is of int8 and `b` of uint8, rather than the reverse."""
+
+    @property
+    def tile(self) -> Tile:
+        """The tile of sums: 24 of 32 registers of AVX-512 and NEON, 12 of 16 of AVX2 and SSE."""
+        rows = {16: 12, 8: 6, 4: 12 if self.size == 1 else 6}[self.lanes]
+        return Tile(self.lanes, 2, rows)
+
+    @property
+    def name(self) -> str:
+        """The name of the function that `call_dots` calls."""
+        return f"{DOTS}{'signed' if self.a_is_signed else 'unsigned'}_{self.tile.size}"
 
     def packed(self, dtype: str) -> str:
         """The type in which factors of the type `dtype`, uint8 or int8, are packed."""
-        return dtype if self.size == _BYTES else "int16"
+        return dtype if self.size == _BYTES_OF_WORD else "int16"
 
     @property
     def word(self) -> str:
         """The type of a word."""
         return "int32" if self.size > 1 else "int16"
 
-    def add_product(self, total: Any, a: Any, b: Any, *, a_is_signed: bool) -> Any:
-        """The sums and the products of a word of a with a vector of words of b."""
+    def add_product(self, total: Any, a: Any, b: Any) -> Any:
+        """`total` plus the products of a word of `a` with a vector of words of `b`."""
         a = tirx.Broadcast(a, self.lanes)
         if self.size == 1:
             wide = f"int32x{self.lanes}"
             return total + tirx.Cast(wide, a) * tirx.Cast(wide, b)
         kind = f"int{32 // self.size}x{self.lanes * self.size}"
         operands = [tirx.reinterpret(kind, words) for words in (a, b)]
-        if self.size == _BYTES:
-            if a_is_signed:
+        if self.size == _BYTES_OF_WORD:
+            if self.a_is_signed:
                 operands.reverse()  # The first one is unsigned.
+            # LLVM 22 declares the operands as bytes; before, they were words.
             return tirx.call_llvm_pure_intrin(total.ty, self.multiply, total, *operands)
         return total + tirx.call_llvm_pure_intrin(total.ty, self.multiply, *operands)
 
 
-_BYTES = 4
-"""The bytes of a word, of which VNNI adds all products to a sum."""
+_BYTES_OF_WORD = 4
+"""VNNI adds the products of all of them to a sum."""
 _PAIRS = {
     16: "llvm.x86.avx512.pmaddw.d.512",
     8: "llvm.x86.avx2.pmadd.wd",
@@ -70,21 +84,21 @@ _PAIRS = {
 }
 
 
-def native_dot() -> Dot:
+def native_dot(*, a_is_signed: bool) -> Dot:
     """The instruction for the processor of the target in scope, for its largest vectors."""
     target = tvm.target.Target.current(allow_none=True)
     lanes = vector_bytes() // 4
     if target is None or not target.attrs.get("mcpu") or not _is_x86(target):
-        return Dot(lanes, 1, "")
+        return Dot(lanes, 1, "", a_is_signed)
 
     def has(*features: str) -> bool:
         return all(llvm_cpu_has_features(feature, target) for feature in features)
 
     if (lanes == 16 and has("avx512vnni")) or (lanes == 8 and has("avxvnni")):
-        return Dot(lanes, _BYTES, f"llvm.x86.avx512.vpdpbusd.{lanes * 32}")
+        return Dot(lanes, _BYTES_OF_WORD, f"llvm.x86.avx512.vpdpbusd.{lanes * 32}", a_is_signed)
     if (lanes == 16 and not has("avx512bw")) or (lanes == 8 and not has("avx2")):
         lanes = 4
-    return Dot(lanes, 2, _PAIRS[lanes])
+    return Dot(lanes, 2, _PAIRS[lanes], a_is_signed)
 
 
 def _is_x86(target: Any) -> bool:
@@ -92,30 +106,17 @@ def _is_x86(target: Any) -> bool:
     return triple.startswith(("x86_64", "i686"))
 
 
-def dot_tile(dot: Dot) -> Tile:
-    """The tile whose sums take up most of the registers, as in products of float32."""
-    return Tile(dot.lanes, 2, {16: 12, 8: 6, 4: 6}[dot.lanes])
-
-
-def name_of(tile: Tile, *, a_is_signed: bool) -> str:
-    """The name of the function that `call_dots` calls."""
-    return f"{DOTS}{'signed' if a_is_signed else 'unsigned'}_{tile.size}"
-
-
-def call_dots(
-    tile: Tile, rows: Any, a: Any, b: Any, out: Any, count: Any, *, a_is_signed: bool
-) -> None:
+def call_dots(dot: Dot, rows: Any, a: Any, b: Any, out: Any, count: Any) -> None:
     """Emits a call of the micro-kernel for `rows` rows and `count` words of each.
 
-    `out[r * width + v]` becomes the sum of the products of the words `a[k * tile.rows + r]` and
-    `b[k * width + v]`. One operand is signed, the other is not.
+    `out[r * width + v]` becomes the sum of the products of the words `a[k * dot.tile.rows + r]` and
+    `b[k * width + v]`.
     """
-    name = name_of(tile, a_is_signed=a_is_signed)
-    with ib.If(rows == tile.rows):
+    with ib.If(rows == dot.tile.rows):
         with ib.Then():
-            call_function(f"{name}_{tile.rows}", a, b, out, count)
+            call_function(f"{dot.name}_{dot.tile.rows}", a, b, out, count)
         with ib.Else():
-            call_function(name, rows, a, b, out, count)
+            call_function(dot.name, rows, a, b, out, count)
 
 
 def _parameters(word: str) -> list[Any]:
@@ -131,7 +132,7 @@ def select_dots(word: str, select: Callable[[list[Any]], None]) -> None:
     select(_parameters(word))
 
 
-def dot_function(dot: Dot, a_is_signed: bool, tile: Tile, rows: int) -> tirx.PrimFunc:
+def dot_function(dot: Dot, tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_dots` calls, for a number of rows."""
     with IRBuilder() as builder, function_frame():
         *pointers, count = _parameters(dot.word)
@@ -147,11 +148,9 @@ def dot_function(dot: Dot, a_is_signed: bool, tile: Tile, rows: int) -> tirx.Pri
         with ib.serial(count) as k:
             for (row, vector), total in sums.items():
                 words = b[span(k * tile.width + vector * tile.lanes, tile.lanes)]
-                value = dot.add_product(
-                    total[whole], a[k * tile.rows + row], words, a_is_signed=a_is_signed
-                )
+                value = dot.add_product(total[whole], a[k * tile.rows + row], words)
                 ib.buffer_store(total, value, [whole])
         for (row, vector), total in sums.items():
             place = span(tirx.IntImm("int64", row * tile.width + vector * tile.lanes), tile.lanes)
             ib.buffer_store(out, total[whole], [place])
-    return outlined(f"{name_of(tile, a_is_signed=a_is_signed)}_{rows}", builder.get())
+    return outlined(f"{dot.name}_{rows}", builder.get())

@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 from .affine import product
 from .emission import Store, bound, compute_block, for_items, pieces, rewritten
 from .micro_kernels import native_tile
-from .nests import Nest, depends, inlined, loads, nests_of
+from .nests import Nest, depends, inlined, loads, nests_of, without_loads
 
 _CHUNK = 1 << 14
 """Elements of an item: enough that handing it to another core is worth it."""
@@ -97,7 +97,7 @@ class _Value:
 
 
 def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
-    """Whether a nest computes numbers of these types from such, without choices, at each index."""
+    """Whether a nest computes numbers of these types only, without choices, at plain indices."""
     if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) not in types:
         return False
     variables = nest.variables
@@ -108,9 +108,9 @@ def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
 
 
 def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] = FLOATS) -> bool:
-    """Whether an expression computes numbers of these types from such, without choices.
+    """Whether an expression computes numbers of these types only, without choices.
 
-    It may convert them and sizes, but not the variables of loops.
+    It may convert what it loads, and sizes, but not the variables of loops.
     """
     others: list[Any] = []
 
@@ -123,19 +123,14 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
             others.append(call)
 
     def visit_cast(cast: Any) -> None:
-        number = tvm_ffi.structural_map(cast.value, (ir.TensorLoad, _zero_like), order="post")
         is_of_type = not loads(cast.value) or str(cast.ty.dtype) in types
-        if not is_of_type or depends(number, variables):
+        if not is_of_type or depends(without_loads(cast.value), variables):
             others.append(cast)
 
     kinds = [(kind, others.append) for kind in (tirx.Not, tirx.And, tirx.Or)]
     kinds.append((tirx.Cast, visit_cast))
     tvm_ffi.structural_walk(value, [(ir.TensorLoad, visit_load), (ir.Call, visit_call), *kinds])
     return not others
-
-
-def _zero_like(load: Any) -> Any:
-    return tirx.const(0, load.ty.dtype)
 
 
 def _lines(nest: Nest) -> Lines | None:

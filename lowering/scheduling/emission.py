@@ -20,7 +20,7 @@ from ..processor import GRAIN
 from .affine import Affine, affine, flat, int64
 from .blocks import has_scalar_functions
 from .math_functions import is_fast, with_fast_math
-from .nests import Nest, depends, loads, substituted
+from .nests import Nest, depends, loads, substituted, without_loads
 
 SCHEDULED = "tirx.is_scheduled"
 ON_ONE_CORE = "looplift.on_one_core"
@@ -156,6 +156,11 @@ def compute_block(name: str) -> Iterator[None]:
         yield
 
 
+def element_of(scratch: Any, first: Any, offset: Any) -> Any:
+    """An element of a scratch buffer, for `Store.run`."""
+    return scratch[first + offset]
+
+
 class Written(Protocol):
     """What is stored for each element of an output."""
 
@@ -264,11 +269,7 @@ class Store:
         is_affine = all(place is not None for place in places)
         self.is_storable = is_affine and not has_scalar_functions(self._value)
         """Whether all places are affine, and the value can be computed for vectors."""
-
-        def zero(load: Any) -> Any:
-            return tirx.const(0, load.ty.dtype)
-
-        apart = tvm_ffi.structural_map(self._value, (ir.TensorLoad, zero), order="post")
+        apart = without_loads(self._value)
         # A value that depends on the place itself (a triangle) needs the index on each axis.
         one_axis = len(self._columns) == 1 or not depends(apart, list(variables))
         self.flattens = (

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from .dot_kernels import dot_function, dot_tile, name_of, native_dot, select_dots
+from .dot_kernels import dot_function, native_dot, select_dots
 from .lane_kernels import TRANSPOSE, transposition, windows
 from .micro_kernels import (
     COPY_ROW,
@@ -120,13 +120,12 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
 
 def _dots() -> dict[str, _Family]:
     """The micro-kernels of products of bytes, by name."""
-    dot = native_dot()
-    tile = dot_tile(dot)
+    dots = [native_dot(a_is_signed=signed) for signed in (False, True)]
     return {
-        name_of(tile, a_is_signed=signed): (
-            tile,
-            partial(dot_function, dot, signed),
-            lambda _, select: select_dots(dot.word, select),
-        )
-        for signed in (False, True)
+        dot.name: (dot.tile, partial(dot_function, dot), partial(_select_dots, dot.word))
+        for dot in dots
     }
+
+
+def _select_dots(word: str, _: Tile, select: Callable[[list[Any]], None]) -> None:
+    select_dots(word, select)

@@ -154,11 +154,11 @@ _LARGEST = 3.4028234663852886e38
 
 
 def _log(x: Expr) -> Expr:
-    return _named(x, lambda x: _where_finite(x, _log_of_positive(x)))
+    return _named(x, lambda x: _with_special_values(x, _log_of_positive(x)))
 
 
-def _where_finite(x: Expr, logarithm: Expr) -> Expr:
-    """The logarithm where it is finite."""
+def _with_special_values(x: Expr, logarithm: Expr) -> Expr:
+    """`logarithm` for positive finite x; ∞, -∞ for 0, and NaN for negative numbers and NaN."""
     zero = _constant(0, x)
     of_others = tirx.Select(tirx.EQ(x, zero), _constant(-math.inf, x), _constant(math.nan, x))
     of_positive = tirx.Select(x > _constant(_LARGEST, x), x, logarithm)
@@ -191,8 +191,9 @@ def _log_of_positive(x: Expr) -> Expr:
 def _log1p(x: Expr) -> Expr:
     """log(1 + x), as x · (log(u) / (u - 1)) with u = 1 + x, which keeps the digits of a small x.
 
-    u - 1 is exact, and log(u) / (u - 1) changes little where u is rounded (Kahan, see Goldberg,
-    What Every Computer Scientist Should Know About Floating-Point Arithmetic, 1991, theorem 4).
+    u - 1 is exact for small x, and log(u) / (u - 1) changes little where u is rounded (Kahan, see
+    Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic, 1991,
+    theorem 4, for x from 0 to 3/4); for larger x the rounding of u hardly matters.
     """
     one = _constant(1, x)
 

@@ -28,6 +28,7 @@ from .emission import (
     bound,
     ceil_div,
     compute_block,
+    element_of,
     epilogue_of,
     for_items,
     pieces,
@@ -89,13 +90,13 @@ def schedule_product(
     nests: Sequence[Nest],
     product: SumOfProducts,
     emit: Callable[[Store], None],
-    dtype: str = "float32",
 ) -> s_tir.Schedule | None:
-    """The schedule in which `emit` computes the first nest, a product of the type `dtype`.
+    """The schedule in which `emit` computes the first nest, a product.
 
     None where the nests that follow it cannot be computed by lines.
     """
     variables = [*product.batch, *product.rows, *product.columns]
+    dtype = str(nests[0].buffer.dtype)
     # What is fused after the product, and may have more elements than it.
     for count in (len(nests), 2, 1):
         epilogue = epilogue_of(nests[0], product.c, nests[1:count])
@@ -307,7 +308,9 @@ class _Emission:
             here = {**where, **self._row_values(start + row), self._n: column}
             line = bound(row * out_row)
             following = None if next_column is None else {**here, self._n: next_column}
-            self._store.run(here, columns, partial(_element, scratch, line), tile.lanes, following)
+            self._store.run(
+                here, columns, partial(element_of, scratch, line), tile.lanes, following
+            )
 
     def _right_operand(self, where: dict[Any, Any], panel: Any, packed: bool) -> tuple[Any, Any]:
         """The address of a panel's first element and the distance of its rows."""
@@ -354,10 +357,6 @@ def _panels_together(most: int, panels: Any, chunks: Any) -> Any:
     """The number of panels of an item if there are `chunks` chunks of rows."""
     parts = ceil_div(int64(_FEWEST_ITEMS), tirx.max(chunks, int64(1)))
     return tirx.max(tirx.min(int64(most), tirx.floordiv(panels, parts)), int64(1))
-
-
-def _element(scratch: Any, first: Any, offset: Any) -> Any:
-    return scratch[first + offset]
 
 
 def _is_one(step: Any) -> bool:

@@ -17,6 +17,7 @@ _MOST_NESTED = 3
 """The deepest nesting of function calls after inlining, as in x · tanh(log1p(exp(x))): TVM's tanh
 repeats its argument, so that code grows exponentially with the depth."""
 _INSTRUCTIONS = ("fabs", "floor", "ceil", "trunc", "round", "nearbyint", "sqrt")
+"""Functions that a processor has an instruction for, with vectors of SSE4.1 or more."""
 _NO_FUNCTIONS = frozenset(
     {"prim.if_then_else", "tirx.if_then_else", *(f"tirx.{name}" for name in _INSTRUCTIONS)}
 )
@@ -120,8 +121,8 @@ _MOST_READS = 6
 def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with elementwise nests inlined into the elementwise nests that read them.
 
-    Keeps nests of reductions and what they read. Little work is repeated: every reader computes as
-    many elements, and reads each at its own place, or it reads a sum or product of two parameters.
+    Keeps nests of reductions and what they read. Every reader computes as many elements and reads
+    each at its own place, so that no work is repeated, but for sums and products of two parameters.
     """
     if _has_single_nest(kernel):
         return kernel
@@ -179,7 +180,10 @@ def _inlines(block: Any, consumer: Any, kernel: tirx.PrimFunc) -> bool:
 
 
 def _is_cheap(block: Any, kernel: tirx.PrimFunc) -> bool:
-    """Whether a block computes a sum or product of at most two parameters of the kernel."""
+    """Whether a block computes one element, or a sum, difference or product of two.
+
+    Each is a number or an element of a parameter of the kernel.
+    """
     value = block.body.value
     while isinstance(value, tirx.Cast):
         value = value.value
@@ -247,6 +251,15 @@ def loads(expression: Any) -> list[Any]:
     found: list[Any] = []
     tvm_ffi.structural_walk(expression, (ir.TensorLoad, found.append))
     return found
+
+
+def without_loads(expression: Any) -> Any:
+    """An expression with zeros in place of loads."""
+
+    def zero(load: Any) -> Any:
+        return tirx.const(0, load.ty.dtype)
+
+    return tvm_ffi.structural_map(expression, (ir.TensorLoad, zero), order="post")
 
 
 def depends(expression: Any, variables: Sequence[Any]) -> bool:

@@ -70,7 +70,7 @@ class FoldConstants(Rule[FoldedOutputs]):
     spares = {
         "operand `x`": "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
         "may differ from run to run": "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
-        "its result takes more memory": """g (float[2] x) => (float[2] y)
+        "recognise quantised operators": """g (float[2] x) => (float[2] y)
       <int8[2] a = {1,2}, float s = {0.5}> { b = DequantizeLinear(a, s) y = Add(x, b) }""",
         "more than the": "g (float[4000000] x) => (float[4000000] y) <int64[1] n = {4000000}>"
         + " { b = ConstantOfShape(n) y = Add(x, b) }",
@@ -82,7 +82,7 @@ class FoldConstants(Rule[FoldedOutputs]):
         m.need(node.op != "Constant" or node.domain, "it is already a constant")
         m.need(
             node.op != "DequantizeLinear" or bool(node.domain),
-            "its result takes more memory than its operands, and runtimes compute with those",
+            "runtimes recognise quantised operators by their DequantizeLinear",
         )
         m.need(
             is_pure(node, m.index),

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import tvm
 from onnx import numpy_helper
 
 import looplift
-from looplift import Miss
 from looplift.lowering.quantised_products import MultiplyIntegers
-from looplift.rewrite.engine.rule import fixture
+from looplift.testing import assert_fires, assert_spares, near_misses
 
-from ..equivalence import ops, run_rules
+from ..equivalence import ops
 from .comparison import Array
 from .compiled import virtual_machine
 from .conftest import parse
 from .test_byte_products import bytes_of, random
 
 
-@pytest.mark.parametrize("reason", MultiplyIntegers.spares)
+@pytest.mark.parametrize("reason", near_misses(MultiplyIntegers))
 def test_the_rule_says_why_it_declines(reason: str) -> None:
-    proto = fixture(MultiplyIntegers.spares[reason])
-    _, trace, engine = run_rules(proto, [MultiplyIntegers])
-    assert not trace.commits()
-    root = next(node for node in engine.index.walk() if node.op == "MatMul")
-    with pytest.raises(Miss, match=reason):
-        engine.match(MultiplyIntegers(), root)
+    assert_spares(MultiplyIntegers, reason)
 
 
 def test_the_rule_fires() -> None:
-    model, _, _ = run_rules(fixture(MultiplyIntegers.fires), [MultiplyIntegers])
+    model = assert_fires(MultiplyIntegers)
     assert ops(model)["MatMulInteger"] == 1
     assert "MatMul" not in ops(model)
 
@@ -65,6 +56,24 @@ PRODUCTS: dict[str, tuple[str, dict[str, Array]]] = {
            y = Conv<pads = [1, 1, 1, 1], strides = [2, 1]>(a, b, c) }""",
         {"w": bytes_of(np.int8, 10, 6, 3, 3), "t": scales(10), "v": scales(10)},
     ),
+    "groups of int8 with zero points": (
+        """g (int8[B, 8, N] x) => (float[B, 12, M] y) <int8 v = {-7}> {
+           a = DequantizeLinear(x, s, v) b = DequantizeLinear<axis = 0>(w, t, u)
+           y = Conv<pads = [1, 1], group = 2>(a, b) }""",
+        {"w": bytes_of(np.int8, 12, 4, 3), "t": scales(12), "u": bytes_of(np.int8, 12)},
+    ),
+    "a fully connected layer": (
+        """g (uint8[N, 40] x) => (float[N, 24] y) {
+           a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 0>(w, t)
+           y = Gemm<transB = 1>(a, b, v) }""",
+        {"w": bytes_of(np.int8, 24, 40), "t": scales(24), "v": scales(24)},
+    ),
+    "a transposed weight": (
+        """g (uint8[B, N, 40] x) => (float[B, N, 24] y) {
+           a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 0>(w, t)
+           c = Transpose<perm = [1, 0]>(b) y = MatMul(a, c) }""",
+        {"w": bytes_of(np.int8, 24, 40), "t": scales(24)},
+    ),
     "depthwise": (
         """g (int8[B, 8, N] x) => (float[B, 8, M] y) <float r = {0.5}> {
            a = DequantizeLinear(x, r) b = DequantizeLinear(w, s)
@@ -94,41 +103,3 @@ def test_products_are_those_of_the_dequantised_tensors(name: str) -> None:
         assert got.shape == want.shape
         scale = float(np.abs(want).max(initial=1))
         np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=1e-6)
-
-
-DECLINED: dict[str, tuple[str, str]] = {
-    "int32 may not hold": (
-        "uint8[N, 40000] x, int8[40000, 2] w",
-        "a = DequantizeLinear(x, s) b = DequantizeLinear(w, s) y = MatMul(a, b)",
-    ),
-    "is not a matrix": (
-        "uint8[N, 4] x, int8[4] w",
-        "a = DequantizeLinear(x, s) b = DequantizeLinear(w, s) y = MatMul(a, b)",
-    ),
-    "are no bytes": (
-        "int32[N, 4] x, int8[4, 2] w",
-        "a = DequantizeLinear(x, s) b = DequantizeLinear(w, s) y = MatMul(a, b)",
-    ),
-    "neither one scale nor": (
-        "uint8[N, 4] x, int8[4, 2] w, float[4] t",
-        "a = DequantizeLinear<axis = 1>(x, t) b = DequantizeLinear(w, s) y = MatMul(a, b)",
-    ),
-}
-
-
-@pytest.mark.parametrize("reason", DECLINED)
-def test_what_is_left_alone(reason: str) -> None:
-    inputs, nodes = DECLINED[reason]
-    proto = fixture(f"g ({inputs}) => (float y) <float s = {{0.5}}> {{ {nodes} }}")
-    engine = run_rules(proto, [MultiplyIntegers])[2]
-    root = next(node for node in engine.index.walk() if node.op == "MatMul")
-    with pytest.raises(Miss, match=reason):
-        engine.match(MultiplyIntegers(), root)
-
-
-def test_other_models_are_not_touched() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
-    )
-    script: Any = looplift.from_onnx(model).script()
-    assert "int32" not in script
