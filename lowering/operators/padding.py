@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value
+from ..values import Value, as_int
 from .axes import counted_from_front
 from .broadcasting import ZERO, dims_of
 from .registry import Accepts, ConverterContext, converts
@@ -79,10 +79,13 @@ def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[A
         places = [position - a for position, a in zip(positions, before, strict=True)]
         inside = [
             tirx.all(place >= 0, place < size)
-            for place, size in zip(places, data.shape, strict=True)
+            for place, size, *amounts in zip(places, data.shape, before, after, strict=True)
+            if any(as_int(amount) != 0 for amount in amounts)
         ]
         value = fill(*[0] * len(fill.shape))
-        return tirx.if_then_else(tirx.all(*inside), data(*places), value) if places else data()
+        return (
+            tirx.if_then_else(tirx.all(*inside), data(*places), value) if inside else data(*places)
+        )
 
     return te.compute(_padded_shape(data, before, after), element, name="pad")
 

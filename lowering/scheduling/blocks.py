@@ -215,3 +215,19 @@ def has_scalar_functions(code: Any) -> bool:
 
     tvm_ffi.structural_walk(code, (ir.Call, visit))
     return bool(found)
+
+
+def may_trap(code: Any) -> bool:
+    """Whether code divides integers by what it loads.
+
+    A vector that reaches past the last element has any divisor there, also 0.
+    """
+    found: list[Any] = []
+
+    def visit(quotient: Any) -> None:
+        if "int" in str(quotient.ty.dtype) and loads(quotient.b):
+            found.append(quotient)
+
+    kinds = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+    tvm_ffi.structural_walk(code, (kinds, visit))
+    return bool(found)

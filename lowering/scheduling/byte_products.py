@@ -219,7 +219,10 @@ class _Emission:
                 panel = bound(group * together + offset)
                 self._panel(where, panel, panels, (first_tile, tiles, row_tiles), copied, scratch)
 
-        for_items(batch * chunks * groups, work, item)
+        # Without rows or columns there is nothing to read either.
+        is_empty = tirx.any(self._rows == 0, self._positions == 0)
+        items = tirx.Select(is_empty, int64(0), batch * chunks * groups)
+        for_items(bound(sym.Analyzer().simplify(items)), work, item)
 
     def _most_copied_tiles(self) -> Any:
         """The most row tiles that an item copies."""
@@ -328,8 +331,9 @@ class _Emission:
     def _has_rows_in_order(self) -> bool:
         """Whether the factors of a row of `a` follow each other in memory."""
         reduced = self._product.reduced
-        is_one = static_size(self._product.a.position.of(reduced[-1])) == 1
-        return is_one and len(reduced) == 1 and self._dot.size > 1
+        if len(reduced) != 1 or self._dot.size == 1:
+            return False
+        return static_size(self._product.a.position.of(reduced[0])) == 1
 
     def _gather(self, where: dict[Any, Any], start: Any) -> Any:
         """The address of a panel of `b` from a column on.

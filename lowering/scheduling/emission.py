@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN
 from .affine import Affine, affine, flat, int64
-from .blocks import has_scalar_functions
+from .blocks import has_scalar_functions, may_trap
 from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted, without_loads
 
@@ -267,7 +267,8 @@ class Store:
             self._positions[load] = affine(list(load.source.shape), list(load.indices), variables)
         places = (self._target, *self._positions.values())
         is_affine = all(place is not None for place in places)
-        self.is_storable = is_affine and not has_scalar_functions(self._value)
+        is_vector = not has_scalar_functions(self._value) and not may_trap(self._value)
+        self.is_storable = is_affine and is_vector
         """Whether all places are affine, and the value can be computed for vectors."""
         apart = without_loads(self._value)
         # A value that depends on the place itself (a triangle) needs the index on each axis.

@@ -96,6 +96,43 @@ def test_a_sum_of_no_products_is_zero() -> None:
     np.testing.assert_array_equal(got, np.zeros((5, 3), np.int32))
 
 
+EMPTY: dict[str, tuple[str, dict[str, Array], tuple[int, ...], tuple[int, ...]]] = {
+    "stack of no rows": (
+        "model (uint8[a, b, m, 5] x) => (int32[a, b, m, 7] y) { y = MatMulInteger (x, w) }",
+        {"w": bytes_of(np.int8, 5, 7)},
+        (2, 3, 0, 5),
+        (2, 3, 0, 7),
+    ),
+    "empty stack": (
+        "model (uint8[a, b, m, 5] x) => (int32[a, b, m, 7] y) { y = MatMulInteger (x, w) }",
+        {"w": bytes_of(np.int8, 5, 7)},
+        (2, 0, 3, 5),
+        (2, 0, 3, 7),
+    ),
+    "images of no columns": (
+        """model (uint8[b, 4, h, w] x) => (int32[b, 8, p, q] y) {
+           y = ConvInteger <strides = [2, 2]> (x, f) }""",
+        {"f": bytes_of(np.int8, 8, 4, 1, 1)},
+        (1, 4, 5, 0),
+        (1, 8, 3, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_no_rows_and_no_columns(name: str) -> None:
+    text, weights, given, wanted = EMPTY[name]
+    machine = virtual_machine(
+        looplift.compile(looplift.from_onnx(model_of(text, weights)), "native")
+    )
+    assert machine["main"](tvm.runtime.tensor(np.zeros(given, np.uint8))).shape == wanted
+
+
+def test_products_of_one_factor() -> None:
+    text = "model (uint8[m, 1] x) => (int32[m, 5] y) { y = MatMulInteger (x, w) }"
+    check(text, {"w": bytes_of(np.int8, 1, 5)}, [{"m": m} for m in SIZES])
+
+
 def test_a_zero_point_for_each_column() -> None:
     text = "model (uint8[m, 20] x) => (int32[m, 35] y) { y = MatMulInteger (x, w, zx, zw) }"
     weights = {
