@@ -88,10 +88,23 @@ def arithmetic(ctx: ConverterContext) -> Value:
     of_tensors = ctx.derive(inputs=ctx.tensors())
     choose = _EXTREMES.get(ctx.op_type)
     if ctx.op_type == "Div":
+        if _is_narrow_integer(of_tensors.inputs[0]):
+            return _in_int32(of_tensors)
         of_tensors = _without_zero_divisor(of_tensors)
     if choose is None:
         return convert_broadcast(of_tensors)
     return functools.reduce(functools.partial(_extreme, ctx.bb, choose), of_tensors.inputs)
+
+
+def _is_narrow_integer(value: Value) -> bool:
+    return str(value.ty.dtype) in ("int8", "int16")
+
+
+def _in_int32(ctx: ConverterContext) -> Value:
+    """A quotient or remainder of narrow integers: a processor traps where -128 / -1 overflows."""
+    wide = [ctx.cast(value, "int32") for value in ctx.inputs]
+    result = ctx.bb.normalize(convert_broadcast(ctx.derive(inputs=wide)))
+    return ctx.cast(result, str(ctx.inputs[0].ty.dtype))
 
 
 def _without_zero_divisor(ctx: ConverterContext) -> ConverterContext:
@@ -127,6 +140,8 @@ def modulo(ctx: ConverterContext) -> Value:
     if operands and not ctx.attr("fmod", 0):
         return write_sizes(map_sizes(tirx.floormod, *operands))
     tensors = ctx.tensors()
+    if _is_narrow_integer(tensors[0]):
+        return _in_int32(ctx.derive(inputs=tensors))
     dtype = tensors[1].ty.dtype
     if ctx.attr("fmod", 0) or "float" not in str(dtype):
         return convert_broadcast(ctx.derive(inputs=tensors))
@@ -242,6 +257,18 @@ def _in_float32(ctx: ConverterContext) -> tuple[Value, str]:
     """The first input in at least float32, and its own type."""
     dtype = str(ctx.inputs[0].ty.dtype)
     return ctx.cast(ctx.inputs[0], dtype if dtype == "float64" else "float32"), dtype
+
+
+@converts("Sign")
+def sign(ctx: ConverterContext) -> Value:
+    """Sign, see https://onnx.ai/onnx/operators/onnx__Sign.html.
+
+    TVM cannot compile its own for unsigned integers.
+    """
+    data = ctx.inputs[0]
+    if not str(data.ty.dtype).startswith("uint"):
+        return ctx.by_tvm()
+    return relax.op.minimum(data, relax.const(1, data.ty.dtype))
 
 
 @converts("Elu")

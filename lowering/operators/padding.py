@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
@@ -21,12 +22,15 @@ def pad(ctx: ConverterContext) -> Value:
     """Pad, see https://onnx.ai/onnx/operators/onnx__Pad.html; a negative amount removes."""
     data = ctx.tensor(0)
     _, pads, fill, axes = (ctx.inputs[slot] for slot in range(4))
-    if all(v is None or ctx.known_elements(v) is not None for v in (pads, fill, axes)):
+    mode = ctx.attr("mode", "constant")
+    are_known = all(v is None or ctx.known_elements(v) is not None for v in (pads, fill, axes))
+    if are_known and mode == "constant":
         return ctx.by_tvm([data, *ctx.inputs[1:]])
+    if pads is None:  # before opset 11
+        pads = relax.const(np.array(ctx.attrs["pads"], np.int64))
     rank = len(dims_of(data, "data"))
     amounts = _amounts(sizes_of(ctx.bb, pads), _axes(ctx, axes, rank), rank)
     before, after = (name_sizes(ctx.bb, each) for each in amounts)
-    mode = ctx.attr("mode", "constant")
     if mode == "constant":
         fill = relax.const(0, data.ty.dtype) if fill is None else fill
         return pad_with(ctx, data, fill, before, after)
@@ -80,7 +84,7 @@ def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[A
         inside = [
             tirx.all(place >= 0, place < size)
             for place, size, *amounts in zip(places, data.shape, before, after, strict=True)
-            if any(as_int(amount) != 0 for amount in amounts)
+            if _is_padded(amounts)
         ]
         value = fill(*[0] * len(fill.shape))
         return (
@@ -94,10 +98,20 @@ def _pad_by_copies(
     source: Callable[[Any, Any], Any], data: Any, before: Sequence[Any], after: Sequence[Any]
 ) -> Any:
     def element(*positions: Any) -> Any:
-        triples = zip(positions, before, data.shape, strict=True)
-        return data(*(source(position - a, size) for position, a, size in triples))
+        axes = zip(positions, data.shape, before, after, strict=True)
+        return data(
+            *(
+                source(position - amounts[0], size) if _is_padded(amounts) else position
+                for position, size, *amounts in axes
+            )
+        )
 
     return te.compute(_padded_shape(data, before, after), element, name="pad")
+
+
+def _is_padded(amounts: Sequence[Any]) -> bool:
+    """Whether an axis may be padded."""
+    return any(as_int(amount) != 0 for amount in amounts)
 
 
 def _reflected(place: Any, size: Any) -> Any:

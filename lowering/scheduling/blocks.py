@@ -11,7 +11,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from .affine import product
 from .math_functions import is_fast
-from .nests import loads, stays_small
+from .nests import depends, loads, stays_small
 
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)
@@ -217,15 +217,16 @@ def has_scalar_functions(code: Any) -> bool:
     return bool(found)
 
 
-def may_trap(code: Any) -> bool:
-    """Whether code divides integers by what it loads.
+def may_trap(code: Any, element: Any) -> bool:
+    """Whether code divides integers by what it loads, or by `element`, a variable.
 
     A vector that reaches past the last element has any divisor there, also 0.
     """
     found: list[Any] = []
 
     def visit(quotient: Any) -> None:
-        if "int" in str(quotient.ty.dtype) and loads(quotient.b):
+        is_number = not loads(quotient.b) and not depends(quotient.b, [element])
+        if "int" in str(quotient.ty.dtype) and not is_number:
             found.append(quotient)
 
     kinds = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)

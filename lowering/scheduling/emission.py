@@ -267,7 +267,7 @@ class Store:
             self._positions[load] = affine(list(load.source.shape), list(load.indices), variables)
         places = (self._target, *self._positions.values())
         is_affine = all(place is not None for place in places)
-        is_vector = not has_scalar_functions(self._value) and not may_trap(self._value)
+        is_vector = not has_scalar_functions(self._value) and not may_trap(self._value, element)
         self.is_storable = is_affine and is_vector
         """Whether all places are affine, and the value can be computed for vectors."""
         apart = without_loads(self._value)

@@ -49,3 +49,29 @@ def test_a_product_that_is_divided() -> None:
         (want,) = session.run(None, feed)
         got = machine["main"](*map(tvm.runtime.tensor, feed.values())).numpy()
         np.testing.assert_array_equal(got, want)
+
+
+def test_a_product_that_divides() -> None:
+    model = parse("""<ir_version: 8, opset_import: ["" : 18]>
+        model (uint8[m, 8] x, int8[8, n] w, int32[m, n] y) => (int32[m, n] z) {
+            p = MatMulInteger (x, w) z = Div (y, p) }""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    for columns in (3, 17):
+        x, w = np.full((5, 8), 2, np.uint8), np.full((8, columns), 1, np.int8)
+        y = np.full((5, columns), 100, np.int32)
+        got = machine["main"](*map(tvm.runtime.tensor, (x, w, y))).numpy()
+        np.testing.assert_array_equal(got, y // 16)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_quotients_that_overflow(dtype: str) -> None:
+    """A processor traps at -128 / -1; onnxruntime computes in int32."""
+    model = parse(f"""<ir_version: 8, opset_import: ["" : 18]>
+        model ({dtype}[n] x, {dtype}[n] y) => ({dtype}[n] q, {dtype}[n] r) {{
+            q = Div (x, y) r = Mod (x, y) }}""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    least = np.iinfo(dtype).min
+    x, y = np.array([least, 5, -7], dtype), np.array([-1, 2, 3], dtype)
+    quotients, rests = (each.numpy() for each in machine["main"](*map(tvm.runtime.tensor, (x, y))))
+    np.testing.assert_array_equal(quotients, np.array([least, 2, -2], dtype))
+    np.testing.assert_array_equal(rests, np.array([0, 1, 2], dtype))

@@ -83,3 +83,27 @@ def test_gathered_lines_are_left_alone() -> None:
         module = lower_to_kernels(looplift.from_onnx(model))
         kernels = [f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
         assert not any(TabulatedCopy().apply(kernel, target, False) for kernel in kernels)
+
+
+@pytest.mark.parametrize("shape", ["n", "6"])
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_padding_that_is_larger_than_the_data(mode: str, shape: str) -> None:
+    """It goes back and forth; nothing is read outside of the data."""
+    model = parse(f"""<ir_version: 9, opset_import: ["" : 19]>
+        model (float[{shape}] x) => (float[m] y) <int64[2] p = {{8, 13}}> {{
+            y = Pad <mode = "{mode}"> (x, p) }}""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    x = np.arange(6, dtype=np.float32)
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(got, np.pad(x, (8, 13), mode=mode))
+
+
+def test_padding_of_old_models() -> None:
+    """Before opset 11, an attribute has the amounts."""
+    model = parse("""<ir_version: 6, opset_import: ["" : 10]>
+        model (float[a, b] x) => (float[c, d] y) {
+            y = Pad <mode = "reflect", pads = [0, 2, 0, 3]> (x) }""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(got, np.pad(x, ((0, 0), (2, 3)), mode="reflect"))

@@ -126,6 +126,16 @@ def test_softplus_and_mish_keep_the_digits_of_small_results(imported: Load) -> N
     assert (y[0], y[-1], z[-1]) == (0, np.inf, np.inf)
 
 
+def test_signs(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 22]>
+    g (uint8[n] x, int8[n] d, float[n] f) => (uint8[n] y, int8[n] e, float[n] g) {
+        y = Sign (x) e = Sign (d) g = Sign (f)
+    }""")
+    x, d = np.array([0, 1, 200], np.uint8), np.array([-128, 0, 5], np.int8)
+    check_reference(model, x, d, d.astype(np.float32))
+
+
 def test_bit_cast(imported: Load) -> None:
     model = imported("""
     <ir_version: 13, opset_import: ["" : 26]>
