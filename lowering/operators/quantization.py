@@ -125,6 +125,68 @@ def qlinear_elementwise(ctx: ConverterContext) -> Value:
     return _saturate(ctx, total, zero, str(left.ty.dtype))
 
 
+_FLOAT_OPERATORS = {
+    "QLinearAveragePool": "AveragePool",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+    "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearSigmoid": "Sigmoid",
+    "QLinearSoftmax": "Softmax",
+}
+_AXIS_OF_SOFTMAX = 13
+"""The opset since which Softmax has one axis instead of all from an axis on."""
+
+
+@converts(*(f"com.microsoft::{name}" for name in _FLOAT_OPERATORS))
+def qlinear_unary(ctx: ConverterContext) -> Value:
+    """Operators of onnxruntime's `docs/ContribOperators.md` on one tensor, computed in float32."""
+    data, scale, zero, result_scale, result_zero = (ctx.inputs[slot] for slot in range(5))
+    if ctx.attr("channels_last", 0):
+        raise UnsupportedError("`channels_last` has no translation to Relax")
+    attrs = {
+        k: v for k, v in ctx.attrs.items() if k not in ("channels_last", "opset", "tvm_custom")
+    }
+    if ctx.op_type == "QLinearSoftmax":
+        is_last = ctx.attr("axis", -1) in (-1, data.ty.ndim - 1)
+        if ctx.attr("opset", _AXIS_OF_SOFTMAX) < _AXIS_OF_SOFTMAX and not is_last:
+            raise UnsupportedError("a softmax over several axes has no translation to Relax")
+    number = ctx.apply("DequantizeLinear", data, scale, zero)
+    result = ctx.apply(_FLOAT_OPERATORS[ctx.op_type], number, **attrs)
+    if result_zero is None:
+        result_zero = relax.const(0, data.ty.dtype)
+    return ctx.apply("QuantizeLinear", result, result_scale, result_zero)
+
+
+@converts("com.microsoft::QLinearConcat")
+def qlinear_concat(ctx: ConverterContext) -> Value:
+    """QLinearConcat of onnxruntime's `docs/ContribOperators.md`."""
+    scale, zero, *rest = ctx.inputs
+    tensors = [rest[place : place + 3] for place in range(0, len(rest), 3)]
+    numbers = [ctx.apply("DequantizeLinear", *tensor) for tensor in tensors]
+    result = ctx.apply("Concat", *numbers, axis=ctx.attrs["axis"])
+    return ctx.apply("QuantizeLinear", result, scale, zero)
+
+
+@converts("com.microsoft::QGemm")
+def qgemm(ctx: ConverterContext) -> Value:
+    """QGemm of onnxruntime's `docs/ContribOperators.md`; without a last scale, of float32."""
+    left, left_scale, left_zero, right, right_scale, right_zero = ctx.inputs[:6]
+    addend, scale, zero = (ctx.inputs[slot] for slot in (6, 7, 8))
+    if ctx.attr("transA", 0):
+        left = ctx.apply("Transpose", left, perm=[1, 0])
+    if ctx.attr("transB", 0):
+        right = ctx.apply("Transpose", right, perm=[1, 0])
+    total = _integer_matmul(ctx, (left, left_zero), (right, right_zero))
+    if addend is not None:
+        total = ctx.apply("Add", total, addend)
+    alpha = relax.const(ctx.attr("alpha", 1.0), "float32")
+    if scale is not None:
+        return _requantize(
+            ctx, total, (ctx.apply("Mul", left_scale, alpha), right_scale, scale), zero
+        )
+    factor = ctx.apply("Mul", ctx.apply("Mul", left_scale, alpha), right_scale)
+    return ctx.apply("Mul", ctx.cast(total, "float32"), factor)
+
+
 _Operand = tuple[Value, Value]
 """A quantised tensor and its zero point: None for 0."""
 

@@ -220,3 +220,65 @@ def test_quantised_elementwise_operators(imported: Load, op: str, dtype: str) ->
         scales = [np.array(value, np.float32) for value in (0.11, 0.03, 0.07)]
         zeros = [np.array(value, dtype) for value in (5, 3)]
         model.check(a, scales[0], zeros[0], b, scales[1], scales[2], zeros[1])
+
+
+CONTRIB = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+UNARY = {
+    "QLinearAveragePool": "<kernel_shape = [2, 2], strides = [2, 2]>",
+    "QLinearGlobalAveragePool": "",
+    "QLinearLeakyRelu": "<alpha = 0.1>",
+    "QLinearSigmoid": "",
+    "QLinearSoftmax": "<axis = -1, opset = 13>",
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("op", UNARY)
+def test_quantised_operators_on_one_tensor(imported: Load, op: str, dtype: str) -> None:
+    """A quotient next to a half may be rounded the other way."""
+    model = imported(f"""{CONTRIB}
+        g ({dtype}[b, 4, h, w] x) => ({dtype}[b, 4, p, q] y)
+        <float s = {{0.02}}, float t = {{0.051}}, {dtype} z = {{3}}, {dtype} u = {{5}}> {{
+            y = com.microsoft.{op} {UNARY[op]} (x, s, z, t, u) }}""")
+    limits = np.iinfo(dtype)
+    for shape in ((1, 4, 6, 6), (2, 4, 7, 9), (1, 4, 2, 3)):
+        x = np.random.default_rng(0).integers(limits.min, limits.max + 1, shape).astype(dtype)
+        (got,) = model.run(x)
+        (want,) = model.session.run(None, {"x": x})
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        difference = np.abs(got.astype(int) - want)
+        assert difference.max() <= 1
+        assert (difference > 0).mean() < 0.15
+
+
+def test_a_quantised_softmax_over_several_axes_is_refused(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="softmax over several axes"):
+        imported(f"""{CONTRIB}
+        g (uint8[b, 4, 5] x) => (uint8[b, 4, 5] y) <float s = {{0.02}}, uint8 z = {{0}}> {{
+            y = com.microsoft.QLinearSoftmax <axis = 1, opset = 11> (x, s, z, s, z) }}""")
+
+
+def test_quantised_concatenation(imported: Load) -> None:
+    model = imported(f"""{CONTRIB}
+        g (uint8[n, 3] x, uint8[m, 3] y) => (uint8[k, 3] z)
+        <float s = {{0.02}}, float t = {{0.05}}, uint8 u = {{3}}, uint8 v = {{7}}> {{
+            z = com.microsoft.QLinearConcat <axis = 0> (t, v, x, s, u, y, t, v) }}""")
+    x, y = np.arange(12, dtype=np.uint8).reshape(4, 3), np.arange(200, 206, dtype=np.uint8)
+    model.check(x, y.reshape(2, 3))
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("result", ["uint8", "float"])
+def test_qgemm(imported: Load, result: str, transposed: int) -> None:
+    shape = "5, 9" if transposed else "9, 5"
+    scales = ", t, v" if result == "uint8" else ""
+    model = imported(f"""{CONTRIB}
+        g (uint8[n, 9] x, int8[{shape}] w, int32[5] c) => ({result}[n, 5] y)
+        <float s = {{0.02}}, float t = {{20.0}}, uint8 u = {{3}}, uint8 v = {{128}}, int8 z = {{2}}> {{
+            y = com.microsoft.QGemm <transB = {transposed}, alpha = 1.5> (x, s, u, w, s, z, c{scales})
+        }}""")
+    rng = np.random.default_rng(0)
+    w = rng.integers(-128, 128, (5, 9) if transposed else (9, 5)).astype(np.int8)
+    for rows in (1, 13):
+        x = rng.integers(0, 256, (rows, 9)).astype(np.uint8)
+        model.check(x, w, rng.integers(-500, 500, 5).astype(np.int32))
