@@ -127,7 +127,7 @@ def _parameters(word: str) -> list[Any]:
     ]
 
 
-def select_dots(word: str, select: Callable[[list[Any]], None]) -> None:
+def select_dots(word: str, _: Tile, select: Callable[[list[Any]], None]) -> None:
     """Emits the selection for `selector` of what `call_dots` calls."""
     select(_parameters(word))
 

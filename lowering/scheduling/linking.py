@@ -122,10 +122,6 @@ def _dots() -> dict[str, _Family]:
     """The micro-kernels of products of bytes, by name."""
     dots = [native_dot(a_is_signed=signed) for signed in (False, True)]
     return {
-        dot.name: (dot.tile, partial(dot_function, dot), partial(_select_dots, dot.word))
+        dot.name: (dot.tile, partial(dot_function, dot), partial(select_dots, dot.word))
         for dot in dots
     }
-
-
-def _select_dots(word: str, _: Tile, select: Callable[[list[Any]], None]) -> None:
-    select_dots(word, select)

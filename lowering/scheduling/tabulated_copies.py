@@ -119,8 +119,8 @@ def _emit(copy: _Copy) -> None:
                     (times, of_vectors), *others = kinds
                     with ib.If(of_vectors[number] == 0):
                         with ib.Then():
-                            first = begin + places[number * lanes]
-                            value = source[span(first, lanes // times)]
+                            place = begin + places[number * lanes]
+                            value = source[span(place, lanes // times)]
                             repeated = [lane // times for lane in range(lanes)]
                             value = value if times == 1 else tirx.Shuffle([value] * times, repeated)
                             ib.buffer_store(target, value, [span(end + number * lanes, lanes)])

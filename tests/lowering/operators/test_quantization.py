@@ -235,7 +235,7 @@ UNARY = {
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("op", UNARY)
 def test_quantised_operators_on_one_tensor(imported: Load, op: str, dtype: str) -> None:
-    """A quotient next to a half may be rounded the other way."""
+    """A mean next to a half may be rounded the other way, and onnxruntime's softmax is a table."""
     model = imported(f"""{CONTRIB}
         g ({dtype}[b, 4, h, w] x) => ({dtype}[b, 4, p, q] y)
         <float s = {{0.02}}, float t = {{0.051}}, {dtype} z = {{3}}, {dtype} u = {{5}}> {{
@@ -247,7 +247,7 @@ def test_quantised_operators_on_one_tensor(imported: Load, op: str, dtype: str) 
         (want,) = model.session.run(None, {"x": x})
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         difference = np.abs(got.astype(int) - want)
-        assert difference.max() <= 1
+        assert difference.max() <= (op in ("QLinearAveragePool", "QLinearSoftmax"))
         assert (difference > 0).mean() < 0.15
 
 
