@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm.target.codegen import llvm_cpu_has_features
 
@@ -31,6 +33,12 @@ def is_for_llvm() -> bool:
     return target is None or target.kind.name == "llvm"
 
 
+def architecture(target: Any) -> str:
+    """The processor's architecture, as target triples call it; this machine's if there is none."""
+    triple = str(target.attrs.get("mtriple", "")) or tvm.target.codegen.llvm_get_system_triple()
+    return triple.partition("-")[0]
+
+
 def vector_bytes() -> int:
     """The bytes of a vector register of the processor that the target in scope names.
 
@@ -42,7 +50,7 @@ def vector_bytes() -> int:
     target = tvm.target.Target.current(allow_none=True)
     if target is None:
         return MOST_VECTOR_BYTES
-    if str(target.attrs.get("mtriple", "")).startswith("aarch64"):
+    if architecture(target) == "aarch64":
         return _LEAST_VECTOR_BYTES
     if not target.attrs.get("mcpu"):
         return MOST_VECTOR_BYTES

@@ -18,7 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.target.codegen import llvm_cpu_has_features
 from tvm.tirx.script import builder as ib
 
-from ..processor import vector_bytes
+from ..processor import architecture, vector_bytes
 from .micro_kernels import Tile, call_function
 from .shared_functions import ANY_SHAPE, function_frame, outlined
 from .winograd_transforms import span
@@ -88,7 +88,8 @@ def native_dot(*, a_is_signed: bool) -> Dot:
     """The instruction for the processor of the target in scope, for its largest vectors."""
     target = tvm.target.Target.current(allow_none=True)
     lanes = vector_bytes() // 4
-    if target is None or not target.attrs.get("mcpu") or not _is_x86(target):
+    is_named = target is not None and target.attrs.get("mcpu")
+    if not is_named or architecture(target) not in ("x86_64", "i686"):
         return Dot(lanes, 1, "", a_is_signed)
 
     def has(*features: str) -> bool:
@@ -99,11 +100,6 @@ def native_dot(*, a_is_signed: bool) -> Dot:
     if (lanes == 16 and not has("avx512bw")) or (lanes == 8 and not has("avx2")):
         lanes = 4
     return Dot(lanes, 2, _PAIRS[lanes], a_is_signed)
-
-
-def _is_x86(target: Any) -> bool:
-    triple = str(target.attrs.get("mtriple", "")) or tvm.target.codegen.llvm_get_system_triple()
-    return triple.startswith(("x86_64", "i686"))
 
 
 def call_dots(dot: Dot, rows: Any, a: Any, b: Any, out: Any, count: Any) -> None:

@@ -39,6 +39,7 @@ from .few_positions import FewPositions
 from .gpu import bind_scheduled_kernels
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .kernel_merging import merge_kernels
+from .launches import pause_launches
 from .legalization import legalize_operators
 from .linking import link_micro_kernels
 from .math_functions import with_fast_math
@@ -343,7 +344,9 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             return drop_guaranteed_checks(passes(module))
 
     name = "looplift.kernel_pipeline"
-    finish = tvm.transform.Sequential([for_host(), _module_pass(share_loop_bodies)])
+    finish = tvm.transform.Sequential(
+        [for_host(), _module_pass(share_loop_bodies), _module_pass(pause_launches)]
+    )
     return tvm.transform.module_pass(run, opt_level=0, name=name), lambda: finish, for_device
 
 

@@ -12,6 +12,7 @@ bodies would take a seventh of LLVM's time.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tvm
@@ -37,46 +38,60 @@ def share_loop_bodies(module: tvm.IRModule) -> tvm.IRModule:
     for variable, kernel in list(module.functions_items()):
         if not isinstance(kernel, tirx.PrimFunc):
             continue
-        sharing = _Sharing(variable.name_hint, kernel)
-        body = tvm_ffi.structural_map(kernel.body, (tirx.IfThenElse, sharing.shared), order="post")
+        functions = LoopFunctions(variable.name_hint, kernel)
+
+        def shared(choice: Any, functions: LoopFunctions = functions) -> Any:
+            return _shared(choice, functions)
+
+        body = tvm_ffi.structural_map(kernel.body, (tirx.IfThenElse, shared), order="post")
         body = _on_one_core(body)
         if not body.same_as(kernel.body):
             module[variable] = kernel.with_body(body)
-        for name, function in sharing.functions.items():
+        for name, function in functions.made.items():
             module[name] = function.with_body(_on_one_core(function.body))
     return module
 
 
-class _Sharing:
-    """The functions that the loops of a kernel become."""
+def _shared(choice: Any, functions: LoopFunctions) -> Any:
+    """The choice between two loops with one body; another statement as it is."""
+    first, second = choice.then_case, choice.else_case
+    if not (isinstance(first, tirx.For) and _is_for_one_core(second)):
+        return choice
+    body = substituted(second.body, {second.loop_var: first.loop_var})
+    if not tvm_ffi.structural_equal(first.body, body, map_free_vars=False):
+        return choice
+    return tirx.IfThenElse(choice.condition, *functions.with_calls(first, second))
 
-    def __init__(self, name: str, kernel: tirx.PrimFunc) -> None:
-        self.functions: dict[Any, tirx.PrimFunc] = {}
-        self._name = name
+
+class LoopFunctions:
+    """Makes functions of the bodies of a kernel's loops."""
+
+    def __init__(self, name: str, kernel: tirx.PrimFunc, suffix: str = "item") -> None:
+        self.made: dict[Any, tirx.PrimFunc] = {}
+        """The functions, by name."""
+        self._name = f"{name}_{suffix}"
         self._kernel = kernel
-        self._declared: dict[Any, Any] = {}
+
+    @functools.cached_property
+    def _declared(self) -> dict[Any, Any]:
         """By buffer, the statement that declares it."""
+        declared: dict[Any, Any] = {}
 
         def note(statement: Any) -> None:
-            self._declared[statement.buffer] = statement
+            declared[statement.buffer] = statement
 
-        tvm_ffi.structural_walk(kernel.body, (tirx.DeclBuffer, note))
+        tvm_ffi.structural_walk(self._kernel.body, (tirx.DeclBuffer, note))
+        return declared
 
-    def shared(self, choice: Any) -> Any:
-        """The choice between two loops with one body; another statement as it is."""
-        first, second = choice.then_case, choice.else_case
-        if not (isinstance(first, tirx.For) and _is_for_one_core(second)):
-            return choice
-        body = substituted(second.body, {second.loop_var: first.loop_var})
-        if not tvm_ffi.structural_equal(first.body, body, map_free_vars=False):
-            return choice
-        name, arguments = self._function(first.loop_var, first.body)
+    def with_calls(self, *loops: Any) -> list[Any]:
+        """Loops of one body, with calls of one new function instead of it."""
+        name, arguments = self._function(loops[0].loop_var, loops[0].body)
 
         def calling(loop: Any) -> Any:
             call = ir.Call(name, [loop.loop_var, *arguments], ret_ty="int32")
             return _with_body(loop, tirx.IfThenElse(call != tirx.const(0, "int32"), _FAIL, None))
 
-        return tirx.IfThenElse(choice.condition, calling(first), calling(second))
+        return [calling(loop) for loop in loops]
 
     def _function(self, item: Any, body: Any) -> tuple[Any, list[Any]]:
         """A new function with the body of a loop, and the arguments after the loop variable."""
@@ -94,10 +109,10 @@ class _Sharing:
         known = [item, *pointers.values()]
         scalars = tirx.analysis.undefined_vars(whole, known)  # also those in shapes
         function = tirx.PrimFunc([*known, *scalars], whole)
-        name = ir.GlobalVar(f"{self._name}_item_{len(self.functions)}")
+        name = ir.GlobalVar(f"{self._name}_{len(self.made)}")
         function = outlined(name.name_hint, function)
         target = self._kernel.attrs["target"]
-        self.functions[name] = function.with_attr("tirx.noalias", True).with_attr("target", target)
+        self.made[name] = function.with_attr("tirx.noalias", True).with_attr("target", target)
         return name, [*(base.data for base in pointers), *scalars]
 
     def _base(self, view: Any) -> Any:
@@ -106,6 +121,11 @@ class _Sharing:
         if isinstance(data, ir.Call) and data.op.same_as(_DATA):
             return self._base(data.args[0])
         return view
+
+
+def is_call(body: Any) -> bool:
+    """Whether the body of a loop is nothing but the call of a function made of one."""
+    return isinstance(body, tirx.IfThenElse) and body.then_case.same_as(_FAIL)
 
 
 def _is_for_one_core(statement: Any) -> bool:
