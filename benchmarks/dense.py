@@ -148,6 +148,14 @@ OPERATORS = [
         transposed=True, strides=[2, 2], pads=[1, 1, 1, 1],
     ),
     convolution(
+        "transposed 3x3 stride 2", (64, 32), (3, 3), [(1, 1), (7, 1), (8, 8), (56, 56)],
+        transposed=True, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1],
+    ),
+    convolution(
+        "transposed 2x2 stride 2", (128, 64), (2, 2), [(1, 1), (7, 1), (8, 8), (56, 56)],
+        transposed=True, strides=[2, 2],
+    ),
+    convolution(
         "depthwise 5x5", (960, 960), (5, 5), [(1, 1), (7, 1), (8, 8), (7, 7), (25, 40)], group=960
     ),
     convolution(

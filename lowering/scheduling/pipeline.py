@@ -37,6 +37,7 @@ from .elementwise import Elementwise
 from .emission import SCHEDULED
 from .few_positions import FewPositions
 from .gpu import bind_scheduled_kernels
+from .interleaving import Interleaving
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .kernel_merging import merge_kernels
 from .launches import pause_launches
@@ -72,6 +73,7 @@ RULES = (
     Pointwise(),
     ChannelPanels(),
     Convolution(),
+    Interleaving(),
     Elementwise(),
     Transposition(),
     TabulatedCopy(),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
+import tvm
 
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from .comparison import check, soaking, weight, with_weights
+from .compiled import virtual_machine
 
 TRANSPOSED = {
     "line": ("h", "pads = [4, 4], strides = [8]", (8, 6, 16)),
@@ -22,6 +25,19 @@ TRANSPOSED = {
     "one phase of groups": ("h, w", "group = 4, pads = [0, 1, 1, 1]", (8, 2, 2, 3)),
     "dilated": ("h", "pads = [1, 3], dilations = [2]", (8, 6, 4)),
     "dilated and strided": ("h", "dilations = [2], strides = [3]", (8, 6, 4)),
+    "a convolution for each phase": (
+        "h, w",
+        "pads = [1, 1, 1, 1], strides = [2, 2]",
+        (8, 16, 4, 4),
+    ),
+    "phases of fewer taps": (
+        "h, w",
+        "pads = [1, 1, 1, 1], strides = [2, 2], output_padding = [1, 1]",
+        (8, 20, 3, 3),
+    ),
+    "phases without taps": ("h, w", "strides = [3, 2], output_padding = [2, 0]", (8, 16, 2, 1)),
+    "groups of phases": ("h", "group = 2, pads = [3, 4], strides = [8]", (8, 16, 16)),
+    "cut more than the taps reach": ("h", "pads = [5, 4], strides = [2]", (8, 16, 2)),
 }
 """Axes, attributes and the shape of the weight."""
 
@@ -33,7 +49,8 @@ def test_transposed_convolutions_by_phases(name: str) -> None:
     groups = re.search(r"group = (\d+)", attributes)
     channels = shape[1] * int(groups[1] if groups else 1)
     weights = {"f": weight(*shape), "c": weight(channels)}
-    sizes = [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, 1), (1, 7))]
+    least = 6 if "more" in name else 1
+    sizes = [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, least), (1, 7))]
     check(f"model (float[b, 8, {axes}] x) => (y) {{ {nodes} }}", weights, sizes)
 
 
@@ -54,3 +71,29 @@ def test_one_kernel_interleaves_phases(sizes: str) -> None:
     main = module["main"].script()
     assert main.count("R.call_tir") == 2  # the phases, and what interleaves them and adds the bias
     assert "R.reshape" not in main
+
+
+def test_phases_are_computed_only_where_they_are_kept() -> None:
+    """Each phase of 4x4 taps with a stride of 2 has 2x2 taps and as many positions as the data."""
+    text = """model (float[b, 4, h, w] x) => (y) {
+        y = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (x, f) }"""
+    with as_target("native"):
+        module = lower_to_kernels(
+            looplift.from_onnx(with_weights(text, {"f": weight(4, 16, 4, 4)}))
+        )
+    main = module["main"].script()
+    assert main.count("R.call_tir") == 5
+    assert len(re.findall(r'R\.Tensor\(\(b, 16, h, w\), dtype="float32"\)', main)) >= 4
+
+
+def test_an_infinite_element_reaches_only_its_taps() -> None:
+    """A tap that is missing is not one whose weight is 0: 0 times infinity is NaN."""
+    text = "model (float[1, 2, h] x) => (y) { y = ConvTranspose <strides = [2]> (x, f) }"
+    weights = {"f": weight(2, 16, 3)}
+    model = with_weights(text, weights)
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    x = np.ones((1, 2, 9), np.float32)
+    x[0, 0, 4] = np.inf
+    result = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert not np.isnan(result).any()
+    assert set(np.nonzero(np.isinf(result).any(axis=(0, 1)))[0]) == {8, 9, 10}

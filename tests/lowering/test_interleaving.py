@@ -1,0 +1,106 @@
+"""Kernels that tell the phases of an index apart, beside what they say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te, tirx
+
+import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.interleaving import Interleaving
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
+
+from .comparison import TARGETS
+from .compiled import virtual_machine
+
+
+def _module(strides: tuple[int, ...], first: tuple[int, ...], dtype: str = "float32") -> Any:
+    """Two tensors, the first of which holds the phase 0 of all axes; the other is negated."""
+    axes = [tirx.Var(name, "int64") for name in "hw"[: len(strides)]]
+    shape = [tirx.Var("c", "int64"), *(n * s - f for n, s, f in zip(axes, strides, first))]
+
+    def element(even: te.Tensor, odd: te.Tensor) -> te.Tensor:
+        def value(channel: Any, *index: Any) -> Any:
+            places = [i + f for i, f in zip(index, first)]
+            cells = [tirx.floordiv(p, s) for p, s in zip(places, strides)]
+            is_even = tirx.all(*(tirx.floormod(p, s) == 0 for p, s in zip(places, strides)))
+            return tirx.if_then_else(is_even, even(channel, *cells), -odd(channel, *cells))
+
+        return te.compute(shape, value)
+
+    builder = relax.BlockBuilder()
+    kind = relax.TensorType([shape[0], *axes], dtype)
+    even, odd = relax.Var("even", kind), relax.Var("odd", kind)
+    with builder.function("main", [even, odd]):
+        builder.emit_func_output(builder.call_te(element, even, odd))
+    return builder.finalize()
+
+
+def _expected(even: Any, odd: Any, strides: tuple[int, ...], first: tuple[int, ...]) -> Any:
+    shape = [even.shape[0], *(n * s for n, s in zip(even.shape[1:], strides))]
+    whole = np.empty(shape, even.dtype)
+    for axes in np.ndindex(*strides):
+        phase = (slice(None), *(slice(p, None, s) for p, s in zip(axes, strides)))
+        whole[phase] = -odd if any(axes) else even
+    return whole[(slice(None), *(slice(f, None) for f in first))]
+
+
+KERNELS = [
+    ((2,), (0,)), ((2,), (1,)), ((3,), (2,)), ((8,), (5,)), ((2, 2), (0, 1)), ((4, 3), (3, 1)),
+    ((1, 2), (0, 0)), ((2,), (4,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize(("strides", "first"), KERNELS)
+def test_kernels(strides: tuple[int, ...], first: tuple[int, ...], target: Any) -> None:
+    machine = virtual_machine(looplift.compile(_module(strides, first), target))
+    rng = np.random.default_rng(0)
+    for channels, size in ((1, 3), (2, 16), (3, 40), (70, 100), (1, 30_000 // 20 ** len(strides))):
+        shape = (channels, *(size + axis for axis in range(len(strides))))
+        even, odd = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+        got = machine["main"](tvm.runtime.tensor(even), tvm.runtime.tensor(odd)).numpy()
+        np.testing.assert_array_equal(got, _expected(even, odd, strides, first))
+
+
+def test_lines_without_a_whole_cell() -> None:
+    machine = virtual_machine(looplift.compile(_module((4,), (3,)), "native"))
+    even, odd = np.float32([[[1.0]], [[2.0]]])
+    got = machine["main"](tvm.runtime.tensor(even), tvm.runtime.tensor(odd)).numpy()
+    np.testing.assert_array_equal(got, [[-2.0]])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "int8"])
+def test_other_types(dtype: str) -> None:
+    machine = virtual_machine(looplift.compile(_module((2,), (1,), dtype), "native"))
+    even, odd = np.arange(120).reshape(2, 1, 60).astype(dtype)
+    got = machine["main"](tvm.runtime.tensor(even), tvm.runtime.tensor(odd)).numpy()
+    np.testing.assert_array_equal(got, _expected(even, odd, (2,), (1,)))
+
+
+def _applies(module: Any) -> bool:
+    with as_target("native") as target:
+        (kernel,) = (
+            f for f in lower_to_kernels(module).functions.values() if isinstance(f, tirx.PrimFunc)
+        )
+        return Interleaving().apply(kernel, target, False) is not None
+
+
+@pytest.mark.parametrize(("strides", "first"), KERNELS)
+def test_the_rule_applies(strides: tuple[int, ...], first: tuple[int, ...]) -> None:
+    assert _applies(_module(strides, first))
+
+
+def test_the_rule_leaves_kernels_with_too_many_phases() -> None:
+    assert not _applies(_module((8, 8), (0, 0)))
+
+
+def test_cells_are_vectors() -> None:
+    executable = looplift.compile(_module((2,), (0,)), "native")
+    (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
+    assert re.search(r"shufflevector <\d+ x float>", library.inspect_source("ll"))
