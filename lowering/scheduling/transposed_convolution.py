@@ -194,7 +194,8 @@ def _taps_of(weight: Any, strides: Sequence[int], part: Sequence[PhaseRange], gr
     wholes = [stride * of_axis.taps for stride, of_axis in zip(strides, part, strict=True)]
     missing = (max(whole - taps, 0) for whole, taps in zip(wholes, weight.shape[2:], strict=True))
     padded = np.pad(weight, [(0, 0), (0, 0), *((0, more) for more in missing)])
-    padded = padded[(slice(None), slice(None), *(slice(whole) for whole in wholes))]
+    used = (slice(None), slice(None), *(slice(whole) for whole in wholes))
+    padded = padded[used]
     pairs = itertools.chain(*((of_axis.taps, s) for of_axis, s in zip(part, strides, strict=True)))
     channels = weight.shape[0] // groups
     split = padded.reshape(groups, channels, weight.shape[1], *pairs)
