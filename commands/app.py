@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import typer
+import typer.core
 from rich.console import RenderableType
 
 from ..debug.exit_status import ERROR, INTERNAL, INTERRUPTED, UNREAD
@@ -21,8 +22,20 @@ from .console import print_error, stdout
 P = ParamSpec("P")
 R = TypeVar("R")
 
+
+class _Commands(typer.core.TyperGroup):
+    """The commands, which refuse empty arguments: as a path, one would be the present folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "" in args:
+            print_error("An argument is empty. Check that all variables of the shell are set.")
+            raise typer.Exit(ERROR)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="looplift",
+    cls=_Commands,
     help="Rewrite dynamic ONNX models until they compile: loops and branches become plain "
     "operators, and what remains becomes TVM Relax.",
     epilog="Start with: looplift inspect model.onnx. "

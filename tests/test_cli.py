@@ -561,3 +561,16 @@ def test_output_that_nothing_reads(gated: Path, stream: str) -> None:
     done = subprocess.run(command, **streams, timeout=100)
     os.close(writer)
     assert (done.returncode, done.stdout or b"", done.stderr or b"") == (141, b"", b"")
+
+
+@pytest.mark.parametrize("arguments", [["rewrite", "m.onnx", "-o", ""], ["inspect", ""]])
+def test_an_empty_argument_is_refused(
+    arguments: list[str], gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`-o "$OUT"` without OUT would otherwise write into the present folder."""
+    monkeypatch.chdir(gated.parent)
+    before = sorted(gated.parent.iterdir())
+    shown = CliRunner().invoke(app, [gated.name if a == "m.onnx" else a for a in arguments])
+    assert shown.exit_code == 2
+    assert "An argument is empty" in shown.output
+    assert sorted(gated.parent.iterdir()) == before

@@ -254,14 +254,16 @@ def _where(name: str, expected: Array, actual: Array, wrong: Array, distance: Ar
         return Difference(name, f"{what}; {count} differ", index, left, right)
     largest = float(distance[wrong].max())
     relative = _relative(expected, distance, wrong)
-    what = f"{what}; {count} differ, by up to {largest:.3g} (relative {relative:.3g})"
+    what = f"{what}; {count} differ, by up to {largest:.3g}"
+    if np.isfinite(relative):  # The original is 0 at one of them otherwise, or infinite.
+        what += f" (relative {relative:.3g})"
     return Difference(name, what, index, float(left), float(right), largest, relative)
 
 
 def _relative(expected: Array, distance: Array, wrong: Array) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = distance[wrong] / np.abs(expected[wrong].astype(np.float64))
-    return float(np.nan_to_num(ratios, nan=np.inf).max())
+    return float(np.nan_to_num(ratios, nan=np.inf, posinf=np.inf).max())
 
 
 def _number(value: Any) -> str:

@@ -68,6 +68,8 @@ class FoldConstants(Rule[FoldedOutputs]):
     root = ANY
     fires = "g (float[2] x) => (float[2] y) <float[2] a = {1,2}> { b = Neg(a) y = Add(x, b) }"
     spares = {
+        "already a constant": """g (float[2] x) => (float[2] y) {
+            b = Constant<value = float {1.0}>() y = Add(x, b) }""",
         "operand `x`": "g (float[2] x) => (float[2] y) { b = Neg(x) y = Add(x, b) }",
         "may differ from run to run": "g (float[2] x) => (float[2] y) { b = RandomNormal<shape=[2]>() y = Add(x, b) }",
         "recognise quantised operators": """g (float[2] x) => (float[2] y)
@@ -79,7 +81,7 @@ class FoldConstants(Rule[FoldedOutputs]):
     def match(self, m: Match) -> FoldedOutputs:
         node = m.node
         m.need(node.outputs and not m.index.is_unused(node), "nothing reads the result")
-        m.need(node.op != "Constant" or node.domain, "it is already a constant")
+        m.need(node.op != "Constant" or bool(node.domain), "it is already a constant")
         m.need(
             node.op != "DequantizeLinear" or bool(node.domain),
             "runtimes recognise quantised operators by their DequantizeLinear",

@@ -36,6 +36,13 @@ class TestTolerances:
         assert not compare(["y"], [exact], [(exact * (1 + close)).astype(dtype)], tolerances)
         assert compare(["y"], [exact], [(exact * (1 + far)).astype(dtype)], tolerances)
 
+    def test_no_relative_difference_to_zero(self) -> None:
+        expected = np.array([0, 1], np.float32)
+        (beside,) = compare(["y"], [expected], [np.array([0, 2], np.float32)], Tolerances())
+        (from_zero,) = compare(["y"], [expected], [np.array([1, 2], np.float32)], Tolerances())
+        assert "by up to 1 (relative 1)" in beside.what
+        assert from_zero.what.endswith("by up to 1")
+
     def test_given_tolerances(self) -> None:
         ones = np.ones(3, np.float32)
         assert not compare(["y"], [ones], [ones * 1.5], Tolerances(relative=0.6))
