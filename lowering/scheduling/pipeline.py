@@ -60,6 +60,7 @@ from .transposed_operands import absorb_transpositions
 from .transposition import Transposition
 from .trip_counts import pass_trip_counts
 from .unused_taps import drop_unused_taps
+from .volume_convolution import split_volumes
 from .winograd import Winograd
 
 NAME = "looplift"
@@ -172,6 +173,7 @@ def _to_kernels() -> Any:
             relax.backend.DispatchSortScan(),
             _module_pass(split_into_phases),
             _module_pass(drop_unused_taps),
+            _module_pass(split_volumes),
             _module_pass(absorb_transpositions),
             legalize_operators(),
             passes.AnnotateTIROpPattern(),

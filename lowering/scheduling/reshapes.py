@@ -80,6 +80,8 @@ def _escaping(function: relax.Function) -> set[Any]:
 
 def reshapes(kernel: tirx.PrimFunc) -> bool:
     """Whether a kernel copies all elements of its first parameter to the last in their order."""
+    if kernel.attrs and KEEPS_ORDER in kernel.attrs:
+        return True
     if len(kernel.params) < 2:
         return False
     source, *others, target = kernel.params

@@ -1,6 +1,6 @@
 """Copies from computed columns: padding by copies, resizing to nearest neighbours, tiling.
 
-    y[r, c] = x[place(r), column(c)]
+    y[r, c] = x[place(r), column(c)]      or a constant where a line has no source
 
 Every line takes the same columns of its source. Where they lie is computed once, into a table, and
 with it which vectors of columns follow each other in memory, each once or each twice, so that lines
@@ -30,6 +30,7 @@ _CHUNK = 1 << 14
 """Elements of an item."""
 _COST = 4
 """The time for an element, in multiply-adds."""
+_CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 _TIMES = (1, 2)
 """How often each column of a vector is repeated: twice where an image grows to twice its size."""
 
@@ -60,11 +61,20 @@ class _Copy:
     """The indices of a line's first column in the source."""
     column_place: Any
     """How far a column lies from the first one in the source, in elements."""
+    has_source: Any
+    """Whether a line has a source; None where all have one."""
+    otherwise: Any
+    """The element of a line without a source."""
 
 
 def _copy_of(nest: Nest) -> _Copy | None:
     """What a nest copies; None where it does something else."""
     load, order = nest.value, nest.indices
+    has_source, otherwise = None, None
+    if getattr(getattr(load, "op", None), "name", "") in _CHOICES:
+        has_source, load, otherwise = load.args
+        if not isinstance(otherwise, (tirx.IntImm, tirx.FloatImm)):
+            return None
     is_copy = isinstance(load, ir.TensorLoad) and not nest.reduced and nest.block.init is None
     if not is_copy or nest.is_empty or not order or str(nest.buffer.dtype) not in _TYPES:
         return None
@@ -79,10 +89,12 @@ def _copy_of(nest: Nest) -> _Copy | None:
     (axis,) = along
     if depends(load.indices[axis], lines):
         return None
+    if has_source is not None and (loads(has_source) or depends(has_source, [column])):
+        return None
     indices = list(load.indices)
     indices[axis] = int64(0)
     place = load.indices[axis] * product(list(load.source.shape)[axis + 1 :])
-    return _Copy(nest, load.source, lines, column, indices, place)
+    return _Copy(nest, load.source, lines, column, indices, place, has_source, otherwise)
 
 
 def _emit(copy: _Copy) -> None:
@@ -127,10 +139,20 @@ def _emit(copy: _Copy) -> None:
                         with ib.Else():
                             copy_vector(number, others)
 
-                with ib.serial(vectors) as number:
-                    copy_vector(number, list(zip(_TIMES, gaps, strict=True)))
-                with ib.serial(width - vectors * lanes) as rest:
-                    copy_one(vectors * lanes + rest)
+                def copy_line() -> None:
+                    with ib.serial(vectors) as number:
+                        copy_vector(number, list(zip(_TIMES, gaps, strict=True)))
+                    with ib.serial(width - vectors * lanes) as rest:
+                        copy_one(vectors * lanes + rest)
+
+                if copy.has_source is None:
+                    copy_line()
+                    return
+                with ib.If(substituted(copy.has_source, values)):
+                    with ib.Then():
+                        copy_line()
+                    with ib.Else(), ib.serial(width) as column:
+                        ib.buffer_store(target, copy.otherwise, [end + column])
 
         work = product([nest.extent(v) for v in (*copy.lines, copy.column)]) * _COST
         for_items(bound(pieces(lines, together)), sym.Analyzer().simplify(work), some_lines)

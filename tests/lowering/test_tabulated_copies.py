@@ -27,9 +27,11 @@ COPIES = {
     "three times as large": f"y = Resize <{NEAREST}> (x, , thrice)",
     "half as large": f"y = Resize <{NEAREST}> (x, , half)",
     "tiled": "y = Tile (x, times)",
+    "lines without a source": "y = Pad (x, outer, five)",
 }
 CONSTANTS = """<int64[6] p = {0, 2, 3, 0, 1, 2}, float[3] twice = {1, 1, 2}, float[3] half = {1, 2, 0.5},
-    float[3] thrice = {1, 1, 3}, int64[3] times = {2, 1, 3}>"""
+    float[3] thrice = {1, 1, 3}, int64[3] times = {2, 1, 3},
+    int64[6] outer = {1, 2, 0, 0, 3, 0}, float five = {5}>"""
 
 
 def model_of(name: str, dtype: str = "float") -> Any:

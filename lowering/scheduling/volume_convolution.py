@@ -1,0 +1,98 @@
+"""Convolutions of volumes as convolutions of planes.
+
+    y[b, f, d, …] = Σ_k conv2d(x[b, :, d·s + k·r - p, …], w[f, :, k, …])
+
+The planes that the taps along the depth read are the channels of one convolution of planes, and the
+planes of the result its images. The copy is as many times as large as the data as there are taps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .dataflow import rewritten_functions
+from .ordered_copies import KEEPS_ORDER
+from .size_names import OPAQUE
+
+_OPERATOR = "relax.nn.conv3d"
+_LAYOUTS = ("NCDHW", "OIDHW")
+
+
+def split_volumes(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with convolutions of planes for those of volumes.
+
+    Those with a single tap stay: they are products.
+    """
+    return rewritten_functions(_Volumes(module), module)
+
+
+@mutator
+class _Volumes(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        return self._by_planes(call) if _splits(call) else call
+
+    def _by_planes(self, call: Any) -> Any:
+        data, weight = call.args
+        attrs, emit = call.attrs, self.builder_.emit
+        images, channels, depth, *plane = data.ty.shape.values
+        results, of_group, taps, *of_plane = (int(n) for n in weight.ty.shape.values)
+        depth_ = call.ty.shape.values[2]
+        step, spread = int(attrs.strides[0]), int(attrs.dilation[0])
+        before = int(attrs.padding[0])
+
+        def windows(x: te.Tensor) -> te.Tensor:
+            def element(image: Any, to: Any, channel: Any, tap: Any, place: Any) -> Any:
+                at = to * step + tap * spread - before
+                is_inside = tirx.all(at >= 0, at < depth)
+                element = x(image, channel, at, place)
+                return tirx.if_then_else(is_inside, element, tirx.const(0, str(x.dtype)))
+
+            shape = (images, depth_, channels, taps, size)
+            return te.compute(shape, element, name="windows")
+
+        size = math.prod(plane)
+        lines = self._view(data, [images, channels, depth, size])
+        copied = emit(self.builder_.call_te(windows, lines, primfunc_name_hint="depth_windows"))
+        planes = self._view(copied, [images * depth_, channels * taps, *plane])
+        flat = emit(relax.op.reshape(weight, [results, of_group * taps, *of_plane]))
+        padding = [int(attrs.padding[axis]) for axis in (1, 2, 4, 5)]
+        convolved = emit(
+            relax.op.nn.conv2d(
+                planes, flat, strides=list(attrs.strides)[1:], padding=padding,
+                dilation=list(attrs.dilation)[1:], groups=attrs.groups,
+            )
+        )  # fmt: skip
+        of_result = list(convolved.ty.shape.values)[1:]
+        volumes = self._view(convolved, [images, depth_, *of_result])
+        return relax.op.permute_dims(volumes, [0, 2, 1, 3, 4])
+
+    def _view(self, tensor: Any, shape: list[Any]) -> Any:
+        """A reshape that `restore_reshapes` need not prove to be one, and that is not fused."""
+        attributes = {KEEPS_ORDER: True, "op_pattern": OPAQUE}
+        call = self.builder_.call_te(topi.reshape, tensor, shape, primfunc_attrs=attributes)
+        return self.builder_.emit(call)
+
+
+def _splits(call: Any) -> bool:
+    """Whether a call is a convolution of volumes with several taps, and of sizes with names."""
+    if getattr(call.op, "name", "") != _OPERATOR:
+        return False
+    attrs = call.attrs
+    types = [call.args[0].ty, call.args[1].ty, call.ty]
+    is_plain = (str(attrs.data_layout), str(attrs.kernel_layout)) == _LAYOUTS and all(
+        isinstance(getattr(kind, "shape", None), relax.ShapeExpr) and str(kind.dtype) == "float32"
+        for kind in types
+    )
+    if not is_plain:
+        return False
+    taps = list(types[1].shape.values)
+    return all(isinstance(n, tirx.IntImm) for n in taps) and any(int(n) > 1 for n in taps[2:])
